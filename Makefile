@@ -1,0 +1,49 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+LOCK := requirements-dev.txt
+
+.PHONY: help setup demo test lint bench soak clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with the locked packages, and look for Java
+	@scripts/java
+
+demo: setup ## Join two small streams and show the matches
+	@$(BIN)/handshake demo
+
+test: lint ## Run lint, then the test suite
+	@$(BIN)/pytest
+
+lint: setup ## Check style, format, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup ## Measure scans, batch joins and sustained streams
+	@$(BIN)/handshake bench scan
+	@$(BIN)/handshake bench batch
+	@$(BIN)/handshake bench sustained
+
+soak: setup ## Run the long property tests
+	@$(BIN)/pytest -m soak
+
+clean: ## Remove .venv, caches and build outputs
+	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -path ./.git -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +
+	@find . -path ./.git -prune -o \( -name '*.nbi' -o -name '*.nbc' \) -type f -exec rm -f {} +
+
+$(STAMP): pyproject.toml $(LOCK)
+	@scripts/venv $(VENV)
+	@echo "installing the locked packages into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(LOCK)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@

@@ -1,0 +1,1 @@
+"""Basic windows, the join core, and the ways of arranging cores."""

@@ -1,0 +1,174 @@
+"""Basic windows: immutable, columnar runs of tuples with the extremes that let probes skip them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.cores.driver import arrays_of, stored
+from handshake.cores.spec import Attribute, JoinSpec, SideSpec
+from handshake.kernels.cluster import Cells, cluster_band, cluster_hash
+from handshake.kernels.columns import Columns, integers
+from handshake.kernels.evaluate import evaluate
+from handshake.kernels.keys import row_hash, sort_key
+from handshake.plan.analyse import Bound
+from handshake.plan.expr import Column, Expr
+
+__all__ = ["INDEXED_FROM", "BasicWindow", "merged", "sealed"]
+
+Array = np.ndarray[Any, Any]
+Span = tuple[int, int]
+_NO_KEYS = np.empty(0, np.int64)
+
+INDEXED_FROM = 2048
+"""Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
+
+
+@dataclass(frozen=True)
+class BasicWindow:
+    """Tuples of one side, with hidden columns, in arrival order or clustered by an index."""
+
+    spec: SideSpec
+    batch: pa.RecordBatch
+    cells: Cells | None = None
+    keys: Array = field(default_factory=lambda: _NO_KEYS)
+    """Where cells are sorted: what by."""
+
+    @property
+    def rows(self) -> int:
+        """How many tuples."""
+        return int(self.batch.num_rows)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """What kernels read."""
+        arrays = {column: stored(self.batch, self.spec, column.name) for column in self.spec.columns}
+        return Columns.of(self.rows, self.spec.columns, arrays)
+
+    @cached_property
+    def first(self) -> Span:
+        """Extremes of the stamp that the right window looks at."""
+        return self._extremes(self.spec.stamps.first)
+
+    @cached_property
+    def second(self) -> Span:
+        """Extremes of the stamp that the left window looks at."""
+        return self._extremes(self.spec.stamps.second)
+
+    def _extremes(self, column: Column | None) -> Span:
+        if column is None or self.rows == 0:
+            return (0, 0)
+        stamps = integers(stored(self.batch, self.spec, column.name))
+        return (int(stamps.min()), int(stamps.max()))
+
+    def values(self, expr: Expr) -> pa.Array:
+        """An expression of this side, for each tuple."""
+        return evaluate(expr, arrays_of(self.batch, self.spec.side, (expr,)), self.rows)
+
+    @cached_property
+    def hashes(self) -> Array:
+        """One hash per tuple over the equality keys."""
+        return row_hash([self.values(expr) for expr in self.spec.hashed])
+
+    @cached_property
+    def attribute_spans(self) -> tuple[tuple[Any, Any], ...]:
+        """Extremes of the indexed attributes, for skipping."""
+        keys = [sort_key(self.values(a.inner)) for a in self.spec.attributes]
+        return tuple((k.min(), k.max()) for k in keys)
+
+    def limits(self, attribute: Attribute) -> tuple[Array, Array]:
+        """The range, per tuple, that it allows an attribute of the other side to have."""
+        return _limits(self, attribute)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held: the tuples, and the index besides."""
+        held = int(self.batch.nbytes) + (self.cells.nbytes if self.cells is not None else 0)
+        return held + (self.keys.nbytes if self.keys.base is None and len(self.keys) else 0)
+
+
+def sealed(window: BasicWindow) -> BasicWindow:
+    """Cluster a basic window by its side's index, if it has one and there are enough tuples."""
+    spec = window.spec
+    if window.rows < INDEXED_FROM or not (spec.hashed or spec.attributes):
+        return window
+    keys = [sort_key(window.values(a.inner)) for a in spec.attributes]
+    second = keys[-1] if keys and (spec.hashed or len(keys) > 1) else None
+    if spec.hashed:
+        order, cells = cluster_hash(window.hashes, second)
+    else:
+        order, cells = cluster_band(keys[0], second)
+    clustered = BasicWindow(spec, window.batch.take(pa.array(order)), cells)
+    narrowed = spec.attributes[-1:]
+    return BasicWindow(
+        spec, clustered.batch, cells, sort_key(clustered.values(narrowed[0].inner)) if narrowed else _NO_KEYS
+    )
+
+
+def merged(older: BasicWindow, newer: BasicWindow) -> BasicWindow:
+    """One basic window of two neighbours."""
+    return BasicWindow(older.spec, pa.concat_batches([older.batch, newer.batch]))
+
+
+def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:
+    low: Array | None = None
+    high: Array | None = None
+    for expr, bound in attribute.limits:
+        values = sort_key(window.values(expr))
+        edge, is_lower = _edge(values, bound, window.spec.side)
+        if is_lower:
+            low = edge if low is None else np.maximum(low, edge)
+        else:
+            high = edge if high is None else np.minimum(high, edge)
+    known = low if low is not None else high
+    assert known is not None
+    return (
+        low if low is not None else np.full(len(known), _least(known.dtype)),
+        high if high is not None else np.full(len(known), _most(known.dtype)),
+    )
+
+
+def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
+    """The inclusive limit that `left op right + offset` puts on the other side, and whether from below."""
+    offset = bound.offset if side == 1 else -bound.offset
+    is_lower = bound.is_lower if side == 1 else not bound.is_lower
+    if values.dtype.kind != "f":
+        return _saturated(values.astype(np.int64), int(offset)), is_lower
+    wide = values.astype(np.float64)
+    edge = wide + offset
+    if bound.rounding:
+        # Arithmetic as written rounds differently: widen by more than it can be off (see plan.analyse).
+        slack = 4 * bound.rounding * (np.abs(wide) + bound.magnitude) + 1e-44
+        with np.errstate(invalid="ignore"):
+            edge = edge - slack if is_lower else edge + slack
+        unbounded = -np.inf if is_lower else np.inf
+        edge = np.where(np.isinf(wide) | np.isnan(edge), unbounded, edge)
+    return edge, is_lower
+
+
+def _saturated(values: Array, offset: int) -> Array:
+    """`values + offset`, held at the ends of 64 bits: an inclusive limit there excludes nothing."""
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    if offset >= 0:
+        room = high - min(offset, high)
+        return np.where(values > room, high, np.minimum(values, room) + min(offset, high))
+    room = low - max(offset, low)
+    return np.where(values < room, low, np.maximum(values, room) + max(offset, low))
+
+
+def _least(dtype: np.dtype[Any]) -> Any:
+    return -np.inf if dtype.kind == "f" else np.iinfo(np.int64).min
+
+
+def _most(dtype: np.dtype[Any]) -> Any:
+    return np.inf if dtype.kind == "f" else np.iinfo(np.int64).max
+
+
+def span_of(spec: JoinSpec, side: int, *windows: BasicWindow) -> int:
+    """How far the stamps that expire a side's tuples are apart."""
+    spans = [w.second if side == 0 else w.first for w in windows]
+    return max(high for _, high in spans) - min(low for low, _ in spans)

@@ -1,0 +1,118 @@
+"""What users hold tuples in (Arrow, pandas, Polars, plain Python) to Arrow and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from handshake.errors import InputError, SchemaError, suggest
+
+__all__ = ["conform", "kind_of", "restored", "schema_of", "table_of"]
+
+
+def kind_of(value: Any) -> str:
+    """What a value is: arrow, pandas, polars or python; libraries that were never imported are not asked."""
+    if isinstance(value, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+        return "arrow"
+    for library in ("pandas", "polars"):
+        module = sys.modules.get(library)
+        if module is not None and isinstance(value, _frame_types(module)):
+            return library
+    if isinstance(value, (Mapping, Sequence)) and not isinstance(value, (str, bytes)):
+        return "python"
+    raise InputError(
+        f"cannot read tuples from {type(value).__name__}; "
+        "give an Arrow table or batch, a pandas or Polars frame, a dict of lists or a list of dicts"
+    )
+
+
+def _frame_types(module: Any) -> tuple[type, ...]:
+    return tuple(t for t in (module.DataFrame, getattr(module, "LazyFrame", None)) if t is not None)
+
+
+def table_of(value: Any, schema: pa.Schema | None = None) -> pa.Table:
+    """Any supported holder of tuples as an Arrow table."""
+    match kind_of(value):
+        case "arrow":
+            if isinstance(value, pa.RecordBatch):
+                return pa.Table.from_batches([value])
+            return value.read_all() if isinstance(value, pa.RecordBatchReader) else value
+        case "pandas":
+            return pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
+        case "polars":
+            return (value.collect() if hasattr(value, "collect") else value).to_arrow()
+    return _python_table(value, schema)
+
+
+def _python_table(value: Any, schema: pa.Schema | None) -> pa.Table:
+    try:
+        if isinstance(value, Mapping):
+            known = schema if schema is not None and set(value) == set(schema.names) else None
+            return pa.table(
+                {k: pa.array(v, known.field(k).type if known else None) for k, v in value.items()}
+            )
+        return pa.Table.from_pylist(list(value), schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError) as error:
+        raise InputError(f"cannot read tuples from the given Python values: {error}") from None
+
+
+def restored(table: pa.Table, kinds: set[str]) -> Any:
+    """Results in the kind that both inputs had; Arrow where they differ."""
+    if kinds == {"pandas"}:
+        return table.to_pandas()
+    if kinds == {"polars"}:
+        return sys.modules["polars"].from_arrow(table)
+    return table
+
+
+def schema_of(value: Any, stream: str) -> pa.Schema:
+    """The Arrow schema that a schema, a mapping of names to types, or an example frame stands for."""
+    if isinstance(value, pa.Schema):
+        return value.remove_metadata()
+    if isinstance(value, Mapping) and value and all(isinstance(v, pa.DataType) for v in value.values()):
+        return pa.schema(list(value.items()))
+    if hasattr(value, "schema") and isinstance(value.schema, pa.Schema):
+        return value.schema.remove_metadata()
+    try:
+        return table_of(value).schema.remove_metadata()
+    except InputError:
+        raise SchemaError(
+            f"the schema of the {stream} input must be a pyarrow schema, a dict of names to pyarrow types, "
+            f"or a frame to take it from, not {type(value).__name__}"
+        ) from None
+
+
+def conform(value: Any, schema: pa.Schema, stream: str) -> pa.RecordBatch:
+    """Tuples as one batch of exactly the expected schema, or an error that names the difference."""
+    table = table_of(value, schema)
+    for name in schema.names:
+        if name not in table.schema.names:
+            raise SchemaError(
+                f"a batch of the {stream} input lacks column '{name}' (it has {', '.join(table.schema.names)})"
+                f"{suggest(name, table.schema.names)}"
+            )
+    extra = [name for name in table.schema.names if name not in schema.names]
+    if extra:
+        raise SchemaError(
+            f"a batch of the {stream} input has column '{extra[0]}', which its schema "
+            f"({', '.join(schema.names)}) has not"
+        )
+    columns = [_cast(table.column(field.name), field, stream) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field, stream: str) -> pa.Array:
+    whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(whole, pa.ChunkedArray):  # nothing, or more than one array can hold
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
+    if whole.type == field.type:
+        return whole
+    try:
+        return whole.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(
+            f"column '{field.name}' of the {stream} input is {whole.type}, but {field.type} was announced: {error}"
+        ) from None

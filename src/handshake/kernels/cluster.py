@@ -1,0 +1,113 @@
+"""Clustering: the order in which a basic window stores its tuples, and the cells that probes look into.
+
+One shape serves both indexes. A cell is a run of tuples; inside it they are sorted by a second key if there
+is one. Hash: cells are ranges of the hash. Band on two attributes: equally filled ranges of the first, sorted
+by the second, so that clumps and equal values make neither empty nor overfull cells. Band on one attribute: a
+single cell, sorted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Cells", "Probe", "cluster_band", "cluster_hash", "probe_band", "probe_hash"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Runs of clustered tuples. `low`/`high` are the first attribute's extremes per cell (bands)."""
+
+    offsets: Array
+    low: Array | None = None
+    high: Array | None = None
+    shift: int = 0
+    """How far a hash is shifted down to give its cell."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the index takes besides the tuples."""
+        return sum(a.nbytes for a in (self.offsets, self.low, self.high) if a is not None)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Outer tuples in the order in which they visit the cells, with each one's cells and second-key range."""
+
+    order: Array
+    first: Array
+    last: Array
+    low: Array
+    high: Array
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def cluster_band(first: Array, second: Array | None) -> tuple[Array, Cells]:
+    """Cluster by one or two attributes; returns the order to store tuples in, and the cells."""
+    rows = len(first)
+    order = np.argsort(first, kind="stable")
+    if second is None:
+        return order, Cells(np.array([0, rows], np.int64))
+    size = _cell_rows(rows)
+    whole = rows - rows % size
+    inside = np.argsort(second[order[:whole]].reshape(-1, size), axis=1, kind="stable")
+    cells = order[:whole].reshape(-1, size)
+    clustered = np.take_along_axis(cells, inside, axis=1).reshape(-1)
+    tail = order[whole:]
+    tail = tail[np.argsort(second[tail], kind="stable")]
+    offsets = np.append(np.arange(0, whole + 1, size), [rows] if len(tail) else []).astype(np.int64)
+    ends = first[order]
+    return np.concatenate([clustered, tail]), Cells(offsets, ends[offsets[:-1]], ends[offsets[1:] - 1])
+
+
+def _cell_rows(rows: int) -> int:
+    """About twice the square root: cells to visit and rows to search in one grow together."""
+    return int(max(64, 2 ** round(np.log2(2 * np.sqrt(max(rows, 1))))))
+
+
+def cluster_hash(hashes: Array, second: Array | None) -> tuple[Array, Cells]:
+    """Cluster by hash, four tuples to a cell on average, by the second key inside."""
+    bits = max(0, int(np.ceil(np.log2(max(len(hashes), 1) / 4)))) if len(hashes) > 4 else 0
+    shift = 64 - bits
+    cell = (hashes >> np.uint64(shift)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)
+    order = np.argsort(cell, kind="stable") if second is None else np.lexsort((second, cell))
+    offsets = np.zeros((1 << bits) + 1, np.int32)
+    np.cumsum(np.bincount(cell, minlength=1 << bits), out=offsets[1:])
+    return order, Cells(offsets, shift=shift)
+
+
+def probe_band(
+    cells: Cells, first: tuple[Array, Array], second: tuple[Array, Array] | None
+) -> Probe:  # fmt: skip
+    """Where outer tuples with these ranges (low, high) look. One attribute: the range narrows the only cell."""
+    if second is None:
+        order = _order(first[0])
+        zeros = np.zeros(len(order), np.int64)
+        return Probe(order, zeros, zeros + 1, first[0][order], first[1][order])
+    assert cells.low is not None
+    assert cells.high is not None
+    start = np.searchsorted(cells.high, first[0], "left")
+    stop = np.searchsorted(cells.low, first[1], "right")
+    stop = np.where(first[0] <= first[1], stop, start)
+    order = _order(start)
+    return Probe(order, start[order], stop[order], second[0][order], second[1][order])
+
+
+def probe_hash(cells: Cells, hashes: Array, second: tuple[Array, Array] | None) -> Probe:
+    """The one cell that each outer tuple's hash falls into."""
+    whole = len(cells.offsets) == 2
+    cell = np.zeros(len(hashes), np.int64) if whole else (hashes >> np.uint64(cells.shift)).astype(np.int64)
+    order = _order(cell)
+    low, high = (bound[order] for bound in second) if second is not None else (_NONE, _NONE)
+    return Probe(order, cell[order], cell[order] + 1, low, high)
+
+
+def _order(keys: Array) -> Array:
+    """Sorted probes walk through memory once; a few need not be sorted."""
+    return np.argsort(keys) if len(keys) > 32 else np.arange(len(keys))

@@ -1,0 +1,143 @@
+"""Arrow arrays as the plain addresses that kernels read, without copying where the layout allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.plan.expr import Column
+from handshake.plan.ranges import storage_bits, type_range
+from handshake.plan.types import is_exact
+from handshake.schema import Bool, Decimal, Float, Type
+
+__all__ = ["Columns", "View", "as_array", "integers", "layout", "view"]
+
+
+@dataclass(frozen=True)
+class View:
+    """One column in memory. `validity` is 0 where no value is missing; `owner` keeps the memory alive."""
+
+    data: int
+    validity: int
+    tame: bool
+    owner: Any
+
+
+def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One contiguous array."""
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks == 1:
+            return column.chunk(0)
+        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
+def layout(array: pa.Array) -> pa.Array:
+    """The array in one of the layouts that kernels know."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return layout(array.dictionary_decode())
+    if pa.types.is_float16(kind):
+        return array.cast(pa.float32())
+    if pa.types.is_date64(kind):
+        return array.cast(pa.date32())
+    if pa.types.is_decimal(kind) and not pa.types.is_decimal128(kind):
+        return array.cast(pa.decimal128(kind.precision, kind.scale))
+    return array
+
+
+def view(array: pa.Array, kind: Type) -> View:
+    """The addresses of a column of the given predicate type."""
+    array = layout(array)
+    validity, data = array.buffers()[:2]
+    owners = [array]
+    nulls = _bitmap(validity, array.offset, len(array), owners) if array.null_count else 0
+    if isinstance(kind, Bool):
+        return View(_bitmap(data, array.offset, len(array), owners), nulls, True, owners)
+    width = (kind.bits if isinstance(kind, Float) else storage_bits(kind)) // 8
+    address = data.address + array.offset * width if data is not None else 0
+    return View(address, nulls, _is_tame(address, len(array), kind), owners)
+
+
+def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any]) -> int:
+    """The address of a bitmap whose first bit is the array's; shifted into place where it is not."""
+    if buffer is None or rows == 0:
+        return 0
+    if offset % 8 == 0:
+        return int(buffer.address) + offset // 8
+    bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")[offset : offset + rows]
+    packed = np.packbits(bits, bitorder="little")
+    owners.append(packed)
+    return int(packed.ctypes.data)
+
+
+def _is_tame(address: int, rows: int, kind: Type) -> bool:
+    """Whether all whole numbers leave two bits to spare (see plan.ranges)."""
+    if rows == 0 or not is_exact(kind) or storage_bits(kind) < 32:
+        return True
+    low, high = type_range(kind, tame=True)
+    if isinstance(kind, Decimal):
+        return _decimals_fit(_at(address, (rows, 2), np.dtype(np.int64)), low, high)
+    signed = "u" if type_range(kind, False)[0] == 0 else "i"
+    values = _at(address, (rows,), np.dtype(f"{signed}{storage_bits(kind) // 8}"))
+    return bool(values.min() >= low and values.max() <= high)
+
+
+def _decimals_fit(words: np.ndarray[Any, Any], low: int, high: int) -> bool:
+    lower, upper = words[:, 0], words[:, 1]
+    return bool((upper == (lower >> 63)).all() and lower.min() >= low and lower.max() <= high)
+
+
+def _at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = pa.foreign_buffer(address, size)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def integers(array: pa.Array) -> np.ndarray[Any, Any]:
+    """The whole numbers behind a fixed-width exact array of up to 64 bits, nulls being arbitrary."""
+    array = layout(array)
+    width = array.type.bit_width
+    sign = "u" if pa.types.is_unsigned_integer(array.type) else "i"
+    data = array.buffers()[1]
+    if data is None or len(array) == 0:
+        return np.empty(0, f"{sign}{width // 8}")
+    return np.frombuffer(data, f"{sign}{width // 8}", len(array), array.offset * width // 8)
+
+
+_ones: list[np.ndarray[Any, Any]] = [np.full(1 << 13, 0xFF, np.uint8)]
+
+
+def _all_valid(rows: int) -> int:
+    """The address of a bitmap of ones; older and smaller ones stay alive for those who hold them."""
+    need = rows // 8 + 16
+    if len(_ones[-1]) < need:
+        _ones.append(np.full(2 * need, 0xFF, np.uint8))
+    return int(_ones[-1].ctypes.data)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The kernel columns of a run of tuples."""
+
+    rows: int
+    views: tuple[View, ...]
+    tame: bool
+    nullable: bool
+
+    @classmethod
+    def of(cls, rows: int, order: Sequence[Column], arrays: Mapping[Column, pa.Array]) -> Columns:
+        """View `arrays` in the order in which a program loads them."""
+        views = tuple(view(arrays[column], column.type) for column in order)
+        tame = all(v.tame for v in views)
+        return cls(rows, views, tame, any(v.validity for v in views))
+
+    def addresses(self, nullable: bool) -> tuple[int, ...]:
+        """(data, validity) for each column; one unused pair when there are none."""
+        ones = _all_valid(self.rows) if nullable else 0
+        pairs = [(v.data, v.validity or ones) for v in self.views] or [(0, 0)]
+        return tuple(address for pair in pairs for address in pair)

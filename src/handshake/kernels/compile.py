@@ -1,0 +1,384 @@
+"""Kernels: a lowered predicate inside compiled loops. Arrays in, index pairs out.
+
+Loops are Numba's; the predicate is an intrinsic, so there is no source text to run. Columns arrive as plain
+addresses, (data, validity) each, which makes every kernel of one shape the same type. A kernel that fills its
+output returns with its place in `state`; the caller empties the buffers and calls again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import binding, ir
+from numba.core import types
+from numba.extending import intrinsic
+
+import handshake.kernels.functions  # noqa: F401  (registers the functions)
+from handshake.kernels.lower import (
+    I1,
+    I8,
+    I64,
+    LANES,
+    Env,
+    Lowered,
+    Number,
+    Truth,
+    emit,
+    resize,
+    splat,
+    truth,
+)
+from handshake.plan.expr import Column, Expr
+from handshake.plan.ranges import ranges, storage_bits, type_range, width_of
+from handshake.schema import Bool, Float, Int
+
+__all__ = ["BLOCK", "TILE", "Program", "cells_kernel", "rows_kernel", "scan_kernel"]
+
+BLOCK = 64
+"""Inner tuples per predicate mask."""
+TILE = 4096
+"""Inner tuples that stay in the first-level cache while all outer ones pass: 32 KiB of two int32 columns."""
+
+for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversion, exp, log, …
+    with contextlib.suppress(RuntimeError):
+        binding.load_library_permanently(_library)
+
+_JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A predicate ready to compile: which columns each side passes, and what may be assumed of their values.
+
+    `tame`: whole numbers have two bits to spare. `nullable`: validity bitmaps are passed and looked at.
+    """
+
+    expr: Expr
+    columns: tuple[tuple[Column, ...], tuple[Column, ...]]
+    tame: bool
+    nullable: bool
+
+
+# Loading columns.
+
+
+def _loader(
+    builder: ir.IRBuilder,
+    program: Program,
+    pointers: dict[int, tuple[ir.Value, ir.Value]],
+    vector: int | None,
+) -> Callable[[Column], Lowered]:
+    """A function that loads a column at its side's index; `vector` names the side loaded in lanes."""
+    once = builder.module.add_metadata([])
+
+    def fetch(kind: ir.Type, address: ir.Value, index: ir.Value, align: int) -> ir.Value:
+        base = builder.inttoptr(address, ir.PointerType(kind))
+        place = builder.gep(base, [index])
+        loaded = builder.load(place, align=align)
+        loaded.set_metadata("invariant.load", once)  # columns never change: loads may move out of loops
+        return loaded
+
+    def bits(address: ir.Value, index: ir.Value, lanes: bool) -> ir.Value:
+        if lanes:
+            step = builder.udiv(index, ir.Constant(I64, LANES))
+            return builder.bitcast(fetch(ir.IntType(LANES), address, step, 1), ir.VectorType(I1, LANES))
+        byte = fetch(I8, address, builder.lshr(index, ir.Constant(I64, 3)), 1)
+        shift = builder.trunc(builder.and_(index, ir.Constant(I64, 7)), I8)
+        return builder.trunc(builder.lshr(byte, shift), I1)
+
+    def load(column: Column) -> Lowered:
+        position = 2 * program.columns[column.side].index(column)
+        base, index = pointers[column.side]
+        data, validity = (builder.extract_value(base, position + k) for k in (0, 1))
+        lanes = vector == column.side
+        valid = bits(validity, index, lanes) if program.nullable else None
+        if isinstance(column.type, Bool):
+            return _truth_of(builder, bits(data, index, lanes), valid)
+        kind = _memory_type(column)
+        align = (kind.width if isinstance(kind, ir.IntType) else 32 if kind == ir.FloatType() else 64) // 8
+        if lanes:
+            # A vector at element `index`: address arithmetic by element, then the vector's type.
+            start = builder.gep(builder.inttoptr(data, ir.PointerType(kind)), [index])
+            place = builder.bitcast(start, ir.PointerType(ir.VectorType(kind, LANES)))
+            value = builder.load(place, align=min(align, 8))
+            value.set_metadata("invariant.load", once)
+        else:
+            value = fetch(kind, data, index, min(align, 8))
+        return Number(_widened(builder, column, value, program.tame), valid)
+
+    return load
+
+
+def _truth_of(builder: ir.IRBuilder, value: ir.Value, valid: ir.Value | None) -> Truth:
+    ones = (
+        ir.Constant(value.type, [1] * LANES) if isinstance(value.type, ir.VectorType) else ir.Constant(I1, 1)
+    )
+    inverse = builder.xor(value, ones)
+    if valid is None:
+        return Truth(value, inverse)
+    return Truth(builder.and_(value, valid), builder.and_(inverse, valid))
+
+
+def _memory_type(column: Column) -> ir.Type:
+    if isinstance(column.type, Float):
+        return ir.FloatType() if column.type.bits == 32 else ir.DoubleType()
+    return ir.IntType(storage_bits(column.type))
+
+
+def _widened(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool) -> ir.Value:
+    if isinstance(column.type, Float):
+        return value
+    width = width_of(type_range(column.type, tame))
+    assert width is not None
+    signed = not (isinstance(column.type, Int) and not column.type.signed)
+    return resize(Env(builder, lambda c: Number(value, None), tame), value, width, signed)
+
+
+# Intrinsics: the predicate on one pair, and on a block of inner tuples.
+
+
+def _pair_intrinsic(program: Program, inner: int) -> Any:
+    @intrinsic
+    def holds(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            pointers = {1 - inner: (args[0], args[1]), inner: (args[2], args[3])}
+            env = Env(builder, _loader(builder, program, pointers, None), program.tame, inner)
+            return truth(program.expr, env).yes
+
+        return types.boolean(outer, i, inner_columns, j), code
+
+    return holds
+
+
+def _block_intrinsic(program: Program, inner: int) -> Any:
+    @intrinsic
+    def matches(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            mask = ir.Constant(I64, 0)
+            for step in range(0, BLOCK, LANES):
+                start = builder.add(args[3], ir.Constant(I64, step))
+                pointers = {1 - inner: (args[0], args[1]), inner: (args[2], start)}
+                env = Env(builder, _loader(builder, program, pointers, inner), program.tame, inner)
+                lanes = splat(env, truth(program.expr, env).yes, LANES)
+                word = builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), I64)
+                mask = builder.or_(mask, builder.shl(word, ir.Constant(I64, step)))
+            return mask
+
+        return types.uint64(outer, i, inner_columns, j), code
+
+    return matches
+
+
+@intrinsic
+def lowest_bit(typing_context, mask):  # type: ignore[no-untyped-def]
+    """Index of the lowest set bit."""
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.cttz(args[0], ir.Constant(I1, 1))
+
+    return types.int64(mask), code
+
+
+# Loops.
+
+
+@lru_cache(maxsize=256)
+def scan_kernel(program: Program, inner: int) -> Any:
+    """Nested loops: every outer tuple against every inner one, a block at a time, tile by tile.
+
+    `kernel(outer, outer_rows, inner, inner_rows, state, out_outer, out_inner) -> count`; done when
+    `state[0] >= inner_rows`. The buffers must hold at least `TILE` pairs.
+    """
+    matches, holds = _block_intrinsic(program, inner), _pair_intrinsic(program, inner)
+
+    @numba.njit(**_JIT)
+    def scan(outer, outer_rows, inner, inner_rows, state, out_outer, out_inner):  # type: ignore[no-untyped-def]
+        count = 0
+        room = out_outer.shape[0] - TILE
+        blocks = inner_rows & ~(BLOCK - 1)
+        tile, i = state[0], state[1]
+        while tile < inner_rows:
+            stop = min(tile + TILE, inner_rows)
+            whole = min(stop, blocks)
+            while i < outer_rows:
+                if count > room:
+                    state[0], state[1] = tile, i
+                    return count
+                for j in range(tile, whole, BLOCK):
+                    mask = matches(outer, i, inner, j)
+                    while mask != np.uint64(0):
+                        out_outer[count] = i
+                        out_inner[count] = j + lowest_bit(mask)
+                        count += 1
+                        mask &= mask - np.uint64(1)
+                for j in range(whole, stop):
+                    if holds(outer, i, inner, j):
+                        out_outer[count] = i
+                        out_inner[count] = j
+                        count += 1
+                i += 1
+            tile, i = stop, 0
+        state[0], state[1] = tile, 0
+        return count
+
+    return scan
+
+
+@numba.njit(**_JIT, inline="always")
+def _lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
+    while start < stop:
+        middle = (start + stop) >> 1
+        if keys[middle] < key:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@numba.njit(**_JIT, inline="always")
+def _upper_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
+    while start < stop:
+        middle = (start + stop) >> 1
+        if keys[middle] <= key:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+SMALL = 24
+"""Up to so many candidates in a row are checked one by one; above, in blocks."""
+
+
+@lru_cache(maxsize=256)
+def cells_kernel(program: Program, inner: int) -> Any:
+    """Index probe: outer tuple `order[p]` meets cells `first[p] … last[p] - 1` of the clustered inner tuples.
+
+    A cell is the run `offsets[c] … offsets[c + 1]`; where `keys` is not empty, it is sorted by them and narrowed
+    to `low[p] … high[p]`. `kernel(…) -> (count, candidates)`; done when `state[0] >= len(order)`.
+    """
+    matches, holds = _block_intrinsic(program, inner), _pair_intrinsic(program, inner)
+
+    @numba.njit(**_JIT)
+    def cells(  # type: ignore[no-untyped-def]
+        outer, order, first, last, low, high, inner, inner_rows, offsets, keys, state, out_outer, out_inner
+    ):
+        count = 0
+        seen = 0
+        room = out_outer.shape[0] - TILE
+        sorted_cells = keys.shape[0] > 0
+        blocks = inner_rows & ~(BLOCK - 1)
+        p, c, at = state[0], state[1], state[2]
+        while p < order.shape[0]:
+            i = np.int64(order[p])
+            c = max(c, np.int64(first[p]))
+            while c < last[p]:
+                start, stop = np.int64(offsets[c]), np.int64(offsets[c + 1])
+                if sorted_cells:
+                    start = _lower_bound(keys, start, stop, low[p])
+                    stop = _upper_bound(keys, start, stop, high[p])
+                start = max(start, at)
+                while start < stop:
+                    if count > room:
+                        state[0], state[1], state[2] = p, c, start
+                        return count, seen
+                    piece = min(stop, start + TILE - BLOCK)
+                    seen += piece - start
+                    j = start
+                    if piece - start > SMALL:
+                        block = start & ~(BLOCK - 1)
+                        while block < piece and block + BLOCK <= blocks:
+                            mask = matches(outer, i, inner, block)
+                            if block < start:
+                                mask &= ~np.uint64(0) << np.uint64(start - block)
+                            if block + BLOCK > piece:
+                                mask &= ~np.uint64(0) >> np.uint64(block + BLOCK - piece)
+                            while mask != np.uint64(0):
+                                out_outer[count] = i
+                                out_inner[count] = block + lowest_bit(mask)
+                                count += 1
+                                mask &= mask - np.uint64(1)
+                            block += BLOCK
+                        j = max(start, min(block, piece))
+                    while j < piece:
+                        if holds(outer, i, inner, j):
+                            out_outer[count] = i
+                            out_inner[count] = j
+                            count += 1
+                        j += 1
+                    start = piece
+                at = 0
+                c += 1
+            p += 1
+            c = 0
+        state[0], state[1], state[2] = p, 0, 0
+        return count, seen
+
+    return cells
+
+
+# Row by row: derived columns, bounds and filters.
+
+
+@lru_cache(maxsize=512)
+def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
+    """`kernel(columns, rows, out_address, valid_address)` computes an expression for each row.
+
+    Conditions and validity come out as bytes; exact values as int64, or, with None for a type, as 128 bits.
+    All columns are of side 0 in the program.
+    """
+    kind = _result_type(program)
+
+    @intrinsic
+    def store(typing_context, columns, row, out, valid):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            env = Env(builder, _loader(builder, program, {0: (args[0], args[1])}, None), program.tame)
+            lowered = emit(program.expr, env)
+            _store(builder, env, lowered, kind, args[1], args[2], args[3])
+            return context.get_dummy_value()
+
+        return types.void(columns, row, out, valid), code
+
+    @numba.njit(**_JIT)
+    def rows(columns, count, out, valid):  # type: ignore[no-untyped-def]
+        for row in range(count):
+            store(columns, row, out, valid)
+
+    return rows, kind
+
+
+def _result_type(program: Program) -> np.dtype[Any] | None:
+    kind = program.expr.type
+    if isinstance(kind, Bool):
+        return np.dtype(np.bool_)
+    if isinstance(kind, Float):
+        return np.dtype(f"f{kind.bits // 8}")
+    return np.dtype(np.int64) if (width_of(ranges(program.expr, program.tame)) or 128) <= 64 else None
+
+
+def _store(
+    builder: ir.IRBuilder,
+    env: Env,
+    lowered: Lowered,
+    kind: Any,
+    row: ir.Value,
+    out: ir.Value,
+    valid: ir.Value,
+) -> None:
+    if isinstance(lowered, Truth):
+        value = builder.zext(lowered.yes, I8)
+        present = builder.zext(builder.or_(lowered.yes, lowered.no), I8)
+    else:
+        value = lowered.value
+        if isinstance(value.type, ir.IntType):
+            value = resize(env, value, 64 if kind is not None else 128)
+        present = ir.Constant(I8, 1) if lowered.valid is None else builder.zext(lowered.valid, I8)
+    place = builder.gep(builder.inttoptr(out, ir.PointerType(value.type)), [row])
+    builder.store(value, place, align=1 if value.type == I8 else 4 if value.type == ir.FloatType() else 8)
+    builder.store(present, builder.gep(builder.inttoptr(valid, ir.PointerType(I8)), [row]), align=1)

@@ -1,0 +1,382 @@
+"""Expressions on whole columns: compiled where kernels can, else Arrow's functions, else Python per value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal as PyDecimal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from handshake.errors import HandshakeError, UnsupportedError
+from handshake.kernels.columns import Columns, as_array
+from handshake.kernels.compile import Program, rows_kernel
+from handshake.kernels.prepare import node_compiles
+from handshake.plan.expr import (
+    Call,
+    Case,
+    Cast,
+    Column,
+    Compare,
+    Expr,
+    IsNull,
+    Literal,
+    Udf,
+    show,
+    transform,
+    walk,
+)
+from handshake.plan.types import round_float32
+from handshake.schema import (
+    Binary,
+    Bool,
+    Date,
+    Decimal,
+    Float,
+    Int,
+    Interval,
+    String,
+    TimeOfDay,
+    Timestamp,
+    Type,
+)
+
+__all__ = ["evaluate", "holds"]
+
+Arrays = Mapping[Column, pa.Array]
+
+
+def holds(condition: Expr, arrays: Arrays, rows: int) -> np.ndarray[Any, Any]:
+    """Where a condition is TRUE, as a mask."""
+    result = evaluate(condition, arrays, rows)
+    return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def evaluate(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
+    """The values of a bound expression, as an Arrow array of its natural type."""
+    if isinstance(expr, Column):
+        return arrays[expr]
+    if isinstance(expr, Literal):
+        return _constant(expr, rows)
+    found = dict(arrays)
+    core = _hoist(expr, found, rows)
+    if isinstance(core, Column):
+        return found[core]
+    return _run(core, found, rows)
+
+
+def _hoist(expr: Expr, arrays: dict[Column, pa.Array], rows: int) -> Expr:
+    """Replace what kernels cannot compute by columns that hold it already."""
+    if node_compiles(expr):
+        children = tuple(_hoist(child, arrays, rows) for child in expr.children)
+        return expr.with_children(children) if children else expr
+    kind = Decimal(38, expr.type.scale) if isinstance(expr.type, Decimal) else expr.type
+    column = Column(0, f"#{len(arrays)}", type=kind)
+    arrays[column] = as_array(_in_arrow(expr, arrays, rows))
+    return column
+
+
+def _run(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
+    """Compute a compilable expression over aligned rows; sides no longer matter."""
+    used = sorted({n for n in walk(expr) if isinstance(n, Column)}, key=lambda c: (c.side, c.name))
+    names = {column: Column(0, f"{column.side}.{column.name}", type=column.type) for column in used}
+    flat = transform(expr, lambda node: names[node] if isinstance(node, Column) else node)
+    order = tuple(names.values())
+    columns = Columns.of(rows, order, {names[c]: arrays[c] for c in used})
+    program = Program(flat, (order, ()), columns.tame, columns.nullable)
+    kernel, kind = rows_kernel(program)
+    out = np.empty((rows, 2) if kind is None else rows, np.int64 if kind is None else kind)
+    valid = np.empty(rows, np.bool_)
+    kernel(columns.addresses(columns.nullable), rows, out.ctypes.data, valid.ctypes.data)
+    return _to_arrow(expr.type, out, valid)
+
+
+def _to_arrow(kind: Type, out: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> pa.Array:
+    missing = None if valid.all() else ~valid
+    if out.ndim == 2 or isinstance(kind, Decimal):
+        return _decimals(kind, out, missing)
+    if isinstance(kind, (Bool, Float)):
+        return pa.array(out, mask=missing)
+    whole = pa.array(out.astype(np.int64, copy=False), mask=missing)
+    natural = _natural(kind)
+    if natural == pa.date32():
+        return whole.cast(pa.int32()).view(natural)
+    return whole.view(natural) if natural.bit_width == 64 else whole.cast(natural)
+
+
+def _decimals(kind: Type, out: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None) -> pa.Array:
+    if out.ndim == 1:
+        out = np.stack([out, out >> 63], axis=1)
+    scale = kind.scale if isinstance(kind, Decimal) else 0
+    bitmap = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    buffers = [bitmap, pa.py_buffer(np.ascontiguousarray(out))]
+    return pa.Array.from_buffers(pa.decimal128(38, scale), len(out), buffers)
+
+
+def _natural(kind: Type) -> pa.DataType:
+    match kind:
+        case Bool():
+            return pa.bool_()
+        case Int():
+            return pa.int64()
+        case Float(bits=bits):
+            return pa.float32() if bits == 32 else pa.float64()
+        case Decimal(scale=scale):
+            return pa.decimal128(38, scale)
+        case Date():
+            return pa.date32()
+        case Timestamp(unit=unit, zone=zone):
+            return pa.timestamp(unit, zone)
+        case Interval(unit=unit) if unit != "d":
+            return pa.duration(unit)
+        case Interval():
+            return pa.int64()
+        case TimeOfDay(unit=unit):
+            return pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)
+        case String():
+            return pa.large_string()
+        case Binary():
+            return pa.large_binary()
+    raise UnsupportedError(f"a value of type {kind} cannot be computed")
+
+
+def _constant(expr: Literal, rows: int) -> pa.Array:
+    natural = _natural(expr.type)
+    if expr.value is None:
+        return pa.nulls(rows, natural)
+    value = expr.value
+    if isinstance(expr.type, Decimal):
+        value = PyDecimal(value).scaleb(-expr.type.scale)
+    elif pa.types.is_temporal(natural):
+        return pa.array([value] * rows, pa.int64()).cast(
+            pa.int32() if natural.bit_width == 32 else pa.int64()
+        ).view(natural)  # fmt: skip
+    return pa.repeat(pa.scalar(value, natural), rows)
+
+
+# What kernels cannot compute.
+
+
+def _in_arrow(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
+    operands = [evaluate(child, arrays, rows) for child in expr.children]
+    match expr:
+        case Compare(op=op):
+            return _COMPARE[op](*(_text(a) for a in operands))
+        case IsNull():
+            return pc.is_null(operands[0])
+        case Case():
+            return _case(expr, operands)
+        case Cast():
+            return _cast(expr, operands[0])
+        case Udf(function=function):
+            return _apply(function, operands, expr, rows)
+        case Call(name="coalesce"):
+            return pc.coalesce(*(_text(a) for a in operands))
+        case Call(name=name) if name in _TEXT:
+            return _TEXT[name](expr, [_text(a) for a in operands])
+        case Call(name=name):
+            field = getattr(pc, name)(operands[0])
+            return field.cast(pa.int64())
+    raise UnsupportedError(f"{show(expr)} cannot be computed")
+
+
+_COMPARE: dict[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def _text(array: pa.Array) -> pa.Array:
+    """Text and bytes in one layout, so that Arrow's kernels take any two of them."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _text(array.dictionary_decode())
+    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        return array.cast(pa.large_binary())
+    return array
+
+
+def _case(expr: Case, operands: list[pa.Array]) -> pa.Array:
+    conditions = [pc.fill_null(c, False) for c in operands[:-1:2]]
+    values = [_text(v) for v in (*operands[1:-1:2], operands[-1])]
+    return pc.case_when(
+        pa.StructArray.from_arrays(conditions, [str(i) for i in range(len(conditions))]), *values
+    )
+
+
+def _apply(function: Callable[..., Any], operands: list[pa.Array], expr: Expr, rows: int) -> pa.Array:
+    values = [a.to_pylist() for a in operands]
+    name = getattr(function, "__name__", "function")
+    try:
+        results = [function(*row) for row in (zip(*values, strict=True) if values else [()] * rows)]
+    except Exception as error:
+        raise HandshakeError(f"the Python function {name} failed on a candidate pair: {error!r}") from error
+    try:
+        return pa.array(results, _natural(expr.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise HandshakeError(f"the Python function {name} must return {expr.type}: {error}") from error
+
+
+def _literal_text(expr: Call) -> str | None:
+    pattern = expr.args[1]
+    return pattern.value if isinstance(pattern, Literal) else None
+
+
+def _matcher(
+    whole: Callable[[pa.Array, str], pa.Array], single: Callable[[str, str], bool]
+) -> Callable[[Call, list[pa.Array]], pa.Array]:
+    """A pattern function: Arrow's where the pattern is constant, else value by value."""
+
+    def match(expr: Call, operands: list[pa.Array]) -> pa.Array:
+        if (pattern := _literal_text(expr)) is not None:
+            return whole(operands[0], pattern)
+        return _per_value(single, operands, pa.bool_())
+
+    return match
+
+
+def _per_value(function: Callable[..., Any], operands: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    rows = zip(*(a.to_pylist() for a in operands), strict=True)
+    return pa.array([None if None in row else function(*row) for row in rows], kind)
+
+
+@lru_cache(maxsize=4096)
+def _like_pattern(pattern: str, fold: bool) -> re.Pattern[str]:
+    parts, at = [], 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\" and at + 1 < len(pattern):
+            at += 1
+            parts.append(re.escape(pattern[at]))
+        else:
+            parts.append({"%": ".*", "_": "."}.get(char, re.escape(char)))
+        at += 1
+    return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if fold else 0))
+
+
+def _substring(expr: Call, operands: list[pa.Array]) -> pa.Array:
+    return _per_value(_slice, operands, pa.large_string())
+
+
+def _slice(text: str, start: int, length: int | None = None) -> str:
+    """SQL's substring: positions count from 1, or from the end when negative."""
+    first = start - 1 if start > 0 else len(text) + start if start < 0 else 0
+    stop = len(text) if length is None else first + max(length, 0)
+    return text[max(first, 0) : max(stop, 0)]
+
+
+def _concat(expr: Call, operands: list[pa.Array]) -> pa.Array:
+    return pc.binary_join_element_wise(*operands, pa.scalar("", pa.large_string()), null_handling="emit_null")
+
+
+_TEXT: dict[str, Callable[[Call, list[pa.Array]], pa.Array]] = {
+    "lower": lambda _, a: pc.utf8_lower(a[0]),
+    "upper": lambda _, a: pc.utf8_upper(a[0]),
+    "trim": lambda _, a: pc.utf8_trim(a[0], " "),
+    "ltrim": lambda _, a: pc.utf8_ltrim(a[0], " "),
+    "rtrim": lambda _, a: pc.utf8_rtrim(a[0], " "),
+    "length": lambda _, a: pc.utf8_length(a[0]).cast(pa.int64()),
+    "concat": _concat,
+    "substring": _substring,
+    "like": _matcher(
+        lambda a, p: _per_value(lambda t: bool(_like_pattern(p, False).fullmatch(t)), [a], pa.bool_()),
+        lambda t, p: bool(_like_pattern(p, False).fullmatch(t)),
+    ),
+    "ilike": _matcher(
+        lambda a, p: _per_value(lambda t: bool(_like_pattern(p, True).fullmatch(t)), [a], pa.bool_()),
+        lambda t, p: bool(_like_pattern(p, True).fullmatch(t)),
+    ),
+    "regexp_like": _matcher(
+        lambda a, p: _per_value(lambda t: bool(re.search(p, t)), [a], pa.bool_()),
+        lambda t, p: bool(re.search(p, t)),
+    ),
+    "starts_with": _matcher(pc.starts_with, str.startswith),
+    "ends_with": _matcher(pc.ends_with, str.endswith),
+    "contains": _matcher(pc.match_substring, lambda t, p: p in t),
+}
+
+
+# Casts that only Python does exactly.
+
+
+def _cast(expr: Cast, operand: pa.Array) -> pa.Array:
+    target = expr.type
+    natural = _natural(target)
+    if isinstance(target, String):
+        return _per_value(_to_text, [operand], natural)
+    convert = _from_text if isinstance(expr.arg.type, String) else _from_number
+    return _per_value(lambda value: convert(value, target), [operand], natural)
+
+
+def _to_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _from_text(text: str, target: Type) -> Any:
+    try:
+        return _TEXT_READERS[type(target)](text.strip(), target)
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _read_int(text: str, target: Type) -> int | None:
+    assert isinstance(target, Int)
+    return _bounded(int(text), target.bits)
+
+
+def _bounded(value: int, bits: int) -> int | None:
+    return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
+
+
+def _read_float(text: str, target: Type) -> float:
+    return round_float32(float(text)) if target == Float(32) else float(text)
+
+
+def _read_decimal(text: str, target: Type) -> PyDecimal | None:
+    return _quantised(PyDecimal(text), target)
+
+
+def _read_bool(text: str, target: Type) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())
+
+
+_TEXT_READERS: dict[type[Type], Callable[[str, Any], Any]] = {
+    Int: _read_int,
+    Float: _read_float,
+    Decimal: _read_decimal,
+    Bool: _read_bool,
+    Date: lambda text, _: date.fromisoformat(text),
+    Timestamp: lambda text, _: datetime.fromisoformat(text).replace(tzinfo=None),
+}
+
+
+def _quantised(value: PyDecimal, target: Type) -> PyDecimal | None:
+    """A decimal of the target's scale, rounded half away from zero; None where it does not fit."""
+    assert isinstance(target, Decimal)
+    if not value.is_finite():
+        return None
+    sign, digits, exponent = value.as_tuple()
+    whole = int("".join(map(str, digits)))
+    shift = int(exponent) + target.scale
+    scaled = whole * 10**shift if shift >= 0 else (whole * 2 + 10**-shift) // (2 * 10**-shift)
+    if target.precision and scaled >= 10**target.precision:
+        return None
+    return PyDecimal((sign, tuple(map(int, str(scaled))), -target.scale))
+
+
+def _from_number(value: Any, target: Type) -> Any:
+    if isinstance(target, Float):
+        number = float(value)
+        return round_float32(number) if target.bits == 32 else number
+    return _quantised(PyDecimal(value), target)

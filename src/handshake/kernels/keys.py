@@ -1,0 +1,135 @@
+"""Keys that indexes sort and hash by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from handshake.kernels.columns import integers, layout
+
+__all__ = ["has_value", "hash_of", "prefix_of", "row_hash", "sort_key"]
+
+Array = np.ndarray[Any, Any]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@numba.njit(nogil=True, cache=False)
+def _hash_texts(data, offsets, out):  # type: ignore[no-untyped-def]
+    for row in range(out.shape[0]):
+        code = np.uint64(0xCBF29CE484222325)
+        for at in range(offsets[row], offsets[row + 1]):
+            code = (code ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
+        code ^= code >> np.uint64(32)
+        code *= np.uint64(0x9E3779B97F4A7C15)
+        out[row] = code ^ (code >> np.uint64(29))
+
+
+@numba.njit(nogil=True, cache=False)
+def _prefix_texts(data, offsets, out):  # type: ignore[no-untyped-def]
+    for row in range(out.shape[0]):
+        word = np.uint64(0)
+        start, stop = offsets[row], offsets[row + 1]
+        for at in range(start, start + 8):
+            word = (word << np.uint64(8)) | (np.uint64(data[at]) if at < stop else np.uint64(0))
+        out[row] = word ^ np.uint64(0x8000000000000000)
+
+
+def _bytes(array: pa.Array) -> tuple[Array, Array]:
+    """(data, offsets) of text or bytes."""
+    array = layout(array)
+    if pa.types.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    wide = array.cast(pa.large_binary() if not _is_text(array.type) else pa.large_string())
+    _, offsets, data = wide.buffers()
+    where = np.frombuffer(offsets, np.int64, len(wide) + 1, wide.offset * 8)
+    return (np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)), where
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _over_texts(kernel: Any, array: pa.Array) -> pa.Array:
+    out = np.empty(len(array), np.uint64)
+    if len(array):
+        kernel(*_bytes(array), out)
+    missing = np.asarray(array.is_null()) if array.null_count else None
+    return pa.array(out.view(np.int64), mask=missing)
+
+
+def hash_of(array: pa.Array) -> pa.Array:
+    """A 64-bit hash per text: other hashes are other texts."""
+    return _over_texts(_hash_texts, array)
+
+
+def prefix_of(array: pa.Array) -> pa.Array:
+    """The first eight bytes per text as a number that sorts alike (equal numbers may be other texts)."""
+    return _over_texts(_prefix_texts, array)
+
+
+def _words(array: pa.Array) -> Array:
+    """One 64-bit word per value; equal values have equal words whatever the type they come in."""
+    array = layout(array)
+    kind = array.type
+    if pa.types.is_decimal(kind):
+        return _decimal_words(array)[:, 0].view(np.uint64)
+    if pa.types.is_floating(kind):
+        values = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+        return (values + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0
+    if pa.types.is_boolean(kind):
+        return array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
+    if pa.types.is_primitive(kind):
+        return integers(array).astype(np.int64).view(np.uint64)
+    return integers(hash_of(array)).view(np.uint64)
+
+
+def _decimal_words(array: pa.Array) -> Array:
+    data = array.buffers()[1]
+    if data is None or len(array) == 0:
+        return np.empty((0, 2), np.int64)
+    return np.frombuffer(data, np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
+
+
+def row_hash(arrays: list[pa.Array]) -> Array:
+    """One hash per row over several key columns."""
+    total = np.zeros(len(arrays[0]), np.uint64)
+    for array in arrays:
+        total = _mixed(total * np.uint64(31) + _words(array))
+    return total
+
+
+def _mixed(words: Array) -> Array:
+    """splitmix64's finaliser, so that near keys fall far apart."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = words ^ (words >> np.uint64(31))
+    return mixed
+
+
+def sort_key(array: pa.Array) -> Array:
+    """Values that sort as the column does: signed integers (saturated to 64 bits) or floats."""
+    array = layout(array)
+    kind = array.type
+    if pa.types.is_decimal(kind):
+        words = _decimal_words(array)
+        fits = words[:, 1] == (words[:, 0] >> 63)
+        return np.where(fits, words[:, 0], np.where(words[:, 1] < 0, np.iinfo("i8").min, np.iinfo("i8").max))
+    if pa.types.is_floating(kind):
+        return np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False))
+    values = integers(array)
+    if values.dtype == np.uint64:
+        return np.minimum(values, np.uint64(2**63 - 1)).astype(np.int64)
+    return values
+
+
+def has_value(array: pa.Array) -> Array | None:
+    """Where a key can match at all: neither NULL nor NaN. None when that is everywhere."""
+    valid = np.asarray(array.is_valid()) if array.null_count else None
+    if not pa.types.is_floating(array.type):
+        return valid
+    number = ~np.isnan(array.fill_null(0).to_numpy(zero_copy_only=False))
+    return number if valid is None else valid & number

@@ -1,0 +1,487 @@
+"""A bound expression to LLVM IR: one small function per node, the default being an error.
+
+The same functions serve a single pair (scalars) and a block of pairs (vectors of `LANES`): an operand
+that reads only the outer tuple stays scalar until it meets a vector, so LLVM hoists it out of the loop.
+
+Truth is a pair of masks, `yes` (the condition may be true) and `no` (it may be false). NULL is neither,
+so three-valued logic needs no third state; a condition that cannot be decided here is both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from llvmlite import ir
+
+from handshake.errors import UnsupportedError
+from handshake.plan.analyse import separate
+from handshake.plan.expr import (
+    And,
+    Arithmetic,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Compare,
+    Expr,
+    IsNull,
+    Literal,
+    Negate,
+    Not,
+    Or,
+    show,
+)
+from handshake.plan.ranges import ranges, scale_factor, type_range, width_of
+from handshake.plan.types import is_exact
+from handshake.schema import INT64, Bool, Date, Decimal, Float, Int, Timestamp, Type
+
+__all__ = ["FUNCTIONS", "LANES", "Env", "Lowered", "Number", "Truth", "emit", "number", "truth"]
+
+LANES = 16
+"""Tuples of one vector step: 512 bits of int32, and a mask that fits a 16-bit register."""
+
+I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A value and whether there is one; `valid` is None where there always is."""
+
+    value: ir.Value
+    valid: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Masks: may be true, may be false."""
+
+    yes: ir.Value
+    no: ir.Value
+
+
+Lowered = Number | Truth
+
+
+@dataclass(frozen=True)
+class Env:
+    """Where columns come from, and which side runs through the vectors (None: all is scalar)."""
+
+    builder: ir.IRBuilder
+    load: Callable[[Column], Lowered]
+    tame: bool
+    inner: int | None = None
+
+    def width(self, expr: Expr) -> int:
+        """Bits in which an exact expression is computed."""
+        width = width_of(ranges(expr, self.tame))
+        if width is None:
+            raise UnsupportedError(f"{show(expr)} needs more than 128 bits; make its operands smaller")
+        return width
+
+
+def number(expr: Expr, env: Env) -> Number:
+    """Emit IR for an expression that is not a condition."""
+    lowered = emit(expr, env)
+    assert isinstance(lowered, Number), show(expr)
+    return lowered
+
+
+def truth(expr: Expr, env: Env) -> Truth:
+    """Emit IR for a condition."""
+    lowered = emit(expr, env)
+    assert isinstance(lowered, Truth), show(expr)
+    return lowered
+
+
+# Small tools on scalar or vector values.
+
+
+def lanes(value: ir.Value) -> int:
+    """How many elements a value has; 0 for a scalar."""
+    return value.type.count if isinstance(value.type, ir.VectorType) else 0
+
+
+def vector_of(element: ir.Type, count: int) -> ir.Type:
+    """A vector type, or the element itself for no lanes."""
+    return ir.VectorType(element, count) if count else element
+
+
+def element_of(value: ir.Value) -> ir.Type:
+    """The type of one lane."""
+    return value.type.element if isinstance(value.type, ir.VectorType) else value.type
+
+
+def constant(element: ir.Type, value: Any, like: ir.Value | None = None) -> ir.Value:
+    """A constant, repeated over the lanes of `like`."""
+    count = lanes(like) if like is not None else 0
+    return (
+        ir.Constant(ir.VectorType(element, count), [value] * count) if count else ir.Constant(element, value)
+    )
+
+
+def splat(env: Env, value: ir.Value, count: int) -> ir.Value:
+    """Repeat a scalar over a vector."""
+    if not count or lanes(value):
+        return value
+    kind = ir.VectorType(value.type, count)
+    undefined = ir.Constant(kind, ir.Undefined)
+    first = env.builder.insert_element(undefined, value, ir.Constant(I32, 0))
+    return env.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, count), [0] * count))
+
+
+def aligned(env: Env, *values: ir.Value) -> list[ir.Value]:
+    """The values, all of them vectors if one is."""
+    count = max(lanes(value) for value in values)
+    return [splat(env, value, count) for value in values]
+
+
+def both(env: Env, a: ir.Value | None, b: ir.Value | None) -> ir.Value | None:
+    """Conjunction of validities, None being always valid."""
+    if a is None or b is None:
+        return a if b is None else b
+    return env.builder.and_(*aligned(env, a, b))
+
+
+def conj(env: Env, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Both masks."""
+    return env.builder.and_(*aligned(env, a, b))
+
+
+def disj(env: Env, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Either mask."""
+    return env.builder.or_(*aligned(env, a, b))
+
+
+def inverse(env: Env, mask: ir.Value) -> ir.Value:
+    """The other lanes."""
+    return env.builder.xor(mask, constant(I1, 1, mask))
+
+
+def select(env: Env, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Lane by lane, `a` where the mask is set, else `b`."""
+    return env.builder.select(*aligned(env, mask, a, b))
+
+
+def resize(env: Env, value: ir.Value, width: int, signed: bool = True) -> ir.Value:
+    """A whole number in another width."""
+    have = element_of(value).width
+    if have == width:
+        return value
+    target = vector_of(ir.IntType(width), lanes(value))
+    if have > width:
+        return env.builder.trunc(value, target)
+    return env.builder.sext(value, target) if signed else env.builder.zext(value, target)
+
+
+def _convert(env: Env, name: str, value: ir.Value, element: ir.Type) -> ir.Value:
+    return getattr(env.builder, name)(value, vector_of(element, lanes(value)))
+
+
+def intrinsic(env: Env, name: str, *values: ir.Value) -> ir.Value:
+    """Call an LLVM intrinsic, lane by lane."""
+    values = tuple(aligned(env, *values))
+    function = env.builder.module.declare_intrinsic(
+        f"llvm.{name}", [values[0].type], ir.FunctionType(values[0].type, [v.type for v in values])
+    )
+    return env.builder.call(function, values)
+
+
+def _masked(env: Env, holds: ir.Value, valid: ir.Value | None) -> Truth:
+    """A comparison's masks, given where its operands have values."""
+    fails = inverse(env, holds)
+    if valid is None:
+        return Truth(holds, fails)
+    return Truth(conj(env, holds, valid), conj(env, fails, valid))
+
+
+# Nodes.
+
+
+@singledispatch
+def emit(expr: Expr, env: Env) -> Lowered:
+    """Emit IR for a bound expression."""
+    raise UnsupportedError(f"kernels cannot compute {show(expr)}")
+
+
+@emit.register
+def _(expr: Column, env: Env) -> Lowered:
+    return env.load(expr)
+
+
+@emit.register
+def _(expr: Literal, env: Env) -> Lowered:
+    missing = expr.value is None
+    if isinstance(expr.type, Bool):
+        return Truth(constant(I1, int(expr.value is True)), constant(I1, int(expr.value is False)))
+    if isinstance(expr.type, Float):
+        value = constant(_float_type(expr.type), 0.0 if missing else float(expr.value))
+    else:
+        value = constant(ir.IntType(env.width(expr)), 0 if missing else int(expr.value))
+    return Number(value, constant(I1, 0) if missing else None)
+
+
+def _float_type(kind: Type) -> ir.Type:
+    return ir.FloatType() if kind == Float(32) else ir.DoubleType()
+
+
+@emit.register
+def _(expr: And, env: Env) -> Lowered:
+    first, *rest = (truth(arg, env) for arg in expr.args)
+    for other in rest:
+        first = Truth(conj(env, first.yes, other.yes), disj(env, first.no, other.no))
+    return first
+
+
+@emit.register
+def _(expr: Or, env: Env) -> Lowered:
+    first, *rest = (truth(arg, env) for arg in expr.args)
+    for other in rest:
+        first = Truth(disj(env, first.yes, other.yes), conj(env, first.no, other.no))
+    return first
+
+
+@emit.register
+def _(expr: Not, env: Env) -> Lowered:
+    inside = truth(expr.arg, env)
+    return Truth(inside.no, inside.yes)
+
+
+@emit.register
+def _(expr: IsNull, env: Env) -> Lowered:
+    inside = emit(expr.arg, env)
+    if isinstance(inside, Truth):
+        known = disj(env, inside.yes, inside.no)
+    else:
+        known = inside.valid if inside.valid is not None else constant(I1, 1)
+    return Truth(inverse(env, known), known)
+
+
+@emit.register
+def _(expr: Compare, env: Env) -> Lowered:
+    if isinstance(expr.left.type, Bool):
+        return _compare_truths(expr, env)
+    a, b = _compared(expr, env)
+    valid = both(env, a.valid, b.valid)
+    if isinstance(expr.left.type, Float):
+        x, y = aligned(env, a.value, b.value)
+        test = env.builder.fcmp_unordered if expr.op == "<>" else env.builder.fcmp_ordered
+        return _masked(env, test(_ir_op(expr.op), x, y), valid)
+    width = max(element_of(a.value).width, element_of(b.value).width)
+    x, y = aligned(env, resize(env, a.value, width), resize(env, b.value, width))
+    return _masked(env, env.builder.icmp_signed(_ir_op(expr.op), x, y), valid)
+
+
+def _ir_op(op: str) -> str:
+    return {"=": "==", "<>": "!="}.get(op, op)
+
+
+def _compared(expr: Compare, env: Env) -> tuple[Number, Number]:
+    """Operands of a comparison; exact sums are moved so that what the outer tuple gives is computed once."""
+    if env.inner is not None and is_exact(expr.left.type) and (moved := separate(expr)):
+        offset = Literal(moved.offset, type=INT64)
+        if env.inner == 1 and moved.offset:
+            shifted = Arithmetic("-", moved.left, offset, type=INT64)
+            return _oriented(expr, moved.op, shifted, moved.right, env)
+        if moved.offset:
+            shifted = Arithmetic("+", moved.right, offset, type=INT64)
+            return _oriented(expr, moved.op, moved.left, shifted, env)
+        return _oriented(expr, moved.op, moved.left, moved.right, env)
+    return number(expr.left, env), number(expr.right, env)
+
+
+def _oriented(expr: Compare, op: str, a: Expr, b: Expr, env: Env) -> tuple[Number, Number]:
+    """Keep the comparison's own operator: swap where moving terms has mirrored it."""
+    left, right = number(a, env), number(b, env)
+    return (left, right) if op == expr.op else (right, left)
+
+
+def _compare_truths(expr: Compare, env: Env) -> Truth:
+    a, b = truth(expr.left, env), truth(expr.right, env)
+    yes = {
+        "=": lambda: disj(env, conj(env, a.yes, b.yes), conj(env, a.no, b.no)),
+        "<>": lambda: disj(env, conj(env, a.yes, b.no), conj(env, a.no, b.yes)),
+        "<": lambda: conj(env, a.no, b.yes),
+        ">": lambda: conj(env, a.yes, b.no),
+        "<=": lambda: inverse(env, conj(env, a.yes, b.no)),
+        ">=": lambda: inverse(env, conj(env, a.no, b.yes)),
+    }[expr.op]()
+    known = conj(env, disj(env, a.yes, a.no), disj(env, b.yes, b.no))
+    return _masked(env, yes, known)
+
+
+@emit.register
+def _(expr: Case, env: Env) -> Lowered:
+    result = emit(expr.default, env)
+    width = env.width(expr) if is_exact(expr.type) else 0
+    for condition, value in reversed(list(expr.pairs)):
+        result = choose(env, truth(condition, env).yes, emit(value, env), result, width)
+    return result
+
+
+def choose(env: Env, mask: ir.Value, a: Lowered, b: Lowered, width: int) -> Lowered:
+    """One of two lowered values by a mask; exact ones in `width` bits."""
+    if isinstance(a, Truth) and isinstance(b, Truth):
+        return Truth(select(env, mask, a.yes, b.yes), select(env, mask, a.no, b.no))
+    assert isinstance(a, Number)
+    assert isinstance(b, Number)
+    x, y = (resize(env, n.value, width) if width else n.value for n in (a, b))
+    if a.valid is None and b.valid is None:
+        return Number(select(env, mask, x, y), None)
+    valid = [n.valid if n.valid is not None else constant(I1, 1) for n in (a, b)]
+    return Number(select(env, mask, x, y), select(env, mask, *valid))
+
+
+@emit.register
+def _(expr: Negate, env: Env) -> Lowered:
+    arg = number(expr.arg, env)
+    if isinstance(expr.type, Float):
+        return Number(env.builder.fneg(arg.value), arg.valid)
+    width = max(env.width(expr), element_of(arg.value).width)
+    value = resize(env, arg.value, width)
+    return Number(env.builder.sub(constant(ir.IntType(width), 0, value), value), arg.valid)
+
+
+@emit.register
+def _(expr: Arithmetic, env: Env) -> Lowered:
+    a, b = number(expr.left, env), number(expr.right, env)
+    valid = both(env, a.valid, b.valid)
+    if isinstance(expr.type, Float):
+        return _float_arithmetic(expr, env, *aligned(env, a.value, b.value), valid)
+    width = max(env.width(expr), element_of(a.value).width, element_of(b.value).width)
+    x, y = aligned(env, resize(env, a.value, width), resize(env, b.value, width))
+    if expr.op in ("div", "%"):
+        return _divide(expr.op, env, x, y, valid)
+    return Number({"+": env.builder.add, "-": env.builder.sub, "*": env.builder.mul}[expr.op](x, y), valid)
+
+
+def _float_arithmetic(expr: Arithmetic, env: Env, x: ir.Value, y: ir.Value, valid: ir.Value | None) -> Number:
+    name = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv", "%": "frem"}[expr.op]
+    value = getattr(env.builder, name)(x, y)
+    if expr.op not in ("/", "%"):
+        return Number(value, valid)
+    present = env.builder.fcmp_unordered("!=", y, constant(element_of(y), 0.0, y))
+    return Number(value, both(env, valid, present))
+
+
+def _divide(op: str, env: Env, x: ir.Value, y: ir.Value, valid: ir.Value | None) -> Number:
+    """Whole division; the processor must see neither a zero nor a minus one (its overflow traps)."""
+    element = element_of(y)
+    zero, minus_one = constant(element, 0, y), constant(element, -1, y)
+    present = env.builder.icmp_signed("!=", y, zero)
+    negates = env.builder.icmp_signed("==", y, minus_one)
+    unsafe = disj(env, inverse(env, present), negates)
+    safe = select(env, unsafe, constant(element, 1, y), y)
+    quotient = env.builder.sdiv(x, safe) if op == "div" else env.builder.srem(x, safe)
+    turned = env.builder.sub(zero, x) if op == "div" else zero
+    return Number(select(env, negates, turned, quotient), both(env, valid, present))
+
+
+@emit.register
+def _(expr: Cast, env: Env) -> Lowered:
+    inside = emit(expr.arg, env)
+    if isinstance(inside, Truth):
+        known = disj(env, inside.yes, inside.no)
+        one = constant(I32, 1, inside.yes)
+        return Number(select(env, inside.yes, one, constant(I32, 0, inside.yes)), known)
+    if isinstance(expr.type, Float):
+        return _to_float(expr, env, inside)
+    if isinstance(expr.arg.type, Float):
+        return _float_to_whole(expr, env, inside)
+    return _rescale(expr, env, inside)
+
+
+def _to_float(expr: Cast, env: Env, arg: Number) -> Number:
+    if isinstance(expr.arg.type, Float):
+        name = "fpext" if expr.type == Float(64) else "fptrunc"
+        return Number(_convert(env, name, arg.value, _float_type(expr.type)), arg.valid)
+    value = _convert(env, "sitofp", arg.value, ir.DoubleType())
+    if isinstance(expr.arg.type, Decimal) and expr.arg.type.scale:
+        # Correctly rounded: both numbers are exact in float64 (kernels.prepare checks that they are).
+        value = env.builder.fdiv(value, constant(ir.DoubleType(), 10.0**expr.arg.type.scale, value))
+    if expr.type == Float(32):
+        value = _convert(env, "fptrunc", value, ir.FloatType())
+    return Number(value, arg.valid)
+
+
+def _float_to_whole(expr: Cast, env: Env, arg: Number) -> Number:
+    low, high = type_range(expr.type, False)
+    wide = arg.value
+    if element_of(wide) == ir.FloatType():
+        wide = _convert(env, "fpext", wide, ir.DoubleType())
+    floor, ceiling = (constant(ir.DoubleType(), float(v), wide) for v in (low - 1, high + 1))
+    # float(-2**63 - 1) rounds up to -2**63, which itself fits: compare with >= there.
+    above = ">=" if float(low - 1) == float(low) else ">"
+    fits = conj(
+        env,
+        env.builder.fcmp_ordered(above, wide, floor),
+        env.builder.fcmp_ordered("<", wide, ceiling),
+    )
+    safe = select(env, fits, wide, constant(ir.DoubleType(), 0.0, wide))
+    width = 128 if high >= 2**63 else env.width(expr)
+    return Number(_convert(env, "fptosi", safe, ir.IntType(width)), both(env, arg.valid, fits))
+
+
+def _rescale(expr: Cast, env: Env, arg: Number) -> Number:
+    up, down = scale_factor(expr.arg.type, expr.type)
+    low, high = ranges(expr.arg, env.tame)
+    reach = (min(low * up, low) - down, max(high * up, high) + down)
+    width = width_of(reach)
+    if width is None:
+        raise UnsupportedError(f"{show(expr)} needs more than 128 bits; make its operand smaller")
+    value = resize(env, arg.value, max(width, element_of(arg.value).width))
+    element = element_of(value)
+    if up > 1:
+        value = env.builder.mul(value, constant(element, up, value))
+    if down > 1:
+        floored = isinstance(expr.type, (Date, Timestamp))
+        value = floor_divide(env, value, down) if floored else round_divide(env, value, down)
+    return _checked(expr, env, value, arg.valid)
+
+
+def _checked(expr: Cast, env: Env, value: ir.Value, valid: ir.Value | None) -> Number:
+    """A bounded target type: what does not fit is NULL."""
+    bounded = isinstance(expr.type, Int) or (isinstance(expr.type, Decimal) and expr.type.precision > 0)
+    if not bounded:
+        return Number(value, valid)
+    low, high = type_range(expr.type, False)
+    width = max(element_of(value).width, width_of((low, high)) or 128)
+    wide = resize(env, value, width)
+    element = ir.IntType(width)
+    fits = conj(
+        env,
+        env.builder.icmp_signed(">=", wide, constant(element, low, wide)),
+        env.builder.icmp_signed("<=", wide, constant(element, high, wide)),
+    )
+    kept = select(env, fits, wide, constant(element, 0, wide))
+    narrow = min(width, max(env.width(expr), width_of((low, high)) or 128))
+    return Number(resize(env, kept, narrow), both(env, valid, fits))
+
+
+def floor_divide(env: Env, value: ir.Value, by: int) -> ir.Value:
+    """Toward minus infinity."""
+    divisor = constant(element_of(value), by, value)
+    quotient, rest = env.builder.sdiv(value, divisor), env.builder.srem(value, divisor)
+    negative = env.builder.icmp_signed("<", rest, constant(element_of(value), 0, value))
+    return env.builder.add(quotient, env.builder.sext(negative, value.type))
+
+
+def round_divide(env: Env, value: ir.Value, by: int) -> ir.Value:
+    """Half away from zero."""
+    element = element_of(value)
+    negative = env.builder.icmp_signed("<", value, constant(element, 0, value))
+    half = select(env, negative, constant(element, -(by // 2), value), constant(element, by // 2, value))
+    return env.builder.sdiv(env.builder.add(value, half), constant(element, by, value))
+
+
+@emit.register
+def _(expr: Call, env: Env) -> Lowered:
+    if expr.name not in FUNCTIONS:
+        raise UnsupportedError(f"kernels cannot compute {show(expr)}")
+    return FUNCTIONS[expr.name](expr, env)
+
+
+FUNCTIONS: dict[str, Callable[[Call, Env], Lowered]] = {}
+"""Functions of the language by name; kernels.functions fills it."""

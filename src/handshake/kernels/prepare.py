@@ -1,0 +1,171 @@
+"""From a bound predicate to what kernels compute, and what must be looked at afterwards.
+
+What only one side is needed for and kernels cannot compute (text functions, LIKE with a constant, …) becomes a
+derived column, made once per tuple. Comparisons of text across the sides are decided as far as hashes and
+first bytes can. What is left undecided is `doubtful`: candidates are checked against it in Arrow batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+
+from handshake.errors import UnsupportedError
+from handshake.plan.expr import (
+    And,
+    Arithmetic,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Compare,
+    Expr,
+    IsNull,
+    Literal,
+    Negate,
+    Not,
+    Or,
+    conjuncts,
+    show,
+    sides,
+    walk,
+)
+from handshake.plan.functions import COMPILED
+from handshake.plan.ranges import ranges, width_of
+from handshake.plan.types import is_exact
+from handshake.schema import BOOL, INT64, Binary, Bool, Decimal, Float, Int, Opaque, String, Type
+
+__all__ = ["Prepared", "Source", "node_compiles", "prepare"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a kernel column is made: the value of an expression, its hash, or its first eight bytes."""
+
+    expr: Expr
+    form: OneOf["value", "hash", "prefix"] = "value"
+
+
+@dataclass
+class Prepared:
+    """A predicate that kernels can compute; `doubtful` conjuncts need a second look."""
+
+    expr: Expr
+    sources: dict[Column, Source] = field(default_factory=dict)
+    doubtful: tuple[Expr, ...] = ()
+
+
+def prepare(predicate: Expr) -> Prepared:
+    """Split a predicate into its compiled part and its doubtful conjuncts."""
+    prepared = Prepared(predicate)
+    parts: list[Expr] = []
+    doubtful: list[Expr] = []
+    for part in conjuncts(predicate):
+        skeleton = _condition(part, prepared)
+        parts.append(skeleton)
+        if any(isinstance(node, Call) and node.name in _DOUBTS for node in walk(skeleton)):
+            doubtful.append(part)
+    prepared.expr = parts[0] if len(parts) == 1 else And(tuple(parts), type=BOOL)
+    prepared.doubtful = tuple(doubtful)
+    return prepared
+
+
+_DOUBTS = ("maybe", "may_equal", "may_precede")
+
+
+def _condition(expr: Expr, prepared: Prepared) -> Expr:
+    """Walk down the logic to its atoms."""
+    if isinstance(expr, (And, Or, Not)):
+        return expr.with_children(tuple(_condition(arg, prepared) for arg in expr.children))
+    atom = _atom(expr, prepared)
+    return atom if atom is not None else Call((), "maybe", type=BOOL)
+
+
+def _atom(expr: Expr, prepared: Prepared) -> Expr | None:
+    """An atom that kernels compute, one that they can half decide, or None."""
+    compiled = _operand(expr, prepared)
+    if compiled is not None:
+        return compiled
+    if isinstance(expr, Compare) and isinstance(expr.left.type, (String, Binary)):
+        return _keyed(expr, prepared)
+    return None
+
+
+def _operand(expr: Expr, prepared: Prepared) -> Expr | None:
+    if node_compiles(expr):
+        children = tuple(_operand(child, prepared) for child in expr.children)
+        if any(child is None for child in children):
+            return None
+        if isinstance(expr, Column):
+            prepared.sources[expr] = Source(expr)
+        return expr.with_children(tuple(c for c in children if c is not None)) if children else expr
+    if len(sides(expr)) == 1 and not _is_text(expr.type):
+        return _derived(Source(expr), expr.type, prepared)
+    return None
+
+
+def _derived(source: Source, kind: Type, prepared: Prepared) -> Column:
+    if isinstance(kind, Decimal):
+        kind = Decimal(38, kind.scale)
+    side = next(iter(sides(source.expr)))
+    column = Column(side, f"#{source.form} {show(source.expr)}", type=kind)
+    prepared.sources[column] = source
+    return column
+
+
+def _keyed(expr: Compare, prepared: Prepared) -> Expr | None:
+    """A comparison of text: equality by hash, order by the first bytes."""
+    if len(sides(expr.left)) != 1 or len(sides(expr.right)) != 1:
+        return None
+    form: OneOf["hash", "prefix"] = "hash" if expr.op in ("=", "<>") else "prefix"
+    a, b = (_derived(Source(side, form), INT64, prepared) for side in (expr.left, expr.right))
+    if form == "hash":
+        same = Call((a, b), "may_equal", type=BOOL)
+        return same if expr.op == "=" else Not(same, type=BOOL)
+    first, second = (a, b) if expr.op in ("<", "<=") else (b, a)
+    return Call((first, second), "may_precede", type=BOOL)
+
+
+def _is_text(kind: Type) -> bool:
+    return isinstance(kind, (String, Binary, Opaque))
+
+
+def node_compiles(expr: Expr) -> bool:
+    """Whether kernels can compute this very node, given its operands."""
+    if _is_text(expr.type) or any(_is_text(child.type) for child in expr.children):
+        return False
+    if is_exact(expr.type) and not isinstance(expr, (Column, Literal)):
+        _check_width(expr)
+    match expr:
+        case Column() | Literal() | And() | Or() | Not() | IsNull() | Compare() | Case():
+            return True
+        case Arithmetic() | Negate():
+            return True
+        case Call(name=name):
+            return name in COMPILED
+        case Cast(arg=arg):
+            return _cast_compiles(arg, expr.type)
+    return False
+
+
+def _check_width(expr: Expr) -> None:
+    try:
+        width = width_of(ranges(expr, False))
+    except UnsupportedError:
+        return  # an operand that is not a kernel's: its derived column will have a type, and so a range
+    if width is None:
+        raise UnsupportedError(
+            f"{show(expr)} may need more than 128 bits; cast its operands to smaller types"
+        )
+
+
+def _cast_compiles(arg: Expr, target: Type) -> bool:
+    if isinstance(arg.type, Float):
+        return isinstance(target, (Float, Int))
+    if isinstance(arg.type, Bool):
+        return isinstance(target, Int)
+    if isinstance(target, Float) and isinstance(arg.type, Decimal) and arg.type.scale:
+        # One division is correctly rounded only when both numbers are exact in float64.
+        low, high = ranges(arg, False)
+        return max(-low, high) <= 2**53 and arg.type.scale <= 22
+    return is_exact(arg.type) and (is_exact(target) or isinstance(target, Float))

@@ -1,0 +1,278 @@
+"""The in-process back end: joins on the cores of this machine, batch by batch or table by table."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.cores.driver import times_of
+from handshake.cores.spec import SIDES, JoinSpec, join_spec
+from handshake.cores.three_step import Metrics, ThreeStep
+from handshake.errors import ExpressionError, HandshakeError, WindowError
+from handshake.frames import conform, schema_of
+from handshake.plan.build import E
+from handshake.plan.expr import Expr, Literal
+from handshake.plan.parse import parse
+from handshake.schema import BOOL, UNITS, Schema
+from handshake.window import Duration, Spec, windows_of
+
+__all__ = ["Join", "JoinPlan", "Metrics", "Replay", "prepare"]
+
+_SLICE = 1 << 16
+"""Tuples of both sides that a replay pushes between two looks at the windows."""
+
+
+class JoinPlan:
+    """A join that is checked and planned but not running."""
+
+    def __init__(self, spec: JoinSpec, lateness: int) -> None:
+        self.spec = spec
+        self.lateness = lateness
+
+    @property
+    def method(self) -> str:
+        """The access method: scan, hash or band."""
+        return self.spec.method
+
+    @property
+    def why(self) -> str:
+        """Why that method."""
+        return self.spec.why
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of results: all of the left input's, then all of the right's."""
+        return self.spec.output
+
+    def explain(self) -> str:
+        """The plan, for people."""
+        return self.spec.explain()
+
+
+def prepare(
+    left: pa.Schema,
+    right: pa.Schema,
+    on: str | E | None = None,
+    window: Spec = None,
+    *,
+    left_window: Spec = None,
+    right_window: Spec = None,
+    time: str | None = None,
+    left_time: str | None = None,
+    right_time: str | None = None,
+    method: str = "auto",
+    suffix: str = "_right",
+    lateness: str | None = None,
+    aliases: tuple[str, str] | None = None,
+) -> JoinPlan:
+    """Check and plan a join; everything that can be wrong about it is found here.
+
+    >>> import pyarrow as pa
+    >>> schema = pa.schema([("x", pa.int32())])
+    >>> prepare(schema, schema, "ABS(l.x - r.x) <= 10").method
+    'band'
+    """
+    windows = windows_of(window, left_window, right_window)
+    times = (left_time or time, right_time or time)
+    for name, schema, stream in zip(times, (left, right), SIDES, strict=True):
+        if name is not None:
+            Schema.from_arrow(schema, stream).get(name)
+    spec = join_spec(
+        left, right, _predicate(on), windows, times=times, method=method, suffix=suffix, aliases=aliases
+    )
+    return JoinPlan(spec, _lateness(lateness, spec.unit))
+
+
+def _predicate(on: str | E | None) -> Expr:
+    if on is None:
+        return Literal(True, type=BOOL)
+    if isinstance(on, str):
+        return parse(on)
+    if isinstance(on, E):
+        return on.expr
+    raise ExpressionError(
+        f"the predicate must be SQL text or a built expression, not {type(on).__name__}; "
+        "wrap a Python function as handshake.call(function, left.x, right.a)"
+    )
+
+
+def _lateness(lateness: str | None, unit: str) -> int:
+    if lateness is None:
+        return 0
+    length = Duration.parse(lateness).nanoseconds
+    if length < 0:
+        raise WindowError(f"lateness cannot be negative; '{lateness}' is")
+    return length // UNITS[unit]
+
+
+class Join:
+    """A running join that tuples are pushed into; each push returns the results that it completes.
+
+    >>> import pyarrow as pa
+    >>> trades = pa.schema([("t", pa.timestamp("us")), ("price", pa.int64())])
+    >>> with Join(left=trades, right=trades, on="l.price < r.price", window="1 minute", time="t") as join:
+    ...     _ = join.push_left({"t": [0], "price": [10]})
+    ...     [batch.num_rows for batch in join.push_right({"t": [1], "price": [11]})]
+    [1]
+    """
+
+    def __init__(
+        self,
+        *,
+        left: Any,
+        right: Any,
+        on: str | E | None = None,
+        window: Spec = None,
+        left_window: Spec = None,
+        right_window: Spec = None,
+        time: str | None = None,
+        left_time: str | None = None,
+        right_time: str | None = None,
+        method: str = "auto",
+        suffix: str = "_right",
+        lateness: str | None = None,
+        aliases: tuple[str, str] | None = None,
+    ) -> None:
+        self._schemas = (schema_of(left, "left"), schema_of(right, "right"))
+        self.plan = prepare(
+            *self._schemas, on, window, left_window=left_window, right_window=right_window, time=time,
+            left_time=left_time, right_time=right_time, method=method, suffix=suffix, lateness=lateness,
+            aliases=aliases,
+        )  # fmt: skip
+        self._engine: ThreeStep | None = ThreeStep(self.plan.spec, self.plan.lateness)
+        self._last: Metrics | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Join:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
+        """Push tuples of the left stream: an Arrow batch or table, a frame, a dict of lists, a list of dicts."""
+        return self._push(0, tuples)
+
+    def push_right(self, tuples: Any) -> list[pa.RecordBatch]:
+        """Push tuples of the right stream."""
+        return self._push(1, tuples)
+
+    def _push(self, side: int, tuples: Any) -> list[pa.RecordBatch]:
+        with self._lock:
+            engine = self._running()
+            batch = conform(tuples, self._schemas[side], SIDES[side])
+            return list(engine.push(side, batch))
+
+    def advance(self, *, left: int | None = None, right: int | None = None) -> None:
+        """Say that no tuple older than this will come on a side (in the unit of the time columns).
+
+        A stream that has fallen silent then no longer holds back the watermark.
+        """
+        with self._lock:
+            engine = self._running()
+            for side, time in enumerate((left, right)):
+                if time is not None:
+                    engine.driver.advance(side, time)
+            engine.expire()
+
+    def explain(self) -> str:
+        """The plan, for people."""
+        return self.plan.explain()
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of results."""
+        return self.plan.output_schema
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far; after closing, the last ones."""
+        if self._engine is not None:
+            return self._engine.metrics()
+        assert self._last is not None
+        return self._last
+
+    def close(self) -> None:
+        """Free the windows. What was pushed has been joined already."""
+        if self._engine is not None:
+            self._last = self._engine.metrics()
+            self._engine = None
+
+    def _running(self) -> ThreeStep:
+        if self._engine is None:
+            raise HandshakeError("this join is closed; make a new one to push more tuples")
+        return self._engine
+
+
+class Replay:
+    """Two tables replayed as streams; iterating yields results in Arrow batches."""
+
+    def __init__(self, plan: JoinPlan, left: pa.Table, right: pa.Table) -> None:
+        self.plan = plan
+        self.engine = ThreeStep(plan.spec, plan.lateness)
+        self.total = left.num_rows + right.num_rows
+        self.done = 0
+        self._tables = tuple(
+            conform(table, spec.schema, SIDES[spec.side])
+            for table, spec in zip((left, right), plan.spec.sides, strict=True)
+        )
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        windows = self.plan.spec.windows
+        if windows.left is None and windows.right is None:
+            return self._unbounded()
+        return self._in_order()
+
+    def _unbounded(self) -> Iterator[pa.RecordBatch]:
+        """No windows: hold the right side, and let the left pass by."""
+        left, right = self._tables
+        yield from self.engine.push(1, right)
+        self.done = right.num_rows
+        for start in range(0, left.num_rows, 16 * _SLICE):
+            piece = left.slice(start, 16 * _SLICE)
+            yield from self.engine.probe_only(0, piece)
+            self.done += piece.num_rows
+
+    def _in_order(self) -> Iterator[pa.RecordBatch]:
+        (left, right), others = self._arrivals()
+        places = [np.arange(len(other)) + other for other in others]
+        for start in range(0, self.total, _SLICE):
+            for side, table in enumerate((left, right)):
+                low, high = np.searchsorted(places[side], [start, start + _SLICE])
+                if low < high:
+                    yield from self.engine.push(side, table.slice(low, high - low), others[side][low:high])
+            self.done = min(start + _SLICE, self.total)
+
+    def _arrivals(self) -> tuple[tuple[pa.RecordBatch, pa.RecordBatch], list[np.ndarray[Any, Any]]]:
+        """Both sides in arrival order, and for each tuple how many of the other side came before it."""
+        left, right = self._tables
+        specs = self.plan.spec.sides
+        if specs[0].time is None or specs[1].time is None:
+            turns = [np.arange(t.num_rows) for t in (left, right)]
+            return (left, right), [
+                np.minimum(turns[0], right.num_rows), np.minimum(turns[1] + 1, left.num_rows)
+            ]  # fmt: skip
+        (left, mine), (right, theirs) = (self._by_time(side) for side in (0, 1))
+        return (left, right), [np.searchsorted(theirs, mine, "left"), np.searchsorted(mine, theirs, "right")]
+
+    def _by_time(self, side: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
+        """A side sorted by time, ties in row order, rows without a time last."""
+        table, spec = self._tables[side], self.plan.spec.sides[side]
+        assert spec.time is not None
+        times, valid = times_of(table.column(spec.time), self.plan.spec.unit, spec.time, SIDES[side])
+        if valid is not None:
+            times = np.where(valid, times, np.iinfo(np.int64).max)
+        if np.any(times[1:] < times[:-1]):
+            order = np.argsort(times, kind="stable")
+            table, times = table.take(pa.array(order)), times[order]
+        return table, times
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far."""
+        return self.engine.metrics()

@@ -1,0 +1,25 @@
+"""From text or Python to a typed, analysed predicate. Building a plan runs nothing."""
+
+from handshake.plan.analyse import Analysis, Bound, Equality, analyse
+from handshake.plan.bind import Scope, bind
+from handshake.plan.build import E, call, col, left, lit, right, sql
+from handshake.plan.expr import Expr
+from handshake.plan.parse import parse
+
+__all__ = [
+    "Analysis",
+    "Bound",
+    "E",
+    "Equality",
+    "Expr",
+    "Scope",
+    "analyse",
+    "bind",
+    "call",
+    "col",
+    "left",
+    "lit",
+    "parse",
+    "right",
+    "sql",
+]

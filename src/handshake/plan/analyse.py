@@ -1,0 +1,291 @@
+"""A predicate split into what an index can use and what must be checked on each candidate.
+
+Every conjunct stays part of the predicate that is checked in the end; analysis only finds out
+which candidates can be skipped. So a bound may be loose (floats: by their rounding), never tight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from handshake.plan.expr import (
+    Arithmetic,
+    Call,
+    Compare,
+    Expr,
+    Literal,
+    Negate,
+    Udf,
+    conjuncts,
+    show,
+    sides,
+    walk,
+)
+from handshake.plan.types import is_exact
+from handshake.schema import BOOL, INT64, Float
+
+__all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate"]
+
+_MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
+
+
+@dataclass(frozen=True)
+class Equality:
+    """`left = right`, each side reading one input."""
+
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`left op right + offset`, op one of < <= > >=.
+
+    `rounding` is the relative error that float arithmetic on the constants may have added (0: exact).
+    """
+
+    left: Expr
+    right: Expr
+    op: str
+    offset: int | float
+    rounding: float = 0.0
+    magnitude: float = 0.0
+    """Sum of the constants' sizes, to which `rounding` applies besides the operands themselves."""
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether the left side is bounded from below."""
+        return self.op in (">", ">=")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The conjuncts of a predicate, sorted by what they are good for."""
+
+    predicate: Expr
+    equalities: tuple[Equality, ...]
+    bounds: tuple[Bound, ...]
+    left_only: tuple[Expr, ...]
+    right_only: tuple[Expr, ...]
+    residual: tuple[Expr, ...]
+
+    @property
+    def bands(self) -> tuple[tuple[Bound, ...], ...]:
+        """Bounds on the same pair of expressions, two-sided ones first."""
+        groups: dict[tuple[Expr, Expr], list[Bound]] = {}
+        for bound in self.bounds:
+            groups.setdefault((bound.left, bound.right), []).append(bound)
+        return tuple(sorted(map(tuple, groups.values()), key=lambda group: not _two_sided(group)))
+
+    @property
+    def never(self) -> bool:
+        """Whether the predicate is false or NULL for every pair."""
+        return isinstance(self.predicate, Literal) and self.predicate.value is not True
+
+
+def _two_sided(group: tuple[Bound, ...]) -> bool:
+    return len({bound.is_lower for bound in group}) == 2
+
+
+def analyse(predicate: Expr) -> Analysis:
+    """Split a bound predicate.
+
+    >>> from handshake.schema import Schema
+    >>> from handshake.plan.bind import Scope, bind
+    >>> from handshake.plan.parse import parse
+    >>> import pyarrow as pa
+    >>> scope = Scope.of(*(Schema.from_arrow(pa.schema([("x", pa.int32())]), s) for s in ("left", "right")))
+    >>> [(b.op, b.offset) for b in analyse(bind(parse("ABS(l.x - r.x) <= 10"), scope)).bounds]
+    [('<=', 10), ('>=', -10)]
+    """
+    equalities: list[Equality] = []
+    bounds: list[Bound] = []
+    residual: list[Expr] = []
+    single: dict[int, list[Expr]] = {0: [], 1: []}
+    for part in conjuncts(predicate):
+        read = sides(part)
+        if len(read) == 1:
+            single[next(iter(read))].append(part)
+        elif (equality := _equality(part)) is not None:
+            equalities.append(equality)
+        elif found := tuple(_bounds(part)):
+            bounds += found
+        elif not isinstance(part, Literal):
+            residual.append(part)
+    return Analysis(
+        predicate, tuple(equalities), tuple(bounds), tuple(single[0]), tuple(single[1]), tuple(residual)
+    )
+
+
+def _equality(part: Expr) -> Equality | None:
+    if not isinstance(part, Compare) or part.op != "=" or _calls_python(part):
+        return None
+    a, b = sides(part.left), sides(part.right)
+    if len(a) == 1 and len(b) == 1 and a != b:
+        return Equality(*((part.left, part.right) if a == {0} else (part.right, part.left)))
+    if is_exact(part.left.type) and (moved := separate(part)):
+        right = moved.right
+        if moved.offset:
+            right = Arithmetic("+", right, Literal(moved.offset, type=INT64), type=INT64)
+        return Equality(moved.left, right)
+    return None
+
+
+def _calls_python(expr: Expr) -> bool:
+    """Python callables may not be pure; they are asked about candidates only."""
+    return any(isinstance(node, Udf) for node in walk(expr))
+
+
+def _bounds(part: Expr) -> Iterator[Bound]:
+    if not isinstance(part, Compare) or part.op not in ("<", "<=", ">", ">=") or _calls_python(part):
+        return
+    for compare in _without_abs(part):
+        if is_exact(compare.left.type):
+            moved = separate(compare)
+        elif isinstance(compare.left.type, Float):
+            moved = _separate_floats(compare)
+        else:
+            moved = None
+        if moved is None:
+            return
+        yield moved
+
+
+def _without_abs(part: Compare) -> Iterator[Compare]:
+    """`ABS(e) <= c` is `e <= c AND e >= -c`."""
+    for compare in (part, _mirrored(part)):
+        match compare:
+            case Compare(op="<" | "<=", left=Call(name="abs", args=(inside,)), right=limit):
+                negative = _negated(limit)
+                yield replace(compare, left=inside)
+                yield Compare(_MIRROR[compare.op], inside, negative, type=BOOL)
+                return
+    yield part
+
+
+def _mirrored(part: Compare) -> Compare:
+    return replace(part, op=_MIRROR[part.op], left=part.right, right=part.left)
+
+
+def _negated(expr: Expr) -> Expr:
+    if isinstance(expr, Literal) and expr.value is not None:
+        return replace(expr, value=-expr.value)
+    return Negate(expr, type=expr.type)
+
+
+# Exact numbers: every comparison of sums can be separated into left and right.
+
+
+def separate(compare: Compare) -> Bound | None:
+    """Bring an exact comparison to `left op right + offset`, if its terms each read one side."""
+    terms, constant = _terms(compare.left, 1)
+    more, other = _terms(compare.right, -1)
+    terms, constant = [*terms, *more], constant + other
+    if any(len(sides(term)) != 1 for _, term in terms):
+        return None
+    mine = [(n, term) for n, term in terms if sides(term) == {0}]
+    theirs = [(-n, term) for n, term in terms if sides(term) == {1}]
+    if not mine or not theirs:
+        return None
+    op, offset = compare.op, -constant
+    if mine[0][0] < 0:  # one orientation, so that the two halves of a band meet
+        mine, theirs = [(-n, t) for n, t in mine], [(-n, t) for n, t in theirs]
+        op, offset = _MIRROR[op], -offset
+    return Bound(_sum(mine), _sum(theirs), op, offset)
+
+
+def _terms(expr: Expr, sign: int) -> tuple[list[tuple[int, Expr]], int]:
+    """An exact sum as (factor, term) pairs and a constant."""
+    match expr:
+        case Literal(value=int() as value):
+            return [], sign * value
+        case Negate(arg=arg):
+            return _terms(arg, -sign)
+        case Arithmetic(op="+" | "-", left=a, right=b):
+            left, x = _terms(a, sign)
+            right, y = _terms(b, sign if expr.op == "+" else -sign)
+            return [*left, *right], x + y
+        case (
+            Arithmetic(op="*", left=Literal(value=int() as n), right=e)
+            | Arithmetic(op="*", left=e, right=Literal(value=int() as n))
+        ) if n:
+            return _terms(e, sign * n)
+    return [(sign, expr)], 0
+
+
+def _sum(terms: list[tuple[int, Expr]]) -> Expr:
+    ordered = sorted(terms, key=lambda item: item[0] < 0)
+    total: Expr | None = None
+    for factor, term in ordered:
+        part = term if abs(factor) == 1 else _times(abs(factor), term)
+        if total is None:
+            total = part if factor > 0 else Negate(part, type=INT64)
+        else:
+            total = Arithmetic("+" if factor > 0 else "-", total, part, type=INT64)
+    assert total is not None
+    return total
+
+
+def _times(factor: int, term: Expr) -> Expr:
+    return Arithmetic("*", Literal(factor, type=INT64), term, type=INT64)
+
+
+# Floats: only constants are moved, and the rounding that this brings is remembered.
+
+
+def _separate_floats(compare: Compare) -> Bound | None:
+    if not sides(compare.left):
+        compare = _mirrored(compare)
+    difference = compare.left
+    if isinstance(compare.right, Literal) and isinstance(difference, Arithmetic) and difference.op == "-":
+        return _float_bound(compare, difference.left, difference.right, 0.0, compare.right.value)
+    (a, x), (b, y) = _without_constant(compare.left), _without_constant(compare.right)
+    return _float_bound(compare, a, b, x, y)
+
+
+def _without_constant(expr: Expr) -> tuple[Expr, float]:
+    match expr:
+        case Arithmetic(op="+", left=e, right=Literal(value=float() as c)):
+            return e, c
+        case Arithmetic(op="+", left=Literal(value=float() as c), right=e):
+            return e, c
+        case Arithmetic(op="-", left=e, right=Literal(value=float() as c)):
+            return e, -c
+    return expr, 0.0
+
+
+def _float_bound(compare: Compare, a: Expr, b: Expr, x: float, y: float | None) -> Bound | None:
+    """`a + x op b + y`, oriented left to right."""
+    if len(sides(a)) != 1 or len(sides(b)) != 1 or sides(a) == sides(b) or y is None:
+        return None
+    op, offset = compare.op, y - x
+    if not math.isfinite(offset):
+        return None
+    if sides(a) == {1}:
+        a, b, op, offset = b, a, _MIRROR[op], -offset
+    moved = (a, b) != (compare.left, compare.right) and (b, a) != (compare.left, compare.right)
+    assert isinstance(compare.left.type, Float)
+    unit = 2.0**-24 if compare.left.type.bits == 32 else 2.0**-53
+    return Bound(a, b, op, offset, unit if moved else 0.0, abs(x) + abs(y))
+
+
+def describe(analysis: Analysis) -> Iterator[str]:
+    """One line per conjunct, for `explain`."""
+    for equality in analysis.equalities:
+        yield f"equality    {show(equality.left)} = {show(equality.right)}"
+    for band in analysis.bands:
+        kind = "band" if _two_sided(band) else "inequality"
+        for bound in band:
+            yield f"{kind:<11} {_show_bound(bound)}"
+    for name, parts in (("left only", analysis.left_only), ("right only", analysis.right_only)):
+        for part in parts:
+            yield f"{name:<11} {show(part)}"
+    for part in analysis.residual:
+        yield f"residual    {show(part)}"
+
+
+def _show_bound(bound: Bound) -> str:
+    offset = f" {'-' if bound.offset < 0 else '+'} {abs(bound.offset)}" if bound.offset else ""
+    return f"{show(bound.left)} {bound.op} {show(bound.right)}{offset}"

@@ -1,0 +1,348 @@
+"""Names to columns, and a type for every node. What comes out is ready to be lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+from handshake.errors import ExpressionError, suggest
+from handshake.plan.expr import (
+    UNBOUND,
+    And,
+    Arithmetic,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Compare,
+    Expr,
+    IsNull,
+    Literal,
+    Name,
+    Negate,
+    Not,
+    Or,
+    Udf,
+    show,
+)
+from handshake.plan.fold import fold
+from handshake.plan.functions import bind_call
+from handshake.plan.types import (
+    coerce,
+    common,
+    fail,
+    is_boolean,
+    literal_of,
+    parse_timestamp,
+    timestamp_literal,
+    unify,
+)
+from handshake.schema import (
+    BOOL,
+    DATE,
+    FLOAT64,
+    INT64,
+    NULL,
+    UNITS,
+    Date,
+    Decimal,
+    Float,
+    Int,
+    Interval,
+    Null,
+    Opaque,
+    Schema,
+    String,
+    Timestamp,
+    Type,
+)
+
+__all__ = ["Scope", "bind"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What names mean: qualifiers to sides, and the columns of each side."""
+
+    schemas: tuple[Schema, ...]
+    qualifiers: Mapping[str, int]
+
+    @classmethod
+    def of(cls, left: Schema, right: Schema, aliases: tuple[str, str] | None = None) -> Scope:
+        """The scope of a two-way join: `l` and `r`, and aliases if given."""
+        names = {"l": 0, "r": 1, "left": 0, "right": 1}
+        if aliases:
+            names |= {aliases[0]: 0, aliases[1]: 1}
+        return cls((left, right), names)
+
+    def resolve(self, name: Name) -> Column:
+        """The column that a name stands for."""
+        if len(name.parts) == 1:
+            return self._unqualified(name)
+        if len(name.parts) > 2:
+            raise fail(f"'{show(name)}' has too many parts; write l.column or r.column", name)
+        qualifier, column = name.parts
+        side = self.qualifiers.get(qualifier, self.qualifiers.get(qualifier.lower()))
+        if side is None:
+            known = ", ".join(self.qualifiers)
+            raise fail(f"no input '{qualifier}' ({known}){suggest(qualifier, self.qualifiers)}", name)
+        return self._column(side, column, name)
+
+    def _column(self, side: int, column: str, name: Name) -> Column:
+        schema = self.schemas[side]
+        field = schema.find(column)
+        if field is None:
+            columns = ", ".join(schema.names)
+            hint = suggest(column, schema.names)
+            raise fail(f"no column '{column}' in the {schema.stream} input ({columns}){hint}", name)
+        return Column(side, field.name, type=field.type, at=name.at)
+
+    def _unqualified(self, name: Name) -> Column:
+        found = [side for side, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
+        if len(found) == 1:
+            return self._column(found[0], name.parts[0], name)
+        if found:
+            raise fail(f"column '{name.parts[0]}' is in both inputs; write l. or r. before it", name)
+        columns = [column for schema in self.schemas for column in schema.names]
+        raise fail(f"no column '{name.parts[0]}'{suggest(name.parts[0], columns)}", name)
+
+
+def bind(expr: Expr, scope: Scope) -> Expr:
+    """Resolve, type and fold a predicate; it must be a condition."""
+    try:
+        bound = fold(_bind(expr, scope))
+    except RecursionError:
+        raise ExpressionError("the predicate is nested too deeply") from None
+    if not is_boolean(bound.type):
+        raise fail(
+            f"the predicate must be true or false, but {show(expr)} is {bound.type}; "
+            "compare it with something", expr
+        )  # fmt: skip
+    return coerce(bound, BOOL)
+
+
+@singledispatch
+def _bind(expr: Expr, scope: Scope) -> Expr:
+    raise fail(f"{type(expr).__name__} cannot be bound", expr)
+
+
+@_bind.register
+def _(expr: Name, scope: Scope) -> Expr:
+    column = scope.resolve(expr)
+    if isinstance(column.type, Opaque):
+        raise fail(f"{show(column)} is {column.type}, which a predicate cannot look into", expr)
+    return Literal(None, type=NULL, at=expr.at) if isinstance(column.type, Null) else column
+
+
+@_bind.register
+def _(expr: Column, scope: Scope) -> Expr:
+    return expr
+
+
+@_bind.register
+def _(expr: Literal, scope: Scope) -> Expr:
+    return expr if expr.type != UNBOUND else literal_of(expr.value, expr)
+
+
+@_bind.register
+def _(expr: Compare, scope: Scope) -> Expr:
+    a, b = _bind(expr.left, scope), _bind(expr.right, scope)
+    kind = unify(a, b)
+    if kind is None:
+        raise fail(f"cannot compare {show(a)} ({a.type}) with {show(b)} ({b.type}); cast one of them", expr)
+    return Compare(expr.op, coerce(a, kind), coerce(b, kind), type=BOOL, at=expr.at)
+
+
+@_bind.register(And)
+@_bind.register(Or)
+def _(expr: And | Or, scope: Scope) -> Expr:
+    return replace(expr, args=tuple(_condition(arg, scope) for arg in expr.args), type=BOOL)
+
+
+@_bind.register
+def _(expr: Not, scope: Scope) -> Expr:
+    return Not(_condition(expr.arg, scope), type=BOOL, at=expr.at)
+
+
+def _condition(expr: Expr, scope: Scope) -> Expr:
+    bound = _bind(expr, scope)
+    if not is_boolean(bound.type):
+        raise fail(f"a condition is needed here, but {show(bound)} is {bound.type}", expr)
+    return coerce(bound, BOOL)
+
+
+@_bind.register
+def _(expr: IsNull, scope: Scope) -> Expr:
+    return IsNull(_bind(expr.arg, scope), type=BOOL, at=expr.at)
+
+
+@_bind.register
+def _(expr: Negate, scope: Scope) -> Expr:
+    arg = _bind(expr.arg, scope)
+    if not isinstance(arg.type, (Int, Decimal, Float, Interval, Null)):
+        raise fail(f"cannot negate {show(arg)} ({arg.type})", expr)
+    if isinstance(arg, Literal) and arg.value is not None:
+        return Literal(-arg.value, type=arg.type, at=expr.at)
+    kind = INT64 if isinstance(arg.type, Int) else _unbounded(arg.type)
+    return Negate(arg, type=kind, at=expr.at)
+
+
+@_bind.register
+def _(expr: Cast, scope: Scope) -> Expr:
+    arg = _bind(expr.arg, scope)
+    if not _castable(arg.type, expr.type):
+        raise fail(f"cannot cast {show(arg)} ({arg.type}) to {expr.type}", expr)
+    if isinstance(arg, Literal) and isinstance(arg.type, String):
+        if isinstance(expr.type, Timestamp):
+            return timestamp_literal(parse_timestamp(arg.value, arg), arg)
+        if isinstance(expr.type, Date):
+            return coerce(arg, DATE)
+    if isinstance(arg.type, Timestamp) and isinstance(expr.type, Timestamp):
+        return coerce(arg, Timestamp(expr.type.unit, arg.type.zone))
+    # Whole numbers outgrow their type in arithmetic, so casting one to its own type may still be NULL.
+    bounded = isinstance(arg, (Column, Cast)) or not isinstance(arg.type, Int)
+    return arg if arg.type == expr.type and bounded else Cast(arg, type=expr.type, at=expr.at)
+
+
+_NUMBERS = (Int, Decimal, Float)
+
+
+def _castable(source: Type, target: Type) -> bool:
+    if isinstance(source, Null) or source == target:
+        return True
+    if isinstance(target, String):
+        return isinstance(source, (*_NUMBERS, type(BOOL), Date, Timestamp, String))
+    if isinstance(source, String):
+        return isinstance(target, (*_NUMBERS, Date, Timestamp, type(BOOL)))
+    if isinstance(source, _NUMBERS):
+        return isinstance(target, _NUMBERS)
+    if isinstance(source, type(BOOL)):
+        return isinstance(target, Int)
+    if isinstance(source, (Date, Timestamp)):
+        return isinstance(target, (Date, Timestamp))
+    return isinstance(source, Interval) and isinstance(target, Interval)
+
+
+@_bind.register
+def _(expr: Case, scope: Scope) -> Expr:
+    conditions = [_condition(c, scope) for c, _ in expr.pairs]
+    values = [_bind(v, scope) for _, v in expr.pairs]
+    *values, default = common((*values, _bind(expr.default, scope)), expr)
+    branches = tuple(e for pair in zip(conditions, values, strict=True) for e in pair)
+    return Case(branches, default, type=_result(default.type), at=expr.at)
+
+
+def _result(kind: Type) -> Type:
+    return INT64 if isinstance(kind, Int) else kind
+
+
+@_bind.register
+def _(expr: Call, scope: Scope) -> Expr:
+    return bind_call(expr, tuple(_bind(arg, scope) for arg in expr.args))
+
+
+@_bind.register
+def _(expr: Udf, scope: Scope) -> Expr:
+    return replace(expr, args=tuple(_bind(arg, scope) for arg in expr.args))
+
+
+@_bind.register
+def _(expr: Arithmetic, scope: Scope) -> Expr:
+    a, b = _bind(expr.left, scope), _bind(expr.right, scope)
+    bound = _temporal(expr, a, b) or _numeric(expr, a, b)
+    if bound is None:
+        hint = "; use || to join texts" if isinstance(a.type, String) and expr.op == "+" else ""
+        raise fail(f"cannot compute {show(a)} ({a.type}) {expr.op} {show(b)} ({b.type}){hint}", expr)
+    return bound
+
+
+def _numeric(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+    if not all(isinstance(e.type, (*_NUMBERS, Null)) for e in (a, b)):
+        return None
+    if isinstance(a.type, Null) or isinstance(b.type, Null):
+        return Literal(None, type=b.type if isinstance(a.type, Null) else a.type, at=expr.at)
+    if expr.op == "/":
+        return _make(expr, coerce(a, FLOAT64), coerce(b, FLOAT64), FLOAT64)
+    if isinstance(a.type, Float) or isinstance(b.type, Float):
+        if expr.op == "div":
+            return None
+        a, b = common((a, b), expr)
+        return _make(expr, a, b, a.type)
+    return _exact(expr, a, b)
+
+
+def _exact(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+    if isinstance(a.type, Int) and isinstance(b.type, Int):
+        return _make(expr, a, b, INT64)
+    if expr.op == "div":
+        return None
+    if expr.op == "*":
+        scale = sum(e.type.scale for e in (a, b) if isinstance(e.type, Decimal))
+        return _make(expr, a, b, Decimal(0, scale))
+    a, b = common((a, b), expr)
+    return _make(expr, a, b, _unbounded(a.type))
+
+
+def _unbounded(kind: Type) -> Type:
+    """The type of a result that may have outgrown its operands' precision."""
+    return Decimal(0, kind.scale) if isinstance(kind, Decimal) else kind
+
+
+def _make(expr: Arithmetic, a: Expr, b: Expr, kind: Type) -> Expr:
+    return Arithmetic(expr.op, a, b, type=kind, at=expr.at)
+
+
+def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+    match a.type, expr.op, b.type:
+        case Timestamp() | Date(), "-", Timestamp() | Date():
+            return _difference(expr, a, b)
+        case Timestamp(), "+" | "-", Interval():
+            return _shift(expr, a, b)
+        case Interval(), "+", Timestamp() | Date():
+            return _temporal(replace(expr, op="+"), b, a)
+        case Date(), "+" | "-", Interval():
+            return _shift_date(expr, a, b)
+        case Date(), "+" | "-", Int():
+            return _make(expr, a, b, DATE)
+        case Interval(), "+" | "-", Interval():
+            a, b = common((a, b), expr)
+            return _make(expr, a, b, a.type)
+        case (Interval() as kind, "*", Int()) | (Int(), "*", Interval() as kind):
+            return _make(expr, a, b, kind)
+    return None
+
+
+def _difference(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+    if isinstance(a.type, Date) and isinstance(b.type, Date):
+        return _make(expr, a, b, Interval("d"))
+    kind = unify(a, b)
+    if not isinstance(kind, Timestamp):
+        return None
+    return _make(expr, coerce(a, kind), coerce(b, kind), Interval(kind.unit))
+
+
+def _shift(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
+    assert isinstance(a.type, Timestamp)
+    assert isinstance(b.type, Interval)
+    if isinstance(b, Literal):
+        b = _coarsest(b, a.type.unit)
+    assert isinstance(b.type, Interval)
+    unit = min(a.type.unit, b.type.unit, key=lambda u: UNITS[u])
+    kind = Timestamp(unit, a.type.zone)
+    return _make(expr, coerce(a, kind), coerce(b, Interval(unit)), kind)
+
+
+def _coarsest(interval: Literal, unit: str) -> Expr:
+    """A constant interval in the unit of the timestamp that it shifts, when it fits."""
+    assert isinstance(interval.type, Interval)
+    scaled, rest = divmod(interval.value * UNITS[interval.type.unit], UNITS[unit])
+    return interval if rest else Literal(scaled, type=Interval(unit), at=interval.at)
+
+
+def _shift_date(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
+    if isinstance(b, Literal):
+        days = _coarsest(b, "d")
+        if days.type == Interval("d"):
+            return _make(expr, a, days, DATE)
+    return _shift(expr, coerce(a, Timestamp("us")), b)

@@ -1,0 +1,113 @@
+"""Constants folded, and conditions brought to the shape that analysis looks for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from handshake.plan.expr import (
+    And,
+    Arithmetic,
+    Compare,
+    Expr,
+    IsNull,
+    Literal,
+    Negate,
+    Not,
+    Or,
+    transform,
+)
+from handshake.plan.types import is_exact, round_float32
+from handshake.schema import BOOL, FLOAT32, Float
+
+__all__ = ["fold"]
+
+_FLIP = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def fold(expr: Expr) -> Expr:
+    """Compute what does not depend on columns."""
+    return transform(expr, _fold)
+
+
+def _fold(expr: Expr) -> Expr:
+    match expr:
+        case And() | Or():
+            return _fold_logic(expr)
+        case Not(arg=arg):
+            return _fold_not(arg, expr)
+        case Negate(arg=Literal(value=value)) if value is not None:
+            return Literal(-value, type=expr.type, at=expr.at)
+        case IsNull(arg=Literal(value=value)):
+            return Literal(value is None, type=BOOL, at=expr.at)
+        case Arithmetic(left=Literal(), right=Literal()):
+            return _fold_arithmetic(expr)
+        case Compare(left=Literal(), right=Literal()):
+            return _fold_compare(expr)
+    return expr
+
+
+def _fold_logic(expr: And | Or) -> Expr:
+    """Flatten; drop the neutral constant; the dominant one decides."""
+    dominant = isinstance(expr, Or)
+    parts: list[Expr] = []
+    for arg in expr.args:
+        parts += arg.args if isinstance(arg, type(expr)) else (arg,)
+    if any(isinstance(p, Literal) and p.value is dominant for p in parts):
+        return Literal(dominant, type=BOOL, at=expr.at)
+    parts = [p for p in parts if not (isinstance(p, Literal) and p.value is (not dominant))]
+    if not parts:
+        return Literal(not dominant, type=BOOL, at=expr.at)
+    return parts[0] if len(parts) == 1 else type(expr)(tuple(parts), type=BOOL, at=expr.at)
+
+
+def _fold_not(arg: Expr, expr: Expr) -> Expr:
+    match arg:
+        case Literal(value=value):
+            return Literal(None if value is None else not value, type=BOOL, at=expr.at)
+        case Not(arg=inner):
+            return inner
+        case Compare(op=op, left=a, right=b) if not isinstance(a.type, Float):
+            # Not for floats: NOT (x < NaN) is true, x >= NaN is not.
+            return Compare(_FLIP[op], a, b, type=BOOL, at=expr.at)
+    return expr
+
+
+def _fold_arithmetic(expr: Arithmetic) -> Expr:
+    assert isinstance(expr.left, Literal)
+    assert isinstance(expr.right, Literal)
+    a, b = expr.left.value, expr.right.value
+    value = None if a is None or b is None else _compute(expr, a, b)
+    return Literal(value, type=expr.type, at=expr.at)
+
+
+def _compute(expr: Arithmetic, a: Any, b: Any) -> Any:
+    if expr.op in ("/", "div", "%") and b == 0:
+        return None  # an operation without a value is NULL (docs/semantics.md)
+    if is_exact(expr.type):
+        return _whole(expr.op, a, b)
+    value = _float(expr.op, a, b)
+    return round_float32(value) if expr.type == FLOAT32 else value
+
+
+def _whole(op: str, a: int, b: int) -> int:
+    if op in ("div", "%"):
+        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        return quotient if op == "div" else a - quotient * b
+    return {"+": a + b, "-": a - b, "*": a * b}[op]
+
+
+def _float(op: str, a: float, b: float) -> float:
+    if op == "%":
+        return math.nan if math.isinf(a) else math.fmod(a, b)
+    return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b}[op]()
+
+
+def _fold_compare(expr: Compare) -> Expr:
+    assert isinstance(expr.left, Literal)
+    assert isinstance(expr.right, Literal)
+    a, b = expr.left.value, expr.right.value
+    if a is None or b is None:
+        return Literal(None, type=BOOL, at=expr.at)
+    held = {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[expr.op]
+    return Literal(held, type=BOOL, at=expr.at)

@@ -1,0 +1,167 @@
+"""How large whole numbers can get: the ground on which kernels choose their width, so that nothing wraps."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from handshake.errors import UnsupportedError
+from handshake.plan.expr import Arithmetic, Call, Case, Cast, Column, Expr, Literal, Negate, show
+from handshake.schema import (
+    UNITS,
+    Bool,
+    Date,
+    Decimal,
+    Float,
+    Int,
+    Interval,
+    TimeOfDay,
+    Timestamp,
+    Type,
+)
+
+__all__ = ["Range", "ranges", "scale_factor", "storage_bits", "type_range", "width_of"]
+
+Range = tuple[int, int]
+
+DAY = UNITS["d"]
+
+
+def storage_bits(kind: Type) -> int:
+    """Bits that a column of this exact type has in memory."""
+    match kind:
+        case Int(bits=bits):
+            return bits
+        case Date() | TimeOfDay(unit="s" | "ms"):
+            return 32
+        case Decimal():
+            return 128
+    return 64
+
+
+def type_range(kind: Type, tame: bool) -> Range:
+    """All values of a type; when `tame`, those with two bits to spare, so that sums still fit."""
+    match kind:
+        case Int(bits=bits, signed=False):
+            return (0, 2 ** (bits - (2 if tame and bits >= 32 else 0)) - 1)
+        case Decimal(precision=precision) if precision:
+            limit = 10**precision - 1
+            return (-min(limit, 2**62 - 1), min(limit, 2**62 - 1)) if tame else (-limit, limit)
+    bits = storage_bits(kind)
+    if tame and bits >= 32:
+        limit = 2 ** (min(bits, 64) - 2) - 1
+        return (-limit, limit)
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def width_of(span: Range) -> int | None:
+    """The smallest of 32, 64 and 128 bits that holds a range, or None."""
+    for width in (32, 64, 128):
+        if -(2 ** (width - 1)) <= span[0] and span[1] < 2 ** (width - 1):
+            return width
+    return None
+
+
+def ranges(expr: Expr, tame: bool) -> Range:
+    """The values that a bound exact expression can take."""
+    return _range(expr, tame)
+
+
+@singledispatch
+def _range(expr: Expr, tame: bool) -> Range:
+    raise UnsupportedError(f"{show(expr)} has no range")
+
+
+@_range.register
+def _(expr: Column, tame: bool) -> Range:
+    return type_range(expr.type, tame)
+
+
+@_range.register
+def _(expr: Literal, tame: bool) -> Range:
+    value = 0 if expr.value is None else int(expr.value)
+    return (value, value)
+
+
+@_range.register
+def _(expr: Negate, tame: bool) -> Range:
+    low, high = _range(expr.arg, tame)
+    return (-high, -low)
+
+
+@_range.register
+def _(expr: Arithmetic, tame: bool) -> Range:
+    (a, b), (c, d) = _range(expr.left, tame), _range(expr.right, tame)
+    match expr.op:
+        case "+":
+            return (a + c, b + d)
+        case "-":
+            return (a - d, b - c)
+        case "*":
+            corners = (a * c, a * d, b * c, b * d)
+            return (min(corners), max(corners))
+        case "div":
+            return (-max(abs(a), abs(b)), max(abs(a), abs(b)))
+    most = min(max(abs(a), abs(b)), max(abs(c), abs(d)))
+    return (-most, most)
+
+
+@_range.register
+def _(expr: Case, tame: bool) -> Range:
+    return _union([v for _, v in expr.pairs] + [expr.default], tame)
+
+
+@_range.register
+def _(expr: Call, tame: bool) -> Range:
+    match expr.name:
+        case "abs":
+            low, high = _range(expr.args[0], tame)
+            return (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
+        case "sign":
+            return (-1, 1)
+        case "floor" | "ceil" | "round":
+            low, high = _range(expr.args[0], tame)
+            return (low - 1, high + 1) if isinstance(expr.args[0].type, Decimal) else (low, high)
+    return _union(list(expr.args), tame)
+
+
+@_range.register
+def _(expr: Cast, tame: bool) -> Range:
+    if isinstance(expr.arg.type, (Float, Bool)):
+        return type_range(expr.type, False)
+    up, down = scale_factor(expr.arg.type, expr.type)
+    low, high = (_scaled(bound, up, down) for bound in _range(expr.arg, tame))
+    if isinstance(expr.type, Int) or (isinstance(expr.type, Decimal) and expr.type.precision):
+        # The check that makes an unfitting value NULL comes after; the value itself stays in range.
+        floor, ceiling = type_range(expr.type, False)
+        return (min(max(low, floor), ceiling), max(min(high, ceiling), floor))
+    return (low - 1, high + 1) if down > 1 else (low, high)
+
+
+def _scaled(bound: int, up: int, down: int) -> int:
+    return bound * up // down
+
+
+def _union(exprs: list[Expr], tame: bool) -> Range:
+    spans = [_range(e, tame) for e in exprs]
+    return (min(low for low, _ in spans), max(high for _, high in spans))
+
+
+def scale_factor(source: Type, target: Type) -> tuple[int, int]:
+    """(multiply, divide) that takes the whole number of one exact type to that of another."""
+    match source, target:
+        case (Int() | Decimal(), Int() | Decimal()):
+            shift = _scale(target) - _scale(source)
+            return (10**shift, 1) if shift >= 0 else (1, 10**-shift)
+        case _:
+            up, down = _nanoseconds(source), _nanoseconds(target)
+            return (up // down, 1) if up >= down else (1, down // up)
+
+
+def _scale(kind: Type) -> int:
+    return kind.scale if isinstance(kind, Decimal) else 0
+
+
+def _nanoseconds(kind: Type) -> int:
+    if isinstance(kind, (Timestamp, Interval, TimeOfDay)):
+        return UNITS[kind.unit]
+    return DAY  # dates, and whole numbers that stand for days

@@ -1,0 +1,280 @@
+"""Which types go together, and how a constant takes on the type it meets."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal as PyDecimal
+from fractions import Fraction
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from handshake.errors import ExpressionError
+from handshake.plan.expr import Cast, Expr, Literal, show
+from handshake.schema import (
+    BINARY,
+    BOOL,
+    DATE,
+    FLOAT32,
+    FLOAT64,
+    INT64,
+    NULL,
+    STRING,
+    UNITS,
+    Bool,
+    Date,
+    Decimal,
+    Float,
+    Int,
+    Interval,
+    Null,
+    String,
+    TimeOfDay,
+    Timestamp,
+    Type,
+)
+
+__all__ = [
+    "EXACT",
+    "coerce",
+    "common",
+    "fail",
+    "is_exact",
+    "literal_of",
+    "round_float32",
+    "unify",
+]
+
+EXACT = (Int, Decimal, Date, Timestamp, Interval, TimeOfDay)
+"""Types whose values are whole numbers at heart: arithmetic on them is exact."""
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def is_exact(kind: Type) -> bool:
+    """Whether values of this type are (scaled) whole numbers."""
+    return isinstance(kind, EXACT)
+
+
+def fail(message: str, expr: Expr) -> ExpressionError:
+    """An error that points at `expr`."""
+    return ExpressionError(message, expr.at.line if expr.at else None, expr.at.column if expr.at else None)
+
+
+def literal_of(value: Any, expr: Expr) -> Literal:
+    """Give a Python constant its type."""
+    match value:
+        case None:
+            return Literal(None, type=NULL, at=expr.at)
+        case bool():
+            return Literal(value, type=BOOL, at=expr.at)
+        case int():
+            return Literal(value, type=INT64, at=expr.at)
+        case float():
+            return Literal(value, type=FLOAT64, at=expr.at)
+        case str():
+            return Literal(value, type=STRING, at=expr.at)
+        case bytes():
+            return Literal(value, type=BINARY, at=expr.at)
+        case PyDecimal():
+            return _decimal_literal(value, expr)
+        case datetime():
+            return timestamp_literal(value, expr)
+        case date():
+            return Literal((value - date(1970, 1, 1)).days, type=DATE, at=expr.at)
+        case timedelta():
+            return Literal(value // timedelta(microseconds=1), type=Interval("us"), at=expr.at)
+        case time():
+            since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second)
+            micros = since // timedelta(microseconds=1) + value.microsecond
+            return Literal(micros, type=TimeOfDay("us"), at=expr.at)
+    raise fail(f"{value!r} ({type(value).__name__}) cannot be a constant in a predicate", expr)
+
+
+def _decimal_literal(value: PyDecimal, expr: Expr) -> Literal:
+    if not value.is_finite():
+        return Literal(float(value), type=FLOAT64, at=expr.at)
+    scale = max(0, -int(value.as_tuple().exponent))
+    digits = int(Fraction(value) * 10**scale)  # not scaleb, which rounds to the context's precision
+    return Literal(digits, type=Decimal(max(len(str(abs(digits))), scale, 1), scale), at=expr.at)
+
+
+def timestamp_literal(value: datetime, expr: Expr) -> Literal:
+    """A datetime as microseconds: an instant when it has a zone, else a wall-clock reading."""
+    zone = None
+    if value.tzinfo is not None:
+        value, zone = value.astimezone(UTC).replace(tzinfo=None), "UTC"
+    return Literal((value - _EPOCH) // timedelta(microseconds=1), type=Timestamp("us", zone), at=expr.at)
+
+
+def round_float32(value: float) -> float:
+    """The nearest float32, as a Python float."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def unify(a: Expr, b: Expr) -> Type | None:
+    """The type in which two expressions can be compared, or None."""
+    if isinstance(a.type, Null) or isinstance(b.type, Null):
+        return b.type if isinstance(a.type, Null) else a.type
+    if isinstance(a.type, Float) or isinstance(b.type, Float):
+        return _unify_float(a, b)
+    if isinstance(a, Literal) and isinstance(a.type, String) and not isinstance(b.type, String):
+        return b.type if isinstance(b.type, (Date, Timestamp)) else None
+    if isinstance(b, Literal) and isinstance(b.type, String) and not isinstance(a.type, String):
+        return a.type if isinstance(a.type, (Date, Timestamp)) else None
+    return _unify_types(a, b)
+
+
+def _unify_float(a: Expr, b: Expr) -> Type | None:
+    if not all(isinstance(e.type, (Float, Int, Decimal)) for e in (a, b)):
+        return None
+    narrow = all(e.type == FLOAT32 or _fits_float32(e) for e in (a, b))
+    return FLOAT32 if narrow else FLOAT64
+
+
+def _fits_float32(expr: Expr) -> bool:
+    """A constant that float32 holds exactly does not widen a float32 column."""
+    if not isinstance(expr, Literal):
+        return False
+    return expr.value is None or round_float32(_nearest(expr)) == _number(expr)
+
+
+def _number(expr: Literal) -> Any:
+    return Fraction(expr.value, 10**expr.type.scale) if isinstance(expr.type, Decimal) else expr.value
+
+
+def _nearest(expr: Literal) -> float:
+    """The float64 nearest to a constant."""
+    number = _number(expr)
+    try:
+        return float(number)
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
+
+
+def _unify_types(a: Expr, b: Expr) -> Type | None:
+    match a.type, b.type:
+        case Int(), Int():
+            return a.type if a.type == b.type else INT64
+        case (Int() | Decimal(), Int() | Decimal()):
+            return Decimal(0, max(_scale(a.type), _scale(b.type)))
+        case (Date(), Timestamp(zone=None) as other) | (Timestamp(zone=None) as other, Date()):
+            return other
+        case Timestamp() as x, Timestamp() as y:
+            return _unify_timestamps(a, b, x, y)
+        case Interval(unit=x), Interval(unit=y):
+            return Interval(_finer(x, y))
+        case (Interval(unit="d") as days, Int()) | (Int(), Interval(unit="d") as days):
+            return days
+        case TimeOfDay(unit=x), TimeOfDay(unit=y):
+            return TimeOfDay(_finer(x, y))
+    return a.type if a.type == b.type else None
+
+
+def _unify_timestamps(a: Expr, b: Expr, x: Timestamp, y: Timestamp) -> Type | None:
+    unit = _finer(x.unit, y.unit)
+    if (x.zone is None) == (y.zone is None):
+        return Timestamp(unit, x.zone)
+    constant, zone = (a, y.zone) if x.zone is None else (b, x.zone)
+    return Timestamp(unit, zone) if isinstance(constant, Literal) else None
+
+
+def _finer(x: str, y: str) -> str:
+    return x if UNITS[x] <= UNITS[y] else y
+
+
+def _scale(kind: Type) -> int:
+    return kind.scale if isinstance(kind, Decimal) else 0
+
+
+def common(exprs: tuple[Expr, ...], expr: Expr) -> tuple[Expr, ...]:
+    """Bring several expressions to one type, or fail at `expr`."""
+    first = exprs[0]
+    for other in exprs[1:]:
+        kind = unify(first, other)
+        if kind is None:
+            raise fail(f"{_describe(first)} and {_describe(other)} have no common type; cast one", expr)
+        first = coerce(first, kind) if kind != first.type else first
+    return tuple(coerce(e, first.type) for e in exprs)
+
+
+def _describe(expr: Expr) -> str:
+    return f"{show(expr)} ({expr.type})"
+
+
+def coerce(expr: Expr, kind: Type) -> Expr:
+    """The expression in another type; constants are converted on the spot."""
+    if expr.type == kind or (isinstance(kind, Int) and isinstance(expr.type, Int)):
+        return expr
+    if isinstance(expr, Literal):
+        return _coerce_literal(expr, kind)
+    return Cast(expr, type=kind, at=expr.at)
+
+
+def _coerce_literal(expr: Literal, kind: Type) -> Expr:
+    value = expr.value
+    if value is None:
+        return Literal(None, type=kind, at=expr.at)
+    match expr.type, kind:
+        case (Int() | Decimal() | Float(), Float(bits=bits)):
+            number = _nearest(expr)
+            return Literal(round_float32(number) if bits == 32 else number, type=kind, at=expr.at)
+        case (Int() | Decimal(), Decimal(scale=scale)):
+            return Literal(value * 10 ** (scale - _scale(expr.type)), type=kind, at=expr.at)
+        case (Interval(unit=x), Interval(unit=y)) | (TimeOfDay(unit=x), TimeOfDay(unit=y)):
+            return _rescaled(expr, x, y, kind)
+        case Int(), Interval(unit="d"):
+            return Literal(value, type=kind, at=expr.at)
+        case String(), Date():
+            return Literal((parse_date(value, expr) - date(1970, 1, 1)).days, type=kind, at=expr.at)
+        case String(), Timestamp():
+            return _coerce_literal(timestamp_literal(parse_timestamp(value, expr), expr), kind)
+        case Date(), Timestamp(unit=y):
+            return _rescaled(expr, "d", y, kind)
+        case Timestamp(unit=x, zone=None), Timestamp(unit=y, zone=str() as zone):
+            return _rescaled(_in_zone(expr, x, zone), x, y, kind)
+        case Timestamp(unit=x), Timestamp(unit=y):
+            return _rescaled(expr, x, y, kind)
+    return Cast(expr, type=kind, at=expr.at)
+
+
+def _rescaled(expr: Literal, x: str, y: str, kind: Type) -> Expr:
+    scaled, rest = divmod(expr.value * UNITS[x], UNITS[y])
+    return Cast(expr, type=kind, at=expr.at) if rest else Literal(scaled, type=kind, at=expr.at)
+
+
+def _in_zone(expr: Literal, unit: str, zone: str) -> Literal:
+    """Read a wall-clock constant in the zone of the column that it meets."""
+    wall = _EPOCH + timedelta(microseconds=expr.value * UNITS[unit] // 1000)
+    instant = wall.replace(tzinfo=_zone(zone)).astimezone(UTC).replace(tzinfo=None)
+    shift = (instant - wall) // timedelta(microseconds=1)
+    return Literal(expr.value + shift * 1000 // UNITS[unit], type=expr.type, at=expr.at)
+
+
+def _zone(name: str) -> tzinfo:
+    """A zone by name, or a fixed offset such as `+02:00`, which Arrow allows, too."""
+    return datetime.strptime(name, "%z").tzinfo or UTC if name[:1] in "+-" else ZoneInfo(name)
+
+
+def parse_date(text: str, expr: Expr) -> date:
+    """An ISO date, or an error that shows one."""
+    try:
+        return date.fromisoformat(text.strip())
+    except ValueError:
+        raise fail(f"'{text}' is not a date; write it as '2024-12-31'", expr) from None
+
+
+def parse_timestamp(text: str, expr: Expr) -> datetime:
+    """An ISO timestamp, or an error that shows one."""
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise fail(f"'{text}' is not a timestamp; write it as '2024-12-31 23:59:59'", expr) from None
+
+
+def is_boolean(kind: Type) -> bool:
+    """Whether an expression of this type can stand as a condition."""
+    return isinstance(kind, (Bool, Null))

@@ -1,0 +1,255 @@
+"""Fields and types, and their mapping to Arrow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from handshake.errors import SchemaError, suggest
+
+__all__ = [
+    "BINARY",
+    "BOOL",
+    "DATE",
+    "FLOAT32",
+    "FLOAT64",
+    "INT64",
+    "NULL",
+    "STRING",
+    "UNITS",
+    "Binary",
+    "Bool",
+    "Date",
+    "Decimal",
+    "Field",
+    "Float",
+    "Int",
+    "Interval",
+    "Null",
+    "Opaque",
+    "Schema",
+    "String",
+    "TimeOfDay",
+    "Timestamp",
+    "Type",
+    "type_from_arrow",
+]
+
+UNITS: dict[str, int] = {"d": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Time units and how many nanoseconds each one lasts."""
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type of the predicate language."""
+
+    def __str__(self) -> str:
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True)
+class Bool(Type):
+    """True, false (or NULL, as every type)."""
+
+
+@dataclass(frozen=True)
+class Int(Type):
+    """A whole number of 8 to 64 bits; arithmetic on it is exact and never wraps."""
+
+    bits: int
+    signed: bool = True
+
+    def __str__(self) -> str:
+        return f"{'' if self.signed else 'u'}int{self.bits}"
+
+
+@dataclass(frozen=True)
+class Float(Type):
+    """An IEEE number of 32 or 64 bits."""
+
+    bits: int
+
+    def __str__(self) -> str:
+        return f"float{self.bits}"
+
+
+@dataclass(frozen=True)
+class Decimal(Type):
+    """A scaled whole number: ``value = digits / 10**scale``; arithmetic on it is exact."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision}, {self.scale})"
+
+
+@dataclass(frozen=True)
+class Date(Type):
+    """Days since 1970-01-01."""
+
+
+@dataclass(frozen=True)
+class Timestamp(Type):
+    """An instant (with a zone) or a wall-clock reading (without), counted in ``unit``."""
+
+    unit: str
+    zone: str | None = None
+
+    def __str__(self) -> str:
+        return f"timestamp[{self.unit}{', ' + self.zone if self.zone else ''}]"
+
+
+@dataclass(frozen=True)
+class Interval(Type):
+    """A length of time, counted in ``unit``."""
+
+    unit: str
+
+    def __str__(self) -> str:
+        return f"interval[{self.unit}]"
+
+
+@dataclass(frozen=True)
+class TimeOfDay(Type):
+    """Time since midnight, counted in ``unit``."""
+
+    unit: str
+
+    def __str__(self) -> str:
+        return f"time[{self.unit}]"
+
+
+@dataclass(frozen=True)
+class String(Type):
+    """UTF-8 text, compared by code point."""
+
+
+@dataclass(frozen=True)
+class Binary(Type):
+    """Bytes, compared as unsigned."""
+
+
+@dataclass(frozen=True)
+class Null(Type):
+    """The type of a bare NULL."""
+
+
+@dataclass(frozen=True)
+class Opaque(Type):
+    """A payload type (nested, union, …) that predicates cannot look into."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BOOL, DATE, STRING, BINARY, NULL = Bool(), Date(), String(), Binary(), Null()
+INT64, FLOAT32, FLOAT64 = Int(64), Float(32), Float(64)
+
+_FIXED: dict[pa.DataType, Type] = {
+    pa.bool_(): BOOL,
+    pa.null(): NULL,
+    pa.date32(): DATE,
+    pa.date64(): DATE,
+    pa.float16(): FLOAT32,
+    pa.float32(): FLOAT32,
+    pa.float64(): FLOAT64,
+    pa.string(): STRING,
+    pa.large_string(): STRING,
+    pa.string_view(): STRING,
+    pa.binary(): BINARY,
+    pa.large_binary(): BINARY,
+    pa.binary_view(): BINARY,
+    **{getattr(pa, f"int{b}")(): Int(b) for b in (8, 16, 32, 64)},
+    **{getattr(pa, f"uint{b}")(): Int(b, signed=False) for b in (8, 16, 32, 64)},
+}
+
+
+def type_from_arrow(arrow: pa.DataType) -> Type:
+    """The predicate type of an Arrow type; nested and other payload types become `Opaque`.
+
+    >>> import pyarrow as pa
+    >>> str(type_from_arrow(pa.timestamp("us", "UTC")))
+    'timestamp[us, UTC]'
+    """
+    if arrow in _FIXED:
+        return _FIXED[arrow]
+    if pa.types.is_dictionary(arrow):
+        return type_from_arrow(arrow.value_type)
+    if pa.types.is_decimal(arrow):
+        return _decimal(arrow)
+    if pa.types.is_timestamp(arrow):
+        return Timestamp(arrow.unit, arrow.tz)
+    if pa.types.is_duration(arrow):
+        return Interval(arrow.unit)
+    if pa.types.is_time(arrow):
+        return TimeOfDay(arrow.unit)
+    if pa.types.is_fixed_size_binary(arrow):
+        return BINARY
+    return Opaque(str(arrow))
+
+
+def _decimal(arrow: pa.DataType) -> Type:
+    fits = arrow.precision <= 38 and 0 <= arrow.scale <= 38
+    return Decimal(arrow.precision, arrow.scale) if fits else Opaque(str(arrow))
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named, typed column."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of one stream.
+
+    >>> import pyarrow as pa
+    >>> Schema.from_arrow(pa.schema([("x", pa.int32())]), "left").names
+    ('x',)
+    """
+
+    fields: tuple[Field, ...]
+    stream: str = "input"
+
+    @classmethod
+    def from_arrow(cls, arrow: pa.Schema, stream: str) -> Schema:
+        """Map an Arrow schema; doubled column names are refused since no name could mean one of them."""
+        doubled = [name for name, n in Counter(arrow.names).items() if n > 1]
+        if doubled:
+            raise SchemaError(
+                f"the {stream} input has more than one column named '{doubled[0]}' "
+                f"({', '.join(arrow.names)}); rename one of them"
+            )
+        return cls(tuple(Field(f.name, type_from_arrow(f.type)) for f in arrow), stream)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order."""
+        return tuple(f.name for f in self.fields)
+
+    def find(self, name: str) -> Field | None:
+        """The field of that name: exact first, then without regard to case when that is unambiguous."""
+        exact = [f for f in self.fields if f.name == name]
+        folded = [f for f in self.fields if f.name.casefold() == name.casefold()]
+        return exact[0] if exact else folded[0] if len(folded) == 1 else None
+
+    def get(self, name: str) -> Field:
+        """The field of that name, or an error that lists the columns and suggests a near one."""
+        field = self.find(name)
+        if field is None:
+            raise SchemaError(
+                f"no column '{name}' in the {self.stream} input ({', '.join(self.names)})"
+                f"{suggest(name, self.names)}"
+            )
+        return field
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)

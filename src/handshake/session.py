@@ -1,0 +1,62 @@
+"""The front door: plan a join, hand it to the back end, return what was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from handshake.errors import UnsupportedError
+from handshake.frames import kind_of, restored, table_of
+from handshake.local import Replay, prepare
+from handshake.plan.build import E
+from handshake.window import Spec
+
+__all__ = ["explain", "join"]
+
+
+def join(
+    left: Any,
+    right: Any,
+    on: str | E | None = None,
+    *,
+    window: Spec = None,
+    left_window: Spec = None,
+    right_window: Spec = None,
+    time: str | None = None,
+    left_time: str | None = None,
+    right_time: str | None = None,
+    how: str = "inner",
+    method: str = "auto",
+    suffix: str = "_right",
+    aliases: tuple[str, str] | None = None,
+) -> Any:
+    """Join two tables or frames on any predicate, as if they were streams under sliding windows.
+
+    Returns the kind that it was given: Arrow table, pandas or Polars frame; Arrow where they differ.
+    Without a window it is a plain join.
+
+    >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10").to_pylist()
+    [{'x': 1, 'a': 5}]
+    """
+    if how != "inner":
+        raise UnsupportedError(f"how='{how}' is not supported; stream joins here are inner joins")
+    kinds = {kind_of(left), kind_of(right)}
+    a, b = table_of(left), table_of(right)
+    plan = prepare(
+        a.schema.remove_metadata(), b.schema.remove_metadata(), on, window, left_window=left_window,
+        right_window=right_window, time=time, left_time=left_time, right_time=right_time, method=method,
+        suffix=suffix, aliases=aliases,
+    )  # fmt: skip
+    batches = list(Replay(plan, a, b))
+    return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)
+
+
+def explain(left: Any, right: Any, on: str | E | None = None, **options: Any) -> str:
+    """How a join of these inputs would be run; takes the options of `join`.
+
+    >>> print(explain({"x": [1]}, {"a": [5]}, "l.x = r.a").splitlines()[2])
+    method      hash: 1 equality conjunct(s) between the sides
+    """
+    schemas = (table_of(side).schema.remove_metadata() for side in (left, right))
+    return prepare(*schemas, on, **options).explain()

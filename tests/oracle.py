@@ -1,0 +1,236 @@
+"""docs/semantics.md as a program: plain Python, one value and one pair at a time, nothing clever.
+
+`evaluate` gives the value of a bound expression, `join` and `join_many` say which rows join. Rows are
+dictionaries of physical values (see oracle_values.py); `rows` reads them from an Arrow table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from handshake.plan import expr as tree
+from handshake.schema import Float
+from oracle_values import FUNCTIONS, SKIP_NULL, TIME, cast, fit, logical, physical, rows
+
+__all__ = ["TIME", "Result", "cast", "evaluate", "join", "join_many", "logical", "physical", "rows"]
+
+Row = Mapping[str, Any]
+
+
+# Expressions: one function per node.
+
+
+def evaluate(expr: tree.Expr, rows: Sequence[Row]) -> Any:
+    """The value of a bound expression for one row of each input; None is NULL."""
+    return _EVALUATE[type(expr)](expr, rows)
+
+
+def _arithmetic(expr: tree.Arithmetic, rows: Sequence[Row]) -> Any:
+    a, b = evaluate(expr.left, rows), evaluate(expr.right, rows)
+    if a is None or b is None or (expr.op in ("/", "div", "%") and b == 0):
+        return None
+    if expr.op in _OPERATORS:
+        return fit(_OPERATORS[expr.op](a, b), expr.type)
+    if isinstance(expr.type, Float):  # %
+        return math.nan if math.isinf(a) else math.fmod(a, b)
+    quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return quotient if expr.op == "div" else a - quotient * b
+
+
+_OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _compare(expr: tree.Compare, rows: Sequence[Row]) -> bool | None:
+    a, b = evaluate(expr.left, rows), evaluate(expr.right, rows)
+    return None if a is None or b is None else _OPERATORS[expr.op](a, b)
+
+
+def _and(expr: tree.And, rows: Sequence[Row]) -> bool | None:
+    unknown = False
+    for arg in expr.args:
+        value = evaluate(arg, rows)
+        if value is False:
+            return False
+        unknown = unknown or value is None
+    return None if unknown else True
+
+
+def _or(expr: tree.Or, rows: Sequence[Row]) -> bool | None:
+    unknown = False
+    for arg in expr.args:
+        value = evaluate(arg, rows)
+        if value is True:
+            return True
+        unknown = unknown or value is None
+    return None if unknown else False
+
+
+def _not(expr: tree.Not, rows: Sequence[Row]) -> bool | None:
+    value = evaluate(expr.arg, rows)
+    return None if value is None else not value
+
+
+def _negate(expr: tree.Negate, rows: Sequence[Row]) -> Any:
+    value = evaluate(expr.arg, rows)
+    return None if value is None else -value
+
+
+def _case(expr: tree.Case, rows: Sequence[Row]) -> Any:
+    for condition, value in expr.pairs:
+        if evaluate(condition, rows) is True:
+            return evaluate(value, rows)
+    return evaluate(expr.default, rows)
+
+
+def _call(expr: tree.Call, rows: Sequence[Row]) -> Any:
+    values = [evaluate(arg, rows) for arg in expr.args]
+    if expr.name in SKIP_NULL:
+        known = [value for value in values if value is not None]
+        return SKIP_NULL[expr.name](known) if known else None
+    if any(value is None for value in values):
+        return None
+    return fit(FUNCTIONS[expr.name](expr.args[0].type, *values), expr.type)
+
+
+def _udf(expr: tree.Udf, rows: Sequence[Row]) -> Any:
+    return physical(expr.function(*(logical(evaluate(a, rows), a.type) for a in expr.args)), expr.type)
+
+
+_EVALUATE: dict[type[tree.Expr], Callable[..., Any]] = {
+    tree.Column: lambda expr, rows: rows[expr.side][expr.name],
+    tree.Literal: lambda expr, rows: expr.value,
+    tree.Arithmetic: _arithmetic,
+    tree.Compare: _compare,
+    tree.Negate: _negate,
+    tree.Not: _not,
+    tree.IsNull: lambda expr, rows: evaluate(expr.arg, rows) is None,
+    tree.Cast: lambda expr, rows: cast(evaluate(expr.arg, rows), expr.arg.type, expr.type),
+    tree.And: _and,
+    tree.Or: _or,
+    tree.Call: _call,
+    tree.Udf: _udf,
+    tree.Case: _case,
+}
+
+
+# Windows: who is dropped at arrival, who joins.
+
+
+@dataclass(frozen=True)
+class Result:
+    """Which rows join, by index, in the order of the loops; how many were dropped at arrival, and why."""
+
+    pairs: list[tuple[int, ...]]
+    late: int = 0
+    no_time: int = 0
+
+
+@dataclass(frozen=True)
+class _Tuple:
+    stream: int
+    index: int
+    time: int | None
+    position: int
+    """How many tuples were accepted before it, of all streams."""
+    seen: tuple[int, ...]
+    """How many tuples of each stream were accepted before it."""
+
+
+def join(
+    left: Sequence[Row],
+    right: Sequence[Row],
+    on: tree.Expr,
+    windows: Any,
+    lateness: int | None = None,
+    arrivals: Sequence[tuple[str, int]] | None = None,
+    left_time: str | None = None,
+    right_time: str | None = None,
+) -> Result:
+    """The two-stream join; times (under the keys `left_time`, `right_time`) and `lateness` in nanoseconds."""
+    numbered = None if arrivals is None else [(int(side == "right"), index) for side, index in arrivals]
+    sides = (windows.left, windows.right)
+    times = None if left_time is None else (left_time, right_time)
+    return join_many((left, right), on, sides, lateness, numbered, times)
+
+
+def join_many(
+    streams: Sequence[Sequence[Row]],
+    on: tree.Expr,
+    windows: Sequence[Any],
+    lateness: int | None = None,
+    arrivals: Sequence[tuple[int, int]] | None = None,
+    times: Sequence[str] | None = None,
+) -> Result:
+    """The join of any number of streams: `Column.side` of the predicate is a stream's number."""
+    keys = times or [None] * len(streams)
+    clocks = [[row[k] if k else None for row in rows] for rows, k in zip(streams, keys, strict=True)]
+    order = _by_time(clocks) if times else _taking_turns(clocks)
+    timed = any(w is not None and w.kind == "time" for w in windows)
+    accepted, late, no_time = _accept(order if arrivals is None else arrivals, clocks, timed, lateness)
+    pairs = []
+    for members in itertools.product(*accepted):
+        if all(_held(r, s, windows[r.stream]) for r, s in itertools.permutations(members, 2)):
+            indices = tuple(member.index for member in members)
+            if evaluate(on, [rows[i] for rows, i in zip(streams, indices, strict=True)]) is True:
+                pairs.append(indices)
+    return Result(pairs, late, no_time)
+
+
+def _by_time(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
+    """By time, ties by stream, then in row order; those without a time come last."""
+    every = [(n, i) for n, clock in enumerate(clocks) for i in range(len(clock))]
+    return sorted(every, key=lambda at: (math.inf if (t := clocks[at[0]][at[1]]) is None else t, at))
+
+
+def _taking_turns(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
+    every = [(i, n) for n, clock in enumerate(clocks) for i in range(len(clock))]
+    return [(n, i) for i, n in sorted(every)]
+
+
+def _accept(
+    order: Sequence[tuple[int, int]], clocks: list[list[int | None]], timed: bool, lateness: int | None
+) -> tuple[list[list[_Tuple]], int, int]:
+    """Walk through the arrivals; drop who has no time or comes late; count before whom the others came."""
+    accepted: list[list[_Tuple]] = [[] for _ in clocks]
+    newest: list[int | None] = [None for _ in clocks]
+    late = no_time = 0
+    for stream, index in order:
+        now, seen = clocks[stream][index], tuple(map(len, accepted))
+        if timed and now is None:
+            no_time += 1
+        elif now is not None and lateness is not None and _is_late(now, newest, lateness):
+            late += 1
+        else:
+            accepted[stream].append(_Tuple(stream, index, now, sum(seen), seen))
+            if now is not None:
+                newest[stream] = now if newest[stream] is None else max(now, newest[stream])
+    return accepted, late, no_time
+
+
+def _is_late(now: int, newest: list[int | None], lateness: int) -> bool:
+    return None not in newest and now < min(newest) - lateness
+
+
+def _held(r: _Tuple, s: _Tuple, window: Any) -> bool:
+    """Whether `r` is in the window of its stream as far as `s` is concerned."""
+    if window is None:
+        return True
+    if window.kind == "time":
+        return s.time - r.time < window.size
+    return s.position < r.position or r.seen[r.stream] >= s.seen[r.stream] - window.size
