@@ -232,13 +232,16 @@ class Writer:
             return text
         a, b = self.real(side, depth - 1), self.number(side, depth - 1)
         b = self.pick(b, *FLOAT_LITERALS, *DECIMAL_LITERALS[:7])
-        kind = self.rng.randrange(8)
+        kind = self.rng.randrange(9)
         if kind < 5:
             return f"({a} {('+', '-', '*', '/', '%')[kind]} {b})"
         if kind == 5:
             return f"{self.pick('ABS', 'FLOOR', 'CEIL', 'ROUND', 'SIGN', 'SQRT')}({a})"
         if kind == 6:
             return f"CAST({self.number(side, depth - 1)} AS {self.pick('DOUBLE', 'FLOAT')})"
+        if kind == 7:
+            # Libraries differ in the last bit of these functions, so that bit is not looked at.
+            return f"FLOOR({self.pick('EXP', 'LN', 'SIN', 'COS')}({a} % 50) * 4 + 0.3)"
         return f"({self.number(side, depth - 1)} / {b})"
 
     def decimal(self, side: int | None, depth: int) -> str:

@@ -24,7 +24,7 @@ from predicates import make_predicate, predicates
 
 __all__ = ["Case", "bound", "cases", "expect", "make_case", "predicates", "scope_of", "tables", "windows"]
 
-ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "+02:00")
 TIME_UNITS = ("s", "ms", "us", "ns")
 WORDS = (
     *("", "a", "A", "ab", "aB", "abc", "b", " a ", "a%b", "a_b", "é", "日本", "\uffff", "😀"),

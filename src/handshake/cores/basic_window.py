@@ -66,8 +66,8 @@ class BasicWindow:
         return (int(stamps.min()), int(stamps.max()))
 
     def values(self, expr: Expr) -> pa.Array:
-        """An expression of this side, for each tuple."""
-        return evaluate(expr, arrays_of(self.batch, self.spec.side, (expr,)), self.rows)
+        """A key expression of this side, for each tuple."""
+        return evaluate(expr, arrays_of(self.batch, self.spec.side, (expr,)), self.rows, as_key=True)
 
     @cached_property
     def hashes(self) -> Array:
@@ -139,11 +139,12 @@ def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
     if values.dtype.kind != "f":
         return _saturated(values.astype(np.int64), int(offset)), is_lower
     wide = values.astype(np.float64)
-    edge = wide + offset
+    with np.errstate(over="ignore"):
+        edge = wide + offset
     if bound.rounding:
         # Arithmetic as written rounds differently: widen by more than it can be off (see plan.analyse).
         slack = 4 * bound.rounding * (np.abs(wide) + bound.magnitude) + 1e-44
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             edge = edge - slack if is_lower else edge + slack
         unbounded = -np.inf if is_lower else np.inf
         edge = np.where(np.isinf(wide) | np.isnan(edge), unbounded, edge)

@@ -167,7 +167,8 @@ def _filtered(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
         held = holds(condition, arrays_of(batch, spec.side, (condition,)), batch.num_rows)
         mask = held if mask is None else mask & held
     for key in spec.keys:
-        value = has_value(evaluate(key, arrays_of(batch, spec.side, (key,)), batch.num_rows))
+        values = evaluate(key, arrays_of(batch, spec.side, (key,)), batch.num_rows, as_key=True)
+        value = has_value(values)
         if value is not None:
             mask = value if mask is None else mask & value
     return batch if mask is None or mask.all() else batch.filter(pa.array(mask))

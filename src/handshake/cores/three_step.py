@@ -110,6 +110,8 @@ class ThreeStep:
 
     def _pieces(self, side: int, batch: pa.RecordBatch) -> Iterator[BasicWindow]:
         """Cut a batch so that no piece spans much of the window: then extremes skip what cannot join."""
+        if batch.num_rows == 0:
+            return
         spec = self.spec.sides[side]
         stamp = spec.stamps.second if side == 0 else spec.stamps.first
         reach = self.spec.reach(side)

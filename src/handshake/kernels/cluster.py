@@ -13,9 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from handshake.kernels.sorting import order_of
+
 __all__ = ["Cells", "Probe", "cluster_band", "cluster_hash", "probe_band", "probe_hash"]
 
 Array = np.ndarray[Any, Any]
+Ranges = tuple[Array, Array]
+"""(low, high) for each outer tuple, inclusive."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,24 @@ _NONE = np.empty(0, np.int64)
 def cluster_band(first: Array, second: Array | None) -> tuple[Array, Cells]:
     """Cluster by one or two attributes; returns the order to store tuples in, and the cells."""
     rows = len(first)
-    order = np.argsort(first, kind="stable")
     if second is None:
-        return order, Cells(np.array([0, rows], np.int64))
+        return order_of(first), Cells(np.array([0, rows], np.int64))
     size = _cell_rows(rows)
-    whole = rows - rows % size
-    inside = np.argsort(second[order[:whole]].reshape(-1, size), axis=1, kind="stable")
-    cells = order[:whole].reshape(-1, size)
-    clustered = np.take_along_axis(cells, inside, axis=1).reshape(-1)
-    tail = order[whole:]
-    tail = tail[np.argsort(second[tail], kind="stable")]
-    offsets = np.append(np.arange(0, whole + 1, size), [rows] if len(tail) else []).astype(np.int64)
-    ends = first[order]
-    return np.concatenate([clustered, tail]), Cells(offsets, ends[offsets[:-1]], ends[offsets[1:] - 1])
+    by_first, order = _cell_order(first, second, size)
+    offsets = np.append(np.arange(0, rows, size), rows)
+    ends = first[by_first]
+    return order, Cells(offsets, ends[offsets[:-1]], ends[offsets[1:] - 1])
+
+
+def _cell_order(first: Array, second: Array, size: int) -> tuple[Array, Array]:
+    """Rows by the first key, and those again with each run of `size` put in order of the second."""
+    by_first = order_of(first)
+    whole = len(first) - len(first) % size
+    cells = by_first[:whole].reshape(-1, size)
+    inside = np.argsort(second[cells], axis=1)
+    tail = by_first[whole:]
+    parts = [np.take_along_axis(cells, inside, axis=1).reshape(-1), tail[np.argsort(second[tail])]]
+    return by_first, np.concatenate(parts)
 
 
 def _cell_rows(rows: int) -> int:
@@ -76,30 +85,35 @@ def cluster_hash(hashes: Array, second: Array | None) -> tuple[Array, Cells]:
     bits = max(0, int(np.ceil(np.log2(max(len(hashes), 1) / 4)))) if len(hashes) > 4 else 0
     shift = 64 - bits
     cell = (hashes >> np.uint64(shift)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)
-    order = np.argsort(cell, kind="stable") if second is None else np.lexsort((second, cell))
+    order = order_of(cell) if second is None else np.lexsort((second, cell))
     offsets = np.zeros((1 << bits) + 1, np.int32)
     np.cumsum(np.bincount(cell, minlength=1 << bits), out=offsets[1:])
     return order, Cells(offsets, shift=shift)
 
 
-def probe_band(
-    cells: Cells, first: tuple[Array, Array], second: tuple[Array, Array] | None
-) -> Probe:  # fmt: skip
-    """Where outer tuples with these ranges (low, high) look. One attribute: the range narrows the only cell."""
+def probe_band(cells: Cells, first: Ranges, second: Ranges | None) -> Probe:
+    """Where outer tuples with these ranges look. With one attribute, its range narrows the only cell."""
     if second is None:
         order = _order(first[0])
         zeros = np.zeros(len(order), np.int64)
         return Probe(order, zeros, zeros + 1, first[0][order], first[1][order])
     assert cells.low is not None
     assert cells.high is not None
-    start = np.searchsorted(cells.high, first[0], "left")
-    stop = np.searchsorted(cells.low, first[1], "right")
-    stop = np.where(first[0] <= first[1], stop, start)
-    order = _order(start)
-    return Probe(order, start[order], stop[order], second[0][order], second[1][order])
+    order = _probe_order(first[0], second[0])
+    low, high = first[0][order], first[1][order]
+    start = np.searchsorted(cells.high, low, "left")
+    stop = np.where(low <= high, np.searchsorted(cells.low, high, "right"), start)
+    return Probe(order, start, stop, second[0][order], second[1][order])
 
 
-def probe_hash(cells: Cells, hashes: Array, second: tuple[Array, Array] | None) -> Probe:
+def _probe_order(first: Array, second: Array) -> Array:
+    """Runs of probes that look into the same few cells, walking through each of them in order."""
+    if len(first) <= 32:
+        return np.arange(len(first))
+    return _cell_order(first, second, 512)[1]
+
+
+def probe_hash(cells: Cells, hashes: Array, second: Ranges | None) -> Probe:
     """The one cell that each outer tuple's hash falls into."""
     whole = len(cells.offsets) == 2
     cell = np.zeros(len(hashes), np.int64) if whole else (hashes >> np.uint64(cells.shift)).astype(np.int64)
@@ -110,4 +124,4 @@ def probe_hash(cells: Cells, hashes: Array, second: tuple[Array, Array] | None) 
 
 def _order(keys: Array) -> Array:
     """Sorted probes walk through memory once; a few need not be sorted."""
-    return np.argsort(keys) if len(keys) > 32 else np.arange(len(keys))
+    return order_of(keys) if len(keys) > 32 else np.arange(len(keys))

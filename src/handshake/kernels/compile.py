@@ -20,6 +20,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 import handshake.kernels.functions  # noqa: F401  (registers the functions)
+from handshake.kernels.loosen import loosened
 from handshake.kernels.lower import (
     I1,
     I8,
@@ -157,22 +158,39 @@ def _pair_intrinsic(program: Program, inner: int) -> Any:
 
 
 def _block_intrinsic(program: Program, inner: int) -> Any:
+    """Which of `BLOCK` inner tuples match, as a mask; first loosely, where that is cheaper."""
+    loose = loosened(program.expr, inner)
+
     @intrinsic
     def matches(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            mask = ir.Constant(I64, 0)
-            for step in range(0, BLOCK, LANES):
-                start = builder.add(args[3], ir.Constant(I64, step))
-                pointers = {1 - inner: (args[0], args[1]), inner: (args[2], start)}
-                env = Env(builder, _loader(builder, program, pointers, inner), program.tame, inner)
-                lanes = splat(env, truth(program.expr, env).yes, LANES)
-                word = builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), I64)
-                mask = builder.or_(mask, builder.shl(word, ir.Constant(I64, step)))
-            return mask
+            if loose is None:
+                return _block_mask(builder, program, program.expr, inner, args)
+            mask = _block_mask(builder, program, loose, inner, args)
+            tested = builder.block
+            with builder.if_then(builder.icmp_unsigned("!=", mask, ir.Constant(I64, 0)), likely=False):
+                confirmed = builder.and_(mask, _block_mask(builder, program, program.expr, inner, args))
+                asked = builder.block
+            result = builder.phi(I64)
+            result.add_incoming(mask, tested)
+            result.add_incoming(confirmed, asked)
+            return result
 
         return types.uint64(outer, i, inner_columns, j), code
 
     return matches
+
+
+def _block_mask(builder: ir.IRBuilder, program: Program, expr: Expr, inner: int, args: Any) -> ir.Value:
+    mask = ir.Constant(I64, 0)
+    for step in range(0, BLOCK, LANES):
+        start = builder.add(args[3], ir.Constant(I64, step))
+        pointers = {1 - inner: (args[0], args[1]), inner: (args[2], start)}
+        env = Env(builder, _loader(builder, program, pointers, inner), program.tame, inner)
+        lanes = splat(env, truth(expr, env).yes, LANES)
+        word = builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), I64)
+        mask = builder.or_(mask, builder.shl(word, ir.Constant(I64, step)))
+    return mask
 
 
 @intrinsic
@@ -377,8 +395,17 @@ def _store(
     else:
         value = lowered.value
         if isinstance(value.type, ir.IntType):
-            value = resize(env, value, 64 if kind is not None else 128)
+            value = _stored(builder, env, value, 64 if kind is not None else 128)
         present = ir.Constant(I8, 1) if lowered.valid is None else builder.zext(lowered.valid, I8)
     place = builder.gep(builder.inttoptr(out, ir.PointerType(value.type)), [row])
     builder.store(value, place, align=1 if value.type == I8 else 4 if value.type == ir.FloatType() else 8)
     builder.store(present, builder.gep(builder.inttoptr(valid, ir.PointerType(I8)), [row]), align=1)
+
+
+def _stored(builder: ir.IRBuilder, env: Env, value: ir.Value, width: int) -> ir.Value:
+    """A whole number in its output width; wider ones are held at its ends (they serve as sort keys only)."""
+    if value.type.width > 128:
+        for limit, op in ((2**127 - 1, ">"), (-(2**127), "<")):
+            edge = ir.Constant(value.type, limit)
+            value = builder.select(builder.icmp_signed(op, value, edge), edge, value)
+    return resize(env, value, width)

@@ -31,7 +31,8 @@ from handshake.plan.expr import (
     transform,
     walk,
 )
-from handshake.plan.types import round_float32
+from handshake.plan.ranges import ranges, width_of
+from handshake.plan.types import is_exact, round_float32
 from handshake.schema import (
     Binary,
     Bool,
@@ -57,8 +58,11 @@ def holds(condition: Expr, arrays: Arrays, rows: int) -> np.ndarray[Any, Any]:
     return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def evaluate(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
-    """The values of a bound expression, as an Arrow array of its natural type."""
+def evaluate(expr: Expr, arrays: Arrays, rows: int, *, as_key: bool = False) -> pa.Array:
+    """The values of a bound expression, as an Arrow array of its natural type.
+
+    A whole number of more than 128 bits has none; it can be had `as_key`, held at the ends of 128 bits.
+    """
     if isinstance(expr, Column):
         return arrays[expr]
     if isinstance(expr, Literal):
@@ -67,6 +71,8 @@ def evaluate(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
     core = _hoist(expr, found, rows)
     if isinstance(core, Column):
         return found[core]
+    if not as_key and is_exact(core.type) and (width_of(ranges(core, False)) or 1024) > 128:
+        raise UnsupportedError(f"{show(expr)} may need more than 128 bits; cast its operands to smaller types")
     return _run(core, found, rows)
 
 

@@ -64,6 +64,25 @@ def _may_precede(expr: Call, env: Env) -> Truth:
     return Truth(conj(env, yes, present), conj(env, no, present))
 
 
+def _edge(expr: Call, env: Env) -> Number:
+    """A limit widened by `slack * |value| + more` (see kernels.loosen); none at all for an infinite value."""
+    value, offset, slack, more = (number(arg, env) for arg in expr.args)
+    double, below = ir.DoubleType(), expr.name == "edge_below"
+    wide = value.value
+    if wide.type == ir.FloatType():
+        wide = env.builder.fpext(wide, double)
+    size = intrinsic(env, "fabs", wide)
+    widening = env.builder.fadd(env.builder.fmul(size, slack.value), more.value)
+    edge = env.builder.fadd(wide, offset.value)
+    edge = env.builder.fsub(edge, widening) if below else env.builder.fadd(edge, widening)
+    infinite = constant(double, float("-inf") if below else float("inf"))
+    finite = env.builder.fcmp_ordered("<", size, constant(double, float("inf")))
+    edge = env.builder.select(finite, edge, infinite)
+    if isinstance(expr.type, Float) and expr.type.bits == 32:
+        edge = env.builder.fptrunc(edge, ir.FloatType())
+    return Number(edge, value.valid)
+
+
 def _absolute(expr: Call, env: Env) -> Number:
     arg = number(expr.args[0], env)
     if isinstance(expr.type, Float):
@@ -165,6 +184,7 @@ FUNCTIONS |= {
     "maybe": _maybe,
     "may_equal": _may_equal,
     "may_precede": _may_precede,
+    **dict.fromkeys(("edge_below", "edge_above"), _edge),
     "abs": _absolute,
     "sign": _sign,
     **dict.fromkeys(("floor", "ceil", "round"), _whole),

@@ -78,7 +78,7 @@ class Env:
         """Bits in which an exact expression is computed."""
         width = width_of(ranges(expr, self.tame))
         if width is None:
-            raise UnsupportedError(f"{show(expr)} needs more than 128 bits; make its operands smaller")
+            raise UnsupportedError(f"{show(expr)} needs more than 512 bits; make its operands smaller")
         return width
 
 
@@ -183,9 +183,12 @@ def _convert(env: Env, name: str, value: ir.Value, element: ir.Type) -> ir.Value
 def intrinsic(env: Env, name: str, *values: ir.Value) -> ir.Value:
     """Call an LLVM intrinsic, lane by lane."""
     values = tuple(aligned(env, *values))
-    function = env.builder.module.declare_intrinsic(
-        f"llvm.{name}", [values[0].type], ir.FunctionType(values[0].type, [v.type for v in values])
-    )
+    kind = values[0].type
+    suffix = f"v{lanes(values[0])}" if lanes(values[0]) else ""
+    full = f"llvm.{name}.{suffix}{'f32' if element_of(values[0]) == ir.FloatType() else 'f64'}"
+    function = env.builder.module.globals.get(full)
+    if function is None:
+        function = ir.Function(env.builder.module, ir.FunctionType(kind, [v.type for v in values]), full)
     return env.builder.call(function, values)
 
 
@@ -430,7 +433,7 @@ def _rescale(expr: Cast, env: Env, arg: Number) -> Number:
     reach = (min(low * up, low) - down, max(high * up, high) + down)
     width = width_of(reach)
     if width is None:
-        raise UnsupportedError(f"{show(expr)} needs more than 128 bits; make its operand smaller")
+        raise UnsupportedError(f"{show(expr)} needs more than 512 bits; make its operand smaller")
     value = resize(env, arg.value, max(width, element_of(arg.value).width))
     element = element_of(value)
     if up > 1:
@@ -447,7 +450,7 @@ def _checked(expr: Cast, env: Env, value: ir.Value, valid: ir.Value | None) -> N
     if not bounded:
         return Number(value, valid)
     low, high = type_range(expr.type, False)
-    width = max(element_of(value).width, width_of((low, high)) or 128)
+    width = max(element_of(value).width, width_of((low, high)) or 512)
     wide = resize(env, value, width)
     element = ir.IntType(width)
     fits = conj(
@@ -456,7 +459,7 @@ def _checked(expr: Cast, env: Env, value: ir.Value, valid: ir.Value | None) -> N
         env.builder.icmp_signed("<=", wide, constant(element, high, wide)),
     )
     kept = select(env, fits, wide, constant(element, 0, wide))
-    narrow = min(width, max(env.width(expr), width_of((low, high)) or 128))
+    narrow = min(width, max(env.width(expr), width_of((low, high)) or 512))
     return Number(resize(env, kept, narrow), both(env, valid, fits))
 
 

@@ -31,7 +31,7 @@ from handshake.plan.expr import (
     walk,
 )
 from handshake.plan.functions import COMPILED
-from handshake.plan.ranges import ranges, width_of
+from handshake.plan.ranges import ranges, scale_factor, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import BOOL, INT64, Binary, Bool, Decimal, Float, Int, Opaque, String, Type
 
@@ -134,7 +134,7 @@ def node_compiles(expr: Expr) -> bool:
     """Whether kernels can compute this very node, given its operands."""
     if _is_text(expr.type) or any(_is_text(child.type) for child in expr.children):
         return False
-    if is_exact(expr.type) and not isinstance(expr, (Column, Literal)):
+    if not isinstance(expr, (Column, Literal)) and any(is_exact(e.type) for e in (expr, *expr.children)):
         _check_width(expr)
     match expr:
         case Column() | Literal() | And() | Or() | Not() | IsNull() | Compare() | Case():
@@ -149,14 +149,26 @@ def node_compiles(expr: Expr) -> bool:
 
 
 def _check_width(expr: Expr) -> None:
+    """Sums and products may take up to 512 bits, what they are divided by or rounded to 128."""
     try:
-        width = width_of(ranges(expr, False))
+        width = max(width_of(ranges(e, False)) or 1024 for e in (expr, *expr.children) if is_exact(e.type))
     except UnsupportedError:
         return  # an operand that is not a kernel's: its derived column will have a type, and so a range
-    if width is None:
+    if width > (128 if _divides(expr) else 512):
         raise UnsupportedError(
-            f"{show(expr)} may need more than 128 bits; cast its operands to smaller types"
+            f"{show(expr)} may need more bits than there are; cast its operands to smaller types"
         )
+
+
+def _divides(expr: Expr) -> bool:
+    match expr:
+        case Arithmetic(op=op):
+            return op in ("div", "%")
+        case Call(name=name):
+            return name in ("floor", "ceil", "round")
+        case Cast(arg=arg) if is_exact(arg.type):
+            return isinstance(expr.type, Float) or scale_factor(arg.type, expr.type)[1] > 1
+    return False
 
 
 def _cast_compiles(arg: Expr, target: Type) -> bool:

@@ -26,7 +26,7 @@ from handshake.plan.expr import (
 from handshake.plan.types import is_exact
 from handshake.schema import BOOL, INT64, Float
 
-__all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate"]
+__all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate", "separate_floats"]
 
 _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
 
@@ -145,7 +145,7 @@ def _bounds(part: Expr) -> Iterator[Bound]:
         if is_exact(compare.left.type):
             moved = separate(compare)
         elif isinstance(compare.left.type, Float):
-            moved = _separate_floats(compare)
+            moved = separate_floats(compare)
         else:
             moved = None
         if moved is None:
@@ -235,7 +235,8 @@ def _times(factor: int, term: Expr) -> Expr:
 # Floats: only constants are moved, and the rounding that this brings is remembered.
 
 
-def _separate_floats(compare: Compare) -> Bound | None:
+def separate_floats(compare: Compare) -> Bound | None:
+    """Bring a float comparison to `left op right + offset`, remembering what rounding that may hide."""
     if not sides(compare.left):
         compare = _mirrored(compare)
     difference = compare.left
@@ -260,14 +261,16 @@ def _float_bound(compare: Compare, a: Expr, b: Expr, x: float, y: float | None) 
     """`a + x op b + y`, oriented left to right."""
     if len(sides(a)) != 1 or len(sides(b)) != 1 or sides(a) == sides(b) or y is None:
         return None
+    assert isinstance(compare.left.type, Float)
+    bits = compare.left.type.bits
     op, offset = compare.op, y - x
-    if not math.isfinite(offset):
+    # A constant this large may carry a sum to infinity, where comparisons say nothing about the operands.
+    if not math.isfinite(offset) or max(abs(x), abs(y)) >= (2.0**103 if bits == 32 else 2.0**969):
         return None
     if sides(a) == {1}:
         a, b, op, offset = b, a, _MIRROR[op], -offset
     moved = (a, b) != (compare.left, compare.right) and (b, a) != (compare.left, compare.right)
-    assert isinstance(compare.left.type, Float)
-    unit = 2.0**-24 if compare.left.type.bits == 32 else 2.0**-53
+    unit = 2.0**-24 if bits == 32 else 2.0**-53
     return Bound(a, b, op, offset, unit if moved else 0.0, abs(x) + abs(y))
 
 

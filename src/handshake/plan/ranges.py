@@ -54,8 +54,8 @@ def type_range(kind: Type, tame: bool) -> Range:
 
 
 def width_of(span: Range) -> int | None:
-    """The smallest of 32, 64 and 128 bits that holds a range, or None."""
-    for width in (32, 64, 128):
+    """The smallest of 32, 64, … 512 bits that holds a range, or None."""
+    for width in (32, 64, 128, 256, 512):
         if -(2 ** (width - 1)) <= span[0] and span[1] < 2 ** (width - 1):
             return width
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal as PyDecimal
@@ -101,10 +102,10 @@ def _decimal_literal(value: PyDecimal, expr: Expr) -> Literal:
 
 def timestamp_literal(value: datetime, expr: Expr) -> Literal:
     """A datetime as microseconds: an instant when it has a zone, else a wall-clock reading."""
-    zone = None
-    if value.tzinfo is not None:
-        value, zone = value.astimezone(UTC).replace(tzinfo=None), "UTC"
-    return Literal((value - _EPOCH) // timedelta(microseconds=1), type=Timestamp("us", zone), at=expr.at)
+    offset = value.utcoffset()
+    since = value.replace(tzinfo=None) - _EPOCH - (offset or timedelta())
+    zone = None if offset is None else "UTC"
+    return Literal(since // timedelta(microseconds=1), type=Timestamp("us", zone), at=expr.at)
 
 
 def round_float32(value: float) -> float:
@@ -122,10 +123,18 @@ def unify(a: Expr, b: Expr) -> Type | None:
     if isinstance(a.type, Float) or isinstance(b.type, Float):
         return _unify_float(a, b)
     if isinstance(a, Literal) and isinstance(a.type, String) and not isinstance(b.type, String):
-        return b.type if isinstance(b.type, (Date, Timestamp)) else None
+        return _unify_text(a, b.type)
     if isinstance(b, Literal) and isinstance(b.type, String) and not isinstance(a.type, String):
-        return a.type if isinstance(a.type, (Date, Timestamp)) else None
+        return _unify_text(b, a.type)
     return _unify_types(a, b)
+
+
+def _unify_text(text: Literal, kind: Type) -> Type | None:
+    """A text that stands for a date or timestamp; one finer than the column's unit is not rounded."""
+    if not isinstance(kind, Timestamp):
+        return kind if isinstance(kind, Date) else None
+    rest = parse_timestamp(text.value, text).microsecond * UNITS["us"] % UNITS[kind.unit]
+    return Timestamp("us", kind.zone) if rest else kind
 
 
 def _unify_float(a: Expr, b: Expr) -> Type | None:
@@ -249,8 +258,8 @@ def _rescaled(expr: Literal, x: str, y: str, kind: Type) -> Expr:
 def _in_zone(expr: Literal, unit: str, zone: str) -> Literal:
     """Read a wall-clock constant in the zone of the column that it meets."""
     wall = _EPOCH + timedelta(microseconds=expr.value * UNITS[unit] // 1000)
-    instant = wall.replace(tzinfo=_zone(zone)).astimezone(UTC).replace(tzinfo=None)
-    shift = (instant - wall) // timedelta(microseconds=1)
+    offset = wall.replace(tzinfo=_zone(zone)).utcoffset() or timedelta()
+    shift = -(offset // timedelta(microseconds=1))
     return Literal(expr.value + shift * 1000 // UNITS[unit], type=expr.type, at=expr.at)
 
 
@@ -269,6 +278,8 @@ def parse_date(text: str, expr: Expr) -> date:
 
 def parse_timestamp(text: str, expr: Expr) -> datetime:
     """An ISO timestamp, or an error that shows one."""
+    if re.search(r"\.\d{6}0*[1-9]", text):
+        raise fail(f"'{text}' is finer than a microsecond, which a constant cannot be", expr)
     try:
         return datetime.fromisoformat(text.strip())
     except ValueError:

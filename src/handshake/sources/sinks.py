@@ -21,7 +21,7 @@ from pyarrow import csv, ipc, parquet
 from handshake.errors import InputError
 from handshake.sources.files import Format, format_of, one_line
 
-__all__ = ["Sink", "sink_for"]
+__all__ = ["Sink", "check_output", "sink_for"]
 
 _GROUP = 1 << 17
 """Rows gathered before they are written, so that a file does not fall into tiny pieces."""
@@ -35,9 +35,20 @@ def sink_for(path: str | Path, schema: pa.Schema) -> Sink:
     """
     if str(path) == "-":
         return Sink(_StandardOutput(), partial(_csv_writer, form=Format("CSV")), schema)
+    target, form = _file(path)
+    return Sink(target, partial(_WRITERS[form.kind], form=form), schema)
+
+
+def check_output(path: str | Path) -> None:
+    """Refuse a place or an extension before any work is done for it."""
+    if str(path) != "-":
+        _file(path)
+
+
+def _file(path: str | Path) -> tuple[_File, Format]:
     try:
         form = format_of(path)
-        return Sink(_File(Path(path), form.compression), partial(_WRITERS[form.kind], form=form), schema)
+        return _File(Path(path), form.compression), form
     except InputError as error:
         raise InputError(f"output: {error}") from error.__cause__
 

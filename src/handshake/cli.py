@@ -1,0 +1,311 @@
+"""The command line: join, demo, bench. Errors are one line; the exit status says which kind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from handshake import __version__
+from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, Choice, JoinRequest, join_files
+from handshake.demo import show_demo
+from handshake.errors import HandshakeError
+from handshake.sources import one_line
+
+__all__ = ["app", "main", "run"]
+
+BAD_USAGE, INTERRUPTED, TERMINATED = 2, 130, 143
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""The base of what the parser of options raises; its home differs between versions of Typer."""
+
+app = typer.Typer(
+    name="handshake",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="""Join streams over sliding windows, on any predicate, exactly.
+
+\b
+Examples:
+  handshake demo
+  handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
+      --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05"
+  handshake join --help
+""",
+)
+bench = typer.Typer(
+    rich_markup_mode=None,
+    help="""Measure scans, batch joins and sustained streams on this machine.
+
+\b
+Examples:
+  handshake bench scan
+  handshake bench batch --rows 100000
+  handshake bench sustained --window "10 minutes" --method scan
+""",
+)
+app.add_typer(bench, name="bench")
+
+
+def main() -> NoReturn:
+    """The `handshake` program."""
+    signal.signal(signal.SIGTERM, _terminate)
+    status = run(sys.argv[1:])
+    _close_output()
+    sys.exit(status)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit status is 0, or 2 for bad usage or input, or 130 after Ctrl-C."""
+    try:
+        status = app(list(arguments), prog_name="handshake", standalone_mode=False)
+    except UsageError as error:
+        _complain(_usage_message(error))
+        return BAD_USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return INTERRUPTED
+    return status if isinstance(status, int) else 0
+
+
+@contextlib.contextmanager
+def reporting(interrupted: str = "interrupted") -> Iterator[None]:
+    """Turn what may go wrong in a command into a line on standard error and an exit status."""
+    try:
+        yield
+    except HandshakeError as error:
+        _fail(str(error), BAD_USAGE)
+    except MemoryError:
+        _fail("not enough memory for these inputs; a smaller window or shorter inputs may fit", BAD_USAGE)
+    except KeyboardInterrupt:
+        _fail(interrupted, INTERRUPTED)
+    except BrokenPipeError:  # the reader of standard output has seen enough
+        _close_output()
+        raise typer.Exit(0) from None
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    _complain(message)
+    raise typer.Exit(status) from None
+
+
+def _complain(message: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"handshake: {one_line(message, limit=2000)}", file=sys.stderr, flush=True)
+
+
+def _usage_message(error: Any) -> str:
+    """The parser's message in one line, with what would work."""
+    message, context = one_line(error.format_message(), limit=500).rstrip("."), getattr(error, "ctx", None)
+    if context is None:
+        return message
+    commands = getattr(context.command, "commands", None)
+    if commands:
+        return f"{message}; the commands of '{context.command_path}' are {', '.join(commands)}"
+    return f"{message}; see '{context.command_path} --help'"
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave through the usual doors, so that temporary files go."""
+    raise SystemExit(TERMINATED)
+
+
+def _close_output() -> None:
+    """Flush standard output; where nobody reads it any more, leave it without a word."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"handshake {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _handshake(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(
+    help="""Join two inputs, replayed as streams.
+
+LEFT and RIGHT are files or folders of files: Parquet (.parquet), Arrow (.arrow, .feather), CSV (.csv, .tsv)
+or JSON lines (.jsonl, .ndjson). In the predicate, l.x is column x of LEFT and r.a column a of RIGHT. A pair
+joins when the predicate is true and each tuple arrives while the other is still in its window; without a
+window every pair is compared. The result has all columns of LEFT, then those of RIGHT, a name that both have
+getting the suffix _right there.
+
+\b
+Examples:
+  Trades within the spread of a quote of the last five seconds:
+    handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
+        --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05" --output matches.parquet
+  The last 1000 tuples of each stream, rows to another program:
+    handshake join a.csv b.csv --window "1000 tuples" --on "ABS(l.x - r.y) <= 10" --output - | head
+  Different windows and time columns, and how the join would run:
+    handshake join a.csv b.csv --left-window 10min --right-window 90s --left-time sent --right-time got \\
+        --on "l.id = r.id AND l.size > r.size" --explain
+""",
+)
+def join(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")],
+    on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="Window of both: '15 minutes', '900s' or '1000 tuples'."),
+    ] = None,
+    left_window: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Window of LEFT, if it differs.")
+    ] = None,
+    right_window: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Window of RIGHT, if it differs.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COL", help="Time column of both; a time window needs one.")
+    ] = None,
+    left_time: Annotated[
+        str | None, typer.Option(metavar="COL", help="Time column of LEFT, if it differs.")
+    ] = None,
+    right_time: Annotated[
+        str | None, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
+    ] = None,
+    backend: Annotated[str, typer.Option(metavar=BACKENDS.metavar, help=BACKENDS.help)] = "local",
+    algorithm: Annotated[str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)] = "three_step",
+    cores: Annotated[int, typer.Option(min=1, metavar="N", help="Cores to use; three_step uses one.")] = 1,
+    method: Annotated[str, typer.Option(metavar=METHODS.metavar, help=METHODS.help)] = "auto",
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write results there (by extension); - is CSV on standard output."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show how the join would run, and stop.")
+    ] = False,
+) -> None:
+    request = JoinRequest(
+        left, right, on, window, left_window, right_window, time, left_time, right_time,
+        backend, algorithm, cores, method, output, explain,
+    )  # fmt: skip
+    with reporting(request.interrupted):
+        join_files(request)
+
+
+@app.command(
+    help="""Join two made-up streams of trades and quotes live, then check the results.
+
+The predicate has no equality, so that Spark's streams would refuse it. A plain double loop checks the
+results in the end. Nothing is written unless --save asks for it.
+
+\b
+Examples:
+  handshake demo
+  handshake demo --seconds 30
+  handshake demo --save demo-data
+""",
+)
+def demo(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long the streams last.")] = 10.0,
+    rate: Annotated[int, typer.Option(min=1, help="Tuples per second and stream.")] = 20_000,
+    save: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write both streams there, as Parquet.")
+    ] = None,
+) -> None:
+    with reporting():
+        if not show_demo(seconds, rate, save):
+            raise typer.Exit(1)
+
+
+@bench.command(
+    help="""Comparisons per second of compiled scans, for several predicates.
+
+\b
+Example:
+  handshake bench scan --seconds 1
+""",
+)
+def scan(
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement.")] = 1.0,
+) -> None:
+    _bench("scan", seconds=seconds)
+
+
+@bench.command(
+    help="""A band join of two tables, side by side with other engines that are installed.
+
+\b
+Example:
+  handshake bench batch --rows 100000 --limit 30
+""",
+)
+def batch(
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each table.")] = 600_000,
+    limit: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Give up on an engine after this long.")
+    ] = 120.0,
+) -> None:
+    _bench("batch", rows=rows, limit=limit)
+
+
+@bench.command(
+    help="""The highest rate of two streams that the join keeps up with, windows full.
+
+\b
+Examples:
+  handshake bench sustained
+  handshake bench sustained --method scan --window "10 minutes" --rate 3000
+""",
+)
+def sustained(
+    algorithm: Annotated[str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)] = "three_step",
+    method: Annotated[str, typer.Option(metavar="band|scan", help="Access method.")] = "band",
+    cores: Annotated[int, typer.Option(min=1, metavar="N", help="Cores to use; three_step uses one.")] = 1,
+    window: Annotated[str, typer.Option(metavar="SPEC", help="Window of both streams.")] = "15 minutes",
+    rate: Annotated[
+        float | None, typer.Option(min=1, help="Try this rate alone, in tuples per second and stream.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Stream time that is measured.")] = 5.0,
+) -> None:
+    with reporting():
+        ALGORITHMS.check(algorithm)
+        Choice("access method", ("band", "scan")).check(method)
+    _bench(
+        "sustained",
+        algorithm=algorithm,
+        method=method,
+        cores=cores,
+        window=window,
+        rate=rate,
+        seconds=seconds,
+    )
+
+
+def _bench(name: str, **options: Any) -> None:
+    with reporting():
+        try:
+            module = importlib.import_module(f"handshake.bench.{name}")
+        except ModuleNotFoundError as error:
+            _fail(
+                f"bench {name} needs '{error.name}', which is not installed; pip install 'handshake[bench]'",
+                BAD_USAGE,
+            )
+        module.run(**options)
+
+
+if __name__ == "__main__":
+    main()

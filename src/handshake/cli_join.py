@@ -1,0 +1,174 @@
+"""`handshake join`: read two inputs, run the join, deliver the rows and a summary."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO
+
+import pyarrow as pa
+
+from handshake.errors import HandshakeError, UnsupportedError, suggest
+from handshake.local import JoinPlan, Metrics, Replay, prepare
+from handshake.plan import parse
+from handshake.preview import Preview, plain_table, progress_bar
+from handshake.sources import check_output, read, sink_for
+from handshake.window import windows_of
+
+__all__ = ["ALGORITHMS", "BACKENDS", "METHODS", "Choice", "JoinRequest", "join_files"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The values of an option: those that work, and those that a later release will bring."""
+
+    name: str
+    here: tuple[str, ...]
+    later: tuple[str, ...] = ()
+
+    @property
+    def metavar(self) -> str:
+        """All values, for the help text."""
+        return "|".join(self.here + self.later)
+
+    @property
+    def help(self) -> str:
+        """What the option is, and which values work."""
+        return (
+            f"In this release: {', '.join(self.here)}." if self.later else f"The {self.name}; auto picks one."
+        )
+
+    def check(self, value: str) -> None:
+        """Refuse a value that does not work, saying which ones do."""
+        choose = (
+            f"choose {' or '.join(self.here)}" if len(self.here) < 3 else f"choose {', '.join(self.here)}"
+        )
+        if value in self.later:
+            raise UnsupportedError(f"{self.name} '{value}' is not in this release; {choose}")
+        if value not in self.here:
+            raise HandshakeError(f"unknown {self.name} '{value}'; {choose}{suggest(value, self.here)}")
+
+
+BACKENDS = Choice("backend", ("local",), ("spark",))
+ALGORITHMS = Choice("algorithm", ("three_step",), ("cell", "handshake", "low_latency"))
+METHODS = Choice("access method", ("auto", "scan", "hash", "band"))
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """What was asked for on the command line."""
+
+    left: str
+    right: str
+    on: str
+    window: str | None = None
+    left_window: str | None = None
+    right_window: str | None = None
+    time: str | None = None
+    left_time: str | None = None
+    right_time: str | None = None
+    backend: str = "local"
+    algorithm: str = "three_step"
+    cores: int = 1
+    method: str = "auto"
+    output: str | None = None
+    explain: bool = False
+
+    @property
+    def interrupted(self) -> str:
+        """What to say after Ctrl-C."""
+        if self.output is None or self.output == "-":
+            return "interrupted"
+        return f"interrupted; '{self.output}' was not written"
+
+    @property
+    def summary_to(self) -> IO[str]:
+        """Where the summary goes: not among rows."""
+        return sys.stderr if self.output == "-" else sys.stdout
+
+    def check(self) -> None:
+        """Refuse, before any file is read, what cannot work with any."""
+        BACKENDS.check(self.backend)
+        ALGORITHMS.check(self.algorithm)
+        METHODS.check(self.method)
+        windows_of(self.window, self.left_window, self.right_window)
+        parse(self.on)
+        if self.output is not None:
+            check_output(self.output)
+
+
+def join_files(request: JoinRequest) -> None:
+    """Run a request from the files to the summary."""
+    request.check()
+    left, right = read(request.left, "left"), read(request.right, "right")
+    plan = _prepare(request, left.schema, right.schema)
+    if request.explain:
+        print(plan.explain())
+        return
+    if request.cores > 1:
+        note = f"handshake: {request.algorithm} runs on one core; --cores {request.cores} changes nothing"
+        print(note, file=sys.stderr)
+    _run(request, plan, left, right)
+
+
+def _prepare(request: JoinRequest, left: pa.Schema, right: pa.Schema) -> JoinPlan:
+    return prepare(
+        left,
+        right,
+        request.on,
+        window=request.window,
+        left_window=request.left_window,
+        right_window=request.right_window,
+        time=request.time,
+        left_time=request.left_time,
+        right_time=request.right_time,
+        method=request.method,
+    )
+
+
+def _run(request: JoinRequest, plan: JoinPlan, left: pa.Table, right: pa.Table) -> None:
+    replay = Replay(plan, left, right)
+    preview = Preview(plan.output_schema)
+    with contextlib.ExitStack() as stack:
+        deliver: Callable[[pa.RecordBatch], None] = preview.add
+        if request.output is not None:
+            deliver = stack.enter_context(sink_for(request.output, plan.output_schema)).write
+        stack.enter_context(_progress(request, replay))
+        for batch in replay:
+            deliver(batch)
+    if request.output is None:
+        for line in preview.lines():
+            print(line)
+    for line in _summary(request, plan, replay.metrics()):
+        print(line, file=request.summary_to)
+
+
+def _summary(request: JoinRequest, plan: JoinPlan, metrics: Metrics) -> Iterator[str]:
+    rows = metrics.left_rows + metrics.right_rows
+    facts = [
+        ("left", f"{metrics.left_rows:,} rows"),
+        ("right", f"{metrics.right_rows:,} rows"),
+        ("results", f"{metrics.results:,}"),
+        ("late", f"{metrics.late:,}"),
+        ("elapsed", f"{metrics.elapsed:.2f} s"),
+        ("rate", f"{rows / metrics.elapsed if metrics.elapsed else 0:,.0f} input rows/s"),
+        ("method", f"{plan.method}: {plan.why}"),
+    ]
+    if metrics.no_time:
+        facts.insert(4, ("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
+    if request.output not in (None, "-"):
+        facts.append(("output", str(request.output)))
+    return plain_table(facts)
+
+
+@contextlib.contextmanager
+def _progress(request: JoinRequest, replay: Replay) -> Iterator[None]:
+    """A bar on standard error, where that is a terminal and no rows are shown on one."""
+    shows_rows = request.output == "-" and sys.stdout.isatty()
+    if shows_rows or not sys.stderr.isatty():
+        yield
+        return
+    with progress_bar(lambda: (replay.done, replay.total)):
+        yield
