@@ -101,6 +101,22 @@ def test_notes_of_other_programs_are_dropped(tmp_path: Path) -> None:
     assert all(field.metadata is None for field in table.schema)
 
 
+def test_types_whose_rows_arrow_cannot_pick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [pa.string_view(), pa.binary_view(), pa.run_end_encoded(pa.int32(), pa.int8()), pa.string()]
+    arrays = [pa.array(["a"], kinds[0]), pa.array([b"b"], kinds[1]), pa.array([1], kinds[2]), pa.array(["c"])]
+    write_file(pa.table(arrays, names=list("abcd")), tmp_path / "t.arrow")
+    monkeypatch.setattr("handshake.sources.files._LONG", 0)
+    table = read(tmp_path / "t.arrow")
+    assert table.schema.types == [pa.large_string(), pa.large_binary(), pa.int8(), pa.large_string()]
+    assert table.to_pylist() == [{"a": "a", "b": b"b", "c": 1, "d": "c"}]
+    path = tmp_path / "u.arrow"
+    write_file(pa.table({"x": pa.nulls(1, pa.list_(pa.string_view()))}), path)
+    assert refusal(path) == (
+        f"left input: column 'x' of '{path}' is list<item: string_view>, whose rows cannot be picked; "
+        "leave the column out or cast it"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "compression"),
     [("a.csv", "CSV", None), ("a.b.PARQUET", "Parquet", None), ("a.jsonl.zst", "JSON lines", "zstd")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -57,6 +58,9 @@ app.add_typer(bench, name="bench")
 def main() -> NoReturn:
     """The `handshake` program."""
     signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # never fail over a character that the terminal lacks
+            stream.reconfigure(errors="backslashreplace")
     status = run(sys.argv[1:])
     _close_output()
     sys.exit(status)

@@ -250,17 +250,25 @@ def scan_kernel(program: Program, inner: int) -> Any:
 
 @numba.njit(**_JIT, inline="always")
 def _lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
-    while start < stop:
-        middle = (start + stop) >> 1
-        if keys[middle] < key:
-            start = middle + 1
-        else:
-            stop = middle
+    """First place whose key is not below `key`; written so that the step is a conditional move, not a jump."""
+    length = stop - start
+    while length > 1:
+        half = length >> 1
+        start += half if keys[start + half - 1] < key else 0
+        length -= half
+    if length == 1 and keys[start] < key:
+        start += 1
     return start
 
 
 @numba.njit(**_JIT, inline="always")
 def _upper_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
+    """First place whose key is above `key`, found by doubling steps: it is near in a selective band."""
+    step = 4
+    while start + step < stop and keys[start + step] <= key:
+        start += step
+        step += step
+    stop = min(stop, start + step)
     while start < stop:
         middle = (start + stop) >> 1
         if keys[middle] <= key:

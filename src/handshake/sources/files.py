@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import feather, ipc, parquet
 
 from handshake.errors import InputError, suggest
@@ -149,7 +150,7 @@ def _nearest(path: Path) -> str:
 
 
 def _plain(table: pa.Table, path: Path) -> pa.Table:
-    """Check the column names, drop notes that other programs left in the schema, one dictionary each."""
+    """Check names and types, drop notes that other programs left in the schema, one dictionary each."""
     names = table.column_names
     if not names:
         raise InputError(f"'{path}' has no columns")
@@ -158,8 +159,35 @@ def _plain(table: pa.Table, path: Path) -> pa.Table:
         raise InputError(
             f"'{path}' has more than one column named '{doubled[0]}' ({', '.join(names)}); rename one of them"
         )
-    fields = [field.remove_metadata() for field in table.schema]
-    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)).unify_dictionaries()
+    columns = [_selectable(table.column(at), names[at], path) for at in range(len(names))]
+    fields = [
+        field.with_type(column.type).remove_metadata()
+        for field, column in zip(table.schema, columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields)).unify_dictionaries()
+
+
+_LONG = (1 << 31) - 1
+"""Bytes of text that 32-bit offsets reach; beyond, a column cannot be put into one array."""
+
+
+def _selectable(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:
+    """A column in a type whose rows Arrow can pick one by one, as a join does."""
+    kind = column.type
+    if pa.types.is_run_end_encoded(kind):
+        return pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], kind.value_type)
+    if pa.types.is_string_view(kind) or (pa.types.is_string(kind) and column.nbytes > _LONG):
+        return column.cast(pa.large_string())
+    if pa.types.is_binary_view(kind) or (pa.types.is_binary(kind) and column.nbytes > _LONG):
+        return column.cast(pa.large_binary())
+    try:
+        pa.nulls(1, kind).take(pa.array([0]))
+    except pa.ArrowNotImplementedError:
+        raise InputError(
+            f"column '{name}' of '{path}' is {kind}, whose rows cannot be picked; "
+            "leave the column out or cast it"
+        ) from None
+    return column
 
 
 def _read_parquet(path: Path, _: Format) -> pa.Table:
