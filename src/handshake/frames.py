@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
 
@@ -34,7 +35,11 @@ def _frame_types(module: Any) -> tuple[type, ...]:
 
 
 def table_of(value: Any, schema: pa.Schema | None = None) -> pa.Table:
-    """Any supported holder of tuples as an Arrow table."""
+    """Any supported holder of tuples as an Arrow table, in layouts that Arrow can take rows from."""
+    return _plain_table(_table_of(value, schema))
+
+
+def _table_of(value: Any, schema: pa.Schema | None) -> pa.Table:
     match kind_of(value):
         case "arrow":
             if isinstance(value, pa.RecordBatch):
@@ -49,14 +54,63 @@ def table_of(value: Any, schema: pa.Schema | None = None) -> pa.Table:
 
 def _python_table(value: Any, schema: pa.Schema | None) -> pa.Table:
     try:
-        if isinstance(value, Mapping):
-            known = schema if schema is not None and set(value) == set(schema.names) else None
-            return pa.table(
-                {k: pa.array(v, known.field(k).type if known else None) for k, v in value.items()}
-            )
-        return pa.Table.from_pylist(list(value), schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError) as error:
+        columns = value if isinstance(value, Mapping) else _turned(value, schema)
+        known = schema if schema is not None and set(columns) == set(schema.names) else None
+        return pa.table({k: _column(v, known.field(k).type if known else None) for k, v in columns.items()})
+    except (pa.ArrowException, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"cannot read tuples from the given Python values: {error}") from None
+
+
+def _turned(rows: Any, schema: pa.Schema | None) -> Mapping[str, Any]:
+    """A list of dicts as a dict of lists; a key that a row lacks is NULL there."""
+    names = dict.fromkeys(key for row in rows for key in row.keys())
+    if not rows and schema is not None:
+        names = dict.fromkeys(schema.names)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _column(values: Any, kind: pa.DataType | None) -> pa.Array:
+    """Python values as an array; Arrow would cut a fraction off where whole numbers are expected."""
+    whole = kind is not None and (pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+    if whole and any(isinstance(v, float) and not v.is_integer() for v in values):
+        raise TypeError(f"a fraction where {kind} is expected")
+    return pa.array(values, kind)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type whose layout stands for the same values without views or run lengths.
+
+    >>> plain_type(pa.list_(pa.string_view()))
+    ListType(list<item: large_string>)
+    """
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(plain_type(f.type)) for f in kind.fields])
+    return kind
+
+
+def _plain_table(table: pa.Table) -> pa.Table:
+    for position, field in enumerate(table.schema):
+        target = plain_type(field.type)
+        if target != field.type:
+            column = table.column(position)
+            if pa.types.is_run_end_encoded(field.type):
+                column = pc.run_end_decode(column)
+            table = table.set_column(position, field.with_type(target), column.cast(target))
+    return table
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema in plain types, without metadata."""
+    return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
 
 
 def restored(table: pa.Table, kinds: set[str]) -> Any:
@@ -71,13 +125,13 @@ def restored(table: pa.Table, kinds: set[str]) -> Any:
 def schema_of(value: Any, stream: str) -> pa.Schema:
     """The Arrow schema that a schema, a mapping of names to types, or an example frame stands for."""
     if isinstance(value, pa.Schema):
-        return value.remove_metadata()
+        return plain_schema(value)
     if isinstance(value, Mapping) and value and all(isinstance(v, pa.DataType) for v in value.values()):
-        return pa.schema(list(value.items()))
+        return plain_schema(pa.schema(list(value.items())))
     if hasattr(value, "schema") and isinstance(value.schema, pa.Schema):
-        return value.schema.remove_metadata()
+        return plain_schema(value.schema)
     try:
-        return table_of(value).schema.remove_metadata()
+        return plain_schema(table_of(value).schema)
     except InputError:
         raise SchemaError(
             f"the schema of the {stream} input must be a pyarrow schema, a dict of names to pyarrow types, "
@@ -91,8 +145,8 @@ def conform(value: Any, schema: pa.Schema, stream: str) -> pa.RecordBatch:
     for name in schema.names:
         if name not in table.schema.names:
             raise SchemaError(
-                f"a batch of the {stream} input lacks column '{name}' (it has {', '.join(table.schema.names)})"
-                f"{suggest(name, table.schema.names)}"
+                f"a batch of the {stream} input lacks column '{name}' "
+                f"(it has {', '.join(table.schema.names)}){suggest(name, table.schema.names)}"
             )
     extra = [name for name in table.schema.names if name not in schema.names]
     if extra:
@@ -114,5 +168,6 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, stream: str) -> pa.Array:
         return whole.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(
-            f"column '{field.name}' of the {stream} input is {whole.type}, but {field.type} was announced: {error}"
+            f"column '{field.name}' of the {stream} input is {whole.type}, "
+            f"but {field.type} was announced: {error}"
         ) from None

@@ -14,7 +14,7 @@ from handshake.cores.driver import times_of
 from handshake.cores.spec import SIDES, JoinSpec, join_spec
 from handshake.cores.three_step import Metrics, ThreeStep
 from handshake.errors import ExpressionError, HandshakeError, WindowError
-from handshake.frames import conform, schema_of
+from handshake.frames import conform, plain_schema, schema_of
 from handshake.plan.build import E
 from handshake.plan.expr import Expr, Literal
 from handshake.plan.parse import parse
@@ -77,6 +77,7 @@ def prepare(
     >>> prepare(schema, schema, "ABS(l.x - r.x) <= 10").method
     'band'
     """
+    left, right = plain_schema(left), plain_schema(right)
     windows = windows_of(window, left_window, right_window)
     times = (left_time or time, right_time or time)
     for name, schema, stream in zip(times, (left, right), SIDES, strict=True):
@@ -157,7 +158,7 @@ class Join:
         self.close()
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
-        """Push tuples of the left stream: an Arrow batch or table, a frame, a dict of lists, a list of dicts."""
+        """Push tuples of the left stream: an Arrow batch or table, a frame, a dict of lists, some dicts."""
         return self._push(0, tuples)
 
     def push_right(self, tuples: Any) -> list[pa.RecordBatch]:

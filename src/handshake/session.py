@@ -44,7 +44,7 @@ def join(
     kinds = {kind_of(left), kind_of(right)}
     a, b = table_of(left), table_of(right)
     plan = prepare(
-        a.schema.remove_metadata(), b.schema.remove_metadata(), on, window, left_window=left_window,
+        a.schema, b.schema, on, window, left_window=left_window,
         right_window=right_window, time=time, left_time=left_time, right_time=right_time, method=method,
         suffix=suffix, aliases=aliases,
     )  # fmt: skip
@@ -58,5 +58,4 @@ def explain(left: Any, right: Any, on: str | E | None = None, **options: Any) ->
     >>> print(explain({"x": [1]}, {"a": [5]}, "l.x = r.a").splitlines()[2])
     method      hash: 1 equality conjunct(s) between the sides
     """
-    schemas = (table_of(side).schema.remove_metadata() for side in (left, right))
-    return prepare(*schemas, on, **options).explain()
+    return prepare(table_of(left).schema, table_of(right).schema, on, **options).explain()

@@ -18,8 +18,8 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
+        named = [line.split(":", 1)[1] for line in info.read_text().splitlines() if "model name" in line]
+        model = named[0].strip() if named else model
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 

@@ -1,7 +1,7 @@
 """`handshake bench sustained`: the highest rate per stream that one can keep up with, windows being full.
 
-Windows are filled without joining, so nobody waits fifteen minutes; then a few seconds of both streams are pushed,
-results made as Arrow batches, and the time that takes is compared with the time that the streams last.
+Windows are filled without joining, so nobody waits fifteen minutes; then a few seconds of both streams are
+pushed, results made as Arrow batches, and the time that takes is compared with the time the streams last.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-
 
 from handshake.bench import report
 from handshake.bench.workload import BAND, Streams, left_schema, right_schema
@@ -139,5 +138,3 @@ def _table(samples: list[Sample], method: str, window: str) -> None:
     ]
     heads = ("tuples/s/stream", "load", "tuples held", "results", "billion comparisons", "state / raw bytes")
     report.table(f"three_step, one core, {method}, windows of {window}", heads, rows)
-
-

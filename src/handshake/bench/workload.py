@@ -19,7 +19,13 @@ left_schema = pa.schema(
     [("ts", pa.timestamp("us")), ("x", pa.int32()), ("y", pa.float32()), ("z", pa.string())]
 )
 right_schema = pa.schema(
-    [("ts", pa.timestamp("us")), ("a", pa.int32()), ("b", pa.float32()), ("c", pa.float64()), ("d", pa.bool_())]
+    [
+        ("ts", pa.timestamp("us")),
+        ("a", pa.int32()),
+        ("b", pa.float32()),
+        ("c", pa.float64()),
+        ("d", pa.bool_()),
+    ]
 )
 
 

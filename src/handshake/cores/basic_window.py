@@ -84,6 +84,11 @@ class BasicWindow:
         """The range, per tuple, that it allows an attribute of the other side to have."""
         return _limits(self, attribute)
 
+    @cached_property
+    def row_bytes(self) -> float:
+        """The memory of a tuple on average."""
+        return float(self.batch.nbytes / self.rows) if self.rows else 0.0
+
     @property
     def nbytes(self) -> int:
         """Memory held: the tuples, and the index besides."""
@@ -109,9 +114,15 @@ def sealed(window: BasicWindow) -> BasicWindow:
     )
 
 
-def merged(older: BasicWindow, newer: BasicWindow) -> BasicWindow:
-    """One basic window of two neighbours."""
-    return BasicWindow(older.spec, pa.concat_batches([older.batch, newer.batch]))
+def merged(older: BasicWindow, newer: BasicWindow) -> BasicWindow | None:
+    """One basic window of two neighbours; None where one array cannot hold both.
+
+    That is so for dictionaries that together outgrow their index, and for more text than offsets reach.
+    """
+    try:
+        return BasicWindow(older.spec, pa.concat_batches([older.batch, newer.batch]))
+    except pa.ArrowInvalid:
+        return None
 
 
 def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:
@@ -137,7 +148,7 @@ def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
     offset = bound.offset if side == 1 else -bound.offset
     is_lower = bound.is_lower if side == 1 else not bound.is_lower
     if values.dtype.kind != "f":
-        return _saturated(values.astype(np.int64), int(offset)), is_lower
+        return _saturated(values.astype(np.int64), int(offset), is_lower), is_lower
     wide = values.astype(np.float64)
     with np.errstate(over="ignore"):
         edge = wide + offset
@@ -151,14 +162,20 @@ def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
     return edge, is_lower
 
 
-def _saturated(values: Array, offset: int) -> Array:
-    """`values + offset`, held at the ends of 64 bits: an inclusive limit there excludes nothing."""
+def _saturated(values: Array, offset: int, is_lower: bool) -> Array:
+    """`values + offset`, held at the ends of 64 bits: an inclusive limit there excludes nothing.
+
+    A key at an end may stand for a value far beyond it (see `sort_key`), so its limit stays there, too.
+    """
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     if offset >= 0:
         room = high - min(offset, high)
-        return np.where(values > room, high, np.minimum(values, room) + min(offset, high))
-    room = low - max(offset, low)
-    return np.where(values < room, low, np.maximum(values, room) + max(offset, low))
+        edge = np.where(values > room, high, np.minimum(values, room) + min(offset, high))
+    else:
+        room = low - max(offset, low)
+        edge = np.where(values < room, low, np.maximum(values, room) + max(offset, low))
+    end = low if is_lower else high
+    return np.where(values == end, end, edge)
 
 
 def _least(dtype: np.dtype[Any]) -> Any:

@@ -22,6 +22,8 @@ __all__ = ["JoinCore"]
 
 Array = np.ndarray[Any, Any]
 _SMALLEST, _LARGEST = 16 * TILE, 256 * TILE
+_RESULT_BYTES = 1 << 26
+"""About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""
 
 
 @dataclass
@@ -154,16 +156,18 @@ class JoinCore:
     def _results(
         self, piece: BasicWindow, window: BasicWindow, here: Array, there: Array
     ) -> Iterator[pa.RecordBatch]:
-        pairs = [(piece, here), (window, there)]
-        if piece.spec.side == 1:
-            pairs.reverse()
-        if self._residual is not None:
-            keep = self._confirmed(pairs)
-            pairs = [(window, rows[keep]) for window, rows in pairs]
-        count = len(pairs[0][1])
-        if count:
-            self.results += count
-            yield _joined(pairs, self.spec.output)
+        step = max(int(_RESULT_BYTES / max(piece.row_bytes + window.row_bytes, 1.0)), 1)
+        for start in range(0, len(here), step):
+            pairs = [(piece, here[start : start + step]), (window, there[start : start + step])]
+            if piece.spec.side == 1:
+                pairs.reverse()
+            if self._residual is not None:
+                keep = self._confirmed(pairs)
+                pairs = [(window, rows[keep]) for window, rows in pairs]
+            count = len(pairs[0][1])
+            if count:
+                self.results += count
+                yield _joined(pairs, self.spec.output)
 
     def _confirmed(self, pairs: list[tuple[BasicWindow, Array]]) -> Array:
         """Which candidates the doubtful conjuncts let through."""

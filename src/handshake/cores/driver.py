@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from handshake.cores.spec import SIDES, JoinSpec, SideSpec
+from handshake.cores.spec import OTHER, OWN, SIDES, TIME, JoinSpec, SideSpec
 from handshake.errors import InputError
 from handshake.kernels.columns import as_array
 from handshake.kernels.evaluate import evaluate, holds
@@ -81,7 +81,7 @@ class Driver:
             batch, times = batch.filter(pa.array(~late)), times[~late]
             other = other[~late] if other is not None else None
         if not _lies_ready(batch.schema.field(spec.time).type, self.spec.unit):
-            hidden["#time"] = pa.array(times)
+            hidden[TIME] = pa.array(times)
         return batch, other
 
     def _late(self, side: int, times: Array) -> Array | None:
@@ -98,23 +98,22 @@ class Driver:
         before = np.empty_like(peak)
         before[1:] = peak[:-1]
         before[0] = times[0] if mine is None else mine
-        # Saturated: near the smallest time there is nothing that could be late.
         mark = np.minimum(before, theirs)
-        low = np.iinfo(np.int64).min
-        mark = np.where(mark < low + self.lateness, low, mark - self.lateness)
-        late: Array = times < mark
+        # Differences of 64-bit times fit unsigned words.
+        behind = mark.view(np.uint64) - times.view(np.uint64)
+        late: Array = (times < mark) & (behind > np.uint64(min(self.lateness, 2**64 - 1)))
         return late if late.any() else None
 
     def _count(self, side: int, rows: int, other: Array | None, hidden: dict[str, pa.Array]) -> None:
         start = self.arrived[side]
-        hidden["#own"] = pa.array(np.arange(start, start + rows))
+        hidden[OWN] = pa.array(np.arange(start, start + rows))
         self.arrived[side] += rows
         if other is None:
             other = np.full(rows, self.arrived[1 - side])
             self.met[0], self.met[1] = self.arrived[1], self.arrived[0]
         elif rows:
             self.met[side] = int(other[-1])
-        hidden["#other"] = pa.array(other.astype(np.int64, copy=False))
+        hidden[OTHER] = pa.array(other.astype(np.int64, copy=False))
 
     def mark(self) -> int | None:
         """The watermark."""
@@ -140,7 +139,7 @@ def _lies_ready(kind: pa.DataType, unit: str) -> bool:
 
 def stored(batch: pa.RecordBatch, spec: SideSpec, name: str) -> pa.Array:
     """A kernel column of a stored batch; times that lie ready are the input's own column."""
-    if name == "#time" and name not in batch.schema.names:
+    if name == TIME and name not in batch.schema.names:
         assert spec.time is not None
         name = spec.time
     return as_array(batch.column(name))
@@ -180,6 +179,8 @@ def times_of(column: pa.Array, unit: str, name: str, stream: str) -> tuple[Array
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     valid = np.asarray(column.is_valid()) if column.null_count else None
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_)
     if pa.types.is_floating(column.type):
         return _float_times(column, unit, valid, name, stream)
     try:
@@ -205,10 +206,8 @@ def _whole_times(column: pa.Array, unit: str) -> pa.Array:
             return pc.multiply_checked(days, UNITS["d"] // UNITS[unit])
         case Int():
             return pc.multiply_checked(column.cast(pa.int64()), UNITS["s"] // UNITS[unit])
-    scaled = pc.multiply(
-        column.cast(pa.decimal128(38, column.type.scale)), pa.scalar(UNITS["s"] // UNITS[unit])
-    )
-    return pc.round(scaled, 0).cast(pa.int64())
+    seconds = column.cast(pa.decimal256(38, column.type.scale))  # 128 bits have no room for the product
+    return pc.round(pc.multiply(seconds, pa.scalar(UNITS["s"] // UNITS[unit])), 0).cast(pa.int64())
 
 
 def _float_times(

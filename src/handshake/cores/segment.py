@@ -42,8 +42,10 @@ class Segment:
         self.windows.append(window)
         changed = False
         while len(self.windows) > 1 and self._mergeable(self.windows[-2], self.windows[-1]):
-            newer, older = self.windows.pop(), self.windows.pop()
-            self.windows.append(merged(older, newer))
+            both = merged(*self.windows[-2:])
+            if both is None:
+                break
+            self.windows[-2:] = [both]
             changed = True
         if changed or self.windows[-1].cells is None:
             self.windows[-1] = sealed(self.windows[-1])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from handshake.errors import SchemaError, UnsupportedError, WindowError
-from handshake.kernels.prepare import Prepared, Source, prepare
+from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
 from handshake.plan.analyse import Analysis, Bound, analyse, describe
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
@@ -30,16 +30,19 @@ from handshake.schema import (
     Decimal,
     Float,
     Int,
+    Null,
     Schema,
     Timestamp,
     Type,
 )
 from handshake.window import Window, Windows
 
-__all__ = ["METHODS", "SIDES", "Attribute", "JoinSpec", "SideSpec", "Stamps", "join_spec"]
+__all__ = ["METHODS", "OTHER", "OWN", "SIDES", "TIME", "Attribute", "JoinSpec", "SideSpec", "Stamps", "join_spec"]
 
 SIDES = ("left", "right")
 METHODS = ("auto", "scan", "hash", "band")
+TIME, OWN, OTHER = (HIDDEN + name for name in ("time", "own", "other"))
+"""Hidden columns that hold the stamps."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ def join_spec(
 ) -> JoinSpec:  # fmt: skip
     """Bind, analyse and choose."""
     schemas = tuple(Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True))
+    _check_names(schemas)
     predicate = bind(on, Scope.of(schemas[0], schemas[1], aliases))
     analysis = analyse(predicate)
     chosen, why = _choose(analysis, method)
@@ -133,6 +137,12 @@ def join_spec(
         analysis, prepared, windows, unit, chosen, why, (specs[0], specs[1]),
         _output_schema(left, right, suffix), interior, boundary, show(on),
     )  # fmt: skip
+
+
+def _check_names(schemas: tuple[Schema, ...]) -> None:
+    for schema in schemas:
+        if any(name.startswith(HIDDEN) for name in schema.names):
+            raise SchemaError(f"a column name of the {schema.stream} input begins with a NUL; rename it")
 
 
 def _two_sided_parts(analysis: Analysis) -> tuple[Expr, ...]:
@@ -167,6 +177,7 @@ def _choose(analysis: Analysis, method: str) -> tuple[str, str]:
 
 def _common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str | None, ...]) -> str:
     units = []
+    _check_zones(schemas, times)
     for schema, time in zip(schemas, times, strict=True):
         if time is None:
             if windows.timed:
@@ -179,12 +190,24 @@ def _common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str
     return min(units, key=lambda unit: UNITS[unit], default="ns")
 
 
+def _check_zones(schemas: tuple[Schema, ...], times: tuple[str | None, ...]) -> None:
+    """Instants and wall-clock readings do not compare."""
+    kinds = [s.get(t).type for s, t in zip(schemas, times, strict=True) if t is not None]
+    zoned = [k for k in kinds if isinstance(k, Timestamp) and k.zone is not None]
+    naive = [k for k in kinds if isinstance(k, Date) or (isinstance(k, Timestamp) and k.zone is None)]
+    if zoned and naive:
+        raise SchemaError(
+            f"the time columns do not compare: one is {zoned[0]}, the other {naive[0]} without a zone; "
+            "give both a zone, or neither"
+        )
+
+
 def _unit_of(kind: Type, name: str, stream: str) -> str:
     """Plain numbers count seconds."""
     match kind:
         case Timestamp(unit=unit):
             return unit
-        case Date() | Int():
+        case Date() | Int() | Null():
             return "s"
         case Float() | Decimal():
             return "ns"
@@ -198,9 +221,9 @@ def _stamps(side: int, windows: Windows) -> Stamps:
     def column(window: Window | None, counted: str) -> Column | None:
         if window is None:
             return None
-        return Column(side, "#time" if window.kind == "time" else counted, type=INT64)
+        return Column(side, TIME if window.kind == "time" else counted, type=INT64)
 
-    first, second = ("#other", "#own") if side == 0 else ("#own", "#other")
+    first, second = (OTHER, OWN) if side == 0 else (OWN, OTHER)
     return Stamps(column(windows.right, first), column(windows.left, second))
 
 

@@ -20,7 +20,7 @@ from handshake.kernels.columns import integers
 __all__ = ["Metrics", "ThreeStep"]
 
 _PIECE = 1 << 20
-_COALESCE = 1 << 15
+_COALESCE, _COALESCE_BYTES = 1 << 15, 1 << 25
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,9 @@ class ThreeStep:
         left, right = self.driver.counts
         a, b = self.core.segments
         return Metrics(
-            left_rows=left.rows, right_rows=right.rows, results=self.core.results, late=left.late + right.late,
-            no_time=left.no_time + right.no_time, unmatchable=left.unmatchable + right.unmatchable,
+            left_rows=left.rows, right_rows=right.rows, results=self.core.results,
+            late=left.late + right.late, no_time=left.no_time + right.no_time,
+            unmatchable=left.unmatchable + right.unmatchable,
             comparisons=self.core.comparisons, skipped=self.core.skipped, left_window_rows=a.rows,
             right_window_rows=b.rows, basic_windows=len(a.windows) + len(b.windows),
             state_bytes=a.nbytes + b.nbytes, expired=self.expired, elapsed=self.elapsed,
@@ -140,7 +141,7 @@ class ThreeStep:
 
 
 def _cuts(stamps: np.ndarray[Any, Any], span: int) -> list[int]:
-    """Starts of pieces of at least `SMALL` and at most `_PIECE` tuples, spanning `span` where that allows it."""
+    """Starts of pieces of `SMALL` to `_PIECE` tuples, spanning at most `span` where that allows it."""
     cuts, start = [], 0
     while start < len(stamps):
         cuts.append(start)
@@ -153,12 +154,21 @@ def _cuts(stamps: np.ndarray[Any, Any], span: int) -> list[int]:
 def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Few large batches instead of many small ones."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= _COALESCE:
-            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
-            waiting, rows = [], 0
-    if waiting:
-        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _COALESCE or size >= _COALESCE_BYTES:
+            yield from _concatenated(waiting)
+            waiting, rows, size = [], 0, 0
+    yield from _concatenated(waiting)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch of several, where one can hold them (see `merged`)."""
+    if len(batches) < 2:
+        return batches
+    try:
+        return [pa.concat_batches(batches)]
+    except pa.ArrowInvalid:
+        return batches

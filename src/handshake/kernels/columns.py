@@ -69,8 +69,10 @@ def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any])
         return 0
     if offset % 8 == 0:
         return int(buffer.address) + offset // 8
-    bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")[offset : offset + rows]
-    packed = np.packbits(bits, bitorder="little")
+    # Only the bytes of this slice: a piece must not cost what the whole batch does.
+    start, stop = offset // 8, (offset + rows + 7) // 8
+    bits = np.unpackbits(np.frombuffer(buffer, np.uint8, stop - start, start), bitorder="little")
+    packed = np.packbits(bits[offset % 8 : offset % 8 + rows], bitorder="little")
     owners.append(packed)
     return int(packed.ctypes.data)
 

@@ -250,7 +250,7 @@ def scan_kernel(program: Program, inner: int) -> Any:
 
 @numba.njit(**_JIT, inline="always")
 def _lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
-    """First place whose key is not below `key`; written so that the step is a conditional move, not a jump."""
+    """First place whose key is not below `key`; the step is a conditional move, not a jump."""
     length = stop - start
     while length > 1:
         half = length >> 1
@@ -286,8 +286,8 @@ SMALL = 24
 def cells_kernel(program: Program, inner: int) -> Any:
     """Index probe: outer tuple `order[p]` meets cells `first[p] … last[p] - 1` of the clustered inner tuples.
 
-    A cell is the run `offsets[c] … offsets[c + 1]`; where `keys` is not empty, it is sorted by them and narrowed
-    to `low[p] … high[p]`. `kernel(…) -> (count, candidates)`; done when `state[0] >= len(order)`.
+    A cell is the run `offsets[c] … offsets[c + 1]`; where `keys` is not empty, it is sorted by them and
+    narrowed to `low[p] … high[p]`. `kernel(…) -> (count, candidates)`; done when `state[0] >= len(order)`.
     """
     matches, holds = _block_intrinsic(program, inner), _pair_intrinsic(program, inner)
 
@@ -296,7 +296,7 @@ def cells_kernel(program: Program, inner: int) -> Any:
         outer, order, first, last, low, high, inner, inner_rows, offsets, keys, state, out_outer, out_inner
     ):
         count = 0
-        seen = 0
+        seen = np.int64(0)
         room = out_outer.shape[0] - TILE
         sorted_cells = keys.shape[0] > 0
         blocks = inner_rows & ~(BLOCK - 1)

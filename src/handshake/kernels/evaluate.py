@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.kernels.columns import Columns, as_array
 from handshake.kernels.compile import Program, rows_kernel
-from handshake.kernels.prepare import node_compiles
+from handshake.kernels.prepare import HIDDEN, held_type, node_compiles
 from handshake.plan.expr import (
     Call,
     Case,
@@ -72,7 +72,9 @@ def evaluate(expr: Expr, arrays: Arrays, rows: int, *, as_key: bool = False) -> 
     if isinstance(core, Column):
         return found[core]
     if not as_key and is_exact(core.type) and (width_of(ranges(core, False)) or 1024) > 128:
-        raise UnsupportedError(f"{show(expr)} may need more than 128 bits; cast its operands to smaller types")
+        raise UnsupportedError(
+            f"{show(expr)} may need more than 128 bits; cast its operands to smaller types"
+        )
     return _run(core, found, rows)
 
 
@@ -81,8 +83,7 @@ def _hoist(expr: Expr, arrays: dict[Column, pa.Array], rows: int) -> Expr:
     if node_compiles(expr):
         children = tuple(_hoist(child, arrays, rows) for child in expr.children)
         return expr.with_children(children) if children else expr
-    kind = Decimal(38, expr.type.scale) if isinstance(expr.type, Decimal) else expr.type
-    column = Column(0, f"#{len(arrays)}", type=kind)
+    column = Column(0, f"{HIDDEN}{len(arrays)}", type=held_type(expr.type))
     arrays[column] = as_array(_in_arrow(expr, arrays, rows))
     return column
 
@@ -222,7 +223,7 @@ def _case(expr: Case, operands: list[pa.Array]) -> pa.Array:
 
 
 def _apply(function: Callable[..., Any], operands: list[pa.Array], expr: Expr, rows: int) -> pa.Array:
-    values = [a.to_pylist() for a in operands]
+    values = [_for_python(a, e.type) for a, e in zip(operands, expr.children, strict=True)]
     name = getattr(function, "__name__", "function")
     try:
         results = [function(*row) for row in (zip(*values, strict=True) if values else [()] * rows)]
@@ -230,8 +231,16 @@ def _apply(function: Callable[..., Any], operands: list[pa.Array], expr: Expr, r
         raise HandshakeError(f"the Python function {name} failed on a candidate pair: {error!r}") from error
     try:
         return pa.array(results, _natural(expr.type))
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise HandshakeError(f"the Python function {name} must return {expr.type}: {error}") from error
+
+
+def _for_python(array: pa.Array, kind: Type) -> list[Any]:
+    """Values for a callable; whole numbers of more than 64 bits are computed as decimals but stay int."""
+    values: list[Any] = array.to_pylist()
+    if isinstance(kind, Int) and pa.types.is_decimal(array.type):
+        return [None if value is None else int(value) for value in values]
+    return values
 
 
 def _literal_text(expr: Call) -> str | None:

@@ -77,10 +77,11 @@ def _words(array: pa.Array) -> Array:
     if pa.types.is_decimal(kind):
         return _decimal_words(array)[:, 0].view(np.uint64)
     if pa.types.is_floating(kind):
-        values = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+        values: Array = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
         return (values + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0
     if pa.types.is_boolean(kind):
-        return array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
+        flags: Array = array.fill_null(False).to_numpy(zero_copy_only=False)
+        return flags.astype(np.uint64)
     if pa.types.is_primitive(kind):
         return integers(array).astype(np.int64).view(np.uint64)
     return integers(hash_of(array)).view(np.uint64)
@@ -122,7 +123,7 @@ def sort_key(array: pa.Array) -> Array:
         return np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False))
     values = integers(array)
     if values.dtype == np.uint64:
-        return np.minimum(values, np.uint64(2**63 - 1)).astype(np.int64)
+        values = np.minimum(values, np.uint64(2**63 - 1)).astype(np.int64)
     return values
 
 
@@ -131,5 +132,5 @@ def has_value(array: pa.Array) -> Array | None:
     valid = np.asarray(array.is_valid()) if array.null_count else None
     if not pa.types.is_floating(array.type):
         return valid
-    number = ~np.isnan(array.fill_null(0).to_numpy(zero_copy_only=False))
+    number: Array = ~np.isnan(array.fill_null(0).to_numpy(zero_copy_only=False))
     return number if valid is None else valid & number

@@ -1,8 +1,8 @@
 """A cheaper predicate that lets through all that the real one does.
 
-`y >= b - 10` with b in vectors costs an addition per lane; `b <= y + 10` costs none, since the outer tuple's part
-is computed once. For floats the two round differently, so the second is loosened by more than that, tested first,
-and the real predicate is asked only about blocks that pass.
+`y >= b - 10` with b in vectors costs an addition per lane; `b <= y + 10` costs none, since the outer tuple's
+part is computed once. For floats the two round differently, so the second is loosened by more than that and
+tested first; the real predicate is asked only about blocks that pass.
 """
 
 from __future__ import annotations

@@ -352,7 +352,8 @@ def _(expr: Arithmetic, env: Env) -> Lowered:
     a, b = number(expr.left, env), number(expr.right, env)
     valid = both(env, a.valid, b.valid)
     if isinstance(expr.type, Float):
-        return _float_arithmetic(expr, env, *aligned(env, a.value, b.value), valid)
+        x, y = aligned(env, a.value, b.value)
+        return _float_arithmetic(expr, env, x, y, valid)
     width = max(env.width(expr), element_of(a.value).width, element_of(b.value).width)
     x, y = aligned(env, resize(env, a.value, width), resize(env, b.value, width))
     if expr.op in ("div", "%"):

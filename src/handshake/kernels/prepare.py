@@ -1,6 +1,6 @@
 """From a bound predicate to what kernels compute, and what must be looked at afterwards.
 
-What only one side is needed for and kernels cannot compute (text functions, LIKE with a constant, …) becomes a
+What reads one side only and kernels cannot compute (text functions, LIKE with a constant, …) becomes a
 derived column, made once per tuple. Comparisons of text across the sides are decided as far as hashes and
 first bytes can. What is left undecided is `doubtful`: candidates are checked against it in Arrow batches.
 """
@@ -31,11 +31,14 @@ from handshake.plan.expr import (
     walk,
 )
 from handshake.plan.functions import COMPILED
-from handshake.plan.ranges import ranges, scale_factor, width_of
+from handshake.plan.ranges import ranges, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import BOOL, INT64, Binary, Bool, Decimal, Float, Int, Opaque, String, Type
 
-__all__ = ["Prepared", "Source", "node_compiles", "prepare"]
+__all__ = ["HIDDEN", "Prepared", "Source", "held_type", "node_compiles", "prepare"]
+
+HIDDEN = "\0"
+"""Names of columns that are made here begin so; those of inputs do not (see cores.spec)."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,21 @@ def _operand(expr: Expr, prepared: Prepared) -> Expr | None:
 
 
 def _derived(source: Source, kind: Type, prepared: Prepared) -> Column:
-    if isinstance(kind, Decimal):
-        kind = Decimal(38, kind.scale)
-    side = next(iter(sides(source.expr)))
-    column = Column(side, f"#{source.form} {show(source.expr)}", type=kind)
+    for column, known in prepared.sources.items():
+        if known == source and column.name.startswith(HIDDEN):
+            return column
+    # Numbered: expressions of the same text may differ, such as two lambdas.
+    name = f"{HIDDEN}{source.form} {len(prepared.sources)}"
+    column = Column(next(iter(sides(source.expr))), name, type=held_type(kind))
     prepared.sources[column] = source
     return column
+
+
+def held_type(kind: Type) -> Type:
+    """The type of a column that holds computed values: whole numbers and decimals come in one width."""
+    if isinstance(kind, Decimal):
+        return Decimal(38, kind.scale)
+    return INT64 if isinstance(kind, Int) else kind
 
 
 def _keyed(expr: Compare, prepared: Prepared) -> Expr | None:
@@ -149,26 +161,15 @@ def node_compiles(expr: Expr) -> bool:
 
 
 def _check_width(expr: Expr) -> None:
-    """Sums and products may take up to 512 bits, what they are divided by or rounded to 128."""
+    """Whole numbers may take up to 512 bits on the way."""
     try:
         width = max(width_of(ranges(e, False)) or 1024 for e in (expr, *expr.children) if is_exact(e.type))
     except UnsupportedError:
         return  # an operand that is not a kernel's: its derived column will have a type, and so a range
-    if width > (128 if _divides(expr) else 512):
+    if width > 512:
         raise UnsupportedError(
             f"{show(expr)} may need more bits than there are; cast its operands to smaller types"
         )
-
-
-def _divides(expr: Expr) -> bool:
-    match expr:
-        case Arithmetic(op=op):
-            return op in ("div", "%")
-        case Call(name=name):
-            return name in ("floor", "ceil", "round")
-        case Cast(arg=arg) if is_exact(arg.type):
-            return isinstance(expr.type, Float) or scale_factor(arg.type, expr.type)[1] > 1
-    return False
 
 
 def _cast_compiles(arg: Expr, target: Type) -> bool:

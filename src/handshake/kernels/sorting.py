@@ -34,9 +34,10 @@ def _ordered_words(keys: Array) -> Array:
         return keys.astype(np.uint64)
     if keys.dtype.kind == "i":
         return keys.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
-    signed = (keys + 0.0).view(np.int32 if keys.dtype.itemsize == 4 else np.int64)  # -0.0 is 0.0
+    whole = np.dtype(np.int32 if keys.dtype.itemsize == 4 else np.int64)
+    signed: Array = (keys + 0.0).view(whole)  # -0.0 is 0.0
     # Negative floats sort backwards as integers: flip their lower bits.
-    flipped = np.where(signed < 0, signed ^ np.iinfo(signed.dtype).max, signed)
+    flipped: Array = np.where(signed < 0, signed ^ 2 ** (8 * whole.itemsize - 1) - 1, signed)
     return flipped.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
 
 
@@ -55,9 +56,9 @@ def _radix(words, bits):  # type: ignore[no-untyped-def]
         for digit in range(1, starts.shape[0]):
             starts[digit] += starts[digit - 1]
         for row in range(rows):
-            digit = np.int64((words[row] >> down) & mask)
-            place = starts[digit]
-            starts[digit] = place + 1
+            bucket = np.int64((words[row] >> down) & mask)
+            place = starts[bucket]
+            starts[bucket] = place + 1
             other_words[place] = words[row]
             other_order[place] = order[row]
         words, other_words = other_words, words

@@ -24,7 +24,7 @@ from handshake.plan.expr import (
     walk,
 )
 from handshake.plan.types import is_exact
-from handshake.schema import BOOL, INT64, Float
+from handshake.schema import BOOL, INT64, Date, Float, Interval, Timestamp, Type
 
 __all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate", "separate_floats"]
 
@@ -128,7 +128,8 @@ def _equality(part: Expr) -> Equality | None:
     if is_exact(part.left.type) and (moved := separate(part)):
         right = moved.right
         if moved.offset:
-            right = Arithmetic("+", right, Literal(moved.offset, type=INT64), type=INT64)
+            offset = Literal(moved.offset, type=_step(right.type))
+            right = Arithmetic("+", right, offset, type=INT64)
         return Equality(moved.left, right)
     return None
 
@@ -290,5 +291,16 @@ def describe(analysis: Analysis) -> Iterator[str]:
 
 
 def _show_bound(bound: Bound) -> str:
-    offset = f" {'-' if bound.offset < 0 else '+'} {abs(bound.offset)}" if bound.offset else ""
+    size = show(Literal(abs(bound.offset), type=_step(bound.left.type)))
+    offset = f" {'-' if bound.offset < 0 else '+'} {size}" if bound.offset else ""
     return f"{show(bound.left)} {bound.op} {show(bound.right)}{offset}"
+
+
+def _step(kind: Type) -> Type:
+    """The type of a difference of two values."""
+    match kind:
+        case Timestamp(unit=unit):
+            return Interval(unit)
+        case Date():
+            return Interval("d")
+    return kind

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from handshake.errors import ExpressionError
+from handshake.plan.literals import literal_text
 from handshake.schema import BOOL, Type
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Position",
     "Udf",
     "Unbound",
+    "check_size",
     "conjunction",
     "conjuncts",
     "show",
@@ -205,9 +208,34 @@ class Case(Expr):
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """The expression and everything below it, parents first."""
-    yield expr
-    for child in expr.children:
-        yield from walk(child)
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(node.children))
+
+
+MAX_DEPTH = 100
+MAX_NODES = 500_000
+
+
+def check_size(expr: Expr) -> None:
+    """Refuse a tree that is too deep, or too large with its shared parts written out, for what comes after."""
+    sizes: dict[int, tuple[int, int]] = {}  # depth and number of nodes below each object
+    waiting = [expr]
+    while waiting:
+        missing = [child for child in waiting[-1].children if id(child) not in sizes]
+        if missing:
+            waiting.extend(missing)
+            continue
+        node = waiting.pop()
+        below = [sizes[id(child)] for child in node.children]
+        sizes[id(node)] = (1 + max((d for d, _ in below), default=0), 1 + sum(n for _, n in below))
+    depth, count = sizes[id(expr)]
+    if depth > MAX_DEPTH:
+        raise ExpressionError(f"the predicate is nested too deeply: {depth} levels, {MAX_DEPTH} are allowed")
+    if count > MAX_NODES:
+        raise ExpressionError(f"the predicate is too large: {MAX_NODES} operations are allowed")
 
 
 def sides(expr: Expr) -> frozenset[int]:
@@ -243,7 +271,7 @@ def show(expr: Expr) -> str:
         case Column(side=side, name=name):
             return f"{'lr'[side]}.{name}"
         case Literal(value=value):
-            return _show_literal(value)
+            return literal_text(value, expr.type)
         case Arithmetic(op=op) | Compare(op=op):
             return f"{_operand(expr.left)} {op} {_operand(expr.right)}"
         case Negate(arg=arg):
@@ -270,10 +298,3 @@ def _operand(expr: Expr) -> str:
     atomic = isinstance(expr, (Name, Column, Literal, Call, Cast, Udf, Case, Negate))
     return show(expr) if atomic else f"({show(expr)})"
 
-
-def _show_literal(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return str(value).upper()
-    return f"'{value}'" if isinstance(value, str) else str(value)

@@ -26,7 +26,24 @@ from handshake.schema import (
 
 __all__ = ["COMPILED", "bind_call"]
 
-COMPILED = frozenset(["abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "ln", "power", "sin", "cos", "least", "greatest", "coalesce"])
+COMPILED = frozenset(
+    [
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "sqrt",
+        "exp",
+        "ln",
+        "power",
+        "sin",
+        "cos",
+        "least",
+        "greatest",
+        "coalesce",
+    ]
+)
 """Functions that kernels compile; the others are computed on Arrow batches."""
 
 _Rule = Callable[[Call, tuple[Expr, ...]], Call]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import struct
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal as PyDecimal
 from fractions import Fraction
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from handshake.errors import ExpressionError
 from handshake.plan.expr import Cast, Expr, Literal, show
+from handshake.plan.literals import zone_of
 from handshake.schema import (
     BINARY,
     BOOL,
@@ -50,6 +50,7 @@ EXACT = (Int, Decimal, Date, Timestamp, Interval, TimeOfDay)
 """Types whose values are whole numbers at heart: arithmetic on them is exact."""
 
 _EPOCH = datetime(1970, 1, 1)
+_TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 
 
 def is_exact(kind: Type) -> bool:
@@ -86,9 +87,7 @@ def literal_of(value: Any, expr: Expr) -> Literal:
         case timedelta():
             return Literal(value // timedelta(microseconds=1), type=Interval("us"), at=expr.at)
         case time():
-            since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second)
-            micros = since // timedelta(microseconds=1) + value.microsecond
-            return Literal(micros, type=TimeOfDay("us"), at=expr.at)
+            return _time_literal(value, expr)
     raise fail(f"{value!r} ({type(value).__name__}) cannot be a constant in a predicate", expr)
 
 
@@ -98,6 +97,13 @@ def _decimal_literal(value: PyDecimal, expr: Expr) -> Literal:
     scale = max(0, -int(value.as_tuple().exponent))
     digits = int(Fraction(value) * 10**scale)  # not scaleb, which rounds to the context's precision
     return Literal(digits, type=Decimal(max(len(str(abs(digits))), scale, 1), scale), at=expr.at)
+
+
+def _time_literal(value: time, expr: Expr) -> Literal:
+    if value.tzinfo is not None:
+        raise fail(f"'{value}' has an offset, which a time of day cannot have", expr)
+    micros = ((value.hour * 60 + value.minute) * 60 + value.second) * 10**6 + value.microsecond
+    return Literal(micros, type=TimeOfDay("us"), at=expr.at)
 
 
 def timestamp_literal(value: datetime, expr: Expr) -> Literal:
@@ -130,11 +136,17 @@ def unify(a: Expr, b: Expr) -> Type | None:
 
 
 def _unify_text(text: Literal, kind: Type) -> Type | None:
-    """A text that stands for a date or timestamp; one finer than the column's unit is not rounded."""
-    if not isinstance(kind, Timestamp):
-        return kind if isinstance(kind, Date) else None
-    rest = parse_timestamp(text.value, text).microsecond * UNITS["us"] % UNITS[kind.unit]
-    return Timestamp("us", kind.zone) if rest else kind
+    """A text that stands for a date or time; one finer than the column's unit is not rounded."""
+    if text.value is None or isinstance(kind, Date):
+        return kind if isinstance(kind, (Date, Timestamp, TimeOfDay)) else None
+    match kind:
+        case Timestamp(unit=unit, zone=zone):
+            rest = parse_timestamp(text.value, text).microsecond * UNITS["us"] % UNITS[unit]
+            return Timestamp("us", zone) if rest else kind
+        case TimeOfDay(unit=unit):
+            rest = parse_time(text.value, text).microsecond * UNITS["us"] % UNITS[unit]
+            return TimeOfDay("us") if rest else kind
+    return None
 
 
 def _unify_float(a: Expr, b: Expr) -> Type | None:
@@ -241,6 +253,8 @@ def _coerce_literal(expr: Literal, kind: Type) -> Expr:
             return Literal((parse_date(value, expr) - date(1970, 1, 1)).days, type=kind, at=expr.at)
         case String(), Timestamp():
             return _coerce_literal(timestamp_literal(parse_timestamp(value, expr), expr), kind)
+        case String(), TimeOfDay():
+            return _coerce_literal(_time_literal(parse_time(value, expr), expr), kind)
         case Date(), Timestamp(unit=y):
             return _rescaled(expr, "d", y, kind)
         case Timestamp(unit=x, zone=None), Timestamp(unit=y, zone=str() as zone):
@@ -257,15 +271,22 @@ def _rescaled(expr: Literal, x: str, y: str, kind: Type) -> Expr:
 
 def _in_zone(expr: Literal, unit: str, zone: str) -> Literal:
     """Read a wall-clock constant in the zone of the column that it meets."""
-    wall = _EPOCH + timedelta(microseconds=expr.value * UNITS[unit] // 1000)
-    offset = wall.replace(tzinfo=_zone(zone)).utcoffset() or timedelta()
+    days, rest = divmod(expr.value * UNITS[unit], UNITS["d"])
+    # Beyond Python's calendar, which repeats every 400 years, the zone's rules are those within it.
+    near = days if days >= _FIRST_DAY else _FIRST_DAY
+    if near > _LAST_DAY:
+        near -= -(-(near - _LAST_DAY) // _CYCLE) * _CYCLE
+    wall = _EPOCH + timedelta(days=near, microseconds=rest // UNITS["us"])
+    try:
+        offset = wall.replace(tzinfo=zone_of(zone)).utcoffset() or timedelta()
+    except (KeyError, ValueError, OSError):
+        raise fail(f"time zone '{zone}' is not known here", expr) from None
     shift = -(offset // timedelta(microseconds=1))
     return Literal(expr.value + shift * 1000 // UNITS[unit], type=expr.type, at=expr.at)
 
 
-def _zone(name: str) -> tzinfo:
-    """A zone by name, or a fixed offset such as `+02:00`, which Arrow allows, too."""
-    return datetime.strptime(name, "%z").tzinfo or UTC if name[:1] in "+-" else ZoneInfo(name)
+_CYCLE = 146_097
+_FIRST_DAY, _LAST_DAY = ((d - date(1970, 1, 1)).days for d in (date(1, 1, 2), date(9999, 12, 30)))
 
 
 def parse_date(text: str, expr: Expr) -> date:
@@ -278,12 +299,22 @@ def parse_date(text: str, expr: Expr) -> date:
 
 def parse_timestamp(text: str, expr: Expr) -> datetime:
     """An ISO timestamp, or an error that shows one."""
-    if re.search(r"\.\d{6}0*[1-9]", text):
+    if re.search(_TOO_FINE, text):
         raise fail(f"'{text}' is finer than a microsecond, which a constant cannot be", expr)
     try:
         return datetime.fromisoformat(text.strip())
     except ValueError:
         raise fail(f"'{text}' is not a timestamp; write it as '2024-12-31 23:59:59'", expr) from None
+
+
+def parse_time(text: str, expr: Expr) -> time:
+    """A time of day, or an error that shows one."""
+    if re.search(_TOO_FINE, text):
+        raise fail(f"'{text}' is finer than a microsecond, which a constant cannot be", expr)
+    try:
+        return time.fromisoformat(text.strip())
+    except ValueError:
+        raise fail(f"'{text}' is not a time of day; write it as '23:59:59'", expr) from None
 
 
 def is_boolean(kind: Type) -> bool:

@@ -1,0 +1,327 @@
+"""The public interface: what goes in, what comes out, and what is said when it cannot."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import handshake as hs
+
+X = {"x": [1, 20, 300]}
+A = {"a": [5, 40, 295]}
+ON = "ABS(l.x - r.a) <= 10"
+WANT = [{"x": 1, "a": 5}, {"x": 300, "a": 295}]
+
+
+def rows(table):
+    return sorted(table.to_pylist(), key=str)
+
+
+def test_arrow_in_arrow_out():
+    result = hs.join(pa.table(X), pa.table(A), ON)
+    assert isinstance(result, pa.Table)
+    assert rows(result) == WANT
+
+
+def test_batches_and_readers_are_tables_too():
+    batch = pa.record_batch(X)
+    reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    assert rows(hs.join(reader, pa.record_batch(A), ON)) == WANT
+
+
+def test_pandas_in_pandas_out():
+    result = hs.join(pd.DataFrame(X, index=[7, 8, 9]), pd.DataFrame(A), ON)
+    assert isinstance(result, pd.DataFrame)
+    assert sorted(result.to_dict("records"), key=str) == WANT
+
+
+def test_polars_in_polars_out():
+    result = hs.join(pl.DataFrame(X), pl.DataFrame(A).lazy(), ON)
+    assert isinstance(result, pl.DataFrame)
+    assert rows(result.to_arrow()) == WANT
+
+
+def test_polars_text_survives():
+    result = hs.join(pl.DataFrame({"s": ["a", None]}), pl.DataFrame({"q": ["a", "b"]}), "l.s = r.q")
+    assert result.rows() == [("a", "a")]
+
+
+def test_different_kinds_give_arrow():
+    result = hs.join(pd.DataFrame(X), pl.DataFrame(A), ON)
+    assert isinstance(result, pa.Table)
+    assert rows(result) == WANT
+
+
+def test_plain_python_in_arrow_out():
+    assert rows(hs.join([{"x": 1}, {"x": 300}], A, ON)) == WANT
+
+
+def test_output_columns_are_left_then_right_with_a_suffix_for_doubles():
+    result = hs.join({"k": [1], "v": [2]}, {"v": [2], "k": [3]}, "l.v = r.v")
+    assert result.column_names == ["k", "v", "v_right", "k_right"]
+
+
+def test_another_suffix():
+    assert hs.join({"k": [1]}, {"k": [1]}, "l.k = r.k", suffix="_r").column_names == ["k", "k_r"]
+
+
+def test_a_suffix_that_makes_a_double_is_refused():
+    with pytest.raises(hs.SchemaError, match="output column 'k_right' would appear twice"):
+        hs.join({"k": [1], "k_right": [1]}, {"k": [1]}, "l.k = r.k")
+
+
+def test_builder_and_text_agree():
+    built = hs.left.x.between(hs.right.a - 10, hs.right.a + 10)
+    assert rows(hs.join(X, A, built)) == rows(hs.join(X, A, ON)) == WANT
+
+
+def test_python_callables_run_on_candidates():
+    odd = hs.call(lambda x, a: None if x is None else (x + a) % 2 == 1, hs.left.x, hs.right.a)
+    assert rows(hs.join(X, A, hs.sql(ON) & odd)) == [{"x": 300, "a": 295}]
+
+
+def test_a_python_callable_that_fails_is_named():
+    def broken(x, a):
+        raise ValueError("boom")
+
+    with pytest.raises(hs.HandshakeError, match=r"function broken failed.*boom"):
+        hs.join(X, A, hs.call(broken, hs.left.x, hs.right.a))
+
+
+def test_a_bare_callable_as_predicate_is_explained():
+    with pytest.raises(hs.ExpressionError, match=r"wrap a Python function as handshake\.call"):
+        hs.join(X, A, lambda x, a: True)
+
+
+def test_aliases():
+    assert rows(hs.join(X, A, "trades.x - quotes.a BETWEEN -10 AND 10", aliases=("trades", "quotes"))) == WANT
+
+
+def test_no_predicate_joins_all_that_windows_allow():
+    assert hs.join(X, A).num_rows == 9
+    assert hs.join(X, A, window=hs.Tuples(1)).num_rows == 5
+
+
+def test_inner_joins_only():
+    with pytest.raises(hs.UnsupportedError, match="how='left' is not supported"):
+        hs.join(X, A, ON, how="left")
+
+
+@pytest.mark.parametrize(
+    ("on", "method", "message"),
+    [
+        ("l.x < r.a", "hash", "method 'hash' needs an equality"),
+        ("l.x <> r.a", "band", "method 'band' needs a band or inequality"),
+        ("l.x = r.a", "tree", "no method 'tree'; choose one of auto, scan, hash, band"),
+    ],
+)
+def test_methods_that_cannot_be_used(on, method, message):
+    with pytest.raises(hs.UnsupportedError, match=message):
+        hs.join(X, A, on, method=method)
+
+
+@pytest.mark.parametrize("method", ["auto", "scan", "band"])
+@pytest.mark.parametrize("empty", [(True, False), (False, True), (True, True)])
+def test_empty_inputs(method, empty):
+    sides = [pa.table(t).slice(0, 0) if e else pa.table(t) for t, e in zip((X, A), empty, strict=True)]
+    result = hs.join(*sides, ON, method=method)
+    assert result.num_rows == 0
+    assert result.column_names == ["x", "a"]
+
+
+def test_payload_of_any_type_is_untouched():
+    payload = {
+        "list": pa.array([[1, None], []]),
+        "struct": pa.array([{"p": 1, "q": "a"}, None]),
+        "map": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+        "dict": pa.array(["u", "v"]).dictionary_encode(),
+        "time": pa.array([1, 2], pa.timestamp("ns", "Europe/Berlin")),
+        "bytes": pa.array([b"\x00\xff", None]),
+        "none": pa.nulls(2),
+        "decimal": pa.array([1, 2], pa.decimal256(60, 3)),
+    }
+    left = pa.table({"k": [1, 2], **payload})
+    result = hs.join(left, {"j": [2, 1]}, "l.k = r.j").sort_by("k")
+    assert result.select(left.column_names).equals(left)
+
+
+def test_time_columns_must_both_have_a_zone_or_neither():
+    naive = pa.table({"t": pa.array([0], pa.timestamp("s"))})
+    zoned = pa.table({"t": pa.array([0], pa.timestamp("ms", "UTC"))})
+    with pytest.raises(hs.SchemaError, match="the time columns do not compare"):
+        hs.join(naive, zoned, window="1 s", time="t")
+    assert hs.join(zoned, zoned, window="1 s", time="t").num_rows == 1
+
+
+def test_a_time_column_of_nulls_joins_nothing():
+    left = pa.table({"t": pa.nulls(2), "x": [1, 2]})
+    right = pa.table({"t": pa.array([0], pa.timestamp("s")), "a": [1]})
+    plan = hs.prepare(left.schema, right.schema, window="1 s", time="t")
+    replay = hs.Replay(plan, left, right)
+    assert list(replay) == []
+    assert replay.metrics().no_time == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "step"),
+    [
+        (pa.timestamp("s"), [0, 10], 1),
+        (pa.timestamp("ns"), [0, 10 * 10**9], 1),
+        (pa.int32(), [0, 10], 1),
+        (pa.float64(), [0.0, 10.0], 1),
+        (pa.decimal128(12, 2), [0, 10], 1),
+        (pa.date32(), [0, 10], 86_400),
+    ],
+)
+def test_times_of_many_types(kind, values, step):
+    """Windows are strict: 10 s apart is outside a window of 10 s, and inside one of a nanosecond more."""
+    table = pa.table({"t": pa.array(values, kind) if kind != pa.date32() else pa.array(values, kind)})
+    assert hs.join(table, table, window=f"{10 * step} s", time="t").num_rows == 2
+    assert hs.join(table, table, window=f"{10 * step * 10**9 + 1} ns", time="t").num_rows == 4
+
+
+def test_a_text_column_is_no_time():
+    table = pa.table({"t": ["noon"]})
+    with pytest.raises(hs.SchemaError, match="column 't' of the left input is string, which is not a time"):
+        hs.join(table, table, window="1 s", time="t")
+
+
+def test_times_that_do_not_fit_the_finer_unit_are_refused():
+    left = pa.table({"t": pa.array([2**62], pa.timestamp("s"))})
+    right = pa.table({"t": pa.array([0], pa.timestamp("ns"))})
+    with pytest.raises(hs.InputError, match="does not fit 64 bits in ns"):
+        hs.join(left, right, window="1 s", time="t")
+
+
+def test_explain_shows_method_and_conjuncts():
+    text = hs.explain(
+        {"x": [1], "s": ["a"]}, {"a": [1], "s": ["a"]}, "l.x < r.a AND l.s LIKE '%a' AND r.s > l.s"
+    )
+    assert "method      band: no equality; inequalities only" in text
+    assert "inequality  l.x < r.a" in text
+    assert "checked     r.s > l.s on candidate pairs, in Arrow batches" in text
+
+
+# Running joins.
+
+SCHEMA = pa.schema([("t", pa.timestamp("us")), ("v", pa.int64())])
+
+
+def running(**options):
+    return hs.Join(left=SCHEMA, right=SCHEMA, on="l.v = r.v", window="10 s", time="t", **options)
+
+
+def at(seconds, v=1):
+    return {"t": [datetime(2024, 1, 1) + timedelta(seconds=s) for s in seconds], "v": [v] * len(seconds)}
+
+
+def test_each_push_returns_the_results_it_completes():
+    with running() as join:
+        assert join.push_left(at([0])) == []
+        (batch,) = join.push_right(at([1, 2]))
+        assert batch.schema == join.output_schema
+        assert batch.num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "tuples",
+    [
+        pa.record_batch({"t": pa.array([1], pa.timestamp("us")), "v": pa.array([1])}),
+        pa.table({"v": pa.array([1], pa.int32()), "t": pa.array([1], pa.timestamp("us"))}),
+        pd.DataFrame({"t": [pd.Timestamp(1, unit="us")], "v": [1]}),
+        pl.DataFrame({"t": [datetime(1970, 1, 1)], "v": [1]}),
+        {"t": [datetime(1970, 1, 1)], "v": [1]},
+        [{"t": datetime(1970, 1, 1), "v": 1}],
+    ],
+)
+def test_pushes_of_every_kind(tuples):
+    with running() as join:
+        join.push_left(tuples)
+        assert sum(b.num_rows for b in join.push_right(tuples)) == 1
+
+
+def test_late_tuples_are_dropped_and_counted():
+    with running(lateness="5 s") as join:
+        join.push_left(at([100]))
+        join.push_right(at([100]))
+        assert sum(b.num_rows for b in join.push_left(at([95, 94]))) == 1
+        assert join.metrics().late == 1
+
+
+def test_expired_tuples_leave_in_whole_basic_windows():
+    with running() as join:
+        for second in range(0, 200, 2):
+            join.push_left(at([second]))
+            join.push_right(at([second]))
+        metrics = join.metrics()
+        assert metrics.expired > 100
+        assert metrics.left_window_rows + metrics.expired // 2 >= 5
+        assert metrics.left_window_rows < 60
+
+
+def test_a_silent_stream_can_be_advanced():
+    with running() as join:
+        join.push_left(at([0]))
+        join.push_right(at([0]))
+        join.push_left(at(range(100, 1300)))
+        held = join.metrics().right_window_rows
+        join.advance(right=int(datetime(2024, 1, 1, 1).timestamp() * 1e6))
+        assert (held, join.metrics().right_window_rows) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("tuples", "error", "message"),
+    [
+        ({"t": [1]}, hs.SchemaError, r"lacks column 'v' \(it has t\)"),
+        ({"t": [1], "v": [1], "w": [1]}, hs.SchemaError, "has column 'w', which its schema"),
+        ({"t": [1], "v": ["a"]}, hs.HandshakeError, "cannot read tuples|was announced"),
+        (42, hs.InputError, "cannot read tuples from int"),
+        ("text", hs.InputError, "cannot read tuples from str"),
+    ],
+)
+def test_batches_that_do_not_fit(tuples, error, message):
+    with running() as join, pytest.raises(error, match=message):
+        join.push_left(tuples)
+
+
+def test_a_closed_join_says_so():
+    with running() as join:
+        join.push_left(at([0]))
+    assert join.metrics().left_rows == 1
+    with pytest.raises(hs.HandshakeError, match="this join is closed"):
+        join.push_left(at([0]))
+
+
+def test_pushes_from_two_threads_lose_nothing():
+    batches = {"left": [], "right": []}
+    with hs.Join(left=SCHEMA, right=SCHEMA, on="l.v = r.v", window=hs.Tuples(10**6)) as join:
+
+        def feed(side):
+            push = getattr(join, f"push_{side}")
+            for _ in range(20):
+                batches[side] += push(at(range(10)))
+
+        threads = [threading.Thread(target=feed, args=(side,)) for side in batches]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(b.num_rows for side in batches.values() for b in side) == 200 * 200
+
+
+def test_state_is_little_more_than_the_tuples():
+    rng = np.random.default_rng(1)
+    n = 100_000
+    table = pa.table(
+        {"x": rng.integers(0, 10**6, n, dtype=np.int32), "y": rng.random(n), "z": ["z" * 20] * n}
+    )
+    with hs.Join(left=table, right=table, on="ABS(l.x - r.x) < 3 AND ABS(l.y - r.y) < 0.1") as join:
+        join.push_left(table)
+        join.push_right(table)
+        assert join.metrics().state_bytes < 1.5 * 2 * table.nbytes
