@@ -136,6 +136,20 @@ ERRORS = [
     ("l.day < 'soon'", "'soon' is not a date; write it as '2024-12-31'", 9),
     ("l.ts < 'soon'", "'soon' is not a timestamp; write it as '2024-12-31 23:59:59'", 8),
     ("r.when < '1970-01-01 00:00:00.1234567'", f"'1970-01-01 00:00:00.1234567' {TOO_FINE}", 10),
+    ("l.clock < 'noon'", "'noon' is not a time of day; write it as '23:59:59'", 11),
+    (
+        "l.clock < TIME '10:00:00+02:00'",
+        "'10:00:00+02:00' has an offset, which a time of day cannot have",
+        16,
+    ),
+    ("l.clock < TIME '10:00:00.1234567'", f"'10:00:00.1234567' {TOO_FINE}", 16),
+    ("CAST(l.s AS TIME) = l.clock", "cannot cast l.s (string) to time[us]", 6),
+    (
+        "INTERVAL 1 HOUR - 1 > l.du",
+        "cannot compute INTERVAL '1' HOUR (interval[us]) - 1 (int64)",
+        1,
+    ),
+    ("l.s = 0.5", "cannot compare l.s (string) with 0.5 (decimal(1, 1)); cast one of them", 1),
     ("-l.s = 'a'", "cannot negate l.s (string)", 2),
     ("l.s + 'a' = 'b'", "cannot compute l.s (string) + 'a' (string); use || to join texts", 1),
     ("l.d DIV 2 = 1", "cannot compute l.d (float64) div 2 (int64)", 1),
@@ -144,6 +158,8 @@ ERRORS = [
     ("CAST(l.b AS DATE) = l.day", "cannot cast l.b (bool) to date", 6),
     ("COALESCE(l.s, 1) = 'a'", "l.s (string) and 1 (int64) have no common type; cast one", 1),
     ("CASE WHEN l.b THEN 1 ELSE 'a' END = 1", "1 (int64) and 'a' (string) have no common type; cast one", 11),
+    ("LEAST(l.raw, l.raw) = l.raw", "least() takes numbers, dates or timestamps, but l.raw is binary", 1),
+    ("GREATEST(l.b, l.b)", "greatest() takes numbers, dates or timestamps, but l.b is bool", 1),
     ("LEAST(l.s, 'a') = 'a'", "least() takes numbers, dates or timestamps, but l.s is string", 1),
     ("ABS(l.s) = 1", "abs() takes a number, but l.s is string", 1),
     ("SQRT(l.day) = 1", "sqrt() takes a number, but l.day is date", 1),
@@ -168,6 +184,23 @@ def test_errors_name_the_line() -> None:
     with pytest.raises(ExpressionError) as error:
         bind_text("l.b\n  AND l.prise = 1")
     assert (error.value.line, error.value.column) == (2, 7)
+
+
+def test_an_unknown_zone() -> None:
+    scope = scope_of(pa.schema({"t": pa.timestamp("us", "Mars/Olympus")}), RIGHT)
+    with pytest.raises(ExpressionError, match="time zone 'Mars/Olympus' is not known here"):
+        bind(parse("t > '2024-01-01'"), scope)
+
+
+def test_long_chains_and_deep_trees() -> None:
+    chain = " AND ".join(f"l.x <> {n}" for n in range(5000))
+    assert len(bind_text(chain).children) == 5000
+    deep = lit(1)
+    for _ in range(5000):
+        deep = deep + 1
+    with pytest.raises(ExpressionError, match="nested too deeply: 5002 levels, 100 are allowed"):
+        bind((deep > 1).expr, SCOPE)
+    assert bind_text("l.x + " * 97 + "1 > 0").type == BOOL
 
 
 def test_constants_of_a_strange_type() -> None:
@@ -242,6 +275,14 @@ RESULTS = [
     ("l.n + l.d", FLOAT64),
     ("l.day - l.day", Interval("d")),
     ("l.day + 1", DATE),
+    ("3 + l.day", DATE),
+    ("l.day + (l.day - l.day)", DATE),
+    ("l.day + INTERVAL 1 DAY * 2", DATE),
+    ("(l.day - l.day) + 1", Interval("d")),
+    ("(l.day - l.day) - l.x", Interval("d")),
+    ("1 + (l.day - l.day)", Interval("d")),
+    ("l.f + (0.25 + 0.25)", FLOAT32),
+    ("COALESCE(l.clock, TIME '10:00:00')", TimeOfDay("us")),
     ("l.day + INTERVAL 2 DAYS", DATE),
     ("l.day + INTERVAL 1 HOUR", Timestamp("us")),
     ("INTERVAL 1 DAY + l.day", DATE),
@@ -295,7 +336,12 @@ COMPARED = [
     ("l.ts = l.ms", "l.ts = CAST(l.ms AS timestamp[us])"),
     ("l.tz = r.when", f"CAST(l.tz AS {BERLIN}) = CAST(r.when AS {BERLIN})"),
     ("l.day = l.ts", "CAST(l.day AS timestamp[us]) = l.ts"),
-    ("l.du < INTERVAL 1 SECOND", "CAST(l.du AS interval[us]) < 1000000"),
+    ("l.du < INTERVAL 1 SECOND", "CAST(l.du AS interval[us]) < INTERVAL '1' SECOND"),
+    ("l.n < 0.5", "CAST(l.n AS decimal(0, 2)) < 0.50"),
+    ("l.day < '2024-01-01'", "l.day < DATE '2024-01-01'"),
+    ("l.ts < '2024-01-01 10:00:00'", "l.ts < TIMESTAMP '2024-01-01 10:00:00'"),
+    ("l.tz < '2024-01-01 10:00:00'", "l.tz < TIMESTAMP '2024-01-01 10:00:00+01:00'"),
+    ("l.s = 'it''s'", "l.s = 'it''s'"),
     ("l.day - l.day < 3", "(l.day - l.day) < 3"),
     ("l.x IS NOT NULL", "NOT (l.x IS NULL)"),
     ("CAST(l.x AS INT) = 1", "l.x = 1"),
@@ -328,6 +374,35 @@ CONSTANTS = [
     ("l.off < '9999-12-31T23:59:59-05:00'", 253_402_300_799 + 5 * 3600, Timestamp("s", "+02:00")),
     ("r.when = TIMESTAMP '1970-01-01 00:00:01'", 10**9, Timestamp("ns", "UTC")),
     ("l.day - l.day = 3", 3, Interval("d")),
+    ("l.day - l.day = 3 - 1", 2, Interval("d")),
+    ("l.tz > TIMESTAMP '1970-01-01 00:00:00' + INTERVAL 1 HOUR", 0, Timestamp("us", "Europe/Berlin")),
+    (
+        "l.tz > TIMESTAMP '1970-07-01 00:00:00' - INTERVAL 181 DAYS",
+        -3_600_000_000,
+        Timestamp("us", "Europe/Berlin"),
+    ),
+    ("l.tz > CAST(DATE '1970-01-01' + 1 AS TIMESTAMP)", 82_800_000_000, Timestamp("us", "Europe/Berlin")),
+    (
+        "l.tz < TIMESTAMP '9999-12-31 00:00:00' + INTERVAL 3652425 DAYS",
+        (253_402_214_400 + 3_652_425 * 86_400 - 3600) * 10**6,
+        Timestamp("us", "Europe/Berlin"),
+    ),
+    (
+        "l.tz < TIMESTAMP '0001-01-01 00:00:00' - INTERVAL 100000000000 DAYS",
+        (-62_135_596_800 - 3_208 - 10**11 * 86_400) * 10**6,
+        Timestamp("us", "Europe/Berlin"),
+    ),
+    ("l.clock > TIME '10:00:00'", 36_000 * 10**6, TimeOfDay("us")),
+    ("l.clock > '10:00:00.5'", 36_000_500_000, TimeOfDay("us")),
+    ("l.ts > l.ts + NULL", None, Timestamp("us")),
+    ("l.ts > NULL - l.ts", None, Timestamp("us")),
+    ("l.ts > CAST(NULL AS TIMESTAMP) + INTERVAL 1 DAY", None, Timestamp("us")),
+    ("l.day > DATE '2024-01-01' + INTERVAL 1 DAY * NULL", None, DATE),
+    ("l.x = YEAR(NULL)", None, INT64),
+    ("l.x = ABS(NULL) + 1", None, INT64),
+    ("l.s = SUBSTRING(l.s, NULL)", None, STRING),
+    ("l.s = COALESCE(NULL, NULL)", None, STRING),
+    ("l.n = CASE WHEN l.b THEN NULL END", None, Decimal(10, 2)),
     ("l.x = 1 + 2 * 3 - -4", 11, INT64),
     ("l.x = -7 DIV 2", -3, INT64),
     ("l.x = -7 % 2", -1, INT64),

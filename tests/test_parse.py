@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal as PyDecimal
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from handshake.errors import ExpressionError
 from handshake.plan import parse
 from handshake.plan.expr import (
+    UNBOUND,
     And,
     Arithmetic,
     Call,
@@ -29,6 +32,7 @@ from handshake.plan.expr import (
     transform,
     walk,
 )
+from handshake.plan.functions import NAMES
 from handshake.plan.parse import parse_type
 from handshake.schema import (
     BINARY,
@@ -36,11 +40,14 @@ from handshake.schema import (
     DATE,
     FLOAT32,
     FLOAT64,
+    NULL,
     STRING,
     Decimal,
     Int,
     Interval,
+    TimeOfDay,
     Timestamp,
+    Type,
 )
 
 SHOWN = [
@@ -110,12 +117,19 @@ SHOWN = [
     ("CHAR_LENGTH(s)", "LENGTH(s)"),
     ("CONCAT(s, 'a', t)", "CONCAT(s, 'a', t)"),
     ("s || t", "CONCAT(s, t)"),
+    ("s || t || 'a'", "CONCAT(s, t, 'a')"),
     ("SUBSTRING(s, 2)", "SUBSTRING(s, 2)"),
     ("SUBSTR(s, -2, 1)", "SUBSTRING(s, -2, 1)"),
+    ("SUBSTRING(s FROM 2 FOR 3)", "SUBSTRING(s, 2, 3)"),
+    ("SUBSTRING(s FOR 3)", "SUBSTRING(s, 1, 3)"),
     ("s LIKE 'a%'", "LIKE(s, 'a%')"),
     ("s NOT LIKE 'a%'", "NOT LIKE(s, 'a%')"),
     ("s ILIKE 'a%'", "ILIKE(s, 'a%')"),
     ("s NOT ILIKE 'a%'", "NOT ILIKE(s, 'a%')"),
+    ("s LIKE '10!%' ESCAPE '!'", "LIKE(s, '10\\%')"),
+    ("s LIKE '!!!_%' ESCAPE '!'", "LIKE(s, '\\!\\_%')"),
+    ("s LIKE '\\\\%%' ESCAPE '%'", "LIKE(s, '\\\\\\%')"),
+    ("s NOT ILIKE 'a\\\\_' ESCAPE '\\\\'", "NOT ILIKE(s, 'a\\_')"),
     ("s RLIKE 'a'", "REGEXP_LIKE(s, 'a')"),
     ("s NOT RLIKE 'a'", "NOT REGEXP_LIKE(s, 'a')"),
     ("REGEXP_LIKE(s, 'a')", "REGEXP_LIKE(s, 'a')"),
@@ -129,13 +143,22 @@ SHOWN = [
     ("MINUTE(t)", "MINUTE(t)"),
     ("SECOND(t)", "SECOND(t)"),
     ("EXTRACT(MONTH FROM t)", "MONTH(t)"),
+    ("DAYOFMONTH(t)", "DAY(t)"),
+    ("YEAR(TO_DATE(s))", "YEAR(CAST(s AS date))"),
     ("DATE(t)", "CAST(t AS date)"),
     ("CAST(x AS INT)", "CAST(x AS int32)"),
     ("x::DOUBLE", "CAST(x AS float64)"),
     ("TRY_CAST(x AS DATE)", "CAST(x AS date)"),
+    ("SAFE_CAST(x AS INT)", "CAST(x AS int32)"),
+    ("TIME '10:00:00'", "CAST('10:00:00' AS time[us])"),
+    ("x BETWEEN ASYMMETRIC 1 AND 2", "(x >= 1) AND (x <= 2)"),
+    ("s = 'it''s'", "s = 'it''s'"),
+    ("x = INTERVAL 90 SECONDS", "x = INTERVAL '90' SECOND"),
+    ("x = 0.50", "x = 0.50"),
     # Names.
     ("`l`.`a b` = 1", "l.a b = 1"),
     ("left.x = 1", "left.x = 1"),
+    ("comment = set AND cache", "(comment = set) AND cache"),
     ("x -- why\n = 1", "x = 1"),
 ]
 
@@ -154,6 +177,17 @@ LITERALS = [
     ("1e3", 1000.0),
     ("'a'", "a"),
     ("'it\\'s'", "it's"),
+    ("'it''s'", "it's"),
+    ("''''", "'"),
+    ("''", ""),
+    ("'a''''b'", "a''b"),
+    ("'a\"\"b'", 'a""b'),
+    ('"a""b"', 'a"b'),
+    ('"it\'s"', "it's"),
+    ('"its\'"', "its'"),
+    ("'a\\\\'", "a\\"),
+    ("'\\\\'''", "\\'"),
+    ("'a\\tb'", "a\tb"),
     ('"a"', "a"),
     ("TRUE", True),
     ("NULL", None),
@@ -175,6 +209,11 @@ INTERVALS = [
     ("INTERVAL 1.5 MINUTES", "us", 90_000_000),
     ("INTERVAL 3 NANOSECONDS", "ns", 3),
     ("INTERVAL 1 WEEK", "us", 7 * 86_400_000_000),
+    ("INTERVAL -1 DAY", "us", -86_400_000_000),
+    ("INTERVAL '1 day 2 hours'", "us", 26 * 3600 * 10**6),
+    ("INTERVAL '1.5 minutes'", "us", 90_000_000),
+    ("INTERVAL '+1 day'", "us", 86_400_000_000),
+    ("INTERVAL '-2.5' SECONDS", "us", -2_500_000),
 ]
 
 
@@ -195,6 +234,7 @@ TYPES = [
     ("varchar(20)", STRING),
     ("binary", BINARY),
     ("date", DATE),
+    ("time", TimeOfDay("us")),
     ("timestamp", Timestamp("us")),
     ("timestamp_ntz", Timestamp("us")),
     ("decimal", Decimal(10, 0)),
@@ -220,19 +260,57 @@ def test_positions_do_not_make_trees_differ() -> None:
     assert parse("x   =   1") == parse("x = 1")
 
 
+KNOWN = ", ".join(NAMES)
+MANY = "is computed from many rows; a predicate sees one pair of rows at a time"
+FORMAT = "a format has no meaning here; dates and times are read and written as '2024-12-31 23:59:59'"
+CALENDAR = "months and years have no fixed length; write the interval in days"
+IN_LIST = "IN takes a list of values, such as l.x IN (1, 2, 3)"
+LENGTH = (
+    "cannot read '{}' as a length of time; write a number and a unit, such as "
+    "'15 minutes', '900s' or '1h30m' (ns, us, ms, s, min, h, d)"
+)
+CONSTANT = "an interval is a constant, such as INTERVAL 10 SECONDS"
 ERRORS = [
     ("", "the predicate is empty; write a condition such as 'l.x < r.a'", None),
     (" \n ", "the predicate is empty; write a condition such as 'l.x < r.a'", None),
     ("l.x <", "cannot read the predicate near '<': an operand is missing", (1, 5)),
     ("l.x = 1 AND", "cannot read the predicate near 'AND': an operand is missing", (1, 11)),
     ("(l.x < r.a", "cannot read the predicate near 'a': Expecting )", (1, 10)),
-    ("FOO(x) = 1", "'FOO(x)' has no meaning in a predicate here", (1, 1)),
-    ("x = 1 AND\n TAN(y) = 1", "'TAN(y)' has no meaning in a predicate here", (2, 2)),
-    ("SELECT x", "'SELECT x' has no meaning in a predicate here", (1, 8)),
+    ("s = 'abc", "cannot read the predicate: a ' is never closed", (1, 5)),
+    ("FOO(x) = 1", f"no function FOO(); known are {KNOWN}; did you mean 'floor'?", (1, 1)),
+    ("FLOR(x) = 1", f"no function FLOR(); known are {KNOWN}; did you mean 'floor'?", (1, 1)),
+    ("x = 1 AND\n TAN(y) = 1", f"no function TAN(); known are {KNOWN}", (2, 2)),
+    ("x = MAP(y)", "cannot read the predicate: list index out of range", None),
+    ("DATE(x, 'a') = y", "DATE() takes 1 argument, not 2", (1, 1)),
+    ("MOD(x, y, z) = y", "MOD() takes 2 arguments, not 3", (1, 1)),
+    ("x > 1 AND\n SUM(y) > 1", f"SUM() {MANY}", (2, 2)),
+    ("COUNT(*) > 1", f"COUNT() {MANY}", (1, 1)),
+    ("ABS(x) OVER (PARTITION BY y) = 1", f"'ABS(x) OVER (PARTITION BY y)' {MANY}", (1, 1)),
+    ("COALESCE(x, y) IGNORE NULLS = 1", f"'COALESCE(x, y) IGNORE NULLS' {MANY}", (1, 1)),
+    ("GREATEST(x, y) FILTER (WHERE a) = 1", f"'GREATEST(x, y) FILTER(WHERE a)' {MANY}", (1, 1)),
+    (
+        "SELECT x",
+        "cannot read the predicate near 'SELECT': Invalid expression / Unexpected token",
+        (1, 6),
+    ),
+    ("x = (SELECT y)", "'(SELECT y)' is a query, which a predicate cannot hold", (1, 13)),
+    ("EXISTS (SELECT y)", "'EXISTS(SELECT y)' is a query, which a predicate cannot hold", (1, 16)),
+    ("x = 1; y = 2", "'x = 1; y = 2' has no meaning in a predicate here", (1, 1)),
+    ("l.* = 1", "'l.*' is not a column", (1, 1)),
+    ("x = ANY(y)", "'ANY(y)' has no meaning in a predicate here", (1, 9)),
+    ("x LIKE ANY ('a', 'b')", "\"ANY ('a', 'b')\" has no meaning in a predicate here", (1, 13)),
+    ("x COLLATE utf8 = 'a'", "'x COLLATE utf8' has no meaning in a predicate here", (1, 1)),
+    ("ABS(DISTINCT x) = 1", "'DISTINCT x' has no meaning in a predicate here", (1, 14)),
+    ("REGEXP_LIKE(x, 'a', 'i')", "\"x RLIKE 'a'\": flag has no meaning here", (1, 1)),
+    ("x = :p", "':p' has no meaning in a predicate here", (1, 1)),
     ("x & 1 = 1", "'x & 1' has no meaning in a predicate here", (1, 1)),
-    ("x LIKE 'a' ESCAPE '!'", "\"x LIKE 'a' ESCAPE '!'\" has no meaning in a predicate here", (1, 1)),
-    ("x IN (SELECT 1)", "IN takes a list of values, such as l.x IN (1, 2, 3)", (1, 1)),
-    ("x IN ()", "IN takes a list of values, such as l.x IN (1, 2, 3)", (1, 1)),
+    ("x LIKE 'a' ESCAPE '!!'", "ESCAPE takes one character, not '!!'", (1, 1)),
+    ("x LIKE 'a!' ESCAPE '!'", "'a!' ends in its escape character", (1, 1)),
+    ("x LIKE y ESCAPE '!'", "LIKE … ESCAPE takes constants, such as LIKE '10!%' ESCAPE '!'", (1, 1)),
+    ("x IN (SELECT 1)", IN_LIST, (1, 1)),
+    ("x IN ()", IN_LIST, (1, 1)),
+    ("x IN y", IN_LIST, (1, 1)),
+    ("x IN UNNEST(y)", IN_LIST, (1, 1)),
     (
         "x BETWEEN SYMMETRIC 2 AND 1",
         "BETWEEN SYMMETRIC is not known; write BETWEEN LEAST(…) AND GREATEST(…)",
@@ -241,8 +319,22 @@ ERRORS = [
     ("ROUND(x, 2) = 1", "round takes one argument here", (1, 1)),
     ("TRIM('a' FROM x) = 1", "TRIM takes one argument here", (1, 6)),
     ("EXTRACT(WEEK FROM x) = 1", "EXTRACT knows year, month, day, hour, minute, second, not week", (1, 19)),
-    ("t + INTERVAL x DAYS > t", "an interval is a constant, such as INTERVAL 10 SECONDS", (1, 14)),
-    ("t + INTERVAL 1 MONTH > t", "months and years have no fixed length; write the interval in days", None),
+    ("TRIM(BOTH 'x' FROM s) = 'a'", "TRIM takes one argument here", (1, 11)),
+    ("t + INTERVAL x DAYS > t", CONSTANT, (1, 5)),
+    ("t + INTERVAL '90' MINUTE TO SECOND > t", CONSTANT, (1, 5)),
+    ("t + INTERVAL 1 MONTH > t", CALENDAR, (1, 5)),
+    ("t > t AND\n t - INTERVAL '2' YEARS > t", CALENDAR, (2, 6)),
+    ("t + INTERVAL '1 month' > t", CALENDAR, (1, 5)),
+    ("t + INTERVAL '1,5 days' > t", LENGTH.format("1,5 days"), (1, 5)),
+    ("t > t - INTERVAL 1 DAY '- 2 hours'", LENGTH.format("- 2 hours"), (1, 24)),
+    ("CAST(x AS DATE FORMAT 'yyyy') = y", FORMAT, (1, 6)),
+    ("CAST(x AS TIMESTAMP FORMAT 'yyyy') = y", FORMAT, (1, 6)),
+    ("CAST(x AS STRING FORMAT 'yyyy') = y", FORMAT, (1, 6)),
+    ("TO_DATE(x, 'yyyy') = y", FORMAT, (1, 1)),
+    ("YEAR(TO_DATE(x, 'yyyy')) = y", FORMAT, (1, 6)),
+    ("x = 1" + "0" * 1000, "a number has 1001 digits; 1000 are allowed", (1, 5)),
+    ("CAST(x AS STRING COLLATE a) = 'b'", "type STRING COLLATE a is not one a predicate can use", (1, 6)),
+    ("CAST(x AS DECIMAL(a)) = 1", "DECIMAL(A) is not a type; write DECIMAL(precision, scale)", (1, 6)),
     (
         "CAST(x AS DECIMAL(50, 2)) = 1",
         "decimal(50, 2) is not a type; precision goes up to 38",
@@ -252,7 +344,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message", "at"), ERRORS, ids=[text for text, *_ in ERRORS])
+@pytest.mark.parametrize(("text", "message", "at"), ERRORS, ids=[text[:50] for text, *_ in ERRORS])
 def test_errors(text: str, message: str, at: tuple[int, int] | None) -> None:
     with pytest.raises(ExpressionError) as error:
         parse(text)
@@ -266,9 +358,93 @@ def test_an_unknown_type_name() -> None:
         parse_type("struct<a:int>")
 
 
-def test_a_predicate_nested_too_deeply() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_that_errors_name_are_known(name: str) -> None:
+    for args in ("x", "x, y", "x, y, z"):
+        with contextlib.suppress(ExpressionError):
+            parse(f"{name}({args})")
+            return
+    pytest.fail(f"{name} is not known")
+
+
+DEEP = {
+    "parentheses": "(" * 3000 + "x" + ")" * 3000,
+    "many parentheses": "(" * 100_000 + "x" + ")" * 100_000,
+    "open parentheses": "(" * 3000,
+    "sums": " + ".join(["x"] * 5000) + " > 1",
+    "fewer sums": " + ".join(["x"] * 150) + " > 1",
+    "negations": "NOT " * 3000 + "x",
+    "minuses": "- " * 3000 + "x = 1",
+    "calls": "ABS(" * 3000 + "x" + ")" * 3000 + " = 1",
+    "comparisons": " = ".join(["x"] * 3000),
+    "casts": "x" + "::INT" * 3000 + " = 1",
+    "cases": "CASE WHEN x THEN " * 500 + "1" + " END" * 500 + " = 1",
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_a_predicate_nested_too_deeply(text: str) -> None:
     with pytest.raises(ExpressionError, match="the predicate is nested too deeply"):
-        parse("(" * 5000 + "x" + ")" * 5000)
+        parse(text)
+
+
+def test_a_tree_that_is_too_large_when_written_out() -> None:
+    text = "x"
+    for _ in range(20):
+        text = f"NULLIF({text}, y)"
+    with pytest.raises(ExpressionError, match="the predicate is too large: 500000 operations are allowed"):
+        parse(f"{text} = 1")
+
+
+@pytest.mark.parametrize("word", ["AND", "OR"])
+def test_long_chains_are_flat(word: str) -> None:
+    tree = parse(f" {word} ".join(f"l.x <> {n}" for n in range(5000)))
+    assert len(tree.children) == 5000
+    assert tree.children[4999].at == Position(1, sum(len(f"l.x <> {n} {word} ") for n in range(4999)) + 1)
+
+
+# Constants as text.
+
+TEXTS = [
+    (None, NULL, "NULL"),
+    (True, BOOL, "TRUE"),
+    (-3, Int(8), "-3"),
+    (5, Decimal(1, 1), "0.5"),
+    (-5, Decimal(0, 2), "-0.05"),
+    (1250, Decimal(10, 2), "12.50"),
+    (7, Decimal(10, 0), "7"),
+    (0.1, FLOAT64, "0.1"),
+    (1e300, FLOAT64, "1e+300"),
+    (float("-inf"), FLOAT64, "-Infinity"),
+    (float("nan"), FLOAT32, "NaN"),
+    ("it's", STRING, "'it''s'"),
+    (b"\x01\xff", BINARY, "X'01FF'"),
+    (0, DATE, "DATE '1970-01-01'"),
+    (19723, DATE, "DATE '2024-01-01'"),
+    (10**9, DATE, "(DATE '1970-01-01' + 1000000000)"),
+    (1_704_067_200, Timestamp("s"), "TIMESTAMP '2024-01-01 00:00:00'"),
+    (-1, Timestamp("ns"), "TIMESTAMP '1969-12-31 23:59:59.999999999'"),
+    (1_500, Timestamp("ms", "Europe/Berlin"), "TIMESTAMP '1970-01-01 01:00:01.5+01:00'"),
+    (0, Timestamp("us", "+02:00"), "TIMESTAMP '1970-01-01 02:00:00+02:00'"),
+    (10**15 + 1, Timestamp("s"), "(TIMESTAMP '1970-01-01 00:00:00' + INTERVAL '1000000000000001' SECOND)"),
+    (10_000, Interval("ms"), "INTERVAL '10' SECOND"),
+    (-86_400, Interval("s"), "INTERVAL '-1' DAY"),
+    (0, Interval("us"), "INTERVAL '0' SECOND"),
+    (1, Interval("ns"), "INTERVAL '1' NANOSECOND"),
+    (3, Interval("d"), "3"),
+    (36_000_500, TimeOfDay("ms"), "TIME '10:00:00.5'"),
+    (PyDecimal("0.0000001"), UNBOUND, "0.0000001"),
+    (date(2024, 1, 1), UNBOUND, "DATE '2024-01-01'"),
+    (datetime(2024, 1, 1, 2), UNBOUND, "TIMESTAMP '2024-01-01 02:00:00'"),
+    (time(1, 2), UNBOUND, "TIME '01:02:00'"),
+    (timedelta(hours=1), UNBOUND, "INTERVAL '1' HOUR"),
+    (1 << 20_000, Int(64), hex(1 << 20_000)),
+]
+
+
+@pytest.mark.parametrize(("value", "kind", "text"), TEXTS, ids=[text[:40] for *_, text in TEXTS])
+def test_constants_are_shown_as_sql(value: object, kind: Type, text: str) -> None:
+    assert show(Literal(value, type=kind)) == text
 
 
 # Walking trees.

@@ -63,7 +63,7 @@ def _python_table(value: Any, schema: pa.Schema | None) -> pa.Table:
 
 def _turned(rows: Any, schema: pa.Schema | None) -> Mapping[str, Any]:
     """A list of dicts as a dict of lists; a key that a row lacks is NULL there."""
-    names = dict.fromkeys(key for row in rows for key in row.keys())
+    names = dict.fromkeys(key for row in rows for key in row)
     if not rows and schema is not None:
         names = dict.fromkeys(schema.names)
     return {name: [row.get(name) for row in rows] for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from types import TracebackType
@@ -10,10 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.cores.arrangement import Arrangement
 from handshake.cores.driver import times_of
+from handshake.cores.low_latency import LowLatency
+from handshake.cores.metrics import Metrics
 from handshake.cores.spec import SIDES, JoinSpec, join_spec
-from handshake.cores.three_step import Metrics, ThreeStep
-from handshake.errors import ExpressionError, HandshakeError, WindowError
+from handshake.cores.three_step import ThreeStep
+from handshake.cores.unbounded import Unbounded
+from handshake.errors import ExpressionError, HandshakeError, InputError, UnsupportedError, WindowError
 from handshake.frames import conform, plain_schema, schema_of
 from handshake.plan.build import E
 from handshake.plan.expr import Expr, Literal
@@ -27,12 +32,23 @@ _SLICE = 1 << 16
 """Tuples of both sides that a replay pushes between two looks at the windows."""
 
 
+ALGORITHMS = ("three_step", "low_latency")
+
+
 class JoinPlan:
     """A join that is checked and planned but not running."""
 
-    def __init__(self, spec: JoinSpec, lateness: int) -> None:
+    def __init__(self, spec: JoinSpec, lateness: int, algorithm: str, cores: int) -> None:
         self.spec = spec
         self.lateness = lateness
+        self.algorithm = algorithm
+        self.cores = cores
+
+    def start(self) -> Arrangement:
+        """Arrange the cores and let them run."""
+        if self.algorithm == "three_step":
+            return ThreeStep(self.spec, self.lateness)
+        return LowLatency(self.spec, self.lateness, self.cores)
 
     @property
     def method(self) -> str:
@@ -51,7 +67,7 @@ class JoinPlan:
 
     def explain(self) -> str:
         """The plan, for people."""
-        return self.spec.explain()
+        return f"{self.spec.explain()}\nalgorithm   {self.algorithm}, cores: {self.cores}"
 
 
 def prepare(
@@ -66,6 +82,8 @@ def prepare(
     left_time: str | None = None,
     right_time: str | None = None,
     method: str = "auto",
+    algorithm: str = "low_latency",
+    cores: int | None = None,
     suffix: str = "_right",
     lateness: str | None = None,
     aliases: tuple[str, str] | None = None,
@@ -86,7 +104,24 @@ def prepare(
     spec = join_spec(
         left, right, _predicate(on), windows, times=times, method=method, suffix=suffix, aliases=aliases
     )
-    return JoinPlan(spec, _lateness(lateness, spec.unit))
+    return JoinPlan(spec, _lateness(lateness, spec.unit), algorithm, _cores(algorithm, cores))
+
+
+def _cores(algorithm: str, cores: int | None) -> int:
+    if algorithm not in ALGORITHMS:
+        raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
+    if cores is not None and cores < 1:
+        raise UnsupportedError(f"a join needs at least one core; cores={cores} was given")
+    if algorithm == "three_step":
+        return 1
+    return cores or usable_cores()
+
+
+def usable_cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _predicate(on: str | E | None) -> Expr:
@@ -135,6 +170,8 @@ class Join:
         left_time: str | None = None,
         right_time: str | None = None,
         method: str = "auto",
+        algorithm: str = "low_latency",
+        cores: int | None = None,
         suffix: str = "_right",
         lateness: str | None = None,
         aliases: tuple[str, str] | None = None,
@@ -142,10 +179,10 @@ class Join:
         self._schemas = (schema_of(left, "left"), schema_of(right, "right"))
         self.plan = prepare(
             *self._schemas, on, window, left_window=left_window, right_window=right_window, time=time,
-            left_time=left_time, right_time=right_time, method=method, suffix=suffix, lateness=lateness,
-            aliases=aliases,
+            left_time=left_time, right_time=right_time, method=method, algorithm=algorithm, cores=cores,
+            suffix=suffix, lateness=lateness, aliases=aliases,
         )  # fmt: skip
-        self._engine: ThreeStep | None = ThreeStep(self.plan.spec, self.plan.lateness)
+        self._engine: Arrangement | None = self.plan.start()
         self._last: Metrics | None = None
         self._lock = threading.Lock()
 
@@ -169,10 +206,10 @@ class Join:
         with self._lock:
             engine = self._running()
             batch = conform(tuples, self._schemas[side], SIDES[side])
-            return list(engine.push(side, batch))
+            return [*engine.push(side, batch), *engine.drain()]
 
-    def advance(self, *, left: int | None = None, right: int | None = None) -> None:
-        """Say that no tuple older than this will come on a side (in the unit of the time columns).
+    def advance(self, *, left: Any = None, right: Any = None) -> None:
+        """Say that no tuple older than this will come on a side: a value as its time column has them.
 
         A stream that has fallen silent then no longer holds back the watermark.
         """
@@ -180,8 +217,19 @@ class Join:
             engine = self._running()
             for side, time in enumerate((left, right)):
                 if time is not None:
-                    engine.driver.advance(side, time)
+                    engine.driver.advance(side, self._instant(side, time))
             engine.expire()
+
+    def _instant(self, side: int, time: Any) -> int:
+        """One time in the unit that stamps have."""
+        name = self.plan.spec.sides[side].time
+        if name is None:
+            raise WindowError(f"no time column is named for the {SIDES[side]} input, so it cannot advance")
+        batch = conform({name: [time]}, pa.schema([self._schemas[side].field(name)]), SIDES[side])
+        times, valid = times_of(batch.column(0), self.plan.spec.unit, name, SIDES[side])
+        if valid is not None:
+            raise InputError(f"{time!r} is not a time to advance the {SIDES[side]} input to")
+        return int(times[0])
 
     def explain(self) -> str:
         """The plan, for people."""
@@ -203,9 +251,10 @@ class Join:
         """Free the windows. What was pushed has been joined already."""
         if self._engine is not None:
             self._last = self._engine.metrics()
+            self._engine.close()
             self._engine = None
 
-    def _running(self) -> ThreeStep:
+    def _running(self) -> Arrangement:
         if self._engine is None:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
         return self._engine
@@ -216,7 +265,8 @@ class Replay:
 
     def __init__(self, plan: JoinPlan, left: pa.Table, right: pa.Table) -> None:
         self.plan = plan
-        self.engine = ThreeStep(plan.spec, plan.lateness)
+        self._engine: Arrangement | Unbounded | None = None
+        self._last: Metrics | None = None
         self.total = left.num_rows + right.num_rows
         self.done = 0
         self._tables = tuple(
@@ -226,29 +276,41 @@ class Replay:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         windows = self.plan.spec.windows
-        if windows.left is None and windows.right is None:
-            return self._unbounded()
-        return self._in_order()
+        unbounded = windows.left is None and windows.right is None
+        try:
+            yield from self._unbounded() if unbounded else self._in_order()
+        finally:
+            self._close()
 
     def _unbounded(self) -> Iterator[pa.RecordBatch]:
         """No windows: hold the right side, and let the left pass by."""
         left, right = self._tables
-        yield from self.engine.push(1, right)
+        self._engine = engine = Unbounded(self.plan.spec, self.plan.cores)
+        engine.hold(right)
         self.done = right.num_rows
         for start in range(0, left.num_rows, 16 * _SLICE):
             piece = left.slice(start, 16 * _SLICE)
-            yield from self.engine.probe_only(0, piece)
+            yield from engine.pass_by(piece)
             self.done += piece.num_rows
+        yield from engine.drain()
 
     def _in_order(self) -> Iterator[pa.RecordBatch]:
         (left, right), others = self._arrivals()
         places = [np.arange(len(other)) + other for other in others]
+        self._engine = engine = self.plan.start()
         for start in range(0, self.total, _SLICE):
             for side, table in enumerate((left, right)):
                 low, high = np.searchsorted(places[side], [start, start + _SLICE])
                 if low < high:
-                    yield from self.engine.push(side, table.slice(low, high - low), others[side][low:high])
+                    yield from engine.push(side, table.slice(low, high - low), others[side][low:high])
             self.done = min(start + _SLICE, self.total)
+        yield from engine.drain()
+
+    def _close(self) -> None:
+        if self._engine is not None:
+            self._last = self._engine.metrics()
+            self._engine.close()
+            self._engine = None
 
     def _arrivals(self) -> tuple[tuple[pa.RecordBatch, pa.RecordBatch], list[np.ndarray[Any, Any]]]:
         """Both sides in arrival order, and for each tuple how many of the other side came before it."""
@@ -259,21 +321,29 @@ class Replay:
             return (left, right), [
                 np.minimum(turns[0], right.num_rows), np.minimum(turns[1] + 1, left.num_rows)
             ]  # fmt: skip
-        (left, mine), (right, theirs) = (self._by_time(side) for side in (0, 1))
-        return (left, right), [np.searchsorted(theirs, mine, "left"), np.searchsorted(mine, theirs, "right")]
+        (left, mine, known), (right, theirs, dated) = (self._by_time(side) for side in (0, 1))
+        before = np.searchsorted(mine, theirs, "right")
+        before[:dated] = np.minimum(before[:dated], known)  # the largest time is not yet "without one"
+        return (left, right), [np.searchsorted(theirs, mine, "left"), before]
 
-    def _by_time(self, side: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
-        """A side sorted by time, ties in row order, rows without a time last."""
+    def _by_time(self, side: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any], int]:
+        """A side sorted by time, ties in row order, rows without a time last; and how many have one."""
         table, spec = self._tables[side], self.plan.spec.sides[side]
         assert spec.time is not None
         times, valid = times_of(table.column(spec.time), self.plan.spec.unit, spec.time, SIDES[side])
         if valid is not None:
+            order = np.lexsort((times, ~valid))
             times = np.where(valid, times, np.iinfo(np.int64).max)
+            return table.take(pa.array(order)), times[order], int(valid.sum())
         if np.any(times[1:] < times[:-1]):
             order = np.argsort(times, kind="stable")
             table, times = table.take(pa.array(order)), times[order]
-        return table, times
+        return table, times, len(times)
 
     def metrics(self) -> Metrics:
-        """Counts and sizes so far."""
-        return self.engine.metrics()
+        """Counts and sizes so far; after the end, the last ones."""
+        if self._engine is not None:
+            return self._engine.metrics()
+        if self._last is None:
+            raise HandshakeError("the replay has not begun; iterate over it first")
+        return self._last

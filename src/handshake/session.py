@@ -28,6 +28,8 @@ def join(
     right_time: str | None = None,
     how: str = "inner",
     method: str = "auto",
+    algorithm: str = "low_latency",
+    cores: int | None = None,
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
 ) -> Any:
@@ -46,7 +48,7 @@ def join(
     plan = prepare(
         a.schema, b.schema, on, window, left_window=left_window,
         right_window=right_window, time=time, left_time=left_time, right_time=right_time, method=method,
-        suffix=suffix, aliases=aliases,
+        algorithm=algorithm, cores=cores, suffix=suffix, aliases=aliases,
     )  # fmt: skip
     batches = list(Replay(plan, a, b))
     return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)

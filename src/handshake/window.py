@@ -154,10 +154,12 @@ def _duration(size: str | Duration | None) -> Duration | None:
     return duration
 
 
-def _count(size: int | None) -> int | None:
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+def _count(size: object) -> int | None:
+    if size is None:
+        return None
+    if not isinstance(size, int) or isinstance(size, bool):
         raise WindowError(f"a tuple window takes a whole number of tuples, not {size!r}")
-    if size is not None and size <= 0:
+    if size <= 0:
         raise WindowError(f"a tuple window must hold at least one tuple; {size} does not")
     return size
 

@@ -85,6 +85,12 @@ class BasicWindow:
         return _limits(self, attribute)
 
     @cached_property
+    def some_keys(self) -> Array:
+        """A sample of the keys that cells are sorted by, in order."""
+        sample: Array = np.sort(self.keys[:: max(len(self.keys) // 512, 1)])
+        return sample
+
+    @cached_property
     def row_bytes(self) -> float:
         """The memory of a tuple on average."""
         return float(self.batch.nbytes / self.rows) if self.rows else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from handshake.cores.basic_window import BasicWindow
 from handshake.cores.driver import arrays_of
 from handshake.cores.segment import Segment
 from handshake.cores.spec import JoinSpec
-from handshake.kernels.cluster import Probe, probe_band, probe_hash
+from handshake.kernels.cluster import Probe, probe_band, probe_cost, probe_hash
 from handshake.kernels.compile import TILE, Program, cells_kernel, scan_kernel
 from handshake.kernels.evaluate import holds
 from handshake.plan.expr import conjunction
@@ -35,17 +35,21 @@ class JoinCore:
     comparisons: int = 0
     results: int = 0
     skipped: int = 0
+    batches: int = 0
 
     def __post_init__(self) -> None:
         self.segments = (Segment(self.spec, 0), Segment(self.spec, 1))
         self._residual = conjunction(self.spec.prepared.doubtful) if self.spec.prepared.doubtful else None
         self._buffers = _Buffers()
 
-    def probe(self, piece: BasicWindow) -> Iterator[pa.RecordBatch]:
-        """All results of new tuples with the other side's window."""
+    def probe(
+        self, piece: BasicWindow, windows: Iterable[BasicWindow] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All results of new tuples with the other side's window, or with some basic windows of it."""
+        self.batches += 1
         if piece.rows == 0 or self.spec.analysis.never:
             return
-        for window in list(self.segments[1 - piece.spec.side]):
+        for window in list(self.segments[1 - piece.spec.side] if windows is None else windows):
             relation = self._relation(piece, window)
             if relation == "apart":
                 self.skipped += 1
@@ -89,8 +93,14 @@ class JoinCore:
     def _pairs(self, piece: BasicWindow, window: BasicWindow, inside: bool) -> Iterator[tuple[Array, Array]]:
         """Index pairs (piece, window) of candidates that the compiled predicate lets through."""
         program = self._program(piece, window, inside)
+        probe = None
         if window.cells is not None:
-            yield from self._by_index(program, piece, window)
+            probe = self._probe(piece, window)
+            if probe is None:
+                self.skipped += 1
+                return
+        if probe is not None and self._pays(probe, window):
+            yield from self._by_index(program, piece, window, probe)
         elif piece.rows <= window.rows:
             yield from self._by_scan(program, piece, window)
         else:  # the longer run goes through the vectors
@@ -111,12 +121,8 @@ class JoinCore:
             self._buffers.grow(state[0] < inner.rows)
 
     def _by_index(
-        self, program: Program, piece: BasicWindow, window: BasicWindow
+        self, program: Program, piece: BasicWindow, window: BasicWindow, probe: Probe
     ) -> Iterator[tuple[Array, Array]]:
-        probe = self._probe(piece, window)
-        if probe is None:
-            self.skipped += 1
-            return
         kernel = cells_kernel(program, window.spec.side)
         assert window.cells is not None
         addresses = [w.columns.addresses(program.nullable) for w in (piece, window)]
@@ -131,6 +137,12 @@ class JoinCore:
             if count:
                 yield out[0][:count], out[1][:count]
             self._buffers.grow(state[0] < len(probe.order))
+
+    def _pays(self, probe: Probe, window: BasicWindow) -> bool:
+        """Whether the index saves work: where most tuples are candidates, a scan is faster."""
+        assert window.cells is not None
+        few = len(probe.order) < 64
+        return few or probe_cost(window.cells, probe, window.some_keys) < window.rows
 
     def _probe(self, piece: BasicWindow, window: BasicWindow) -> Probe | None:
         """Where the piece's tuples look in the window's cells; None when their ranges miss it altogether."""

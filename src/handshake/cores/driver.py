@@ -119,6 +119,14 @@ class Driver:
         """The watermark."""
         return watermark(self.newest[0], self.newest[1], self.lateness)
 
+    def oldest(self, side: int) -> int | None:
+        """The least expiring stamp of this side that a tuple to come can still ask for."""
+        window, reach = (self.spec.windows.left, self.spec.windows.right)[side], self.spec.reach(side)
+        if window is None or reach is None:
+            return None
+        progress = self.mark() if window.kind == "time" else self.met[1 - side]
+        return None if progress is None else progress - reach
+
     def advance(self, side: int, time: int) -> None:
         """Take note that no tuple of this side older than `time` will come."""
         newest = self.newest[side]

@@ -24,6 +24,8 @@ class Segment:
     spec: JoinSpec
     side: int
     windows: list[BasicWindow] = field(default_factory=list)
+    largest: int | None = None
+    """Basic windows are not merged beyond so many tuples; by default that depends on the method."""
 
     @property
     def rows(self) -> int:
@@ -52,7 +54,7 @@ class Segment:
 
     def _mergeable(self, older: BasicWindow, newer: BasicWindow) -> bool:
         rows = older.rows + newer.rows
-        if older.rows >= 2 * newer.rows or rows > LARGEST[self.spec.method]:
+        if older.rows >= 2 * newer.rows or rows > (self.largest or LARGEST[self.spec.method]):
             return False
         reach = self.spec.reach(self.side)
         return reach is None or rows <= SMALL or span_of(self.spec, self.side, older, newer) <= reach // SHARE

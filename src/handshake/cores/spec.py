@@ -37,7 +37,18 @@ from handshake.schema import (
 )
 from handshake.window import Window, Windows
 
-__all__ = ["METHODS", "OTHER", "OWN", "SIDES", "TIME", "Attribute", "JoinSpec", "SideSpec", "Stamps", "join_spec"]
+__all__ = [
+    "METHODS",
+    "OTHER",
+    "OWN",
+    "SIDES",
+    "TIME",
+    "Attribute",
+    "JoinSpec",
+    "SideSpec",
+    "Stamps",
+    "join_spec",
+]
 
 SIDES = ("left", "right")
 METHODS = ("auto", "scan", "hash", "band")

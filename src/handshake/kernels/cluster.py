@@ -15,7 +15,7 @@ import numpy as np
 
 from handshake.kernels.sorting import order_of
 
-__all__ = ["Cells", "Probe", "cluster_band", "cluster_hash", "probe_band", "probe_hash"]
+__all__ = ["Cells", "Probe", "cluster_band", "cluster_hash", "probe_band", "probe_cost", "probe_hash"]
 
 Array = np.ndarray[Any, Any]
 Ranges = tuple[Array, Array]
@@ -50,6 +50,21 @@ class Probe:
 
 
 _NONE = np.empty(0, np.int64)
+_VISIT = 256
+"""What finding one's place in a cell costs, in tuples scanned."""
+_LOOSE = 1.1
+"""What a candidate costs, in tuples scanned: ranges begin and end inside blocks, and walk past the cache."""
+
+
+def probe_cost(cells: Cells, probe: Probe, keys: Array) -> float:
+    """About what a probe costs on average, in tuples scanned; `keys` is a sorted sample of second keys."""
+    some = slice(None, None, max(len(probe.order) // 64, 1))
+    first, last = probe.first[some], np.maximum(probe.last[some], probe.first[some])
+    candidates = (cells.offsets[last] - cells.offsets[first]).astype(np.float64)
+    if len(keys):
+        within = np.searchsorted(keys, probe.high[some], "right") - np.searchsorted(keys, probe.low[some])
+        candidates *= np.maximum(within, 0) / len(keys)
+    return float((_VISIT * (last - first) + _LOOSE * candidates).mean())
 
 
 def cluster_band(first: Array, second: Array | None) -> tuple[Array, Cells]:

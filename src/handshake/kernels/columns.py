@@ -117,9 +117,11 @@ _ones: list[np.ndarray[Any, Any]] = [np.full(1 << 13, 0xFF, np.uint8)]
 def _all_valid(rows: int) -> int:
     """The address of a bitmap of ones; older and smaller ones stay alive for those who hold them."""
     need = rows // 8 + 16
-    if len(_ones[-1]) < need:
-        _ones.append(np.full(2 * need, 0xFF, np.uint8))
-    return int(_ones[-1].ctypes.data)
+    ones = _ones[-1]
+    if len(ones) < need:
+        ones = np.full(2 * need, 0xFF, np.uint8)
+        _ones.append(ones)  # another thread may append a shorter one next: use this one, not the last
+    return int(ones.ctypes.data)
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,7 @@ def _to_arrow(kind: Type, out: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
         return pa.array(out, mask=missing)
     whole = pa.array(out.astype(np.int64, copy=False), mask=missing)
     natural = _natural(kind)
-    if natural == pa.date32():
-        return whole.cast(pa.int32()).view(natural)
-    return whole.view(natural) if natural.bit_width == 64 else whole.cast(natural)
+    return whole.cast(pa.int32()).view(natural) if natural.bit_width == 32 else whole.view(natural)
 
 
 def _decimals(kind: Type, out: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None) -> pa.Array:
@@ -223,9 +221,9 @@ def _case(expr: Case, operands: list[pa.Array]) -> pa.Array:
 
 
 def _apply(function: Callable[..., Any], operands: list[pa.Array], expr: Expr, rows: int) -> pa.Array:
-    values = [_for_python(a, e.type) for a, e in zip(operands, expr.children, strict=True)]
     name = getattr(function, "__name__", "function")
     try:
+        values = [_for_python(a, e.type) for a, e in zip(operands, expr.children, strict=True)]
         results = [function(*row) for row in (zip(*values, strict=True) if values else [()] * rows)]
     except Exception as error:
         raise HandshakeError(f"the Python function {name} failed on a candidate pair: {error!r}") from error

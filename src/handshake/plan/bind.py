@@ -24,9 +24,10 @@ from handshake.plan.expr import (
     Not,
     Or,
     Udf,
+    check_size,
     show,
 )
-from handshake.plan.fold import fold
+from handshake.plan.fold import fold, fold_node
 from handshake.plan.functions import bind_call
 from handshake.plan.types import (
     coerce,
@@ -54,6 +55,7 @@ from handshake.schema import (
     Opaque,
     Schema,
     String,
+    TimeOfDay,
     Timestamp,
     Type,
 )
@@ -110,8 +112,9 @@ class Scope:
 
 def bind(expr: Expr, scope: Scope) -> Expr:
     """Resolve, type and fold a predicate; it must be a condition."""
+    check_size(expr)
     try:
-        bound = fold(_bind(expr, scope))
+        bound = fold(_operand(expr, scope))
     except RecursionError:
         raise ExpressionError("the predicate is nested too deeply") from None
     if not is_boolean(bound.type):
@@ -120,6 +123,11 @@ def bind(expr: Expr, scope: Scope) -> Expr:
             "compare it with something", expr
         )  # fmt: skip
     return coerce(bound, BOOL)
+
+
+def _operand(expr: Expr, scope: Scope) -> Expr:
+    """Bind and fold, so that a constant is one before it takes on the type (and zone) of what it meets."""
+    return fold_node(_bind(expr, scope))
 
 
 @singledispatch
@@ -147,7 +155,7 @@ def _(expr: Literal, scope: Scope) -> Expr:
 
 @_bind.register
 def _(expr: Compare, scope: Scope) -> Expr:
-    a, b = _bind(expr.left, scope), _bind(expr.right, scope)
+    a, b = _operand(expr.left, scope), _operand(expr.right, scope)
     kind = unify(a, b)
     if kind is None:
         raise fail(f"cannot compare {show(a)} ({a.type}) with {show(b)} ({b.type}); cast one of them", expr)
@@ -166,7 +174,7 @@ def _(expr: Not, scope: Scope) -> Expr:
 
 
 def _condition(expr: Expr, scope: Scope) -> Expr:
-    bound = _bind(expr, scope)
+    bound = _operand(expr, scope)
     if not is_boolean(bound.type):
         raise fail(f"a condition is needed here, but {show(bound)} is {bound.type}", expr)
     return coerce(bound, BOOL)
@@ -174,12 +182,12 @@ def _condition(expr: Expr, scope: Scope) -> Expr:
 
 @_bind.register
 def _(expr: IsNull, scope: Scope) -> Expr:
-    return IsNull(_bind(expr.arg, scope), type=BOOL, at=expr.at)
+    return IsNull(_operand(expr.arg, scope), type=BOOL, at=expr.at)
 
 
 @_bind.register
 def _(expr: Negate, scope: Scope) -> Expr:
-    arg = _bind(expr.arg, scope)
+    arg = _operand(expr.arg, scope)
     if not isinstance(arg.type, (Int, Decimal, Float, Interval, Null)):
         raise fail(f"cannot negate {show(arg)} ({arg.type})", expr)
     if isinstance(arg, Literal) and arg.value is not None:
@@ -190,14 +198,16 @@ def _(expr: Negate, scope: Scope) -> Expr:
 
 @_bind.register
 def _(expr: Cast, scope: Scope) -> Expr:
-    arg = _bind(expr.arg, scope)
-    if not _castable(arg.type, expr.type):
+    arg = _operand(expr.arg, scope)
+    text = isinstance(arg, Literal) and isinstance(arg.type, String)
+    if not _castable(arg.type, expr.type) and not (text and isinstance(expr.type, TimeOfDay)):
         raise fail(f"cannot cast {show(arg)} ({arg.type}) to {expr.type}", expr)
-    if isinstance(arg, Literal) and isinstance(arg.type, String):
-        if isinstance(expr.type, Timestamp):
-            return timestamp_literal(parse_timestamp(arg.value, arg), arg)
-        if isinstance(expr.type, Date):
-            return coerce(arg, DATE)
+    if isinstance(arg, Literal) and arg.value is not None:
+        match arg.type, expr.type:
+            case String(), Timestamp():
+                return timestamp_literal(parse_timestamp(arg.value, arg), arg)
+            case (String(), Date() | TimeOfDay()) | (Date(), Timestamp()):
+                return coerce(arg, expr.type)
     if isinstance(arg.type, Timestamp) and isinstance(expr.type, Timestamp):
         return coerce(arg, Timestamp(expr.type.unit, arg.type.zone))
     # Whole numbers outgrow their type in arithmetic, so casting one to its own type may still be NULL.
@@ -227,8 +237,8 @@ def _castable(source: Type, target: Type) -> bool:
 @_bind.register
 def _(expr: Case, scope: Scope) -> Expr:
     conditions = [_condition(c, scope) for c, _ in expr.pairs]
-    values = [_bind(v, scope) for _, v in expr.pairs]
-    *values, default = common((*values, _bind(expr.default, scope)), expr)
+    values = [_operand(v, scope) for _, v in expr.pairs]
+    *values, default = common((*values, _operand(expr.default, scope)), expr)
     branches = tuple(e for pair in zip(conditions, values, strict=True) for e in pair)
     return Case(branches, default, type=_result(default.type), at=expr.at)
 
@@ -239,17 +249,17 @@ def _result(kind: Type) -> Type:
 
 @_bind.register
 def _(expr: Call, scope: Scope) -> Expr:
-    return bind_call(expr, tuple(_bind(arg, scope) for arg in expr.args))
+    return bind_call(expr, tuple(_operand(arg, scope) for arg in expr.args))
 
 
 @_bind.register
 def _(expr: Udf, scope: Scope) -> Expr:
-    return replace(expr, args=tuple(_bind(arg, scope) for arg in expr.args))
+    return replace(expr, args=tuple(_operand(arg, scope) for arg in expr.args))
 
 
 @_bind.register
 def _(expr: Arithmetic, scope: Scope) -> Expr:
-    a, b = _bind(expr.left, scope), _bind(expr.right, scope)
+    a, b = _operand(expr.left, scope), _operand(expr.right, scope)
     bound = _temporal(expr, a, b) or _numeric(expr, a, b)
     if bound is None:
         hint = "; use || to join texts" if isinstance(a.type, String) and expr.op == "+" else ""
@@ -295,6 +305,13 @@ def _make(expr: Arithmetic, a: Expr, b: Expr, kind: Type) -> Expr:
 
 def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
     match a.type, expr.op, b.type:
+        case (
+            (Timestamp() | Date() | Interval(), "+" | "-", Null())
+            | (Null(), "+" | "-", Timestamp() | Date() | Interval())
+            | (Interval(), "*", Null())
+            | (Null(), "*", Interval())
+        ):
+            return Literal(None, type=NULL, at=expr.at)
         case Timestamp() | Date(), "-", Timestamp() | Date():
             return _difference(expr, a, b)
         case Timestamp(), "+" | "-", Interval():
@@ -305,7 +322,13 @@ def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
             return _shift_date(expr, a, b)
         case Date(), "+" | "-", Int():
             return _make(expr, a, b, DATE)
-        case Interval(), "+" | "-", Interval():
+        case Int(), "+", Date():
+            return _make(expr, b, a, DATE)
+        case (
+            (Interval(), "+" | "-", Interval())
+            | (Interval(unit="d"), "+" | "-", Int())
+            | (Int(), "+" | "-", Interval(unit="d"))
+        ):
             a, b = common((a, b), expr)
             return _make(expr, a, b, a.type)
         case (Interval() as kind, "*", Int()) | (Int(), "*", Interval() as kind):
@@ -336,13 +359,14 @@ def _shift(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
 def _coarsest(interval: Literal, unit: str) -> Expr:
     """A constant interval in the unit of the timestamp that it shifts, when it fits."""
     assert isinstance(interval.type, Interval)
+    if interval.value is None:
+        return Literal(None, type=Interval(unit), at=interval.at)
     scaled, rest = divmod(interval.value * UNITS[interval.type.unit], UNITS[unit])
     return interval if rest else Literal(scaled, type=Interval(unit), at=interval.at)
 
 
 def _shift_date(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
-    if isinstance(b, Literal):
-        days = _coarsest(b, "d")
-        if days.type == Interval("d"):
-            return _make(expr, a, days, DATE)
+    days = _coarsest(b, "d") if isinstance(b, Literal) else b
+    if days.type == Interval("d"):
+        return _make(expr, a, days, DATE)
     return _shift(expr, coerce(a, Timestamp("us")), b)

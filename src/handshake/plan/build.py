@@ -108,7 +108,7 @@ class E:
 
     def between(self, low: Any, high: Any) -> E:
         """Inclusive on both ends, as SQL's."""
-        return (self >= low) & (self <= high)
+        return _compare(">=", self, low) & _compare("<=", self, high)
 
     def isin(self, *values: Any) -> E:
         """Equal to one of `values`."""

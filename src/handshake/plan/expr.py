@@ -220,7 +220,7 @@ MAX_NODES = 500_000
 
 
 def check_size(expr: Expr) -> None:
-    """Refuse a tree that is too deep, or too large with its shared parts written out, for what comes after."""
+    """Refuse a tree that is too deep, or too large with its shared parts written out, to be worked on."""
     sizes: dict[int, tuple[int, int]] = {}  # depth and number of nodes below each object
     waiting = [expr]
     while waiting:
@@ -297,4 +297,3 @@ def show(expr: Expr) -> str:
 def _operand(expr: Expr) -> str:
     atomic = isinstance(expr, (Name, Column, Literal, Call, Cast, Udf, Case, Negate))
     return show(expr) if atomic else f"({show(expr)})"
-

@@ -8,6 +8,9 @@ from typing import Any
 from handshake.plan.expr import (
     And,
     Arithmetic,
+    Call,
+    Case,
+    Cast,
     Compare,
     Expr,
     IsNull,
@@ -17,34 +20,46 @@ from handshake.plan.expr import (
     Or,
     transform,
 )
+from handshake.plan.functions import STRICT
 from handshake.plan.types import is_exact, round_float32
 from handshake.schema import BOOL, FLOAT32, Float
 
-__all__ = ["fold"]
+__all__ = ["fold", "fold_node"]
 
 _FLIP = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 def fold(expr: Expr) -> Expr:
     """Compute what does not depend on columns."""
-    return transform(expr, _fold)
+    return transform(expr, fold_node)
 
 
-def _fold(expr: Expr) -> Expr:
+def fold_node(expr: Expr) -> Expr:
+    """Compute a node whose operands are folded."""
     match expr:
         case And() | Or():
             return _fold_logic(expr)
         case Not(arg=arg):
             return _fold_not(arg, expr)
-        case Negate(arg=Literal(value=value)) if value is not None:
-            return Literal(-value, type=expr.type, at=expr.at)
+        case Negate(arg=Literal(value=value)):
+            return Literal(None if value is None else -value, type=expr.type, at=expr.at)
+        case Cast(arg=Literal(value=None)):
+            return Literal(None, type=expr.type, at=expr.at)
         case IsNull(arg=Literal(value=value)):
             return Literal(value is None, type=BOOL, at=expr.at)
         case Arithmetic(left=Literal(), right=Literal()):
             return _fold_arithmetic(expr)
         case Compare(left=Literal(), right=Literal()):
             return _fold_compare(expr)
+        case Call(name=name, args=args) if (any if name in STRICT else all)(map(_is_null, args)):
+            return Literal(None, type=expr.type, at=expr.at)
+        case Case() if all(_is_null(value) for value in (expr.default, *expr.branches[1::2])):
+            return Literal(None, type=expr.type, at=expr.at)
     return expr
+
+
+def _is_null(expr: Expr) -> bool:
+    return isinstance(expr, Literal) and expr.value is None
 
 
 def _fold_logic(expr: And | Or) -> Expr:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from handshake.errors import suggest
 from handshake.plan.expr import Call, Expr, show
 from handshake.plan.types import coerce, common, fail
 from handshake.schema import (
@@ -13,6 +14,8 @@ from handshake.schema import (
     FLOAT64,
     INT64,
     STRING,
+    Binary,
+    Bool,
     Date,
     Decimal,
     Float,
@@ -24,27 +27,48 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["COMPILED", "bind_call"]
+__all__ = ["COMPILED", "NAMES", "STRICT", "bind_call", "no_function"]
 
 COMPILED = frozenset(
-    [
-        "abs",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "sqrt",
-        "exp",
-        "ln",
-        "power",
-        "sin",
-        "cos",
-        "least",
-        "greatest",
-        "coalesce",
-    ]
+    (
+        *("abs", "sign", "floor", "ceil", "round", "sqrt", "exp", "ln", "power", "sin", "cos"),
+        *("least", "greatest", "coalesce"),
+    )
 )
 """Functions that kernels compile; the others are computed on Arrow batches."""
+
+NAMES = (
+    *(
+        "abs",
+        "ceil",
+        "char_length",
+        "coalesce",
+        "concat",
+        "contains",
+        "cos",
+        "date",
+        "day",
+        "endswith",
+        "exp",
+    ),
+    *(
+        "floor",
+        "greatest",
+        "hour",
+        "if",
+        "ifnull",
+        "least",
+        "length",
+        "ln",
+        "log",
+        "lower",
+        "ltrim",
+        "minute",
+    ),
+    *("mod", "month", "nullif", "nvl", "power", "regexp_like", "round", "rtrim", "second", "sign", "sin"),
+    *("sqrt", "startswith", "substring", "trim", "upper", "year"),
+)
+"""Functions as they are written in SQL."""
 
 _Rule = Callable[[Call, tuple[Expr, ...]], Call]
 
@@ -52,8 +76,13 @@ _Rule = Callable[[Call, tuple[Expr, ...]], Call]
 def bind_call(call: Call, args: tuple[Expr, ...]) -> Expr:
     """Check the arguments of a function and type its result."""
     if call.name not in _RULES:
-        raise fail(f"no function {call.name}(); known are {', '.join(sorted(_RULES))}", call)
+        raise fail(no_function(call.name), call)
     return _RULES[call.name](call, args)
+
+
+def no_function(name: str) -> str:
+    """What to say of a function that is not known."""
+    return f"no function {name}(); known are {', '.join(NAMES)}{suggest(name, NAMES)}"
 
 
 def _typed(call: Call, args: tuple[Expr, ...], kind: Type) -> Call:
@@ -110,7 +139,7 @@ def _common(call: Call, args: tuple[Expr, ...]) -> Call:
 
 def _ordered(call: Call, args: tuple[Expr, ...]) -> Call:
     bound = _common(call, args)
-    if isinstance(bound.type, (String, type(BOOL))):
+    if isinstance(bound.type, (String, Binary, Bool)):
         raise _wrong(call, bound.args[0], "numbers, dates or timestamps")
     return bound
 
@@ -118,7 +147,8 @@ def _ordered(call: Call, args: tuple[Expr, ...]) -> Call:
 def _texts(low: int, high: int, kind: Type) -> _Rule:
     def rule(call: Call, args: tuple[Expr, ...]) -> Call:
         if not low <= len(args) <= high:
-            raise fail(f"{call.name}() takes {low} argument{'s' if low > 1 else ''}, not {len(args)}", call)
+            many = str(low) if low == high else f"{low} to {high}"
+            raise fail(f"{call.name}() takes {many} argument{'s' if high > 1 else ''}, not {len(args)}", call)
         for arg in args:
             if not isinstance(arg.type, (String, Null)):
                 raise _wrong(call, arg, "text")
@@ -129,14 +159,14 @@ def _texts(low: int, high: int, kind: Type) -> _Rule:
 
 def _substring(call: Call, args: tuple[Expr, ...]) -> Call:
     text = args[:1]
-    if not 2 <= len(args) <= 3 or not all(isinstance(a.type, Int) for a in args[1:]):
+    if not 2 <= len(args) <= 3 or not all(isinstance(a.type, (Int, Null)) for a in args[1:]):
         raise fail("substring() takes a text, a first position and optionally a length", call)
     return replace(_texts(1, 1, STRING)(call, text), args=args)
 
 
 def _field(call: Call, args: tuple[Expr, ...]) -> Call:
     _want(call, args, 1)
-    if not isinstance(args[0].type, (Date, Timestamp)):
+    if not isinstance(args[0].type, (Date, Timestamp, Null)):
         raise _wrong(call, args[0], "a date or timestamp")
     if isinstance(args[0].type, Date) and call.name in ("hour", "minute", "second"):
         raise _wrong(call, args[0], "a timestamp")
@@ -160,3 +190,6 @@ _RULES: dict[str, _Rule] = {
     ),
     **dict.fromkeys(("year", "month", "day", "hour", "minute", "second"), _field),
 }
+
+STRICT = frozenset(_RULES) - {"coalesce", "least", "greatest"}
+"""Functions that are NULL as soon as one argument is."""

@@ -24,7 +24,7 @@ _LENGTHS = {
 
 
 def literal_text(value: Any, kind: Type) -> str:
-    """A constant as it could be written in a predicate; `value` is a scaled whole number where `kind` says so.
+    """A constant as it could be written in a predicate; `value` is scaled where `kind` says so.
 
     >>> literal_text(50, Decimal(3, 2)), literal_text(10_000, Interval("ms"))
     ('0.50', "INTERVAL '10' SECOND")

@@ -1,0 +1,39 @@
+"""What all ways of arranging join cores have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.cores.driver import Driver
+from handshake.cores.metrics import Metrics
+from handshake.cores.spec import JoinSpec
+
+__all__ = ["Arrangement"]
+
+
+class Arrangement(Protocol):
+    """A running join. All arrangements give the same results; they differ in when and on which core."""
+
+    spec: JoinSpec
+    driver: Driver
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples; yields results that are ready. Must be iterated to its end, and from one thread."""
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+
+    def expire(self) -> None:
+        """Drop what no tuple to come can join."""
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far."""
+
+    def close(self) -> None:
+        """Stop; all threads end."""

@@ -1,0 +1,140 @@
+"""Bounded queues between threads, and the tree that merges the cores' results.
+
+All channels of one arrangement share a bell (a condition), so that whoever waits for room here or for a
+result there can wait for both. A full channel holds back whoever writes to it; nothing is ever dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["Bell", "Channel", "Merger", "Stopped", "merging_tree"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Stopped(Exception):
+    """Raised in a thread that waits on a channel when the arrangement ends."""
+
+
+@dataclass
+class Bell:
+    """What threads of one arrangement wait on; ringing wakes them all to look again."""
+
+    condition: threading.Condition = field(default_factory=threading.Condition)
+    stopped: bool = False
+
+    def wait_for(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until `ready` (asked under the lock) or the end; raises `Stopped` at the end."""
+        with self.condition:
+            held = self.condition.wait_for(lambda: self.stopped or ready(), timeout)
+            if self.stopped:
+                raise Stopped
+            return held
+
+    def ring(self) -> None:
+        """Wake everyone."""
+        with self.condition:
+            self.condition.notify_all()
+
+    def stop(self) -> None:
+        """End all waiting, now and later."""
+        with self.condition:
+            self.stopped = True
+            self.condition.notify_all()
+
+
+class Readable(Protocol[T_co]):
+    """Something that results can be taken from."""
+
+    def poll(self) -> T_co | None:
+        """An item, or None where there is none at the moment."""
+
+
+@dataclass
+class Channel(Generic[T]):
+    """A first-in first-out queue that holds up to `capacity` items."""
+
+    bell: Bell
+    capacity: int
+    items: deque[T] = field(default_factory=deque)
+    deepest: int = 0
+    waits: int = 0
+    """How often a writer had to wait for room."""
+
+    def offer(self, item: T) -> bool:
+        """Put an item if there is room."""
+        with self.bell.condition:
+            if len(self.items) >= self.capacity:
+                return False
+            self._append(item)
+            return True
+
+    def put(self, item: T) -> None:
+        """Put an item, waiting for room."""
+        with self.bell.condition:
+            if len(self.items) >= self.capacity:
+                self.waits += 1
+                self.bell.wait_for(lambda: len(self.items) < self.capacity)
+            if self.bell.stopped:
+                raise Stopped
+            self._append(item)
+
+    def _append(self, item: T) -> None:
+        self.items.append(item)
+        self.deepest = max(self.deepest, len(self.items))
+        self.bell.condition.notify_all()
+
+    def poll(self) -> T | None:
+        """Take the oldest item, or None."""
+        with self.bell.condition:
+            if not self.items:
+                return None
+            item = self.items.popleft()
+            self.bell.condition.notify_all()
+            return item
+
+    def take(self) -> T:
+        """Take the oldest item, waiting for one."""
+        with self.bell.condition:
+            self.bell.wait_for(lambda: bool(self.items))
+            item = self.items.popleft()
+            self.bell.condition.notify_all()
+            return item
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass
+class Merger(Generic[T]):
+    """Two inputs, one output: takes from each in turn while both have something (handshake join 6.2)."""
+
+    first: Readable[T]
+    second: Readable[T]
+    turn: bool = False
+
+    def poll(self) -> T | None:
+        """The next item of either input, or None."""
+        self.turn = not self.turn
+        order = (self.first, self.second) if self.turn else (self.second, self.first)
+        for source in order:
+            item = source.poll()
+            if item is not None:
+                return item
+        return None
+
+
+def merging_tree(sources: Sequence[Readable[T]]) -> Readable[T]:
+    """A binary tree of mergers over the sources: each item passes about log2(n) of them."""
+    level: list[Readable[T]] = list(sources)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        rest = level[-1:] if len(level) % 2 else []
+        level = [*(Merger(a, b) for a, b in pairs), *rest]
+    return level[0]

@@ -1,0 +1,161 @@
+"""Handshake join: a line of cores, each talking to its neighbours only, and the driver at both ends.
+
+Each core is a thread that runs one `HandshakeCore`; the caller's thread is the driver (section 4.4): it feeds R
+into the left end and S into the right end, and acknowledges at the far end what has expired. No one coordinates
+the cores. Queues are bounded: a core never waits for room in a neighbour's, it forwards when there is some, so two
+full neighbours cannot block each other; it waits for room in its own queue of results, and the source waits for all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.cores.basic_window import INDEXED_FROM, BasicWindow, sealed
+from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
+from handshake.cores.driver import Driver
+from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message, R
+from handshake.cores.handshake_worker import Exchange, Worker
+from handshake.cores.metrics import CoreMetrics, Metrics, summed
+from handshake.cores.pieces import coalesced, pieces
+from handshake.cores.spec import SIDES, JoinSpec
+from handshake.errors import HandshakeError, UnsupportedError
+
+__all__ = ["Handshake"]
+
+_QUEUE = 8
+"""Messages between two neighbours."""
+_RESULTS = 4
+"""Batches of results that wait for the caller, per core."""
+_LARGEST, _SMALLEST = 8, 32
+"""Pieces are no more than 1/8 of a core's share of the window, so that cores get even shares, and no less than
+1/32 of it, so that there are few: smaller batches wait at the driver until there is enough of them."""
+
+
+class Handshake:
+    """A running join on a line of cores."""
+
+    def __init__(self, spec: JoinSpec, cores: int = 2, lateness: int = 0, two_phase: bool = True) -> None:
+        if cores < 1:
+            raise UnsupportedError(f"a handshake join needs at least one core, not {cores}")
+        self.spec = spec
+        self.driver = Driver(spec, lateness)
+        self._bell = Bell()
+        self._ends = _Ends(spec, self.driver)
+        self._closed = False
+        self._elapsed = 0.0
+        self._workers = self._line(cores, two_phase)
+        self._merged = merging_tree([worker.results for worker in self._workers])
+        for worker in self._workers:
+            worker.start()
+
+    def _line(self, cores: int, two_phase: bool) -> list[Worker]:
+        """One pair of queues between any two neighbours, the driver being the neighbour at both ends."""
+        right, left = ([self._queue() for _ in range(cores + 1)] for _ in range(2))
+        self._ends.entries, self._ends.exits = (right[0], left[cores]), (right[cores], left[0])
+        return [
+            Worker(
+                self.spec, k, cores, two_phase,
+                Exchange((right[k], left[k + 1]), (left[k], right[k + 1])),
+                Channel(self._bell, _RESULTS),
+            )
+            for k in range(cores)
+        ]  # fmt: skip
+
+    def _queue(self) -> Channel[Message[BasicWindow]]:
+        return Channel(self._bell, _QUEUE)
+
+    # The caller's side.
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples; yields results that are ready, and waits where the line is full."""
+        return coalesced(self._timed(self._push(side, batch, other)))
+
+    def _push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
+    ) -> Iterator[pa.RecordBatch]:
+        self._check()
+        self._ends.admit(side, batch, other, len(self._workers))
+        yield from self._run(lambda: not self._ends.waiting)
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Make all tuples meet; yields the rest of the results. The join can go on afterwards.
+
+        Tuples move only where windows are uneven, so pairs may be left on different cores. A mark sent behind the
+        last R makes each core pass all of R to the right, by the same rules of two-phase forwarding. R then is at
+        the right end and has passed all of S. It stays there until it expires, so draining often undoes the
+        balance.
+        """
+        return coalesced(self._timed(self._drain()))
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        self._check()
+        self._ends.release()
+        self._ends.put(R, Message("flush"))
+        yield from self._run(self._quiet)
+
+    def expire(self) -> None:
+        """Acknowledge what no tuple to come can join and has reached its end of the line."""
+        self._ends.exchange()
+
+    def close(self) -> None:
+        """Stop; all threads end. What has not been drained is lost."""
+        self._closed = True
+        self._bell.stop()
+        for worker in self._workers:
+            worker.join()
+
+    def _run(self, done: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Feed the ends and yield results until `done`, which is asked under the bell's lock."""
+        while True:
+            self._check()
+            self._ends.exchange()
+            for _ in range(sum(len(worker.results) for worker in self._workers)):
+                batch = self._merged.poll()
+                if batch is not None:
+                    yield batch
+            try:
+                self._bell.wait_for(lambda: self._busy() or done())
+                if self._finished(done):
+                    return
+            except Stopped:
+                self._check()
+                raise
+
+    def _finished(self, done: Callable[[], bool]) -> bool:
+        with self._bell.condition:
+            return done()
+
+    def _busy(self) -> bool:
+        return self._ends.movable() or any(len(worker.results) for worker in self._workers)
+
+    def _quiet(self) -> bool:
+        """Whether no message is on its way, no core has anything to do, and no result waits."""
+        return not self._ends.waiting and not self._busy() and all(w.at_rest() for w in self._workers)
+
+    def _timed(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count the time spent here, not in whoever consumes the results."""
+        while True:
+            start = time.perf_counter()
+            try:
+                batch = next(results, None)
+            finally:
+                self._elapsed += time.perf_counter() - start
+            if batch is None:
+                return
+            yield batch
+
+    def _check(self) -> None:
+        """Raise what a core has raised, or that the join is closed."""
+        for worker in self._workers:
+            if worker.error is not None:
+                raise HandshakeError(f"{worker.place} failed{worker.at}: {worker.error}") from worker.error
+        if self._closed:
+            raise HandshakeError("this join is closed; make a new one to push more tuples")

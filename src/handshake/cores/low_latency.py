@@ -1,0 +1,123 @@
+"""Low-latency handshake join: tuples pass all cores at once and settle at one of them.
+
+Every batch goes to every core, in the same order for all. A core probes its segment of the other window with the
+whole batch, then keeps its share of it. So a pair meets exactly once: on the core where the earlier tuple has
+settled, when the later one passes. No core waits for another, and no result for its tuples to drift.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.cores.basic_window import BasicWindow
+from handshake.cores.core import JoinCore
+from handshake.cores.crew import Crew
+from handshake.cores.driver import Driver
+from handshake.cores.metrics import Metrics, gathered
+from handshake.cores.pieces import coalesced, pieces
+from handshake.cores.spec import SIDES, JoinSpec
+
+__all__ = ["LowLatency"]
+
+_WHOLE = 64
+"""Shares of fewer tuples are not worth cutting: such a batch settles whole, on each core in turn."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    piece: BasicWindow
+    shares: tuple[BasicWindow | None, ...]
+    oldest: tuple[int | None, int | None]
+
+
+def _describe(task: _Task) -> str:
+    return f"a batch of {task.piece.rows} tuples of the {SIDES[task.piece.spec.side]} input"
+
+
+@dataclass
+class LowLatency:
+    """A running join on `cores` threads."""
+
+    spec: JoinSpec
+    lateness: int = 0
+    cores: int = 1
+    driver: Driver = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self.spec, self.lateness)
+        self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
+        self._gone = [0] * self.cores
+        self._turn = 0
+        self._began, self._elapsed = 0.0, 0.0
+        self.crew = Crew(self.cores, self._work, _describe)
+
+    def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
+        core = self._cores[k]
+        yield from core.probe(task.piece)
+        share = task.shares[k]
+        if share is not None:
+            core.insert(share)
+        self._gone[k] += sum(core.expire(s, at) for s, at in enumerate(task.oldest) if at is not None)
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples; yields results that are ready."""
+        return coalesced(self._push(side, batch, other))
+
+    def _push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
+    ) -> Iterator[pa.RecordBatch]:
+        self._began = self._began or time.perf_counter()
+        cut = list(pieces(self.spec, side, self.driver.admit(side, batch, other)))
+        for position, piece in enumerate(cut):
+            # Only after the last piece: those before it may still ask for what the whole batch has outdated.
+            last = position == len(cut) - 1
+            oldest = (self.driver.oldest(0), self.driver.oldest(1)) if last else (None, None)
+            yield from self.crew.hand_all(_Task(piece, self._shares(piece), oldest))
+        yield from self.crew.ready()
+
+    def _shares(self, piece: BasicWindow) -> tuple[BasicWindow | None, ...]:
+        """Who keeps what: equal shares, or the whole of a small piece on each core in turn."""
+        if piece.rows < self.cores * _WHOLE:
+            self._turn = (self._turn + 1) % self.cores
+            return tuple(piece if k == self._turn else None for k in range(self.cores))
+        cuts = [piece.rows * k // self.cores for k in range(self.cores + 1)]
+        return tuple(
+            BasicWindow(piece.spec, piece.batch.slice(start, stop - start))
+            for start, stop in zip(cuts[:-1], cuts[1:], strict=True)
+        )
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+        yield from coalesced(self.crew.drain())
+        self._stop_clock()
+
+    def expire(self) -> None:
+        """Drop what no tuple to come can join; to be called when drained."""
+        for side in (0, 1):
+            oldest = self.driver.oldest(side)
+            if oldest is not None:
+                for k, core in enumerate(self._cores):
+                    self._gone[k] += core.expire(side, oldest)
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far."""
+        running = time.perf_counter() - self._began if self._began else 0.0
+        return gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._elapsed + running)
+
+    def _stop_clock(self) -> None:
+        if self._began:
+            self._elapsed += time.perf_counter() - self._began
+            self._began = 0.0
+
+    def close(self) -> None:
+        """Stop; all threads end."""
+        self._stop_clock()
+        self.crew.close()

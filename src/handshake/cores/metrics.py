@@ -1,0 +1,63 @@
+"""What a join has done and holds, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from handshake.cores.core import JoinCore
+from handshake.cores.driver import Driver
+
+__all__ = ["Metrics", "gathered"]
+
+
+@dataclass(frozen=True)
+class CoreMetrics:
+    """One core's share."""
+
+    results: int
+    comparisons: int
+    left_window_rows: int
+    right_window_rows: int
+    batches: int = 0
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a join has done and holds."""
+
+    left_rows: int
+    right_rows: int
+    results: int
+    late: int
+    no_time: int
+    unmatchable: int
+    comparisons: int
+    skipped: int
+    left_window_rows: int
+    right_window_rows: int
+    basic_windows: int
+    state_bytes: int
+    expired: int
+    elapsed: float
+    """Seconds spent in the engine."""
+    algorithm: str = "three_step"
+    cores: tuple[CoreMetrics, ...] = ()
+
+
+def gathered(driver: Driver, cores: list[JoinCore], algorithm: str, expired: int, elapsed: float) -> Metrics:
+    """The figures of an arrangement whose windows are in its cores' segments."""
+    left, right = driver.counts
+    a, b = ([core.segments[side] for core in cores] for side in (0, 1))
+    return Metrics(
+        left_rows=left.rows, right_rows=right.rows, results=sum(c.results for c in cores),
+        late=left.late + right.late, no_time=left.no_time + right.no_time,
+        unmatchable=left.unmatchable + right.unmatchable,
+        comparisons=sum(c.comparisons for c in cores), skipped=sum(c.skipped for c in cores),
+        left_window_rows=sum(s.rows for s in a), right_window_rows=sum(s.rows for s in b),
+        basic_windows=sum(len(s.windows) for s in (*a, *b)), state_bytes=sum(s.nbytes for s in (*a, *b)),
+        expired=expired, elapsed=elapsed, algorithm=algorithm,
+        cores=tuple(
+            CoreMetrics(c.results, c.comparisons, c.segments[0].rows, c.segments[1].rows, c.batches)
+            for c in cores
+        ),
+    )  # fmt: skip

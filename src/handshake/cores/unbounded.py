@@ -1,0 +1,83 @@
+"""Joins without windows: one side is held, the other passes by, dealt out to the cores.
+
+What is held no longer changes, so all cores read the same basic windows, and each batch visits one core only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from handshake.cores.basic_window import BasicWindow
+from handshake.cores.core import JoinCore
+from handshake.cores.crew import Crew
+from handshake.cores.driver import Driver
+from handshake.cores.metrics import Metrics, gathered
+from handshake.cores.pieces import coalesced, pieces
+from handshake.cores.segment import Segment
+from handshake.cores.spec import SIDES, JoinSpec
+
+__all__ = ["Unbounded"]
+
+_DEAL = 1 << 18
+"""Tuples dealt to a core at once: enough to sort probes well, few enough that all cores have some."""
+
+
+@dataclass
+class Unbounded:
+    """`hold` the right side, then let the left `pass_by`."""
+
+    spec: JoinSpec
+    cores: int = 1
+    driver: Driver = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self.spec)
+        self._held = Segment(self.spec, 1)
+        self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
+        self.crew = Crew(self.cores, self._work, _describe)
+        self._began = time.perf_counter()
+        self._elapsed: float | None = None
+
+    def _work(self, k: int, piece: BasicWindow) -> Iterator[pa.RecordBatch]:
+        return self._cores[k].probe(piece, self._held)
+
+    def hold(self, batch: pa.RecordBatch) -> None:
+        """Keep tuples of the right side."""
+        for piece in pieces(self.spec, 1, self.driver.admit(1, batch)):
+            self._held.insert(piece)
+
+    def pass_by(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Join tuples of the left side with all that is held; yields results that are ready."""
+        return coalesced(self._pass_by(self.driver.admit(0, batch)))
+
+    def _pass_by(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        deal = max(1, min(_DEAL, -(-batch.num_rows // self.cores)))
+        for start in range(0, batch.num_rows, deal):
+            piece = BasicWindow(self.spec.sides[0], batch.slice(start, deal))
+            yield from self.crew.hand(self.crew.least_busy(), piece)
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """The rest of the results."""
+        yield from coalesced(self.crew.drain())
+        self._elapsed = time.perf_counter() - self._began
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far."""
+        elapsed = self._elapsed if self._elapsed is not None else time.perf_counter() - self._began
+        figures = gathered(self.driver, self._cores, "unbounded", 0, elapsed)
+        held = self._held
+        return replace(
+            figures, right_window_rows=held.rows, basic_windows=len(held.windows), state_bytes=held.nbytes
+        )
+
+    def close(self) -> None:
+        """Stop; all threads end."""
+        self.crew.close()
+
+
+def _describe(piece: BasicWindow) -> str:
+    return f"a batch of {piece.rows} tuples of the {SIDES[piece.spec.side]} input"
