@@ -1,7 +1,7 @@
 """A line of handshake cores without threads: every step that could happen next is a choice.
 
-A state is a value. Choices are: the driver lets the next tuple in, or acknowledges one that has expired; a core
-takes a message from either neighbour; a core sends something of its own accord. When the tuples have all been let
+A state is a value. Choices are: the driver lets the next piece in, or acknowledges one that has expired; a core
+takes a message from either neighbour; a core sends something of its own accord. When all pieces have been let
 in, the driver sends the flush mark behind the last R. Whoever calls `step` decides the order.
 """
 
@@ -56,16 +56,13 @@ class Script:
         sides = [[t for t in self.arrivals if t.side == side] for side in (0, 1)]
         wide = len(self.arrivals) if self.window is None else self.window
         return {
-            (r, s)
-            for r in sides[0]
-            for s in sides[1]
-            if s.own >= r.other - wide and s.other <= r.own + wide
+            (r, s) for r in sides[0] for s in sides[1] if s.own >= r.other - wide and s.other <= r.own + wide
         }
 
 
 @dataclass(frozen=True)
 class Line:
-    """Cores, queues and the driver at one moment. Queue 2k goes right into core k, queue 2k+1 left out of it."""
+    """Cores, queues and the driver at a moment. Queue 2k leads right, into core k; 2k+1 left, out of it."""
 
     script: Script
     cores: tuple[HandshakeCore[Tuples, Pair], ...]

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from handshake.bench import batch, scan, sustained
-from handshake.errors import UnsupportedError
 
 
 def result(capsys) -> dict[str, str]:
@@ -37,6 +36,7 @@ def test_sustained(capsys, method):
     assert float(figures["load"]) > 0
 
 
-def test_sustained_says_what_it_cannot_run():
-    with pytest.raises(UnsupportedError, match="three_step on one core"):
-        sustained.run(algorithm="cell")
+@pytest.mark.parametrize("algorithm", ["three_step", "low_latency"])
+def test_sustained_on_every_arrangement(capsys, algorithm):
+    sustained.run(algorithm=algorithm, window="4 s", rate=2000, seconds=1)
+    assert result(capsys)["algorithm"] == algorithm

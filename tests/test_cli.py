@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import random
@@ -161,7 +162,8 @@ def test_explain_runs_nothing(handshake: Any, inputs: tuple[Path, Path], tmp_pat
 
 
 def test_three_step_says_that_it_runs_on_one_core(handshake: Any, inputs: tuple[Path, Path]) -> None:
-    outcome = handshake("join", *inputs, "--on", "l.x = r.a", "--cores", "4")
+    asked = ("--algorithm", "three_step", "--cores", "4")
+    outcome = handshake("join", *inputs, "--on", "l.x = r.a", *asked)
     assert outcome.status == 0
     assert outcome.err == "handshake: three_step runs on one core; --cores 4 changes nothing\n"
 
@@ -364,7 +366,7 @@ BENCHES = [
         {
             "algorithm": "three_step",
             "method": "band",
-            "cores": 1,
+            "cores": None,
             "window": "15 minutes",
             "rate": None,
             "seconds": 5.0,
@@ -410,8 +412,8 @@ def test_bench_passes_its_options(
 
 
 def test_bench_refuses_what_is_not_there(handshake: Any) -> None:
-    assert handshake("bench", "sustained", "--algorithm", "cell").complaint == (
-        "algorithm 'cell' is not in this release; choose three_step"
+    assert handshake("bench", "sustained", "--algorithm", "cel").complaint == (
+        "unknown algorithm 'cel'; choose three_step, cell, handshake, low_latency; did you mean 'cell'?"
     )
     assert handshake("bench", "sustained", "--method", "hash").complaint == (
         "unknown access method 'hash'; choose band or scan"
@@ -426,3 +428,16 @@ def test_bench_without_its_packages(handshake: Any, monkeypatch: pytest.MonkeyPa
     assert handshake("bench", "batch").complaint == (
         "bench batch needs 'polars', which is not installed; pip install 'handshake[bench]'"
     )
+
+
+@pytest.mark.parametrize("algorithm", ["three_step", "cell", "handshake", "low_latency"])
+def test_metrics_are_written_as_json(
+    handshake: Any, inputs: tuple[Path, Path], tmp_path: Path, algorithm: str
+) -> None:
+    figures = tmp_path / "figures.json"
+    asked = ("--on", "l.x = r.a", "--window", "5 tuples", "--algorithm", algorithm, "--cores", "2")
+    assert handshake("join", *inputs, *asked, "--metrics", figures).status == 0
+    seen = json.loads(figures.read_text())
+    assert seen["algorithm"] == algorithm
+    assert sum(core["results"] for core in seen["cores"]) == seen["results"] > 0
+    assert list(tmp_path.glob(".*")) == []

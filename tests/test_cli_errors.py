@@ -66,12 +66,10 @@ OPTIONS = [
     ),
     (["--backend", "spark"], "backend 'spark' is not in this release; choose local"),
     (["--backend", "lokal"], "unknown backend 'lokal'; choose local; did you mean 'local'?"),
-    (["--algorithm", "cell"], "algorithm 'cell' is not in this release; choose three_step"),
-    (["--algorithm", "handshake"], "algorithm 'handshake' is not in this release; choose three_step"),
-    (["--algorithm", "low_latency"], "algorithm 'low_latency' is not in this release; choose three_step"),
     (
         ["--algorithm", "two_step"],
-        "unknown algorithm 'two_step'; choose three_step; did you mean 'three_step'?",
+        "unknown algorithm 'two_step'; choose three_step, cell, handshake, low_latency; "
+        "did you mean 'three_step'?",
     ),
     (["--method", "tree"], "unknown access method 'tree'; choose auto, scan, hash, band"),
     (

@@ -333,7 +333,7 @@ ERRORS = [
     ("TO_DATE(x, 'yyyy') = y", FORMAT, (1, 1)),
     ("YEAR(TO_DATE(x, 'yyyy')) = y", FORMAT, (1, 6)),
     ("x = 1" + "0" * 1000, "a number has 1001 digits; 1000 are allowed", (1, 5)),
-    ("CAST(x AS STRING COLLATE a) = 'b'", "type STRING COLLATE a is not one a predicate can use", (1, 6)),
+    ("CAST(x AS TIMESTAMP(3)) = y", "type timestamp[us] takes no size here", (1, 6)),
     ("CAST(x AS DECIMAL(a)) = 1", "DECIMAL(A) is not a type; write DECIMAL(precision, scale)", (1, 6)),
     (
         "CAST(x AS DECIMAL(50, 2)) = 1",

@@ -57,8 +57,9 @@ WORDS = (
         r"\S+",
         """AND OR NOT NULL TRUE IS IN LIKE ESCAPE BETWEEN CASE WHEN THEN END ELSE CAST AS INTERVAL DAY MONTH
         DATE TIME TIMESTAMP DECIMAL STRING INT SUM COUNT OVER SELECT FROM WHERE EXISTS ANY ALL UNNEST COLLATE
-        DISTINCT MAP DATE_TRUNC ARRAY STRUCT EXTRACT TRIM BOTH FORMAT AT ZONE FILTER ABS ( ) , . ; ' " ` * % [ ] {
-        } ? : @ $ # ! -> => || :: /* */ -- é 😀 ² 0x1F 1e999 1e 1. .5 '' 'x' -1 0 x l r.s l.tz l.raw r.clock""",
+        DISTINCT MAP DATE_TRUNC ARRAY STRUCT EXTRACT TRIM BOTH FORMAT AT ZONE FILTER ABS ( ) , . ; ' " ` *
+        % [ ] { } ? : @ $ # ! -> => || :: /* */ -- é 😀 ² 0x1F 1e999 1e 1. .5 '' 'x' -1 0 x l r.s l.tz
+        l.raw r.clock""",
     ),
     *("\\", "\n", "\0", "\u0661", "1" * 400),
 )

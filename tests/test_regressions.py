@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from decimal import Decimal as D
 from typing import Any
 
@@ -185,3 +187,13 @@ def test_an_index_that_saves_nothing_is_not_used(monkeypatch: pytest.MonkeyPatch
     assert count(same, same, "ABS(l.k - r.k) <= 1 AND ABS(l.x - r.x) <= 5000 AND l.x + r.x < 0") == 0
     assert used
     assert not any(used)
+
+
+def test_a_join_that_is_forgotten_leaves_no_threads() -> None:
+    before = threading.active_count()
+    for _ in range(10):
+        hs.Join(left={"x": pa.int64()}, right={"x": pa.int64()}, cores=3)
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before

@@ -191,12 +191,17 @@ def join(
         str | None, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
     ] = None,
     backend: Annotated[str, typer.Option(metavar=BACKENDS.metavar, help=BACKENDS.help)] = "local",
-    algorithm: Annotated[str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)] = "three_step",
-    cores: Annotated[int, typer.Option(min=1, metavar="N", help="Cores to use; three_step uses one.")] = 1,
+    algorithm: Annotated[str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)] = "low_latency",
+    cores: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cores to use; all by default, three_step one.")
+    ] = None,
     method: Annotated[str, typer.Option(metavar=METHODS.metavar, help=METHODS.help)] = "auto",
     output: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write results there (by extension); - is CSV on standard output."),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show how the join would run, and stop.")
@@ -204,7 +209,7 @@ def join(
 ) -> None:
     request = JoinRequest(
         left, right, on, window, left_window, right_window, time, left_time, right_time,
-        backend, algorithm, cores, method, output, explain,
+        backend, algorithm, cores, method, output, metrics, explain,
     )  # fmt: skip
     with reporting(request.interrupted):
         join_files(request)
@@ -278,7 +283,9 @@ Examples:
 def sustained(
     algorithm: Annotated[str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)] = "three_step",
     method: Annotated[str, typer.Option(metavar="band|scan", help="Access method.")] = "band",
-    cores: Annotated[int, typer.Option(min=1, metavar="N", help="Cores to use; three_step uses one.")] = 1,
+    cores: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cores to use; all by default, three_step one.")
+    ] = None,
     window: Annotated[str, typer.Option(metavar="SPEC", help="Window of both streams.")] = "15 minutes",
     rate: Annotated[
         float | None, typer.Option(min=1, help="Try this rate alone, in tuples per second and stream.")

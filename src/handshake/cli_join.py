@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
 
-from handshake.errors import HandshakeError, UnsupportedError, suggest
+from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.local import JoinPlan, Metrics, Replay, prepare
 from handshake.plan import parse
 from handshake.preview import Preview, plain_table, progress_bar
@@ -36,9 +38,9 @@ class Choice:
     @property
     def help(self) -> str:
         """What the option is, and which values work."""
-        return (
-            f"In this release: {', '.join(self.here)}." if self.later else f"The {self.name}; auto picks one."
-        )
+        if self.later:
+            return f"In this release: {', '.join(self.here)}."
+        return f"The {self.name}{'; auto picks one' if 'auto' in self.here else ''}."
 
     def check(self, value: str) -> None:
         """Refuse a value that does not work, saying which ones do."""
@@ -52,7 +54,7 @@ class Choice:
 
 
 BACKENDS = Choice("backend", ("local",), ("spark",))
-ALGORITHMS = Choice("algorithm", ("three_step",), ("cell", "handshake", "low_latency"))
+ALGORITHMS = Choice("algorithm", ("three_step", "cell", "handshake", "low_latency"))
 METHODS = Choice("access method", ("auto", "scan", "hash", "band"))
 
 
@@ -70,10 +72,11 @@ class JoinRequest:
     left_time: str | None = None
     right_time: str | None = None
     backend: str = "local"
-    algorithm: str = "three_step"
-    cores: int = 1
+    algorithm: str = "low_latency"
+    cores: int | None = None
     method: str = "auto"
     output: str | None = None
+    metrics: str | None = None
     explain: bool = False
 
     @property
@@ -97,6 +100,8 @@ class JoinRequest:
         parse(self.on)
         if self.output is not None:
             check_output(self.output)
+        if self.metrics is not None and Path(self.metrics).is_dir():
+            raise InputError(f"metrics file '{self.metrics}' is a folder; name a file in it")
 
 
 def join_files(request: JoinRequest) -> None:
@@ -107,7 +112,7 @@ def join_files(request: JoinRequest) -> None:
     if request.explain:
         print(plan.explain())
         return
-    if request.cores > 1:
+    if request.cores is not None and request.cores > plan.cores:
         note = f"handshake: {request.algorithm} runs on one core; --cores {request.cores} changes nothing"
         print(note, file=sys.stderr)
     _run(request, plan, left, right)
@@ -125,6 +130,8 @@ def _prepare(request: JoinRequest, left: pa.Schema, right: pa.Schema) -> JoinPla
         left_time=request.left_time,
         right_time=request.right_time,
         method=request.method,
+        algorithm=request.algorithm,
+        cores=request.cores,
     )
 
 
@@ -138,6 +145,8 @@ def _run(request: JoinRequest, plan: JoinPlan, left: pa.Table, right: pa.Table) 
         stack.enter_context(_progress(request, replay))
         for batch in replay:
             deliver(batch)
+    if request.metrics is not None:
+        write_metrics(request.metrics, replay.metrics())
     if request.output is None:
         for line in preview.lines():
             print(line)
@@ -155,12 +164,25 @@ def _summary(request: JoinRequest, plan: JoinPlan, metrics: Metrics) -> Iterator
         ("elapsed", f"{metrics.elapsed:.2f} s"),
         ("rate", f"{rows / metrics.elapsed if metrics.elapsed else 0:,.0f} input rows/s"),
         ("method", f"{plan.method}: {plan.why}"),
+        ("cores", f"{plan.cores}, {plan.algorithm}"),
     ]
     if metrics.no_time:
         facts.insert(4, ("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
     if request.output not in (None, "-"):
         facts.append(("output", str(request.output)))
     return plain_table(facts)
+
+
+def write_metrics(path: str, metrics: Metrics) -> None:
+    """The figures of a run as JSON, written whole or not at all."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.write_text(json.dumps(asdict(metrics), indent=2) + "\n")
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"cannot write metrics to '{path}': {error.strerror}") from None
 
 
 @contextlib.contextmanager

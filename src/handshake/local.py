@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -183,6 +184,9 @@ class Join:
             suffix=suffix, lateness=lateness, aliases=aliases,
         )  # fmt: skip
         self._engine: Arrangement | None = self.plan.start()
+        # The threads of the cores keep the engine alive, not this object; when nobody holds it, they end.
+        self._forgotten = weakref.finalize(self, _let_go, self._engine)
+        self._forgotten.atexit = False
         self._last: Metrics | None = None
         self._lock = threading.Lock()
 
@@ -251,6 +255,7 @@ class Join:
         """Free the windows. What was pushed has been joined already."""
         if self._engine is not None:
             self._last = self._engine.metrics()
+            self._forgotten.detach()
             self._engine.close()
             self._engine = None
 
@@ -258,6 +263,11 @@ class Join:
         if self._engine is None:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
         return self._engine
+
+
+def _let_go(engine: Arrangement) -> None:
+    """Close an engine from a thread of its own: the collector may call this on one of the engine's."""
+    threading.Thread(target=engine.close, daemon=True).start()
 
 
 class Replay:

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from handshake.bench import report
 from handshake.bench.workload import BAND, Streams, left_schema, right_schema
-from handshake.cores.basic_window import BasicWindow
-from handshake.cores.three_step import ThreeStep
-from handshake.errors import UnsupportedError
+from handshake.cores.arrangement import Arrangement
 from handshake.local import JoinPlan, prepare
 from handshake.window import Duration
 
@@ -39,28 +37,34 @@ class Sample:
 
 
 def run(
-    algorithm: str = "three_step", method: str = "band", cores: int = 1, window: str = "15 minutes",
-    rate: float | None = None, seconds: float = 10.0, batch: float = 1.0,
+    algorithm: str = "low_latency", method: str = "band", cores: int | None = None,
+    window: str = "15 minutes", rate: float | None = None, seconds: float = 10.0, batch: float = 1.0,
 ) -> None:  # fmt: skip
     """Find the sustained rate, or measure at a given one; print a table, and give `rate`."""
-    if algorithm != "three_step" or cores != 1:
-        raise UnsupportedError("bench sustained runs three_step on one core in this release")
-    plan = prepare(left_schema, right_schema, BAND, window, time="ts", method=method)
+    plan = prepare(
+        left_schema, right_schema, BAND, window, time="ts", method=method, algorithm=algorithm, cores=cores
+    )
     size = Duration.parse(window).nanoseconds / 1e9
     _warm(plan)
-    samples = [measure(plan, r, size, seconds, batch) for r in ([rate] if rate else [])]
-    if not samples:
-        samples = _search(plan, method, size, seconds, batch)
-    kept = [s for s in samples if s.load <= 1]
-    best = max(kept, key=lambda s: s.rate, default=None)
-    _table(samples, method, window)
-    if best is None:
-        report.result(rate=0, load=samples[-1].load, method=method)
+    if rate is not None:
+        samples = [measure(plan, rate, size, seconds, batch)]
     else:
-        report.result(
-            rate=round(best.rate), load=best.load, method=method, state_ratio=best.state_ratio,
-            results_per_s=round(best.results / seconds), comparisons_per_s=float(best.comparisons / seconds),
-        )  # fmt: skip
+        samples = _search(plan, method, size, seconds, batch)
+    best = max((s for s in samples if s.load <= 1), key=lambda s: s.rate, default=None)
+    _table(samples, plan, window)
+    report.result(rate=round(best.rate) if best else 0, **_figures(best or samples[-1], plan, seconds))
+
+
+def _figures(sample: Sample, plan: JoinPlan, seconds: float) -> dict[str, float | str]:
+    return {
+        "load": sample.load,
+        "algorithm": plan.algorithm,
+        "method": plan.method,
+        "cores": plan.cores,
+        "state_ratio": sample.state_ratio,
+        "results_per_s": round(sample.results / seconds),
+        "comparisons_per_s": sample.comparisons / seconds,
+    }
 
 
 def _search(plan: JoinPlan, method: str, size: float, seconds: float, batch: float) -> list[Sample]:
@@ -84,47 +88,50 @@ def _warm(plan: JoinPlan) -> None:
 
 def measure(plan: JoinPlan, rate: float, size: float, seconds: float, batch: float) -> Sample:
     """Push `seconds` of both streams at `rate` into windows that hold `size` seconds."""
-    engine, streams = ThreeStep(plan.spec), Streams(rate)
-    filled = int(rate * size)
-    _fill(engine, streams, filled)
-    step = max(1, int(rate * batch))
-    work, before = 0.0, engine.core.comparisons
-    results = rows = 0
-    for start in range(filled, filled + int(rate * seconds), step):
-        pushed = (streams.left(start, step), streams.right(start, step))
-        began = time.perf_counter()
-        for side, tuples in enumerate(pushed):
-            results += sum(out.num_rows for out in engine.push(side, tuples))
-        work += time.perf_counter() - began
-        rows += step
-    metrics = engine.metrics()
-    return Sample(
-        rate, work / (rows / rate), results, engine.core.comparisons - before,
-        metrics.left_window_rows + metrics.right_window_rows, metrics.state_bytes / _raw_bytes(engine),
-    )  # fmt: skip
+    engine, streams = plan.start(), Streams(rate)
+    try:
+        filled = int(rate * size)
+        _fill(engine, streams, filled)
+        return _measured(plan, engine, streams, filled, seconds, batch)
+    finally:
+        engine.close()
 
 
-def _fill(engine: ThreeStep, streams: Streams, rows: int) -> None:
+def _measured(
+    plan: JoinPlan, engine: Arrangement, streams: Streams, filled: int, seconds: float, batch: float
+) -> Sample:
+    before = engine.metrics()
+    step = max(1, int(streams.rate * batch))
+    pushes = [
+        (side, make(start, step))
+        for start in range(filled, filled + int(streams.rate * seconds), step)
+        for side, make in enumerate((streams.left, streams.right))
+    ]
+    began = time.perf_counter()
+    results = 0
+    for side, tuples in pushes:
+        results += sum(out.num_rows for out in engine.push(side, tuples))
+    results += sum(out.num_rows for out in engine.drain())
+    work = time.perf_counter() - began
+    after = engine.metrics()
+    held = (after.left_window_rows, after.right_window_rows)
+    raw = sum(rows * made.nbytes / step for rows, (_, made) in zip(held, pushes[:2], strict=True))
+    lasted = len(pushes) // 2 * step / streams.rate
+    compared = after.comparisons - before.comparisons
+    return Sample(streams.rate, work / lasted, results, compared, sum(held), after.state_bytes / raw)
+
+
+def _fill(engine: Arrangement, streams: Streams, rows: int) -> None:
     """Put tuples into both windows without probing."""
     step = max(1, -(-rows // _PARTS))
     for start in range(0, rows, step):
         count = min(step, rows - start)
         for side, make in enumerate((streams.left, streams.right)):
-            admitted = engine.driver.admit(side, make(start, count))
-            engine.core.insert(BasicWindow(engine.spec.sides[side], admitted))
+            engine.fill(side, make(start, count))
     engine.expire()
 
 
-def _raw_bytes(engine: ThreeStep) -> int:
-    """Bytes of the input's own columns for the tuples held."""
-    total = 0
-    for segment in engine.core.segments:
-        for window in segment:
-            total += sum(c.nbytes for c in window.batch.columns[: len(window.spec.schema)])
-    return total
-
-
-def _table(samples: list[Sample], method: str, window: str) -> None:
+def _table(samples: list[Sample], plan: JoinPlan, window: str) -> None:
     rows = [
         (
             f"{s.rate:,.0f}",
@@ -137,4 +144,5 @@ def _table(samples: list[Sample], method: str, window: str) -> None:
         for s in samples
     ]
     heads = ("tuples/s/stream", "load", "tuples held", "results", "billion comparisons", "state / raw bytes")
-    report.table(f"three_step, one core, {method}, windows of {window}", heads, rows)
+    title = f"{plan.algorithm}, cores: {plan.cores}, {plan.method}, windows of {window}"
+    report.table(title, heads, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal as PyDecimal
 from functools import lru_cache
 from typing import Any
@@ -328,6 +328,8 @@ def _cast(expr: Cast, operand: pa.Array) -> pa.Array:
     natural = _natural(target)
     if isinstance(target, String):
         return _per_value(_to_text, [operand], natural)
+    if isinstance(expr.arg.type, Timestamp):  # with a zone, to a date: the day on the zone's wall clocks
+        return pc.floor_temporal(pc.local_timestamp(operand), unit="day").cast(natural)
     convert = _from_text if isinstance(expr.arg.type, String) else _from_number
     return _per_value(lambda value: convert(value, target), [operand], natural)
 
@@ -370,8 +372,13 @@ _TEXT_READERS: dict[type[Type], Callable[[str, Any], Any]] = {
     Decimal: _read_decimal,
     Bool: _read_bool,
     Date: lambda text, _: date.fromisoformat(text),
-    Timestamp: lambda text, _: datetime.fromisoformat(text).replace(tzinfo=None),
+    Timestamp: lambda text, _: _in_utc(datetime.fromisoformat(text)),
 }
+
+
+def _in_utc(read: datetime) -> datetime:
+    """A timestamp read from text: with an offset it is an instant, held in UTC."""
+    return read if read.tzinfo is None else read.astimezone(UTC).replace(tzinfo=None)
 
 
 def _quantised(value: PyDecimal, target: Type) -> PyDecimal | None:

@@ -33,7 +33,20 @@ from handshake.plan.expr import (
 from handshake.plan.functions import COMPILED
 from handshake.plan.ranges import ranges, width_of
 from handshake.plan.types import is_exact
-from handshake.schema import BOOL, INT64, Binary, Bool, Decimal, Float, Int, Opaque, String, Type
+from handshake.schema import (
+    BOOL,
+    INT64,
+    Binary,
+    Bool,
+    Date,
+    Decimal,
+    Float,
+    Int,
+    Opaque,
+    String,
+    Timestamp,
+    Type,
+)
 
 __all__ = ["HIDDEN", "Prepared", "Source", "held_type", "node_compiles", "prepare"]
 
@@ -177,6 +190,8 @@ def _cast_compiles(arg: Expr, target: Type) -> bool:
         return isinstance(target, (Float, Int))
     if isinstance(arg.type, Bool):
         return isinstance(target, Int)
+    if isinstance(arg.type, Timestamp) and isinstance(target, Date) and arg.type.zone is not None:
+        return False  # the day depends on the zone's rules
     if isinstance(target, Float) and isinstance(arg.type, Decimal) and arg.type.scale:
         # One division is correctly rounded only when both numbers are exact in float64.
         low, high = ranges(arg, False)

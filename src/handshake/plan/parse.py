@@ -89,7 +89,7 @@ class Predicate(Spark):
     class Parser(SparkParser):
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
             **{name: build for name, build in SparkParser.FUNCTIONS.items() if name not in _INTERNAL},
-            **{name: _exactly(count, name) for name, count in _ARGUMENTS.items()},
+            **{name: _exactly(n, name) for name, n in _ARGUMENTS.items() if name in SparkParser.FUNCTIONS},
         }
 
         def _parse_interval(self, *args: Any, **options: Any) -> Any:
@@ -630,9 +630,10 @@ def _type(node: exp.DataType) -> Type:
     unread = {name for name, value in node.args.items() if value and name not in ("this", "expressions")}
     if node.this == exp.DType.DECIMAL and not unread:
         return _decimal(node)
-    sized = node.expressions and node.this not in _SIZED
-    if not isinstance(node.this, exp.DType) or node.this not in _NAMED or sized or unread:
+    if not isinstance(node.this, exp.DType) or node.this not in _NAMED or unread:
         raise ValueError(f"type {_sql(node)} is not one a predicate can use")
+    if node.expressions and node.this not in _SIZED:
+        raise ValueError(f"type {_NAMED[node.this]} takes no size here")
     return _NAMED[node.this]
 
 
