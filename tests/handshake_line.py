@@ -1,15 +1,17 @@
 """A line of handshake cores without threads: every step that could happen next is a choice.
 
-A state is a value. Choices are: the driver lets the next piece in, or acknowledges one that has expired; a core
-takes a message from either neighbour; a core sends something of its own accord. When all pieces have been let
-in, the driver sends the flush mark behind the last R. Whoever calls `step` decides the order.
+A state is a value. Choices are: the driver lets the next piece in, or acknowledges one that has expired; a
+core takes a message from either neighbour; a core sends something of its own accord. When all pieces have been
+let in, the driver sends the flush mark behind the last R. Whoever calls `step` decides the order.
 """
 
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import NamedTuple
 
 from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message, R
@@ -198,3 +200,36 @@ class Search:
                     stack.append(after)
         self.states = len(seen)
         return self
+
+
+def loops(cores: int, window: int, rounds: int, turns: int, seed: int) -> list[HandshakeCore[Tuples, Pair]]:
+    """A steady input, one R and one S a round, in which each core runs figure 9's loop some times."""
+    line = Line.of(Script(()), cores).cores
+    for core in line:
+        core.match = lambda piece, others: ()
+    right, left = ([deque() for _ in range(cores + 1)] for _ in range(2))
+    rng = Random(seed)
+    for n in range(rounds):
+        right[0].append(Message("tuples", Tuples(0, n, n)))
+        left[cores].append(Message("tuples", Tuples(1, n, n)))
+        for exits, entries in ((right[cores], left[cores]), (left[0], right[0])):
+            while exits and exits[0].piece.own + window <= n:
+                entries.append(Message("acknowledgement", exits.popleft().piece))
+        for k in (k for _ in range(turns) for k in rng.sample(range(cores), cores)):
+            _loop(line[k], (right[k], left[k + 1]), (left[k], right[k + 1]))
+    return list(line)
+
+
+def _loop(
+    core: HandshakeCore[Tuples, Pair], inward: tuple[deque, deque], outward: tuple[deque, deque]
+) -> None:
+    for origin in (LEFT, RIGHT):
+        kind = None
+        while inward[origin] and kind != "tuples":
+            message = inward[origin].popleft()
+            kind = message.kind
+            _, reply = core.receive(origin, message)
+            outward[origin].extend([] if reply is None else [reply])
+    for direction in (LEFT, RIGHT):
+        message = core.forward(direction)
+        outward[direction].extend([] if message is None else [message])

@@ -181,7 +181,7 @@ def test_a_time_column_of_nulls_joins_nothing():
 )
 def test_times_of_many_types(kind, values, step):
     """Windows are strict: 10 s apart is outside a window of 10 s, and inside one of a nanosecond more."""
-    table = pa.table({"t": pa.array(values, kind) if kind != pa.date32() else pa.array(values, kind)})
+    table = pa.table({"t": pa.array(values, kind)})
     assert hs.join(table, table, window=f"{10 * step} s", time="t").num_rows == 2
     assert hs.join(table, table, window=f"{10 * step * 10**9 + 1} ns", time="t").num_rows == 4
 
@@ -325,3 +325,40 @@ def test_state_is_little_more_than_the_tuples():
         join.push_left(table)
         join.push_right(table)
         assert join.metrics().state_bytes < 1.5 * 2 * table.nbytes
+
+
+# Order.
+
+
+def moments(batches):
+    times = [[out.column(name).to_pylist() for name in ("t", "t_right")] for out in batches]
+    return [max(pair) for columns in times for pair in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("algorithm", ["three_step", "low_latency"])
+def test_ordered_results_come_by_the_time_of_their_later_tuple(algorithm):
+    rng = np.random.default_rng(4)
+    table = pa.table({"t": rng.integers(0, 500, 3000), "v": rng.integers(0, 9, 3000)})
+    result = hs.join(table, table, "l.v = r.v", window="3 s", time="t", ordered=True, algorithm=algorithm)
+    free = hs.join(table, table, "l.v = r.v", window="3 s", time="t", algorithm=algorithm)
+    assert moments([result]) == sorted(moments([free]))
+
+
+def test_ordered_pushes_hold_back_until_the_watermark_has_passed():
+    with running(ordered=True, lateness="1 s") as join:
+        join.push_left(at([0, 5]))
+        assert moments(join.push_right(at([1, 4]))) == at([1])["t"]
+        assert moments(join.finish()) == [at([4])["t"][0], *at([5, 5])["t"]]
+
+
+def test_leaving_with_results_held_back_is_an_error():
+    join = running(ordered=True, lateness="10 s")
+    join.push_left(at([0]))
+    join.push_right(at([1]))
+    with pytest.raises(hs.HandshakeError, match=r"1 results were held back and not taken; call finish\(\)"):
+        join.__exit__(None, None, None)
+
+
+def test_order_needs_time():
+    with pytest.raises(hs.UnsupportedError, match="ordered results need a time window"):
+        hs.join(X, A, window=hs.Tuples(3), ordered=True)

@@ -52,4 +52,4 @@ def test_text_with_an_offset_is_an_instant():
     ],
 )
 def test_what_kernels_leave_to_arrow_and_python(values, condition, want):
-    assert kept(pa.array(values), condition) == want
+    assert sorted(kept(pa.array(values), condition), key=str) == sorted(want, key=str)

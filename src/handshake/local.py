@@ -16,6 +16,7 @@ from handshake.cores.arrangement import Arrangement
 from handshake.cores.driver import times_of
 from handshake.cores.low_latency import LowLatency
 from handshake.cores.metrics import Metrics
+from handshake.cores.ordering import InOrder
 from handshake.cores.spec import SIDES, JoinSpec, join_spec
 from handshake.cores.three_step import ThreeStep
 from handshake.cores.unbounded import Unbounded
@@ -39,11 +40,19 @@ ALGORITHMS = ("three_step", "low_latency")
 class JoinPlan:
     """A join that is checked and planned but not running."""
 
-    def __init__(self, spec: JoinSpec, lateness: int, algorithm: str, cores: int) -> None:
+    def __init__(
+        self, spec: JoinSpec, *, lateness: int, algorithm: str, cores: int, ordered: bool = False
+    ) -> None:
         self.spec = spec
         self.lateness = lateness
         self.algorithm = algorithm
         self.cores = cores
+        self.ordered = ordered
+        self.ordering()
+
+    def ordering(self) -> InOrder | None:
+        """What puts results in order, if that was asked for."""
+        return InOrder(self.spec) if self.ordered else None
 
     def start(self) -> Arrangement:
         """Arrange the cores and let them run."""
@@ -87,6 +96,7 @@ def prepare(
     cores: int | None = None,
     suffix: str = "_right",
     lateness: str | None = None,
+    ordered: bool = False,
     aliases: tuple[str, str] | None = None,
 ) -> JoinPlan:
     """Check and plan a join; everything that can be wrong about it is found here.
@@ -105,7 +115,13 @@ def prepare(
     spec = join_spec(
         left, right, _predicate(on), windows, times=times, method=method, suffix=suffix, aliases=aliases
     )
-    return JoinPlan(spec, _lateness(lateness, spec.unit), algorithm, _cores(algorithm, cores))
+    return JoinPlan(
+        spec,
+        lateness=_lateness(lateness, spec.unit),
+        algorithm=algorithm,
+        cores=_cores(algorithm, cores),
+        ordered=ordered,
+    )
 
 
 def _cores(algorithm: str, cores: int | None) -> int:
@@ -175,14 +191,16 @@ class Join:
         cores: int | None = None,
         suffix: str = "_right",
         lateness: str | None = None,
+        ordered: bool = False,
         aliases: tuple[str, str] | None = None,
     ) -> None:
         self._schemas = (schema_of(left, "left"), schema_of(right, "right"))
         self.plan = prepare(
             *self._schemas, on, window, left_window=left_window, right_window=right_window, time=time,
             left_time=left_time, right_time=right_time, method=method, algorithm=algorithm, cores=cores,
-            suffix=suffix, lateness=lateness, aliases=aliases,
+            suffix=suffix, lateness=lateness, ordered=ordered, aliases=aliases,
         )  # fmt: skip
+        self._ordering = self.plan.ordering()
         self._engine: Arrangement | None = self.plan.start()
         # The threads of the cores keep the engine alive, not this object; when nobody holds it, they end.
         self._forgotten = weakref.finalize(self, _let_go, self._engine)
@@ -196,7 +214,10 @@ class Join:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        held = self._ordering.rows if self._ordering is not None and self._engine is not None else 0
         self.close()
+        if held and kind is None:
+            raise HandshakeError(f"{held} results were held back and not taken; call finish() before leaving")
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
         """Push tuples of the left stream: an Arrow batch or table, a frame, a dict of lists, some dicts."""
@@ -210,7 +231,21 @@ class Join:
         with self._lock:
             engine = self._running()
             batch = conform(tuples, self._schemas[side], SIDES[side])
-            return [*engine.push(side, batch), *engine.drain()]
+            results = [*engine.push(side, batch), *engine.drain()]
+            if self._ordering is None:
+                return results
+            self._ordering.add(results)
+            return self._ordering.release(engine.driver.mark())
+
+    def finish(self) -> list[pa.RecordBatch]:
+        """Say that no more tuples will come; returns results that were held back, and closes the join."""
+        with self._lock:
+            results = list(self._running().drain())
+            if self._ordering is not None:
+                self._ordering.add(results)
+                results = self._ordering.release(None, all_of_them=True)
+        self.close()
+        return results
 
     def advance(self, *, left: Any = None, right: Any = None) -> None:
         """Say that no tuple older than this will come on a side: a value as its time column has them.
@@ -305,16 +340,30 @@ class Replay:
         yield from engine.drain()
 
     def _in_order(self) -> Iterator[pa.RecordBatch]:
-        (left, right), others = self._arrivals()
-        places = [np.arange(len(other)) + other for other in others]
+        ordering = self.plan.ordering()
         self._engine = engine = self.plan.start()
+        for side, piece, other in self._slices():
+            results = engine.push(side, piece, other)
+            if ordering is None:
+                yield from results
+            else:
+                ordering.add([*results, *engine.drain()])
+                yield from ordering.release(engine.driver.mark())
+        if ordering is None:
+            yield from engine.drain()
+        else:
+            yield from ordering.release(None, all_of_them=True)
+
+    def _slices(self) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray[Any, Any]]]:
+        """Both sides in arrival order, cut alike: (side, tuples, counts of the other side)."""
+        tables, others = self._arrivals()
+        places = [np.arange(len(other)) + other for other in others]
         for start in range(0, self.total, _SLICE):
-            for side, table in enumerate((left, right)):
+            for side, table in enumerate(tables):
                 low, high = np.searchsorted(places[side], [start, start + _SLICE])
                 if low < high:
-                    yield from engine.push(side, table.slice(low, high - low), others[side][low:high])
+                    yield side, table.slice(low, high - low), others[side][low:high]
             self.done = min(start + _SLICE, self.total)
-        yield from engine.drain()
 
     def _close(self) -> None:
         if self._engine is not None:

@@ -30,6 +30,7 @@ def join(
     method: str = "auto",
     algorithm: str = "low_latency",
     cores: int | None = None,
+    ordered: bool = False,
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
 ) -> Any:
@@ -48,7 +49,7 @@ def join(
     plan = prepare(
         a.schema, b.schema, on, window, left_window=left_window,
         right_window=right_window, time=time, left_time=left_time, right_time=right_time, method=method,
-        algorithm=algorithm, cores=cores, suffix=suffix, aliases=aliases,
+        algorithm=algorithm, cores=cores, ordered=ordered, suffix=suffix, aliases=aliases,
     )  # fmt: skip
     batches = list(Replay(plan, a, b))
     return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)

@@ -26,6 +26,9 @@ class Arrangement(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Take tuples; yields results that are ready. Must be iterated to its end, and from one thread."""
 
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them: how benchmarks get full windows at once."""
+
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
 

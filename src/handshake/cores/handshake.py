@@ -1,40 +1,36 @@
 """Handshake join: a line of cores, each talking to its neighbours only, and the driver at both ends.
 
-Each core is a thread that runs one `HandshakeCore`; the caller's thread is the driver (section 4.4): it feeds R
-into the left end and S into the right end, and acknowledges at the far end what has expired. No one coordinates
-the cores. Queues are bounded: a core never waits for room in a neighbour's, it forwards when there is some, so two
-full neighbours cannot block each other; it waits for room in its own queue of results, and the source waits for all.
+Each core is a thread that runs one `HandshakeCore`; the caller's thread is the driver (section 4.4): it feeds
+R into the left end and S into the right end, and acknowledges at the far end what has expired. No one
+coordinates the cores. Queues are bounded, and a full line holds back the source.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.basic_window import INDEXED_FROM, BasicWindow, sealed
 from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
 from handshake.cores.driver import Driver
-from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message, R
-from handshake.cores.handshake_worker import Exchange, Worker
-from handshake.cores.metrics import CoreMetrics, Metrics, summed
-from handshake.cores.pieces import coalesced, pieces
-from handshake.cores.spec import SIDES, JoinSpec
+from handshake.cores.handshake_core import Message, R
+from handshake.cores.handshake_ends import Ends
+from handshake.cores.handshake_worker import Queue, Worker
+from handshake.cores.metrics import CoreMetrics, Metrics, gathered
+from handshake.cores.pieces import coalesced
+from handshake.cores.spec import JoinSpec
 from handshake.errors import HandshakeError, UnsupportedError
 
 __all__ = ["Handshake"]
 
-_QUEUE = 8
+_QUEUE = 2
 """Messages between two neighbours."""
 _RESULTS = 4
 """Batches of results that wait for the caller, per core."""
-_LARGEST, _SMALLEST = 8, 32
-"""Pieces are no more than 1/8 of a core's share of the window, so that cores get even shares, and no less than
-1/32 of it, so that there are few: smaller batches wait at the driver until there is enough of them."""
 
 
 class Handshake:
@@ -46,29 +42,21 @@ class Handshake:
         self.spec = spec
         self.driver = Driver(spec, lateness)
         self._bell = Bell()
-        self._ends = _Ends(spec, self.driver)
         self._closed = False
         self._elapsed = 0.0
-        self._workers = self._line(cores, two_phase)
-        self._merged = merging_tree([worker.results for worker in self._workers])
-        for worker in self._workers:
-            worker.start()
-
-    def _line(self, cores: int, two_phase: bool) -> list[Worker]:
-        """One pair of queues between any two neighbours, the driver being the neighbour at both ends."""
-        right, left = ([self._queue() for _ in range(cores + 1)] for _ in range(2))
-        self._ends.entries, self._ends.exits = (right[0], left[cores]), (right[cores], left[0])
-        return [
+        # One pair of queues between any two neighbours; the driver is the neighbour at both ends.
+        right, left = ([Queue(self._bell, _QUEUE) for _ in range(cores + 1)] for _ in range(2))
+        self._ends = Ends(self.driver, cores, (right[0], left[cores]), (right[cores], left[0]))
+        self._workers = [
             Worker(
-                self.spec, k, cores, two_phase,
-                Exchange((right[k], left[k + 1]), (left[k], right[k + 1])),
+                spec, k, cores, two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
                 Channel(self._bell, _RESULTS),
             )
             for k in range(cores)
         ]  # fmt: skip
-
-    def _queue(self) -> Channel[Message[BasicWindow]]:
-        return Channel(self._bell, _QUEUE)
+        self._merged = merging_tree([worker.results for worker in self._workers])
+        for worker in self._workers:
+            worker.start()
 
     # The caller's side.
 
@@ -82,16 +70,15 @@ class Handshake:
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
     ) -> Iterator[pa.RecordBatch]:
         self._check()
-        self._ends.admit(side, batch, other, len(self._workers))
+        self._ends.admit(side, batch, other)
         yield from self._run(lambda: not self._ends.waiting)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Make all tuples meet; yields the rest of the results. The join can go on afterwards.
 
-        Tuples move only where windows are uneven, so pairs may be left on different cores. A mark sent behind the
-        last R makes each core pass all of R to the right, by the same rules of two-phase forwarding. R then is at
-        the right end and has passed all of S. It stays there until it expires, so draining often undoes the
-        balance.
+        Tuples move only where windows are uneven, so pairs may be left on different cores. A mark sent behind
+        the last R makes each core pass all of R to the right, by the rules of two-phase forwarding. R then is
+        at the right end and has passed all of S. It stays there until it expires: draining costs balance.
         """
         return coalesced(self._timed(self._drain()))
 
@@ -159,3 +146,26 @@ class Handshake:
                 raise HandshakeError(f"{worker.place} failed{worker.at}: {worker.error}") from worker.error
         if self._closed:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far; each core's are those of a moment."""
+        held = self._ends.held
+        done = gathered(
+            self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired, self._elapsed
+        )
+        return replace(
+            done,
+            left_window_rows=self._ends.rows(0),
+            right_window_rows=self._ends.rows(1),
+            basic_windows=held[0].pieces + held[1].pieces,
+            state_bytes=held[0].nbytes + held[1].nbytes,
+            cores=tuple(_core_metrics(worker) for worker in self._workers),
+        )
+
+
+def _core_metrics(worker: Worker) -> CoreMetrics:
+    core, kernel = worker.core, worker.join_core
+    return CoreMetrics(
+        kernel.results, kernel.comparisons, core.sizes[0], core.sizes[1], core.pieces,
+        core.forwarded, core.acknowledged, worker.deepest,
+    )  # fmt: skip

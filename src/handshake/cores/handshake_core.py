@@ -121,18 +121,18 @@ class HandshakeCore(Generic[P, X]):
 
     def wants(self, direction: int) -> bool:
         """Whether there is something to send that way."""
-        return self._moves(1 - direction) or self._flushes(direction) or self._shrunk(direction)
+        return self.moves(1 - direction) or self._flushes(direction) or self._shrunk(direction)
 
     def forward(self, direction: int) -> Message[P] | None:
         """The next message that way: the oldest piece not sent, the mark behind the last one, or sizes."""
-        if self._moves(1 - direction):
+        if self.moves(1 - direction):
             return self._message(direction, "tuples", self._send(1 - direction))
         if self._flushes(direction):
             self.flushing = False
             return self._message(direction, "flush")
         return self._message(direction, "sizes") if self._shrunk(direction) else None
 
-    def _moves(self, side: int) -> bool:
+    def moves(self, side: int) -> bool:
         """Whether the window is larger than the next core's, as far as that is known (lines 24 and 27)."""
         if len(self.windows[side]) == self.marked[side]:
             return False

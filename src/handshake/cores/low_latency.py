@@ -94,6 +94,13 @@ class LowLatency:
             for start, stop in zip(cuts[:-1], cuts[1:], strict=True)
         )
 
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them; to be called when drained."""
+        for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
+            for core, share in zip(self._cores, self._shares(piece), strict=True):
+                if share is not None:
+                    core.insert(share)
+
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
         yield from coalesced(self.crew.drain())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from handshake.cores.core import JoinCore
 from handshake.cores.driver import Driver
 
-__all__ = ["Metrics", "gathered"]
+__all__ = ["CoreMetrics", "Metrics", "gathered"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,12 @@ class CoreMetrics:
     left_window_rows: int
     right_window_rows: int
     batches: int = 0
+    forwarded: int = 0
+    """Batches passed on to a neighbour, or to the driver at the far end."""
+    acknowledged: int = 0
+    """Acknowledgements that made this core drop a batch it had forwarded."""
+    deepest_queue: int = 0
+    """The most messages that have waited for this core in one queue."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,12 @@ class Metrics:
     """Seconds spent in the engine."""
     algorithm: str = "three_step"
     cores: tuple[CoreMetrics, ...] = ()
+
+    @property
+    def imbalance(self) -> float:
+        """The largest core's share of the window tuples over the mean share; 1 is even."""
+        held = [core.left_window_rows + core.right_window_rows for core in self.cores]
+        return max(held) * len(held) / sum(held) if any(held) else 1.0
 
 
 def gathered(driver: Driver, cores: list[JoinCore], algorithm: str, expired: int, elapsed: float) -> Metrics:

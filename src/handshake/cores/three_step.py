@@ -59,6 +59,11 @@ class ThreeStep:
             self.core.insert(piece)
         self.expire()
 
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them."""
+        for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
+            self.core.insert(piece)
+
     def expire(self) -> None:
         """Drop what no tuple to come can join."""
         for side in (0, 1):
