@@ -1,8 +1,8 @@
 """A line of handshake cores without threads: every step that could happen next is a choice.
 
 A state is a value. Choices are: the driver lets the next piece in, or acknowledges one that has expired; a
-core takes a message from either neighbour; a core sends something of its own accord. When all pieces have been
-let in, the driver sends the flush mark behind the last R. Whoever calls `step` decides the order.
+core takes a message from either neighbour; a core sends something of its own accord. When all pieces have
+been let in, the driver sends the flush mark behind the last R. Whoever calls `step` decides the order.
 """
 
 from __future__ import annotations

@@ -327,6 +327,28 @@ def test_state_is_little_more_than_the_tuples():
         assert join.metrics().state_bytes < 1.5 * 2 * table.nbytes
 
 
+@pytest.mark.parametrize("algorithm", ["three_step", "low_latency"])
+def test_a_join_that_fails_is_closed(algorithm):
+    def broken(x, a):
+        raise ValueError("boom")
+
+    on = hs.call(broken, hs.left.v, hs.right.v)
+    join = hs.Join(left=SCHEMA, right=SCHEMA, on=on, window="10 s", time="t", algorithm=algorithm)
+    join.push_left(at([0]))
+    with pytest.raises(hs.HandshakeError, match="boom"):
+        join.push_right(at([0]))
+    with pytest.raises(hs.HandshakeError, match="this join is closed"):
+        join.push_right(at([0]))
+
+
+def test_constants_that_are_equal_but_not_the_same_are_compiled_apart():
+    table = pa.table({"x": [1.0]})
+    found = [
+        hs.join(table, {"k": [1]}, f"POWER(l.x * {zero}, -1) > 0").num_rows for zero in ("0e0", "-0e0", "0e0")
+    ]
+    assert found == [1, 0, 1]
+
+
 # Order.
 
 

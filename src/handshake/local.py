@@ -231,7 +231,11 @@ class Join:
         with self._lock:
             engine = self._running()
             batch = conform(tuples, self._schemas[side], SIDES[side])
-            results = [*engine.push(side, batch), *engine.drain()]
+            try:
+                results = [*engine.push(side, batch), *engine.drain()]
+            except BaseException:
+                self.close()  # half a batch may have been joined: going on could lose or double results
+                raise
             if self._ordering is None:
                 return results
             self._ordering.add(results)

@@ -41,6 +41,7 @@ class JoinCore:
         self.segments = (Segment(self.spec, 0), Segment(self.spec, 1))
         self._residual = conjunction(self.spec.prepared.doubtful) if self.spec.prepared.doubtful else None
         self._buffers = _Buffers()
+        self._programs: dict[tuple[bool, bool, bool], Program] = {}
 
     def probe(
         self, piece: BasicWindow, windows: Iterable[BasicWindow] | None = None
@@ -82,13 +83,13 @@ class JoinCore:
         return "inside" if inside else "boundary"
 
     def _program(self, piece: BasicWindow, window: BasicWindow, inside: bool) -> Program:
-        left, right = (piece, window) if piece.spec.side == 0 else (window, piece)
-        return Program(
-            self.spec.interior if inside else self.spec.boundary,
-            (left.spec.columns, right.spec.columns),
-            left.columns.tame and right.columns.tame,
-            left.columns.nullable or right.columns.nullable,
-        )
+        tame = piece.columns.tame and window.columns.tame
+        nullable = piece.columns.nullable or window.columns.nullable
+        if (inside, tame, nullable) not in self._programs:
+            expr = self.spec.interior if inside else self.spec.boundary
+            columns = (self.spec.sides[0].columns, self.spec.sides[1].columns)
+            self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable)
+        return self._programs[inside, tame, nullable]
 
     def _pairs(self, piece: BasicWindow, window: BasicWindow, inside: bool) -> Iterator[tuple[Array, Array]]:
         """Index pairs (piece, window) of candidates that the compiled predicate lets through."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -64,6 +64,11 @@ class Program:
     columns: tuple[tuple[Column, ...], tuple[Column, ...]]
     tame: bool
     nullable: bool
+    text: str = field(init=False, repr=False)
+    """The expression spelt out: constants that are equal but not the same (0.0, -0.0) must differ as keys."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", repr(self.expr))
 
 
 # Loading columns.

@@ -1,0 +1,9 @@
+"""Settings for all tests."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# Kernels are compiled on first use, so single examples may take long: no test asserts a time.
+settings.register_profile("handshake", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("handshake")
