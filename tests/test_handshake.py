@@ -1,4 +1,4 @@
-"""The handshake line: every order of steps on small lines, random ones on large ones; threads and the oracle."""
+"""The handshake line: every order of steps on small lines, random ones on large; threads and the oracle."""
 
 from __future__ import annotations
 

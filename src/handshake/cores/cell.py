@@ -60,8 +60,15 @@ class _Window:
     partition: Partition
 
     def insert(self, piece: BasicWindow) -> None:
+        """Equation 2 balances numbers of basic windows, so none may be larger than the others can get."""
+        most = self.segment.largest or piece.rows
+        for start in range(0, piece.rows, most):
+            part = piece if most >= piece.rows else BasicWindow(piece.spec, piece.batch.slice(start, most))
+            self._insert(part)
+
+    def _insert(self, part: BasicWindow) -> None:
         before = len(self.segment.windows)
-        self.segment.insert(piece)
+        self.segment.insert(part)
         self.partition.add()
         for _ in range(before + 1 - len(self.segment.windows)):
             self.partition.merge_newest()
