@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.cores.arrangement import Arrangement
+from handshake.cores.cell import Cell
 from handshake.cores.driver import times_of
+from handshake.cores.handshake import Handshake
 from handshake.cores.low_latency import LowLatency
 from handshake.cores.metrics import Metrics
 from handshake.cores.ordering import InOrder
@@ -34,7 +36,7 @@ _SLICE = 1 << 16
 """Tuples of both sides that a replay pushes between two looks at the windows."""
 
 
-ALGORITHMS = ("three_step", "low_latency")
+ALGORITHMS = ("three_step", "cell", "handshake", "low_latency")
 
 
 class JoinPlan:
@@ -56,8 +58,13 @@ class JoinPlan:
 
     def start(self) -> Arrangement:
         """Arrange the cores and let them run."""
-        if self.algorithm == "three_step":
-            return ThreeStep(self.spec, self.lateness)
+        match self.algorithm:
+            case "three_step":
+                return ThreeStep(self.spec, self.lateness)
+            case "cell":
+                return Cell(self.spec, self.lateness, self.cores)
+            case "handshake":
+                return Handshake(self.spec, self.cores, self.lateness)
         return LowLatency(self.spec, self.lateness, self.cores)
 
     @property

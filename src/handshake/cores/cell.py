@@ -238,6 +238,11 @@ class Cell:
         if self.model is not None:
             segment.largest = self.model.best_rows(held, 1.0, batch)
 
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them; to be called when drained."""
+        for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
+            self.windows[side].insert(piece)
+
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
         yield from coalesced(self._drain())

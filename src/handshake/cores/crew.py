@@ -1,7 +1,7 @@
 """A crew: threads that take tasks from bounded queues and give results through a merging tree.
 
-The caller hands out tasks and takes results from one thread. While a queue is full it is given results to take,
-so a slow consumer holds back the source, and nobody waits in a circle.
+The caller hands out tasks and takes results from one thread. While a queue is full it is given results to
+take, so a slow consumer holds back the source, and nobody waits in a circle.
 """
 
 from __future__ import annotations
