@@ -56,7 +56,7 @@ def test_each_pair_meets_exactly_once_in_every_order(cores, sides, window):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(
-    ("cores", "sides", "window"), [(2, "RSRSRS", 1), (3, "RSRS", 1), (3, "RSRSRS", None), (4, "RSRS", None)]
+    ("cores", "sides", "window"), [(2, "RSRSRS", 1), (3, "RSRS", 1), (3, "RRSSRS", None), (4, "RSRS", None)]
 )
 def test_each_pair_meets_exactly_once_in_every_order_at_length(cores, sides, window):
     assert not Search().run(Line.of(Script.of(sides, window), cores)).missed

@@ -88,6 +88,19 @@ class Handshake:
         self._ends.put(R, Message("flush"))
         yield from self._run(self._quiet)
 
+    def settle(self) -> Iterator[pa.RecordBatch]:
+        """Wait until the line is quiet, without making tuples move on; yields results until then."""
+        return coalesced(self._timed(self._run(self._quiet)))
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into the line, and let them spread over it, without joining them."""
+        for worker in self._workers:
+            worker.matching = False
+        for _ in (*self._push(side, batch, None), *self._run(self._quiet)):
+            raise AssertionError("results were waiting: fill only after drain")
+        for worker in self._workers:
+            worker.matching = True
+
     def expire(self) -> None:
         """Acknowledge what no tuple to come can join and has reached its end of the line."""
         self._ends.exchange()
