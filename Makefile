@@ -20,7 +20,7 @@ demo: setup ## Join two small streams and show the matches
 	@$(BIN)/handshake demo
 
 test: lint ## Run lint, then the test suite
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n auto --dist worksteal
 
 lint: setup ## Check style, format, types and the direction of imports
 	@$(BIN)/ruff check .
@@ -34,7 +34,7 @@ bench: setup ## Measure scans, batch joins and sustained streams
 	@$(BIN)/handshake bench sustained
 
 soak: setup ## Run the long property tests
-	@$(BIN)/pytest -m soak
+	@$(BIN)/pytest -n auto -m soak
 
 clean: ## Remove .venv, caches and build outputs
 	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

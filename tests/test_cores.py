@@ -42,7 +42,7 @@ def test_many_small_batches_make_few_basic_windows():
 def test_no_basic_window_spans_more_than_its_share_of_the_window():
     spec = spec_of()
     segment = Segment(spec, 0)
-    for start in range(0, 100):
+    for start in range(100):
         segment.insert(window(spec, start + np.arange(0, 1, 0.0005)))
     spans = [w.second[1] - w.second[0] for w in segment if w.rows > 1024]
     assert max(spans) <= 100 * 10**6 / SHARE

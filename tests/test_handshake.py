@@ -276,7 +276,7 @@ def test_a_fast_source_is_held_back_so_that_windows_do_not_outgrow_their_size():
             list(engine.push(side, whole.slice(start, 50)))
         largest = max(largest, engine.metrics().left_window_rows)
     engine.close()
-    assert largest < 4 * 500
+    assert largest < 10 * 500  # without back-pressure all 20,000 would be in the line
 
 
 @pytest.mark.parametrize("method", ["scan", "hash"])

@@ -46,7 +46,7 @@ def run(
         left_schema, right_schema, BAND, window, time="ts", method=method, algorithm=algorithm, cores=cores
     )
     size = Duration.parse(window).nanoseconds / 1e9
-    _warm(plan)
+    _warm(plan, size)
     if rate is not None:
         samples = [measure(plan, rate, size, seconds, batch)]
     else:
@@ -82,9 +82,9 @@ def _search(plan: JoinPlan, method: str, size: float, seconds: float, batch: flo
     return samples
 
 
-def _warm(plan: JoinPlan) -> None:
-    """Compile kernels before the clock runs."""
-    measure(plan, 4_000, 40.0, 3.0, 1.0)
+def _warm(plan: JoinPlan, size: float) -> None:
+    """Compile kernels before the clock runs: slow streams that fill the windows need the same ones."""
+    measure(plan, max(1.0, 100_000 / size), size, 3.0, 1.0)
 
 
 def measure(plan: JoinPlan, rate: float, size: float, seconds: float, batch: float) -> Sample:

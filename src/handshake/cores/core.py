@@ -16,7 +16,7 @@ from handshake.cores.spec import JoinSpec
 from handshake.kernels.cluster import Probe, probe_band, probe_cost, probe_hash
 from handshake.kernels.compile import TILE, Program, cells_kernel, scan_kernel
 from handshake.kernels.evaluate import holds
-from handshake.plan.expr import conjunction
+from handshake.plan.expr import Literal, conjunction
 
 __all__ = ["JoinCore"]
 
@@ -88,7 +88,9 @@ class JoinCore:
         if (inside, tame, nullable) not in self._programs:
             expr = self.spec.interior if inside else self.spec.boundary
             columns = (self.spec.sides[0].columns, self.spec.sides[1].columns)
-            self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable)
+            # The window rule costs as much as a predicate, and mostly holds: it is looked at last.
+            guard = None if inside or isinstance(self.spec.interior, Literal) else self.spec.interior
+            self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable, guard)
         return self._programs[inside, tame, nullable]
 
     def _pairs(self, piece: BasicWindow, window: BasicWindow, inside: bool) -> Iterator[tuple[Array, Array]]:

@@ -1,8 +1,8 @@
 """Low-latency handshake join: tuples pass all cores at once and settle at one of them.
 
-Every batch goes to every core, in the same order for all. A core probes its segment of the other window with the
-whole batch, then keeps its share of it. So a pair meets exactly once: on the core where the earlier tuple has
-settled, when the later one passes. No core waits for another, and no result for its tuples to drift.
+Every batch goes to every core, in the same order for all. A core probes its segment of the other window with
+the whole batch, then keeps its share of it. So a pair meets exactly once: on the core where the earlier tuple
+has settled, when the later one passes. No core waits for another, and no result for its tuples to drift.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,7 @@ class LowLatency:
             return tuple(piece if k == self._turn else None for k in range(self.cores))
         cuts = [piece.rows * k // self.cores for k in range(self.cores + 1)]
         return tuple(
-            BasicWindow(piece.spec, piece.batch.slice(start, stop - start))
-            for start, stop in zip(cuts[:-1], cuts[1:], strict=True)
+            BasicWindow(piece.spec, piece.batch.slice(start, stop - start)) for start, stop in pairwise(cuts)
         )
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:

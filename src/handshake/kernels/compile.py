@@ -64,6 +64,8 @@ class Program:
     columns: tuple[tuple[Column, ...], tuple[Column, ...]]
     tame: bool
     nullable: bool
+    guard: Expr | None = None
+    """A cheaper condition that `expr` implies; blocks are tested with it first."""
     text: str = field(init=False, repr=False)
     """The expression spelt out: constants that are equal but not the same (0.0, -0.0) must differ as keys."""
 
@@ -164,7 +166,7 @@ def _pair_intrinsic(program: Program, inner: int) -> Any:
 
 def _block_intrinsic(program: Program, inner: int) -> Any:
     """Which of `BLOCK` inner tuples match, as a mask; first loosely, where that is cheaper."""
-    loose = loosened(program.expr, inner)
+    loose = loosened(program.guard or program.expr, inner) or program.guard
 
     @intrinsic
     def matches(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
