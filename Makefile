@@ -16,7 +16,7 @@ help: ## Show this list
 setup: $(STAMP) ## Create .venv with the locked packages, and look for Java
 	@scripts/java
 
-demo: setup ## Join two small streams and show the matches
+demo: setup ## Join two live streams, and check the results by a double loop
 	@$(BIN)/handshake demo
 
 test: lint ## Run lint, then the test suite

@@ -230,6 +230,9 @@ def _to_string(value: Any, source: Type, target: String) -> str:
 
 
 def _parsed(read: Callable[[str], Any], text: str) -> Any:
+    dated = read in (date.fromisoformat, datetime.fromisoformat)
+    if not text.isascii() or "_" in text or (dated and (text[4:5] != "-" or text[7:8] != "-")):
+        return None  # Python reads more than SQL does
     try:
         return read(text)
     except (ValueError, InvalidOperation):

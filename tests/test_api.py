@@ -384,3 +384,45 @@ def test_leaving_with_results_held_back_is_an_error():
 def test_order_needs_time():
     with pytest.raises(hs.UnsupportedError, match="ordered results need a time window"):
         hs.join(X, A, window=hs.Tuples(3), ordered=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lateness": 5}, "lateness is a length of time such as '5 seconds', not 5"),
+        ({"cores": 0}, "cores is a whole number from 1 up, or None for all; 0 was given"),
+        ({"cores": 2.5}, "cores is a whole number from 1 up"),
+        (
+            {"algorithm": "quick"},
+            "no algorithm 'quick'; choose one of three_step, cell, handshake, low_latency",
+        ),
+        ({"aliases": ("a", "a")}, "aliases are two different names"),
+        ({"left_time": "x"}, "a time column is named for one input only"),
+        ({"on": "l.x RLIKE '('"}, "cannot|takes text"),
+    ],
+)
+def test_options_that_mean_nothing(options, message):
+    with pytest.raises(hs.HandshakeError, match=message):
+        hs.prepare(pa.schema([("x", pa.int64())]), pa.schema([("a", pa.int64())]), **options)
+
+
+def test_a_broken_regular_expression_is_found_before_any_tuple():
+    text = pa.schema([("s", pa.string())])
+    with pytest.raises(hs.ExpressionError, match=r"'\(a' is not a regular expression.*line 1, column 1"):
+        hs.prepare(text, text, "l.s RLIKE '(a'")
+    with pytest.raises(hs.HandshakeError, match=r"'\(' is not a regular expression"):
+        hs.join({"s": ["x"]}, {"p": ["("]}, "l.s RLIKE r.p")
+
+
+def test_aliases_may_swap_the_usual_names():
+    assert rows(hs.join({"x": [1]}, {"a": [2]}, "r.x < l.a", aliases=("r", "l"))) == [{"x": 1, "a": 2}]
+
+
+def test_advancing_a_silent_stream_releases_ordered_results():
+    with running(ordered=True) as join:
+        join.push_left(at([0, 5]))
+        assert join.push_right(at([0])) != []
+        join.push_right(at([1]))
+        released = join.advance(left=at([20])["t"][0], right=at([20])["t"][0])
+        assert join.finish() == []
+        assert moments(released) == sorted(moments(released))

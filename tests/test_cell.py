@@ -414,7 +414,9 @@ def test_an_error_on_a_core_reaches_the_caller():
     cell = Cell(spec, cores=2)
     pushed(cell, [(0, numbers([1, 2])), (1, numbers([3]))])
     cell._cores[0].probe = broken
-    with pytest.raises(HandshakeError, match=r"a batch of 2 tuples of the right input: by design") as caught:
+    with pytest.raises(
+        HandshakeError, match=r"a batch of 2 tuples of the right input: ZeroDivisionError: by design"
+    ) as caught:
         pushed(cell, [(1, numbers([12, 13]))])
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert ended(cell)

@@ -338,7 +338,7 @@ def test_an_error_in_a_core_reaches_the_caller_and_ends_all_threads(cores, monke
 
     monkeypatch.setattr(JoinCore, "probe", failing)
     engine = line_of(cores=cores)
-    text = rf"core \d of {cores} failed on a batch of 5 tuples of the (left|right) input: out of luck"
+    text = rf"5 tuples of the (left|right) input \(core \d of {cores}\): ZeroDivisionError: out of luck"
     with pytest.raises(HandshakeError, match=text) as caught:
         list(feed(engine, stream(400), stream(400), 5))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

@@ -12,6 +12,8 @@ from typing import IO
 
 import pyarrow as pa
 
+from handshake import local
+from handshake.cores.spec import METHODS as METHOD_NAMES
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.local import JoinPlan, Metrics, Replay, prepare
 from handshake.plan import parse
@@ -54,8 +56,8 @@ class Choice:
 
 
 BACKENDS = Choice("backend", ("local",), ("spark",))
-ALGORITHMS = Choice("algorithm", ("three_step", "cell", "handshake", "low_latency"))
-METHODS = Choice("access method", ("auto", "scan", "hash", "band"))
+ALGORITHMS = Choice("algorithm", local.ALGORITHMS)
+METHODS = Choice("access method", METHOD_NAMES)
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _summary(request: JoinRequest, plan: JoinPlan, metrics: Metrics) -> Iterator
         ("elapsed", f"{metrics.elapsed:.2f} s"),
         ("rate", f"{rows / metrics.elapsed if metrics.elapsed else 0:,.0f} input rows/s"),
         ("method", f"{plan.method}: {plan.why}"),
-        ("cores", f"{plan.cores}, {plan.algorithm}"),
+        ("cores", f"{plan.cores}, {plan.runs_as}"),
     ]
     if metrics.no_time:
         facts.insert(4, ("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))

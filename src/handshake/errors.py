@@ -12,6 +12,7 @@ __all__ = [
     "SchemaError",
     "UnsupportedError",
     "WindowError",
+    "failed",
     "suggest",
 ]
 
@@ -44,6 +45,15 @@ class ExpressionError(HandshakeError):
         super().__init__(message + where)
         self.line = line
         self.column = column
+
+
+def failed(error: BaseException, what: str) -> Exception:
+    """What a thread's error becomes for the caller: of the same kind where that tells what to do."""
+    if isinstance(error, MemoryError):
+        return MemoryError(f"a join core ran out of memory on {what}")
+    kind = type(error) if isinstance(error, HandshakeError) else HandshakeError
+    reason = str(error) if isinstance(error, HandshakeError) else f"{type(error).__name__}: {error}"
+    return kind(f"a join core failed on {what}: {reason}")
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:

@@ -97,9 +97,21 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+_LONG = (1 << 31) - 1
+"""Bytes of text that 32-bit offsets reach; beyond, a column cannot be put into one array."""
+
+
+def _roomy(kind: pa.DataType, nbytes: int) -> pa.DataType:
+    """A plain type with offsets wide enough for a column of that size."""
+    plain = plain_type(kind)
+    if nbytes <= _LONG:
+        return plain
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(plain, plain)
+
+
 def _plain_table(table: pa.Table) -> pa.Table:
     for position, field in enumerate(table.schema):
-        target = plain_type(field.type)
+        target = _roomy(field.type, table.column(position).nbytes)
         if target != field.type:
             column = table.column(position)
             if pa.types.is_run_end_encoded(field.type):
@@ -160,8 +172,8 @@ def conform(value: Any, schema: pa.Schema, stream: str) -> pa.RecordBatch:
 
 def _cast(column: pa.ChunkedArray, field: pa.Field, stream: str) -> pa.Array:
     whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if isinstance(whole, pa.ChunkedArray):  # nothing, or more than one array can hold
-        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
+    if isinstance(whole, pa.ChunkedArray):
+        whole = whole.chunk(0) if whole.num_chunks else pa.array([], whole.type)
     if whole.type == field.type:
         return whole
     try:

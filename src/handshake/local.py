@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -50,11 +51,17 @@ class JoinPlan:
         self.algorithm = algorithm
         self.cores = cores
         self.ordered = ordered
-        self.ordering()
+        self.ordering()  # refuses what has no order
 
     def ordering(self) -> InOrder | None:
         """What puts results in order, if that was asked for."""
         return InOrder(self.spec) if self.ordered else None
+
+    @property
+    def runs_as(self) -> str:
+        """Where the tuples meet: without windows, one side is held and the other dealt out to the cores."""
+        windows = self.spec.windows
+        return "unbounded" if windows.left is None and windows.right is None else self.algorithm
 
     def start(self) -> Arrangement:
         """Arrange the cores and let them run."""
@@ -84,7 +91,7 @@ class JoinPlan:
 
     def explain(self) -> str:
         """The plan, for people."""
-        return f"{self.spec.explain()}\nalgorithm   {self.algorithm}, cores: {self.cores}"
+        return f"{self.spec.explain()}\nalgorithm   {self.runs_as}, cores: {self.cores}"
 
 
 def prepare(
@@ -116,6 +123,8 @@ def prepare(
     left, right = plain_schema(left), plain_schema(right)
     windows = windows_of(window, left_window, right_window)
     times = (left_time or time, right_time or time)
+    if (times[0] is None) != (times[1] is None):
+        raise WindowError("a time column is named for one input only; name one for both, or for neither")
     for name, schema, stream in zip(times, (left, right), SIDES, strict=True):
         if name is not None:
             Schema.from_arrow(schema, stream).get(name)
@@ -131,14 +140,14 @@ def prepare(
     )
 
 
-def _cores(algorithm: str, cores: int | None) -> int:
+def _cores(algorithm: str, cores: Any) -> int:
     if algorithm not in ALGORITHMS:
         raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
-    if cores is not None and cores < 1:
-        raise UnsupportedError(f"a join needs at least one core; cores={cores} was given")
+    if cores is not None and (not isinstance(cores, int) or cores < 1):
+        raise UnsupportedError(f"cores is a whole number from 1 up, or None for all; {cores!r} was given")
     if algorithm == "three_step":
         return 1
-    return cores or usable_cores()
+    return usable_cores() if cores is None else int(cores)
 
 
 def usable_cores() -> int:
@@ -164,6 +173,8 @@ def _predicate(on: str | E | None) -> Expr:
 def _lateness(lateness: str | None, unit: str) -> int:
     if lateness is None:
         return 0
+    if not isinstance(lateness, str):
+        raise WindowError(f"lateness is a length of time such as '5 seconds', not {lateness!r}")
     length = Duration.parse(lateness).nanoseconds
     if length < 0:
         raise WindowError(f"lateness cannot be negative; '{lateness}' is")
@@ -213,7 +224,7 @@ class Join:
         self._forgotten = weakref.finalize(self, _let_go, self._engine)
         self._forgotten.atexit = False
         self._last: Metrics | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __enter__(self) -> Join:
         return self
@@ -221,8 +232,9 @@ class Join:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held = self._ordering.rows if self._ordering is not None and self._engine is not None else 0
-        self.close()
+        with self._lock:
+            held = self._ordering.rows if self._ordering is not None and self._engine is not None else 0
+            self.close()
         if held and kind is None:
             raise HandshakeError(f"{held} results were held back and not taken; call finish() before leaving")
 
@@ -238,30 +250,39 @@ class Join:
         with self._lock:
             engine = self._running()
             batch = conform(tuples, self._schemas[side], SIDES[side])
-            try:
+            with self._closing_on_failure():
                 results = [*engine.push(side, batch), *engine.drain()]
-            except BaseException:
-                self.close()  # half a batch may have been joined: going on could lose or double results
-                raise
-            if self._ordering is None:
-                return results
-            self._ordering.add(results)
-            return self._ordering.release(engine.driver.mark())
+                return self._in_order(results, engine.driver.mark())
+
+    @contextlib.contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        """Half a batch may have been joined: going on could lose or double results."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _in_order(
+        self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
+    ) -> list[pa.RecordBatch]:
+        if self._ordering is None:
+            return results
+        self._ordering.add(results)
+        return self._ordering.release(mark, all_of_them=last)
 
     def finish(self) -> list[pa.RecordBatch]:
         """Say that no more tuples will come; returns results that were held back, and closes the join."""
-        with self._lock:
-            results = list(self._running().drain())
-            if self._ordering is not None:
-                self._ordering.add(results)
-                results = self._ordering.release(None, all_of_them=True)
-        self.close()
-        return results
+        with self._lock, self._closing_on_failure():
+            results = self._in_order(list(self._running().drain()), None, last=True)
+            self.close()
+            return results
 
-    def advance(self, *, left: Any = None, right: Any = None) -> None:
+    def advance(self, *, left: Any = None, right: Any = None) -> list[pa.RecordBatch]:
         """Say that no tuple older than this will come on a side: a value as its time column has them.
 
-        A stream that has fallen silent then no longer holds back the watermark.
+        A stream that has fallen silent then no longer holds back the watermark. Returns results that were
+        held back for their order and may go now.
         """
         with self._lock:
             engine = self._running()
@@ -269,6 +290,7 @@ class Join:
                 if time is not None:
                     engine.driver.advance(side, self._instant(side, time))
             engine.expire()
+            return self._in_order([], engine.driver.mark())
 
     def _instant(self, side: int, time: Any) -> int:
         """One time in the unit that stamps have."""
@@ -292,18 +314,20 @@ class Join:
 
     def metrics(self) -> Metrics:
         """Counts and sizes so far; after closing, the last ones."""
-        if self._engine is not None:
-            return self._engine.metrics()
-        assert self._last is not None
-        return self._last
+        with self._lock:
+            if self._engine is not None:
+                return self._engine.metrics()
+            assert self._last is not None
+            return self._last
 
     def close(self) -> None:
         """Free the windows. What was pushed has been joined already."""
-        if self._engine is not None:
-            self._last = self._engine.metrics()
-            self._forgotten.detach()
-            self._engine.close()
-            self._engine = None
+        with self._lock:
+            if self._engine is not None:
+                self._last = self._engine.metrics()
+                self._forgotten.detach()
+                self._engine.close()
+                self._engine = None
 
     def _running(self) -> Arrangement:
         if self._engine is None:
@@ -331,10 +355,8 @@ class Replay:
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        windows = self.plan.spec.windows
-        unbounded = windows.left is None and windows.right is None
         try:
-            yield from self._unbounded() if unbounded else self._in_order()
+            yield from self._unbounded() if self.plan.runs_as == "unbounded" else self._in_order()
         finally:
             self._close()
 

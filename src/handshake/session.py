@@ -37,7 +37,8 @@ def join(
     """Join two tables or frames on any predicate, as if they were streams under sliding windows.
 
     Returns the kind that it was given: Arrow table, pandas or Polars frame; Arrow where they differ.
-    Without a window it is a plain join.
+    Without a window it is a plain join. Tuples arrive by time, so none is late; in no particular order come
+    the results, unless `ordered=True` asks for that of time.
 
     >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10").to_pylist()
     [{'x': 1, 'a': 5}]
@@ -56,7 +57,7 @@ def join(
 
 
 def explain(left: Any, right: Any, on: str | E | None = None, **options: Any) -> str:
-    """How a join of these inputs would be run; takes the options of `join`.
+    """How a join of these inputs would be run; takes the options of `prepare`.
 
     >>> print(explain({"x": [1]}, {"a": [5]}, "l.x = r.a").splitlines()[2])
     method      hash: 1 equality conjunct(s) between the sides

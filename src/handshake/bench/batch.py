@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from handshake import join
 from handshake.bench import report
+from handshake.bench.workload import BAND
 
 __all__ = ["run"]
 
-ON = "l.x BETWEEN r.a - 10 AND r.a + 10 AND l.y BETWEEN r.b - 10 AND r.b + 10"
 ENGINES = ("handshake", "polars", "duckdb")
 
 
@@ -30,7 +30,7 @@ def run(rows: int = 600_000, limit: float = 120.0) -> None:
     ours = found["handshake"]
     lines = [_line(engine, seen, ours, limit) for engine, seen in found.items()]
     heads = ("engine", "seconds", "first call", "results", "times handshake's")
-    report.table(f"{rows:,} x {rows:,} tuples, {ON}", heads, lines)
+    report.table(f"{rows:,} x {rows:,} tuples, {BAND}", heads, lines)
     figures: dict[str, float | str] = {"seconds": ours["seconds"], "first_call": ours["first"]}
     for engine in ENGINES[1:]:
         seen = found.get(engine)
@@ -79,7 +79,7 @@ def _tables(rows: int) -> tuple[pa.Table, pa.Table]:
 
 
 def _handshake(left: pa.Table, right: pa.Table) -> int:
-    return int(join(left, right, ON).num_rows)
+    return int(join(left, right, BAND).num_rows)
 
 
 def _polars(left: pa.Table, right: pa.Table) -> int:
@@ -98,7 +98,7 @@ def _duckdb(left: pa.Table, right: pa.Table) -> int:
     connection = duckdb.connect()
     connection.register("l", left)
     connection.register("r", right)
-    return int(connection.sql(f"SELECT * FROM l JOIN r ON {ON}").to_arrow_table().num_rows)
+    return int(connection.sql(f"SELECT * FROM l JOIN r ON {BAND}").to_arrow_table().num_rows)
 
 
 def _child(engine: str, rows: int) -> None:

@@ -38,7 +38,7 @@ class Sample:
 
 
 def run(
-    algorithm: str = "low_latency", method: str = "band", cores: int | None = None,
+    algorithm: str = "three_step", method: str = "band", cores: int | None = None,
     window: str = "15 minutes", rate: float | None = None, seconds: float = 10.0, batch: float = 1.0,
 ) -> None:  # fmt: skip
     """Find the sustained rate, or measure at a given one; print a table, and give `rate`."""

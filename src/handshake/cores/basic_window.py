@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.cores.driver import arrays_of, stored
-from handshake.cores.spec import Attribute, JoinSpec, SideSpec
+from handshake.cores.spec import Attribute, SideSpec
 from handshake.kernels.cluster import Cells, cluster_band, cluster_hash
 from handshake.kernels.columns import Columns, integers
 from handshake.kernels.evaluate import evaluate
@@ -192,7 +192,7 @@ def _most(dtype: np.dtype[Any]) -> Any:
     return np.inf if dtype.kind == "f" else np.iinfo(np.int64).max
 
 
-def span_of(spec: JoinSpec, side: int, *windows: BasicWindow) -> int:
+def span_of(side: int, *windows: BasicWindow) -> int:
     """How far the stamps that expire a side's tuples are apart."""
     spans = [w.second if side == 0 else w.first for w in windows]
     return max(high for _, high in spans) - min(low for low, _ in spans)

@@ -113,7 +113,8 @@ class JoinCore:
         self, program: Program, outer: BasicWindow, inner: BasicWindow
     ) -> Iterator[tuple[Array, Array]]:
         kernel = scan_kernel(program, inner.spec.side)
-        addresses = [w.columns.addresses(program.nullable) for w in (outer, inner)]
+        views = (outer.columns, inner.columns)  # held: addresses alone do not keep memory alive
+        addresses = [v.addresses(program.nullable) for v in views]
         state = np.zeros(3, np.int64)
         self.comparisons += outer.rows * inner.rows
         while state[0] < inner.rows:
@@ -128,7 +129,8 @@ class JoinCore:
     ) -> Iterator[tuple[Array, Array]]:
         kernel = cells_kernel(program, window.spec.side)
         assert window.cells is not None
-        addresses = [w.columns.addresses(program.nullable) for w in (piece, window)]
+        views = (piece.columns, window.columns)  # held: addresses alone do not keep memory alive
+        addresses = [v.addresses(program.nullable) for v in views]
         state = np.zeros(3, np.int64)
         while state[0] < len(probe.order):
             out = self._buffers.take()

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
-from handshake.errors import HandshakeError
+from handshake.errors import HandshakeError, failed
 
 __all__ = ["Crew"]
 
@@ -117,7 +117,7 @@ class Crew(Generic[T]):
         if self._failure is not None:
             error, task = self._failure
             self.close()
-            raise HandshakeError(f"a join core failed on {self.describe(task)}: {error}") from error
+            raise failed(error, self.describe(task)) from error
         if self.bell.stopped:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 

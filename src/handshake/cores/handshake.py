@@ -23,7 +23,7 @@ from handshake.cores.handshake_worker import Queue, Worker
 from handshake.cores.metrics import CoreMetrics, Metrics, gathered
 from handshake.cores.pieces import coalesced
 from handshake.cores.spec import JoinSpec
-from handshake.errors import HandshakeError, UnsupportedError
+from handshake.errors import HandshakeError, UnsupportedError, failed
 
 __all__ = ["Handshake"]
 
@@ -156,7 +156,9 @@ class Handshake:
         """Raise what a core has raised, or that the join is closed."""
         for worker in self._workers:
             if worker.error is not None:
-                raise HandshakeError(f"{worker.place} failed{worker.at}: {worker.error}") from worker.error
+                error = worker.error
+                self.close()
+                raise failed(error, f"{worker.at} ({worker.place})") from error
         if self._closed:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 

@@ -52,8 +52,8 @@ class Worker(threading.Thread):
     def at(self) -> str:
         """What the core was at, for an error's text."""
         if self._at is None:
-            return ""
-        return f" on a batch of {self._at.rows} tuples of the {SIDES[self._at.spec.side]} input"
+            return "a message"
+        return f"a batch of {self._at.rows} tuples of the {SIDES[self._at.spec.side]} input"
 
     @property
     def deepest(self) -> int:

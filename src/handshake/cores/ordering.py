@@ -26,19 +26,21 @@ class InOrder:
 
     def __init__(self, spec: JoinSpec) -> None:
         if not spec.windows.timed:
-            raise UnsupportedError("ordered results need a time window: their order is that of time")
+            raise UnsupportedError(
+                "ordered results need a time window, since their order is that of time; "
+                "give one, or sort the results afterwards"
+            )
         self._spec = spec
-        left = spec.sides[0]
+        before = (0, len(spec.sides[0].schema))
         self._places = tuple(
-            side.schema.names.index(str(side.time)) + (len(left.schema) if side.side else 0)
-            for side in spec.sides
+            before[side.side] + side.schema.names.index(str(side.time)) for side in spec.sides
         )
         self._held: list[tuple[Array, pa.RecordBatch]] = []
 
     @property
     def rows(self) -> int:
         """Results held back."""
-        return sum(batch.num_rows for _, batch in self._held)
+        return sum(int(batch.num_rows) for _, batch in self._held)
 
     def add(self, batches: list[pa.RecordBatch]) -> None:
         """Hold results back."""
@@ -54,14 +56,30 @@ class InOrder:
 
     def release(self, mark: int | None, *, all_of_them: bool = False) -> list[pa.RecordBatch]:
         """Results of moments up to the watermark, in order; or all."""
-        if not self._held or (mark is None and not all_of_them):
+        if all_of_them:
+            mark = np.iinfo(np.int64).max
+        if mark is None:
             return []
-        moments = np.concatenate([m for m, _ in self._held])
-        whole = pa.concat_batches([batch for _, batch in self._held])
-        order = np.argsort(moments, kind="stable")
-        count = (
-            len(order) if mark is None or all_of_them else int(np.searchsorted(moments[order], mark, "right"))
-        )
-        out, rest = order[:count], order[count:]
-        self._held = [(moments[rest], whole.take(pa.array(rest)))] if len(rest) else []
-        return [whole.take(pa.array(out))] if count else []
+        going, staying = [], []
+        for moments, batch in self._held:
+            ripe = moments <= mark
+            if ripe.any():
+                going.append(_picked(moments, batch, ripe))
+            if not ripe.all():
+                staying.append(_picked(moments, batch, ~ripe))
+        self._held = staying
+        return _sorted(going)
+
+
+def _picked(moments: Array, batch: pa.RecordBatch, mask: Array) -> tuple[Array, pa.RecordBatch]:
+    return (moments, batch) if mask.all() else (moments[mask], batch.filter(pa.array(mask)))
+
+
+def _sorted(held: list[tuple[Array, pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    if not held:
+        return []
+    order = np.argsort(np.concatenate([moments for moments, _ in held]), kind="stable")
+    # As a table: several batches together may hold more text than one array can.
+    together = pa.Table.from_batches([batch for _, batch in held])
+    batches: list[pa.RecordBatch] = together.take(pa.array(order)).to_batches()
+    return batches

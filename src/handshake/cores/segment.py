@@ -57,7 +57,7 @@ class Segment:
         if older.rows >= 2 * newer.rows or rows > (self.largest or LARGEST[self.spec.method]):
             return False
         reach = self.spec.reach(self.side)
-        return reach is None or rows <= SMALL or span_of(self.spec, self.side, older, newer) <= reach // SHARE
+        return reach is None or rows <= SMALL or span_of(self.side, older, newer) <= reach // SHARE
 
     def expire(self, oldest: int) -> int:
         """Drop basic windows all of whose expiring stamps are below `oldest`; says how many tuples went."""

@@ -249,7 +249,7 @@ def _literal_text(expr: Call) -> str | None:
 def _matcher(
     whole: Callable[[pa.Array, str], pa.Array], single: Callable[[str, str], bool]
 ) -> Callable[[Call, list[pa.Array]], pa.Array]:
-    """A pattern function: Arrow's where the pattern is constant, else value by value."""
+    """A pattern function: over a whole column where the pattern is constant, else value by value."""
 
     def match(expr: Call, operands: list[pa.Array]) -> pa.Array:
         if (pattern := _literal_text(expr)) is not None:
@@ -276,6 +276,13 @@ def _like_pattern(pattern: str, fold: bool) -> re.Pattern[str]:
             parts.append({"%": ".*", "_": "."}.get(char, re.escape(char)))
         at += 1
     return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if fold else 0))
+
+
+def _searched(text: str, pattern: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except re.error as error:
+        raise HandshakeError(f"'{pattern}' is not a regular expression: {error}") from None
 
 
 def _substring(expr: Call, operands: list[pa.Array]) -> pa.Array:
@@ -311,8 +318,8 @@ _TEXT: dict[str, Callable[[Call, list[pa.Array]], pa.Array]] = {
         lambda t, p: bool(_like_pattern(p, True).fullmatch(t)),
     ),
     "regexp_like": _matcher(
-        lambda a, p: _per_value(lambda t: bool(re.search(p, t)), [a], pa.bool_()),
-        lambda t, p: bool(re.search(p, t)),
+        lambda a, p: _per_value(lambda t: _searched(t, p), [a], pa.bool_()),
+        lambda t, p: _searched(t, p),
     ),
     "starts_with": _matcher(pc.starts_with, str.startswith),
     "ends_with": _matcher(pc.ends_with, str.endswith),
@@ -347,19 +354,36 @@ def _from_text(text: str, target: Type) -> Any:
 
 def _read_int(text: str, target: Type) -> int | None:
     assert isinstance(target, Int)
-    return _bounded(int(text), target.bits)
+    return _bounded(int(text), target.bits) if _WHOLE.fullmatch(text) else None
 
 
 def _bounded(value: int, bits: int) -> int | None:
     return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
 
 
-def _read_float(text: str, target: Type) -> float:
+def _read_float(text: str, target: Type) -> float | None:
+    if not _NUMBER.fullmatch(text) and not _SPECIAL.fullmatch(text):
+        return None
     return round_float32(float(text)) if target == Float(32) else float(text)
 
 
 def _read_decimal(text: str, target: Type) -> PyDecimal | None:
-    return _quantised(PyDecimal(text), target)
+    return _quantised(PyDecimal(text), target) if _NUMBER.fullmatch(text) else None
+
+
+# What SQL reads; Python's own readers take more, such as 1_000 or a date without dashes.
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_SPECIAL = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _read_date(text: str, target: Type) -> date | None:
+    return date.fromisoformat(text) if _DAY.fullmatch(text) else None
+
+
+def _read_timestamp(text: str, target: Type) -> datetime | None:
+    return _in_utc(datetime.fromisoformat(text)) if _DAY.match(text) else None
 
 
 def _read_bool(text: str, target: Type) -> bool | None:
@@ -371,8 +395,8 @@ _TEXT_READERS: dict[type[Type], Callable[[str, Any], Any]] = {
     Float: _read_float,
     Decimal: _read_decimal,
     Bool: _read_bool,
-    Date: lambda text, _: date.fromisoformat(text),
-    Timestamp: lambda text, _: _in_utc(datetime.fromisoformat(text)),
+    Date: _read_date,
+    Timestamp: _read_timestamp,
 }
 
 
@@ -389,6 +413,10 @@ def _quantised(value: PyDecimal, target: Type) -> PyDecimal | None:
     sign, digits, exponent = value.as_tuple()
     whole = int("".join(map(str, digits)))
     shift = int(exponent) + target.scale
+    if whole and len(digits) + shift > 80:
+        return None  # far too large; do not write it out
+    if len(digits) + shift < 0:
+        return PyDecimal(0).scaleb(-target.scale)
     scaled = whole * 10**shift if shift >= 0 else (whole * 2 + 10**-shift) // (2 * 10**-shift)
     if target.precision and scaled >= 10**target.precision:
         return None

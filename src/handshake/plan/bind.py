@@ -74,8 +74,11 @@ class Scope:
     def of(cls, left: Schema, right: Schema, aliases: tuple[str, str] | None = None) -> Scope:
         """The scope of a two-way join: `l` and `r`, and aliases if given."""
         names = {"l": 0, "r": 1, "left": 0, "right": 1}
-        if aliases:
-            names |= {aliases[0]: 0, aliases[1]: 1}
+        if aliases is not None:
+            if len(set(aliases)) != 2:
+                raise ExpressionError(f"aliases are two different names, left and right, not {aliases!r}")
+            # They win over l and r, so that a self-join may call its sides what it likes.
+            names = {k: v for k, v in names.items() if k not in aliases} | {aliases[0]: 0, aliases[1]: 1}
         return cls((left, right), names)
 
     def resolve(self, name: Name) -> Column:

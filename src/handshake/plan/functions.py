@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from handshake.errors import suggest
-from handshake.plan.expr import Call, Expr, show
+from handshake.plan.expr import Call, Expr, Literal, show
 from handshake.plan.types import coerce, common, fail
 from handshake.schema import (
     BOOL,
@@ -173,7 +174,20 @@ def _field(call: Call, args: tuple[Expr, ...]) -> Call:
     return _typed(call, args, INT64)
 
 
+def _regexp(call: Call, args: tuple[Expr, ...]) -> Call:
+    """A constant pattern is checked here, so that no tuple has to find out."""
+    bound = _texts(2, 2, BOOL)(call, args)
+    pattern = bound.args[1]
+    if isinstance(pattern, Literal) and pattern.value is not None:
+        try:
+            re.compile(pattern.value)
+        except re.error as error:
+            raise fail(f"'{pattern.value}' is not a regular expression: {error}", call) from None
+    return bound
+
+
 _RULES: dict[str, _Rule] = {
+    "regexp_like": _regexp,
     "abs": _same_number,
     "sign": _sign,
     **dict.fromkeys(("floor", "ceil", "round"), _whole),
@@ -185,9 +199,7 @@ _RULES: dict[str, _Rule] = {
     "length": _texts(1, 1, INT64),
     "concat": _texts(1, 99, STRING),
     "substring": _substring,
-    **dict.fromkeys(
-        ("like", "ilike", "regexp_like", "starts_with", "ends_with", "contains"), _texts(2, 2, BOOL)
-    ),
+    **dict.fromkeys(("like", "ilike", "starts_with", "ends_with", "contains"), _texts(2, 2, BOOL)),
     **dict.fromkeys(("year", "month", "day", "hour", "minute", "second"), _field),
 }
 
