@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,7 @@ class JoinCore:
         self._residual = conjunction(self.spec.prepared.doubtful) if self.spec.prepared.doubtful else None
         self._buffers = _Buffers()
         self._programs: dict[tuple[bool, bool, bool], Program] = {}
+        self._kernels: dict[tuple[Any, int, int], Any] = {}
 
     def probe(
         self, piece: BasicWindow, windows: Iterable[BasicWindow] | None = None
@@ -109,10 +110,17 @@ class JoinCore:
         else:  # the longer run goes through the vectors
             yield from ((there, here) for here, there in self._by_scan(program, window, piece))
 
+    def _kernel(self, make: Callable[[Program, int], Any], program: Program, inner: int) -> Any:
+        """A compiled kernel; kept here, since finding it by its predicate costs more than a small probe."""
+        key = (make, id(program), inner)
+        if key not in self._kernels:
+            self._kernels[key] = make(program, inner)
+        return self._kernels[key]
+
     def _by_scan(
         self, program: Program, outer: BasicWindow, inner: BasicWindow
     ) -> Iterator[tuple[Array, Array]]:
-        kernel = scan_kernel(program, inner.spec.side)
+        kernel = self._kernel(scan_kernel, program, inner.spec.side)
         views = (outer.columns, inner.columns)  # held: addresses alone do not keep memory alive
         addresses = [v.addresses(program.nullable) for v in views]
         state = np.zeros(3, np.int64)
@@ -127,7 +135,7 @@ class JoinCore:
     def _by_index(
         self, program: Program, piece: BasicWindow, window: BasicWindow, probe: Probe
     ) -> Iterator[tuple[Array, Array]]:
-        kernel = cells_kernel(program, window.spec.side)
+        kernel = self._kernel(cells_kernel, program, window.spec.side)
         assert window.cells is not None
         views = (piece.columns, window.columns)  # held: addresses alone do not keep memory alive
         addresses = [v.addresses(program.nullable) for v in views]

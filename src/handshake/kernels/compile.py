@@ -8,9 +8,10 @@ output returns with its place in `state`; the caller empties the buffers and cal
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
 import numba
@@ -210,10 +211,25 @@ def lowest_bit(typing_context, mask):  # type: ignore[no-untyped-def]
     return types.int64(mask), code
 
 
+_building = threading.Lock()
+
+
+def _once(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Build a kernel once, whichever threads ask for it first: compiling it twice would double the wait."""
+    cached = lru_cache(maxsize=512)(build)
+
+    @wraps(build)
+    def locked(*args: Any) -> Any:
+        with _building:
+            return cached(*args)
+
+    return locked
+
+
 # Loops.
 
 
-@lru_cache(maxsize=256)
+@_once
 def scan_kernel(program: Program, inner: int) -> Any:
     """Nested loops: every outer tuple against every inner one, a block at a time, tile by tile.
 
@@ -289,7 +305,7 @@ SMALL = 24
 """Up to so many candidates in a row are checked one by one; above, in blocks."""
 
 
-@lru_cache(maxsize=256)
+@_once
 def cells_kernel(program: Program, inner: int) -> Any:
     """Index probe: outer tuple `order[p]` meets cells `first[p] … last[p] - 1` of the clustered inner tuples.
 
@@ -359,7 +375,7 @@ def cells_kernel(program: Program, inner: int) -> Any:
 # Row by row: derived columns, bounds and filters.
 
 
-@lru_cache(maxsize=512)
+@_once
 def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
     """`kernel(columns, rows, out_address, valid_address)` computes an expression for each row.
 
