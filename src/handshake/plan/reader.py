@@ -1,0 +1,148 @@
+"""The reader: walks sqlglot's tree, knows the text, and refuses what no translator reads."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from handshake.errors import ExpressionError
+from handshake.plan.dialect import ARGUMENTS, Predicate, sql_text
+from handshake.plan.expr import Expr, Position, check_size
+from handshake.plan.functions import no_function
+
+__all__ = ["NODES", "Reader", "reads"]
+
+
+_FORMAT = "a format has no meaning here; dates and times are read and written as '2024-12-31 23:59:59'"
+_OVER_ROWS = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+
+
+class Reader:
+    """Translates one text; knows it, so that errors can point into it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def read(self) -> Expr:
+        """Parse and translate the whole text."""
+        try:
+            tree = self.expr(self._parsed())
+        except RecursionError:
+            raise ExpressionError("the predicate is nested too deeply") from None
+        check_size(tree)
+        return tree
+
+    def _parsed(self) -> exp.Expr:
+        try:
+            return sqlglot.parse_one(self.text, dialect=Predicate, into=exp.Condition)
+        except SqlglotError as error:
+            raise self._syntax_error(error) from None
+        except RecursionError:
+            raise
+        except Exception as error:  # some of sqlglot's functions fail on arguments that they do not expect
+            raise ExpressionError(f"cannot read the predicate: {error}") from error
+
+    def expr(self, node: Any) -> Expr:
+        """Translate a node; what it carries besides what its translator reads is refused, not dropped."""
+        if type(node) not in NODES:
+            raise self._unknown(node)
+        translate, read = NODES[type(node)]
+        self.check(node, read)
+        return translate(node, self)
+
+    def check(self, node: exp.Expr, read: frozenset[str]) -> None:
+        """Refuse arguments that a translator does not read."""
+        for name, value in node.args.items():
+            if name not in read and value is not None and value is not False and value != []:
+                what = _FORMAT if name == "format" else f"{sql_text(node)!r}: {name} has no meaning here"
+                raise self.error(what, node)
+
+    def all(self, nodes: Iterable[Any]) -> tuple[Expr, ...]:
+        """Translate several nodes."""
+        return tuple(self.expr(node) for node in nodes)
+
+    def at(self, node: exp.Expr | None) -> Position | None:
+        """The leftmost known position below a node, or else that of what it is part of."""
+        while node is not None:
+            starts = [n.meta["start"] for n in node.walk() if n._meta and "start" in n._meta]
+            if starts:
+                return self.position(min(starts))
+            node = node.parent
+        return None
+
+    def position(self, start: int) -> Position:
+        """Line and column of a place in the text."""
+        line = bisect_right(self.lines, start)
+        return Position(line, start - self.lines[line - 1] + 1)
+
+    def error(self, message: str, node: exp.Expr) -> ExpressionError:
+        """An error that points at a node."""
+        at = self.at(node)
+        return ExpressionError(message, at.line if at else None, at.column if at else None)
+
+    def _unknown(self, node: Any) -> ExpressionError:
+        """Why a node cannot be translated."""
+        if not isinstance(node, exp.Expr):
+            return ExpressionError(f"{node!r} has no meaning in a predicate here")
+        name = node.name if isinstance(node, exp.Anonymous) else self._name(node)
+        if isinstance(node, (exp.AggFunc, *_OVER_ROWS)):
+            what = f"{name}()" if name and isinstance(node, exp.AggFunc) else repr(sql_text(node))
+            why = f"{what} is computed from many rows; a predicate sees one pair of rows at a time"
+        elif isinstance(node, (exp.Query, exp.Exists, exp.Subquery)):
+            why = f"{sql_text(node)!r} is a query, which a predicate cannot hold"
+        elif isinstance(node, (exp.StrToDate, exp.StrToTime, exp.TimeToStr)):
+            why = _FORMAT
+        elif isinstance(node, exp.Anonymous) and node.name.upper() in ARGUMENTS:
+            count = ARGUMENTS[node.name.upper()]
+            why = f"{name}() takes {count} argument{'s' if count > 1 else ''}, not {len(node.expressions)}"
+        elif name is not None and isinstance(node, exp.Func):
+            why = no_function(name)
+        else:
+            why = f"{sql_text(node)!r} has no meaning in a predicate here"
+        return self.error(why, node)
+
+    def _name(self, node: exp.Expr) -> str | None:
+        """What a function is called in the text."""
+        if "start" not in node.meta or "end" not in node.meta:
+            return None
+        return self.text[node.meta["start"] : node.meta["end"] + 1]
+
+    def _syntax_error(self, error: SqlglotError) -> ExpressionError:
+        unclosed = re.search(r"Missing (\S+) from \d+:(\d+)", f"{error} {error.__cause__}")
+        if unclosed:
+            at = self.position(min(int(unclosed[2]), len(self.text)))
+            return ExpressionError(
+                f"cannot read the predicate: a {unclosed[1]} is never closed", at.line, at.column
+            )
+        details = (getattr(error, "errors", None) or [{}])[0]
+        found = details.get("highlight")
+        what = f"cannot read the predicate near '{found}'" if found else "cannot read the predicate"
+        why = str(details.get("description") or str(error).split("\n")[0]).rstrip(".")
+        if "Required keyword" in why:
+            why = "an operand is missing"
+        line, column = details.get("line"), details.get("col")
+        return ExpressionError(f"{what}: {why}", line, column)
+
+
+_Translate = Callable[[Any, Reader], Expr]
+_Function = TypeVar("_Function", bound=_Translate)
+NODES: dict[type[exp.Expr], tuple[_Translate, frozenset[str]]] = {}
+"""What translates each kind of node, and which of its arguments that reads (or may leave aside)."""
+
+
+def reads(arguments: str, *kinds: type[exp.Expr]) -> Callable[[_Function], _Function]:
+    """Register a translator for these kinds of node, and name the arguments that it reads."""
+
+    def register(translate: _Function) -> _Function:
+        for kind in kinds:
+            NODES[kind] = translate, frozenset(arguments.split())
+        return translate
+
+    return register
