@@ -107,9 +107,9 @@ class Worker(threading.Thread):
             message = None if self._held_back(origin) else self._inward[origin].poll()
             if message is None:
                 return
-            self._handle(origin, message)
+            self._digest(origin, message)
 
-    def _handle(self, origin: int, message: Message[BasicWindow]) -> None:
+    def _digest(self, origin: int, message: Message[BasicWindow]) -> None:
         self._at = message.piece
         results, reply = self.core.receive(origin, message)
         for batch in coalesced(iter(results)):
