@@ -88,24 +88,24 @@ class Channel(Generic[T]):
     def _append(self, item: T) -> None:
         self.items.append(item)
         self.deepest = max(self.deepest, len(self.items))
-        self.bell.condition.notify_all()
+        if len(self.items) == 1:  # readers wait for something, never for more of it
+            self.bell.condition.notify_all()
+
+    def _popped(self) -> T:
+        if len(self.items) == self.capacity:  # writers wait for room, never for more of it
+            self.bell.condition.notify_all()
+        return self.items.popleft()
 
     def poll(self) -> T | None:
         """Take the oldest item, or None."""
         with self.bell.condition:
-            if not self.items:
-                return None
-            item = self.items.popleft()
-            self.bell.condition.notify_all()
-            return item
+            return self._popped() if self.items else None
 
     def take(self) -> T:
         """Take the oldest item, waiting for one."""
         with self.bell.condition:
             self.bell.wait_for(lambda: bool(self.items))
-            item = self.items.popleft()
-            self.bell.condition.notify_all()
-            return item
+            return self._popped()
 
     def __len__(self) -> int:
         return len(self.items)

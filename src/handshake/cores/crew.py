@@ -62,7 +62,8 @@ class Crew(Generic[T]):
                 return
             with self.bell.condition:
                 self._open -= 1
-                self.bell.condition.notify_all()
+                if self._open == 0:
+                    self.bell.condition.notify_all()
 
     def hand(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
         """Give worker `k` a task; yields results while its queue is full."""
