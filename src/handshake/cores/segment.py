@@ -14,6 +14,8 @@ SHARE = 8
 """A basic window spans at most this fraction of the window, so little that has expired is still held."""
 SMALL = 1024
 """Basic windows of up to so many tuples are merged whatever they span."""
+MEDIUM, MEDIUM_SHARE = 1 << 14, 3
+"""Up to so many tuples they may span more: each basic window costs a probe 0.1 ms, whatever is in it."""
 LARGEST = {"scan": 1 << 17, "hash": 1 << 21, "band": 1 << 21}
 
 
@@ -57,7 +59,10 @@ class Segment:
         if older.rows >= 2 * newer.rows or rows > (self.largest or LARGEST[self.spec.method]):
             return False
         reach = self.spec.reach(self.side)
-        return reach is None or rows <= SMALL or span_of(self.side, older, newer) <= reach // SHARE
+        if reach is None or rows <= SMALL:
+            return True
+        share = MEDIUM_SHARE if rows <= MEDIUM else SHARE
+        return span_of(self.side, older, newer) <= reach // share
 
     def expire(self, oldest: int) -> int:
         """Drop basic windows all of whose expiring stamps are below `oldest`; says how many tuples went."""
