@@ -22,6 +22,8 @@ __all__ = ["JoinCore"]
 
 Array = np.ndarray[Any, Any]
 _SMALLEST, _LARGEST = 16 * TILE, 256 * TILE
+_SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
+"""Seconds for a scanned pair, a candidate from an index, a result (bench scan, bench sustained)."""
 _RESULT_BYTES = 1 << 26
 """About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""
 
@@ -36,6 +38,8 @@ class JoinCore:
     results: int = 0
     skipped: int = 0
     batches: int = 0
+    work: float = 0.0
+    """About how many seconds of compiled work were done: what other cores could have shared."""
 
     def __post_init__(self) -> None:
         self.segments = (Segment(self.spec, 0), Segment(self.spec, 1))
@@ -125,6 +129,7 @@ class JoinCore:
         addresses = [v.addresses(program.nullable) for v in views]
         state = np.zeros(3, np.int64)
         self.comparisons += outer.rows * inner.rows
+        self.work += outer.rows * inner.rows * _SCANNED
         while state[0] < inner.rows:
             out = self._buffers.take()
             count = kernel(addresses[0], outer.rows, addresses[1], inner.rows, state, *out)
@@ -147,6 +152,7 @@ class JoinCore:
                 addresses[1], window.rows, window.cells.offsets, window.keys, state, *out,
             )  # fmt: skip
             self.comparisons += seen
+            self.work += seen * _LOOKED_UP
             if count:
                 yield out[0][:count], out[1][:count]
             self._buffers.grow(state[0] < len(probe.order))
@@ -192,6 +198,7 @@ class JoinCore:
             count = len(pairs[0][1])
             if count:
                 self.results += count
+                self.work += count * _MADE
                 yield _joined(pairs, self.spec.output)
 
     def _confirmed(self, pairs: list[tuple[BasicWindow, Array]]) -> Array:

@@ -76,11 +76,6 @@ class Crew(Generic[T]):
                 lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
-    def hand_all(self, task: T) -> Iterator[pa.RecordBatch]:
-        """Give every worker the same task."""
-        for k in range(self.size):
-            yield from self.hand(k, task)
-
     def least_busy(self) -> int:
         """The worker with the shortest queue."""
         return min(range(self.size), key=lambda k: len(self.inboxes[k]))

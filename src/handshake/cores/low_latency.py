@@ -1,8 +1,9 @@
 """Low-latency handshake join: tuples pass all cores at once and settle at one of them.
 
-Every batch goes to every core, in the same order for all. A core probes its segment of the other window with
-the whole batch, then keeps its share of it. So a pair meets exactly once: on the core where the earlier tuple
-has settled, when the later one passes. No core waits for another, and no result for its tuples to drift.
+Every batch goes to every core that holds tuples, in one order for all. A core probes its segment of the other
+window with the whole batch, then keeps its share of it. So a pair meets exactly once: on the core where the
+earlier tuple has settled, when the later one passes. No core waits for another, and no result for its tuples
+to drift together.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ __all__ = ["LowLatency"]
 
 _WHOLE = 64
 """Shares of fewer tuples are not worth cutting: such a batch settles whole, on each core in turn."""
+_LARGE, _WORTH = 8192, 0.005
+"""Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores. With less to
+do, threads wait for each other's interpreter: a second core made batches of 1,000 tuples 1.5 times slower."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class LowLatency:
         self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
         self._gone = [0] * self.cores
         self._turn = 0
+        self._holds = [False] * self.cores
+        self._recent, self._seen = 0.0, 0.0
         self._began, self._elapsed = 0.0, 0.0
         self.crew = Crew(self.cores, self._work, _describe)
 
@@ -81,25 +87,42 @@ class LowLatency:
             # Only after the last piece: those before it may still ask for what the whole batch has outdated.
             last = position == len(cut) - 1
             oldest = (self.driver.oldest(0), self.driver.oldest(1)) if last else (None, None)
-            yield from self.crew.hand_all(_Task(piece, self._shares(piece), oldest))
+            yield from self._hand_out(_Task(piece, self._shares(piece, self._active(piece)), oldest))
         yield from self.crew.ready()
 
-    def _shares(self, piece: BasicWindow) -> tuple[BasicWindow | None, ...]:
+    def _hand_out(self, task: _Task) -> Iterator[pa.RecordBatch]:
+        """To every core that holds tuples, or is to: the others have nothing that could join."""
+        for k, share in enumerate(task.shares):
+            self._holds[k] |= share is not None
+            if self._holds[k]:
+                yield from self.crew.hand(k, task)
+
+    def _active(self, piece: BasicWindow) -> int:
+        """How many cores a piece settles on: all of them when there is work enough to share."""
+        work = sum(core.work for core in self._cores)
+        self._recent, self._seen = 0.7 * self._recent + 0.3 * (work - self._seen), work
+        if self.crew.idle():
+            self._holds = [any(segment.rows for segment in core.segments) for core in self._cores]
+        return self.cores if piece.rows >= _LARGE or self._recent > _WORTH else 1
+
+    def _shares(self, piece: BasicWindow, active: int) -> tuple[BasicWindow | None, ...]:
         """Who keeps what: equal shares, or the whole of a small piece on each core in turn."""
-        if piece.rows < self.cores * _WHOLE:
-            self._turn = (self._turn + 1) % self.cores
+        if piece.rows < active * _WHOLE:
+            self._turn = (self._turn + 1) % active
             return tuple(piece if k == self._turn else None for k in range(self.cores))
-        cuts = [piece.rows * k // self.cores for k in range(self.cores + 1)]
+        cuts = [piece.rows * min(k, active) // active for k in range(self.cores + 1)]
         return tuple(
-            BasicWindow(piece.spec, piece.batch.slice(start, stop - start)) for start, stop in pairwise(cuts)
+            BasicWindow(piece.spec, piece.batch.slice(start, stop - start)) if start < stop else None
+            for start, stop in pairwise(cuts)
         )
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them; to be called when drained."""
         for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
-            for core, share in zip(self._cores, self._shares(piece), strict=True):
+            for k, share in enumerate(self._shares(piece, self.cores)):
                 if share is not None:
-                    core.insert(share)
+                    self._holds[k] = True
+                    self._cores[k].insert(share)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
