@@ -26,7 +26,7 @@ from handshake.cores.core import JoinCore
 from handshake.cores.cost import UNIT_BLOCK, CostModel, measured
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
-from handshake.cores.metrics import Metrics, gathered
+from handshake.cores.metrics import Metrics, Stopwatch, gathered
 from handshake.cores.partition import Partition
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.segment import Segment
@@ -151,7 +151,7 @@ class Cell:
         self._busy = [0.0] * self.cores
         self._jobs = [0] * self.cores
         self._expired = 0
-        self._began, self._elapsed = 0.0, 0.0
+        self._watch = Stopwatch()
         self.crew = Crew(self.cores, self._work, _describe)
 
     # On the cores.
@@ -183,7 +183,7 @@ class Cell:
         return coalesced(self._push(side, batch, other))
 
     def _push(self, side: int, batch: pa.RecordBatch, other: Array | None) -> Iterator[pa.RecordBatch]:
-        self._began = self._began or time.perf_counter()
+        self._watch.start()
         # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
@@ -246,7 +246,7 @@ class Cell:
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
         yield from coalesced(self._drain())
-        self._stop_clock()
+        self._watch.stop()
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         while self._waiting():
@@ -265,8 +265,7 @@ class Cell:
 
     def metrics(self) -> Metrics:
         """Counts and sizes so far. Windows are held centrally: a core's are what it searches."""
-        running = time.perf_counter() - self._began if self._began else 0.0
-        figures = gathered(self.driver, self._cores, "cell", self._expired, self._elapsed + running)
+        figures = gathered(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
         segments = [window.segment for window in self.windows]
         return replace(
             figures,
@@ -286,12 +285,7 @@ class Cell:
         rows = [sum(window.rows for window in run) for run in self.windows[side].runs()]
         return rows + [0] * (self.cores - len(rows))
 
-    def _stop_clock(self) -> None:
-        if self._began:
-            self._elapsed += time.perf_counter() - self._began
-            self._began = 0.0
-
     def close(self) -> None:
         """Stop; all threads end."""
-        self._stop_clock()
+        self._watch.stop()
         self.crew.close()

@@ -8,7 +8,6 @@ to drift together.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,7 +20,7 @@ from handshake.cores.basic_window import BasicWindow
 from handshake.cores.core import JoinCore
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
-from handshake.cores.metrics import Metrics, gathered
+from handshake.cores.metrics import Metrics, Stopwatch, gathered
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.spec import SIDES, JoinSpec
 
@@ -61,7 +60,7 @@ class LowLatency:
         self._turn = 0
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
-        self._began, self._elapsed = 0.0, 0.0
+        self._watch = Stopwatch()
         self.crew = Crew(self.cores, self._work, _describe)
 
     def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
@@ -81,7 +80,7 @@ class LowLatency:
     def _push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
     ) -> Iterator[pa.RecordBatch]:
-        self._began = self._began or time.perf_counter()
+        self._watch.start()
         cut = list(pieces(self.spec, side, self.driver.admit(side, batch, other)))
         for position, piece in enumerate(cut):
             # Only after the last piece: those before it may still ask for what the whole batch has outdated.
@@ -127,7 +126,7 @@ class LowLatency:
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
         yield from coalesced(self.crew.drain())
-        self._stop_clock()
+        self._watch.stop()
 
     def expire(self) -> None:
         """Drop what no tuple to come can join; to be called when drained."""
@@ -139,15 +138,9 @@ class LowLatency:
 
     def metrics(self) -> Metrics:
         """Counts and sizes so far."""
-        running = time.perf_counter() - self._began if self._began else 0.0
-        return gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._elapsed + running)
-
-    def _stop_clock(self) -> None:
-        if self._began:
-            self._elapsed += time.perf_counter() - self._began
-            self._began = 0.0
+        return gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds)
 
     def close(self) -> None:
         """Stop; all threads end."""
-        self._stop_clock()
+        self._watch.stop()
         self.crew.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from handshake.cores.core import JoinCore
 from handshake.cores.driver import Driver
 
-__all__ = ["CoreMetrics", "Metrics", "gathered"]
+__all__ = ["CoreMetrics", "Metrics", "Stopwatch", "gathered"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,28 @@ class Metrics:
         """The largest core's share of the window tuples over the mean share; 1 is even."""
         held = [core.left_window_rows + core.right_window_rows for core in self.cores]
         return max(held) * len(held) / sum(held) if any(held) else 1.0
+
+
+@dataclass
+class Stopwatch:
+    """Seconds between the first push and the end of a drain, pauses of an idle join left out."""
+
+    began: float | None = None
+    past: float = 0.0
+
+    def start(self) -> None:
+        """Go, unless it runs already."""
+        if self.began is None:
+            self.began = time.perf_counter()
+
+    def stop(self) -> None:
+        """Stand still until the next start."""
+        self.past, self.began = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return self.past + (time.perf_counter() - self.began if self.began is not None else 0.0)
 
 
 def gathered(driver: Driver, cores: list[JoinCore], algorithm: str, expired: int, elapsed: float) -> Metrics:
