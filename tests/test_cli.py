@@ -441,3 +441,15 @@ def test_metrics_are_written_as_json(
     assert seen["algorithm"] == algorithm
     assert sum(core["results"] for core in seen["cores"]) == seen["results"] > 0
     assert list(tmp_path.glob(".*")) == []
+
+
+def test_times_need_not_be_sorted(handshake: Any, tmp_path: Path) -> None:
+    """Rows arrive by time, whatever their order in the file; nothing is late."""
+    left, right, out = (tmp_path / name for name in ("l.csv", "r.csv", "o.csv"))
+    left.write_text("t,x\n30,3\n10,1\n20,2\n")
+    right.write_text("t,a\n21,2\n31,3\n11,1\n")
+    asked = ("--on", "l.x <= r.a", "--window", "5s", "--time", "t", "--output", out)
+    outcome = handshake("join", left, right, *asked)
+    assert outcome.status == 0
+    assert re.search(r"late +0\n", outcome.out)
+    assert sorted(read(out)["x"].to_pylist()) == [1, 2, 3]
