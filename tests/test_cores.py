@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from handshake.cores import segment as segments
 from handshake.cores.basic_window import INDEXED_FROM, BasicWindow, sealed
-from handshake.cores.segment import LARGEST, SHARE, Segment
+from handshake.cores.segment import ASKED, LARGEST, SHARE, Segment
 from handshake.cores.three_step import ThreeStep
 from handshake.local import prepare
 
@@ -65,6 +66,51 @@ def test_sealing_clusters_and_keeps_every_tuple():
     assert closed.cells is not None
     assert closed.batch.column("x").to_pylist() == list(range(INDEXED_FROM))
     assert sealed(window(spec, [0.0])).cells is None
+
+
+def test_an_index_is_made_when_enough_tuples_have_asked_for_it():
+    spec = spec_of()
+    segment = Segment(spec, 0, lazy=True)
+    segment.insert(window(spec, np.zeros(INDEXED_FROM), np.arange(INDEXED_FROM)))
+    (first,) = segment.ready(ASKED - 1)
+    assert first.cells is None
+    (second,) = segment.ready(1)
+    assert second.cells is not None
+    assert list(segment.ready(1)) == [second]
+    assert sorted(second.batch.column("x").to_pylist()) == list(range(INDEXED_FROM))
+
+
+def test_large_merges_are_done_aside_and_lose_nothing(monkeypatch):
+    monkeypatch.setattr(segments, "QUICK", 100)
+    spec = spec_of(method="scan")
+    segment = Segment(spec, 0, lazy=True, aside=True)
+    for start in range(200):
+        segment.insert(window(spec, np.full(50, start / 100), np.arange(50 * start, 50 * start + 50)))
+        segment.settle()
+    held = [x for w in segment.ready(1) for x in w.batch.column("x").to_pylist()]
+    assert sorted(held) == list(range(10_000))
+    assert len(segment.windows) <= 12
+
+
+def test_what_expires_while_it_is_merged_stays_away(monkeypatch):
+    monkeypatch.setattr(segments, "QUICK", 1)
+    spec = spec_of(method="scan")
+    segment = Segment(spec, 0, lazy=True, aside=True)
+    segment.insert(window(spec, [0.0]))
+    segment.insert(window(spec, [1.0]))
+    assert segment.expire(oldest=1) == 1
+    segment.settle()
+    assert [w.rows for w in segment.ready(1)] == [1]
+
+
+@pytest.mark.parametrize("rows", [40, 3000])
+def test_disordered_batches_make_few_basic_windows(rows):
+    spec = spec_of()
+    engine, random = ThreeStep(spec, lateness=10**12), np.random.default_rng(1)
+    for start in range(60_000 // rows):
+        list(engine.push(0, batch(start * rows / 6000 + random.uniform(0, 90, rows))))
+    assert engine.metrics().left_window_rows == 60_000 // rows * rows
+    assert engine.metrics().basic_windows <= 60
 
 
 def test_expiry_takes_whole_basic_windows_only():

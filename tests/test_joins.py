@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import handshake.cores.basic_window as basic_window
 import handshake.cores.low_latency as low_latency
+import handshake.cores.segment as segment
 import handshake.local as local
 from handshake.errors import UnsupportedError
 from handshake.local import Join, Replay, prepare
@@ -32,6 +33,8 @@ def thresholds(request, monkeypatch):
     """Once as users run it; once with every basic window indexed and slices of a few tuples."""
     if request.param == "all indexed":
         monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+        monkeypatch.setattr(segment, "ASKED", 0)
+        monkeypatch.setattr(segment, "QUICK", 4)  # larger merges are done aside
         monkeypatch.setattr(local, "_SLICE", 37)
         monkeypatch.setattr(low_latency, "_WORTH", -1.0)  # every batch is shared by all cores
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
-from handshake.kernels.cluster import cluster_band, cluster_hash, probe_band, probe_hash
+from handshake.kernels.cluster import cluster_band, cluster_hash, probe_hash, sweep_order
 from handshake.kernels.columns import view
 from handshake.kernels.compile import TILE, Program, scan_kernel
+from handshake.kernels.gather import gather
 from handshake.kernels.keys import has_value, hash_of, prefix_of, row_hash, sort_key
 from handshake.kernels.sorting import order_of
+from handshake.kernels.sweep import sweep_kernel
 from handshake.local import prepare
 from handshake.plan.ranges import ranges, width_of
 from handshake.schema import BOOL, Int
@@ -45,24 +47,64 @@ def test_radix_order_is_stable():
 
 
 @settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 400), spread=st.sampled_from([1, 3, 1000]))
-def test_cells_hold_every_tuple_that_a_range_asks_for(seed, rows, spread):
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 3000),
+    spread=st.sampled_from([1, 3, 40, 1000]),
+    attributes=st.sampled_from([1, 2]),
+    size=st.sampled_from([TILE + 8, 8 * TILE]),
+)
+def test_a_sweep_over_cells_finds_what_a_double_loop_finds(seed, rows, spread, attributes, size):
     random = np.random.default_rng(seed)
-    first, second = random.integers(0, spread, rows), random.integers(0, spread, rows)
-    order, cells = cluster_band(first, second)
+    inner = [random.integers(0, spread, rows, dtype=np.int32) for _ in range(2)]
+    outer = [random.integers(-2, spread + 2, 50, dtype=np.int32) for _ in range(2)]
+    order, cells = cluster_band(inner[0], inner[1] if attributes == 2 else None)
     assert sorted(order.tolist()) == list(range(rows))
-    low = random.integers(-2, spread, 50)
-    ranges_first = (low, low + random.integers(-1, 4, 50))
-    probe = probe_band(cells, ranges_first, (low, low))
-    for place, outer in enumerate(probe.order):
-        runs = [
-            order[cells.offsets[c] : cells.offsets[c + 1]]
-            for c in range(probe.first[place], probe.last[place])
-        ]
-        seen = set(np.concatenate(runs).tolist()) if runs else set()
-        asked = (first >= ranges_first[0][outer]) & (first <= ranges_first[1][outer])
-        assert set(np.flatnonzero(asked).tolist()) <= seen
-        assert all((np.diff(second[run]) >= 0).all() for run in runs)
+    limits = [(values.astype(np.int64) - 2, values.astype(np.int64) + 2) for values in outer[:attributes]]
+    visit = sweep_order(limits[0][0], limits[1][0] if attributes == 2 else None)
+    first, second = ([bound[visit] for bound in limits[k]] for k in (0, -1))
+    columns = [[values[visit] for values in outer], [values[order] for values in inner]]
+    found = _swept(_band_program(), columns, first, second, cells, size)
+    near = [abs(outer[k][:, None] - inner[k][None, :]) <= 2 for k in range(2)]
+    pairs = sorted((int(visit[i]), int(order[j])) for i, j in found)
+    assert pairs == sorted(map(tuple, np.argwhere(near[0] & near[1]).tolist()))
+
+
+def _band_program():
+    schema = pa.schema([("x", pa.int32()), ("y", pa.int32())])
+    spec = prepare(schema, schema, "ABS(l.x - r.x) <= 2 AND ABS(l.y - r.y) <= 2").spec
+    by_name = (tuple(sorted(side.columns, key=lambda column: column.name)) for side in spec.sides)
+    return Program(spec.interior, tuple(by_name), True, False)
+
+
+def _swept(program, columns, first, second, cells, size):
+    """Pairs of places that the kernel gives, in as many calls as buffers of that size need."""
+    kernel, state, found = sweep_kernel(program, 1), np.array([0, 0, -1]), []
+    outer, inner = (tuple(at for c in side for at in (c.ctypes.data, 0)) for side in columns)
+    while state[0] < len(first[0]):
+        out = np.empty(size, np.int32), np.empty(size, np.int32)
+        count, _ = kernel(
+            outer, *first, *second, inner, len(columns[1][0]), cells.offsets, cells.low, cells.high,
+            cells.fences, state, *out,
+        )  # fmt: skip
+        found += zip(out[0][:count].tolist(), out[1][:count].tolist(), strict=True)
+    return found
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.float64(), pa.int16()])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_gathered_rows_are_those_that_arrow_takes(kind, dtype, data):
+    values = st.integers(-9, 9) if pa.types.is_primitive(kind) else st.text("aé", max_size=80)
+    values = st.one_of(values, st.none()) if data.draw(st.booleans()) else values
+    listed = data.draw(st.lists(values, min_size=1, max_size=20))
+    array = pa.array(listed, pa.string() if kind == pa.binary() else kind).cast(kind)
+    array = array.slice(data.draw(st.integers(0, len(array) - 1)))
+    rows = np.random.default_rng(len(listed)).integers(0, len(array), 300).astype(dtype)
+    got = gather(array, rows)
+    got.validate(full=True)
+    assert got.equals(array.take(pa.array(rows)))
 
 
 @settings(deadline=None, max_examples=60)

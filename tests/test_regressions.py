@@ -13,7 +13,7 @@ import pytest
 
 import handshake as hs
 from handshake import call, left, right
-from handshake.cores import basic_window
+from handshake.cores import basic_window, segment
 from handshake.cores.core import JoinCore
 from handshake.kernels.columns import view
 from handshake.schema import BOOL
@@ -30,6 +30,7 @@ def count(a: Any, b: Any, on: Any, **options: Any) -> int:
 @pytest.fixture
 def always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+    monkeypatch.setattr(segment, "ASKED", 0)
 
 
 # Keys beyond 64 bits are held at their ends; a limit moved from there must not exclude their like.
@@ -180,8 +181,14 @@ def test_a_slice_of_a_bitmap_copies_only_itself() -> None:
 def test_an_index_that_saves_nothing_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """All tuples are candidates: one key, and two attributes without a spread."""
     used: list[bool] = []
-    pays = JoinCore._pays
-    monkeypatch.setattr(JoinCore, "_pays", lambda *args: used.append(pays(*args)) or used[-1])
+    by_index = JoinCore._by_index
+
+    def watched(*args: Any) -> Any:
+        found = by_index(*args)
+        used.append(found is not None)
+        return found
+
+    monkeypatch.setattr(JoinCore, "_by_index", watched)
     same = pa.table({"k": [1] * 3000, "x": np.arange(3000)})
     assert count(same, same, "l.k = r.k AND l.x * r.x < 0") == 0
     assert count(same, same, "ABS(l.k - r.k) <= 1 AND ABS(l.x - r.x) <= 5000 AND l.x + r.x < 0") == 0

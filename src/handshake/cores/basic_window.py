@@ -14,11 +14,21 @@ from handshake.cores.spec import Attribute, SideSpec
 from handshake.kernels.cluster import Cells, cluster_band, cluster_hash
 from handshake.kernels.columns import Columns, integers
 from handshake.kernels.evaluate import evaluate
+from handshake.kernels.gather import gather_batch
 from handshake.kernels.keys import row_hash, sort_key
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column, Expr
 
-__all__ = ["INDEXED_FROM", "BasicWindow", "merged", "sealed"]
+__all__ = [
+    "INDEXED_FROM",
+    "BasicWindow",
+    "Demand",
+    "indexable",
+    "merged",
+    "sealed",
+    "span_of",
+    "worth_an_index",
+]
 
 Array = np.ndarray[Any, Any]
 Span = tuple[int, int]
@@ -26,9 +36,19 @@ _NO_KEYS = np.empty(0, np.int64)
 
 INDEXED_FROM = 2048
 """Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
+_PAIRS = 128
+"""So many probes of the smallest such basic window are scanned, not looked up: an estimate."""
 
 
-@dataclass(frozen=True)
+@dataclass
+class Demand:
+    """How much a basic window has been asked for; and its clustered form, once that pays."""
+
+    asked: int = 0
+    answer: BasicWindow | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class BasicWindow:
     """Tuples of one side, with hidden columns, in arrival order or clustered by an index."""
 
@@ -37,8 +57,12 @@ class BasicWindow:
     cells: Cells | None = None
     keys: Array = field(default_factory=lambda: _NO_KEYS)
     """Where cells are sorted: what by."""
+    arrived: float = 0.0
+    """When the first of its tuples came, in seconds of `perf_counter`, where someone counts latency by it."""
 
-    @property
+    demand: Demand = field(default_factory=Demand)
+
+    @cached_property
     def rows(self) -> int:
         """How many tuples."""
         return int(self.batch.num_rows)
@@ -102,10 +126,21 @@ class BasicWindow:
         return held + (self.keys.nbytes if self.keys.base is None and len(self.keys) else 0)
 
 
+def worth_an_index(tuples: int, window: BasicWindow) -> bool:
+    """Whether a probe with so many tuples has pairs enough: a scan of fewer takes less time than getting
+    ready to look them up."""
+    return tuples * window.rows >= _PAIRS * INDEXED_FROM
+
+
+def indexable(window: BasicWindow) -> bool:
+    """Whether its side has an index, and there are enough tuples for it."""
+    return window.rows >= INDEXED_FROM and bool(window.spec.hashed or window.spec.attributes)
+
+
 def sealed(window: BasicWindow) -> BasicWindow:
     """Cluster a basic window by its side's index, if it has one and there are enough tuples."""
     spec = window.spec
-    if window.rows < INDEXED_FROM or not (spec.hashed or spec.attributes):
+    if not indexable(window):
         return window
     keys = [sort_key(window.values(a.inner)) for a in spec.attributes]
     second = keys[-1] if keys and (spec.hashed or len(keys) > 1) else None
@@ -113,20 +148,19 @@ def sealed(window: BasicWindow) -> BasicWindow:
         order, cells = cluster_hash(window.hashes, second)
     else:
         order, cells = cluster_band(keys[0], second)
-    clustered = BasicWindow(spec, window.batch.take(pa.array(order)), cells)
-    narrowed = spec.attributes[-1:]
-    return BasicWindow(
-        spec, clustered.batch, cells, sort_key(clustered.values(narrowed[0].inner)) if narrowed else _NO_KEYS
-    )
+    batch = gather_batch(window.batch, order)
+    narrow = spec.attributes[-1:] if spec.hashed else ()  # bands have fences for that
+    keys_in_order = sort_key(BasicWindow(spec, batch).values(narrow[0].inner)) if narrow else _NO_KEYS
+    return BasicWindow(spec, batch, cells, keys_in_order, window.arrived)
 
 
-def merged(older: BasicWindow, newer: BasicWindow) -> BasicWindow | None:
-    """One basic window of two neighbours; None where one array cannot hold both.
+def merged(*windows: BasicWindow) -> BasicWindow | None:
+    """One basic window of some; None where one array cannot hold all.
 
     That is so for dictionaries that together outgrow their index, and for more text than offsets reach.
     """
     try:
-        return BasicWindow(older.spec, pa.concat_batches([older.batch, newer.batch]))
+        return BasicWindow(windows[0].spec, pa.concat_batches([window.batch for window in windows]))
     except pa.ArrowInvalid:
         return None
 
@@ -134,18 +168,21 @@ def merged(older: BasicWindow, newer: BasicWindow) -> BasicWindow | None:
 def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:
     low: Array | None = None
     high: Array | None = None
+    known: dict[Expr, Array] = {}
     for expr, bound in attribute.limits:
-        values = sort_key(window.values(expr))
+        if expr not in known:
+            known[expr] = sort_key(window.values(expr))
+        values = known[expr]
         edge, is_lower = _edge(values, bound, window.spec.side)
         if is_lower:
             low = edge if low is None else np.maximum(low, edge)
         else:
             high = edge if high is None else np.minimum(high, edge)
-    known = low if low is not None else high
-    assert known is not None
+    given = low if low is not None else high
+    assert given is not None
     return (
-        low if low is not None else np.full(len(known), _least(known.dtype)),
-        high if high is not None else np.full(len(known), _most(known.dtype)),
+        low if low is not None else np.full(len(given), _least(given.dtype)),
+        high if high is not None else np.full(len(given), _most(given.dtype)),
     )
 
 

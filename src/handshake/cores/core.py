@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.basic_window import BasicWindow
+from handshake.cores.basic_window import BasicWindow, worth_an_index
 from handshake.cores.driver import arrays_of
+from handshake.cores.outer import Outer
 from handshake.cores.segment import Segment
 from handshake.cores.spec import JoinSpec
-from handshake.kernels.cluster import Probe, probe_band, probe_cost, probe_hash
+from handshake.kernels.cluster import Probe, probe_cost, probe_hash, sweep_cost
 from handshake.kernels.compile import TILE, Program, cells_kernel, scan_kernel
 from handshake.kernels.evaluate import holds
+from handshake.kernels.gather import gather
+from handshake.kernels.sweep import sweep_kernel
 from handshake.plan.expr import Literal, conjunction
 
 __all__ = ["JoinCore"]
@@ -33,6 +36,8 @@ class JoinCore:
     """One core. Everything is exact whatever the order in which batches come."""
 
     spec: JoinSpec
+    aside: bool = False
+    """Whether large merges are done in threads of their own (see `Segment`)."""
     segments: tuple[Segment, Segment] = field(init=False)
     comparisons: int = 0
     results: int = 0
@@ -42,26 +47,39 @@ class JoinCore:
     """About how many seconds of compiled work were done: what other cores could have shared."""
 
     def __post_init__(self) -> None:
-        self.segments = (Segment(self.spec, 0), Segment(self.spec, 1))
+        left, right = (Segment(self.spec, side, lazy=True, aside=self.aside) for side in (0, 1))
+        self.segments = (left, right)
         self._residual = conjunction(self.spec.prepared.doubtful) if self.spec.prepared.doubtful else None
         self._buffers = _Buffers()
         self._programs: dict[tuple[bool, bool, bool], Program] = {}
         self._kernels: dict[tuple[Any, int, int], Any] = {}
 
     def probe(
-        self, piece: BasicWindow, windows: Iterable[BasicWindow] | None = None
+        self,
+        piece: BasicWindow,
+        windows: Iterable[BasicWindow] | None = None,
+        outer: Outer | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """All results of new tuples with the other side's window, or with some basic windows of it."""
+        """All results of new tuples with the other side's window, or with some basic windows of it.
+
+        `outer` is what another core may have found out about the piece already.
+        """
         self.batches += 1
         if piece.rows == 0 or self.spec.analysis.never:
             return
-        for window in list(self.segments[1 - piece.spec.side] if windows is None else windows):
+        outer = outer or self.outer(piece)
+        if windows is None:
+            windows = self.segments[1 - piece.spec.side]
+        for window in windows.ready(piece.rows) if isinstance(windows, Segment) else list(windows):
             relation = self._relation(piece, window)
             if relation == "apart":
                 self.skipped += 1
                 continue
-            for pairs in self._pairs(piece, window, relation == "inside"):
-                yield from self._results(piece, window, *pairs)
+            yield from self._meet(outer, window, relation == "inside")
+
+    def outer(self, piece: BasicWindow) -> Outer:
+        """New tuples, as the other side's indexes want to see them."""
+        return Outer(piece, self.spec.sides[1 - piece.spec.side].attributes)
 
     def insert(self, piece: BasicWindow) -> None:
         """Put tuples into their side's window."""
@@ -70,6 +88,11 @@ class JoinCore:
     def expire(self, side: int, oldest: int) -> int:
         """Forget tuples of a side whose expiring stamp is below `oldest`, in whole basic windows."""
         return self.segments[side].expire(oldest)
+
+    def settle(self) -> None:
+        """Wait for what is going on aside."""
+        for segment in self.segments:
+            segment.settle()
 
     def _relation(self, piece: BasicWindow, window: BasicWindow) -> str:
         """`apart`: no pair is in the windows; `inside`: every pair is; else `boundary`."""
@@ -98,21 +121,35 @@ class JoinCore:
             self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable, guard)
         return self._programs[inside, tame, nullable]
 
-    def _pairs(self, piece: BasicWindow, window: BasicWindow, inside: bool) -> Iterator[tuple[Array, Array]]:
-        """Index pairs (piece, window) of candidates that the compiled predicate lets through."""
+    def _meet(self, outer: Outer, window: BasicWindow, inside: bool) -> Iterator[pa.RecordBatch]:
+        """Results of new tuples with one basic window."""
+        piece = outer.piece
         program = self._program(piece, window, inside)
-        probe = None
-        if window.cells is not None:
-            probe = self._probe(piece, window)
-            if probe is None:
+        if window.cells is not None and worth_an_index(piece.rows, window):
+            if outer.misses(window):
                 self.skipped += 1
                 return
-        if probe is not None and self._pays(probe, window):
-            yield from self._by_index(program, piece, window, probe)
-        elif piece.rows <= window.rows:
-            yield from self._by_scan(program, piece, window)
-        else:  # the longer run goes through the vectors
-            yield from ((there, here) for here, there in self._by_scan(program, window, piece))
+            found = self._by_index(program, outer, window)
+            if found is not None:
+                for moved, here, there in found:
+                    yield from self._results(moved, window, here, there)
+                return
+        for here, there in self._by_scan(program, piece, window):
+            yield from self._results(piece, window, here, there)
+
+    def _by_index(
+        self, program: Program, outer: Outer, window: BasicWindow
+    ) -> Iterator[tuple[BasicWindow, Array, Array]] | None:
+        """Pairs by way of the index; None where most tuples are candidates, so that a scan is faster."""
+        assert window.cells is not None
+        few = outer.piece.rows < 64
+        if window.spec.hashed:
+            probe = probe_hash(window.cells, outer.piece.hashes, outer.limits[0] if outer.limits else None)
+            if few or probe_cost(window.cells, probe, window.some_keys) < window.rows:
+                return self._by_cells(program, outer.piece, window, probe)
+        elif few or sweep_cost(window.cells, *outer.swept[1:]) < window.rows:
+            return self._by_sweep(program, outer, window)
+        return None
 
     def _kernel(self, make: Callable[[Program, int], Any], program: Program, inner: int) -> Any:
         """A compiled kernel; kept here, since finding it by its predicate costs more than a small probe."""
@@ -122,6 +159,14 @@ class JoinCore:
         return self._kernels[key]
 
     def _by_scan(
+        self, program: Program, piece: BasicWindow, window: BasicWindow
+    ) -> Iterator[tuple[Array, Array]]:
+        if piece.rows <= window.rows:
+            return self._scanned(program, piece, window)
+        # the longer run goes through the vectors
+        return ((there, here) for here, there in self._scanned(program, window, piece))
+
+    def _scanned(
         self, program: Program, outer: BasicWindow, inner: BasicWindow
     ) -> Iterator[tuple[Array, Array]]:
         kernel = self._kernel(scan_kernel, program, inner.spec.side)
@@ -137,12 +182,12 @@ class JoinCore:
                 yield out[0][:count], out[1][:count]
             self._buffers.grow(state[0] < inner.rows)
 
-    def _by_index(
+    def _by_cells(
         self, program: Program, piece: BasicWindow, window: BasicWindow, probe: Probe
-    ) -> Iterator[tuple[Array, Array]]:
+    ) -> Iterator[tuple[BasicWindow, Array, Array]]:
         kernel = self._kernel(cells_kernel, program, window.spec.side)
         assert window.cells is not None
-        views = (piece.columns, window.columns)  # held: addresses alone do not keep memory alive
+        views = (piece.columns, window.columns)  # held, as above
         addresses = [v.addresses(program.nullable) for v in views]
         state = np.zeros(3, np.int64)
         while state[0] < len(probe.order):
@@ -151,38 +196,35 @@ class JoinCore:
                 addresses[0], probe.order, probe.first, probe.last, probe.low, probe.high,
                 addresses[1], window.rows, window.cells.offsets, window.keys, state, *out,
             )  # fmt: skip
-            self.comparisons += seen
-            self.work += seen * _LOOKED_UP
+            self._looked_up(seen)
             if count:
-                yield out[0][:count], out[1][:count]
+                yield piece, out[0][:count], out[1][:count]
             self._buffers.grow(state[0] < len(probe.order))
 
-    def _pays(self, probe: Probe, window: BasicWindow) -> bool:
-        """Whether the index saves work: where most tuples are candidates, a scan is faster."""
-        assert window.cells is not None
-        few = len(probe.order) < 64
-        return few or probe_cost(window.cells, probe, window.some_keys) < window.rows
+    def _by_sweep(
+        self, program: Program, outer: Outer, window: BasicWindow
+    ) -> Iterator[tuple[BasicWindow, Array, Array]]:
+        kernel = self._kernel(sweep_kernel, program, window.spec.side)
+        piece, first, second = outer.swept
+        cells = window.cells
+        assert cells is not None
+        views = (piece.columns, window.columns)  # held, as above
+        addresses = [v.addresses(program.nullable) for v in views]
+        state = np.array([0, 0, -1])
+        while state[0] < piece.rows:
+            out = self._buffers.take()
+            count, seen = kernel(
+                addresses[0], *first, *second,
+                addresses[1], window.rows, cells.offsets, cells.low, cells.high, cells.fences, state, *out,
+            )  # fmt: skip
+            self._looked_up(seen)
+            if count:
+                yield piece, out[0][:count], out[1][:count]
+            self._buffers.grow(state[0] < piece.rows)
 
-    def _probe(self, piece: BasicWindow, window: BasicWindow) -> Probe | None:
-        """Where the piece's tuples look in the window's cells; None when their ranges miss it altogether."""
-        assert window.cells is not None
-        attributes = window.spec.attributes
-        limits = [self._limits(piece, position) for position in range(len(attributes))]
-        for (low, high), (least, most) in zip(limits, window.attribute_spans, strict=True):
-            if high.max() < least or low.min() > most:
-                return None
-        if window.spec.hashed:
-            return probe_hash(window.cells, piece.hashes, limits[0] if limits else None)
-        return probe_band(window.cells, limits[0], limits[1] if len(limits) > 1 else None)
-
-    def _limits(self, piece: BasicWindow, position: int) -> tuple[Array, Array]:
-        """Ranges that a piece's tuples allow; the same for every basic window that it meets."""
-        if self._buffers.piece is not piece:
-            self._buffers.piece, self._buffers.limits = piece, {}
-        if position not in self._buffers.limits:
-            attribute = self.spec.sides[1 - piece.spec.side].attributes[position]
-            self._buffers.limits[position] = piece.limits(attribute)
-        return self._buffers.limits[position]
+    def _looked_up(self, seen: int) -> None:
+        self.comparisons += seen
+        self.work += seen * _LOOKED_UP
 
     def _results(
         self, piece: BasicWindow, window: BasicWindow, here: Array, there: Array
@@ -206,28 +248,24 @@ class JoinCore:
         assert self._residual is not None
         arrays = {}
         for window, rows in pairs:
-            indices = pa.array(rows)
             for column, values in arrays_of(window.batch, window.spec.side, (self._residual,)).items():
-                arrays[column] = values.take(indices)
+                arrays[column] = gather(values, rows)
         return holds(self._residual, arrays, len(pairs[0][1]))
 
 
 def _joined(pairs: list[tuple[BasicWindow, Array]], schema: pa.Schema) -> pa.RecordBatch:
     columns: list[pa.Array] = []
     for window, rows in pairs:
-        indices = pa.array(rows)
-        columns += [c.take(indices) for c in window.batch.columns[: len(window.spec.schema)]]
+        columns += [gather(c, rows) for c in window.batch.columns[: len(window.spec.schema)]]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Buffers:
-    """Output buffers that grow when a kernel fills them, and what is known of the piece at hand."""
+    """Output buffers that grow when a kernel fills them."""
 
     def __init__(self) -> None:
         self.size = _SMALLEST
         self.pair: tuple[Array, Array] | None = None
-        self.piece: BasicWindow | None = None
-        self.limits: dict[int, tuple[Array, Array]] = {}
 
     def take(self) -> tuple[Array, Array]:
         if self.pair is None or len(self.pair[0]) < self.size:

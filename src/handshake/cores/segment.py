@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from handshake.cores.basic_window import BasicWindow, merged, sealed, span_of
+from handshake.cores.basic_window import BasicWindow, indexable, sealed, span_of
+from handshake.cores.compaction import Compaction, put_together
 from handshake.cores.spec import JoinSpec
 
 __all__ = ["Segment"]
@@ -13,10 +15,15 @@ __all__ = ["Segment"]
 SHARE = 8
 """A basic window spans at most this fraction of the window, so little that has expired is still held."""
 SMALL = 1024
-"""Basic windows of up to so many tuples are merged whatever they span."""
+"""Neighbours of up to so many tuples are merged whatever they span."""
 MEDIUM, MEDIUM_SHARE = 1 << 14, 3
 """Up to so many tuples they may span more: each basic window costs a probe 0.1 ms, whatever is in it."""
 LARGEST = {"scan": 1 << 17, "hash": 1 << 21, "band": 1 << 21}
+ASKED = 1000
+"""Tuples that a basic window is scanned by before it is clustered: then scanning has cost what clustering
+costs (0.1 ns a pair, 0.1 µs a tuple), so that never more than twice the least possible is spent."""
+QUICK = 1 << 14
+"""So many tuples are merged and clustered at once (0.1 µs a tuple); more are taken aside, where wanted."""
 
 
 @dataclass
@@ -28,6 +35,14 @@ class Segment:
     windows: list[BasicWindow] = field(default_factory=list)
     largest: int | None = None
     """Basic windows are not merged beyond so many tuples; by default that depends on the method."""
+    lazy: bool = False
+    """Cluster what has been asked for often enough (see `asked`), not all that is inserted."""
+    aside: bool = False
+    """Let a thread of its own do large merges, so that no batch waits for them."""
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._compaction: Compaction | None = None
 
     @property
     def rows(self) -> int:
@@ -40,36 +55,120 @@ class Segment:
         return sum(w.nbytes for w in self.windows)
 
     def insert(self, window: BasicWindow) -> None:
-        """Add the newest tuples; merge neighbours of like size, and cluster what came of it."""
+        """Add the newest tuples; merge those of like size, and cluster what came of it."""
         if window.rows == 0:
             return
         self.windows.append(window)
-        changed = False
-        while len(self.windows) > 1 and self._mergeable(self.windows[-2], self.windows[-1]):
-            both = merged(*self.windows[-2:])
-            if both is None:
-                break
-            self.windows[-2:] = [both]
-            changed = True
-        if changed or self.windows[-1].cells is None:
-            self.windows[-1] = sealed(self.windows[-1])
+        self._take_in()
+        group = self._group(window)
+        if len(group) > 1 and self.aside and sum(w.rows for w in group) > QUICK:
+            self._compact(group)
+        elif len(group) > 1 and (made := put_together(group)) is not None:
+            self._replace(*made)
+            window = made[1]
+        if not self.lazy:
+            self._sealed(window)
 
-    def _mergeable(self, older: BasicWindow, newer: BasicWindow) -> bool:
-        rows = older.rows + newer.rows
-        if older.rows >= 2 * newer.rows or rows > (self.largest or LARGEST[self.spec.method]):
-            return False
+    def _compact(self, group: list[BasicWindow]) -> None:
+        """Merge aside. What is asked for is clustered first, so that probes need not touch it until then."""
+        wanted = any(window.demand.asked >= ASKED for window in group)
+        self._compaction = Compaction([self._sealed(w) for w in group] if wanted else group, wanted)
+
+    def _sealed(self, window: BasicWindow) -> BasicWindow:
+        """The same basic window, clustered, in its place."""
+        if window.cells is not None or not indexable(window):
+            return window
+        clustered = window.demand.answer = sealed(window)
+        self._replace([window], clustered)
+        return clustered
+
+    def _group(self, newest: BasicWindow) -> list[BasicWindow]:
+        """The newest basic window, and those that are to be one with it: as many tuples as it has, or twice
+        as many as all that come after them."""
+        busy = self._compaction.group if self._compaction is not None else ()
+        most = self.largest or LARGEST[self.spec.method]
+        most = min(most, QUICK) if busy else most
+        group, rows, near = [newest], newest.rows, len(self.windows) - 2
+        for at in range(near, -1, -1):
+            older = self.windows[at]
+            if older.rows >= 2 * rows or older.rows + rows > most or any(older is w for w in busy):
+                continue
+            if self._near_in_time(older, group, rows + older.rows, neighbours=at == near):
+                group.append(older)
+                rows, near = rows + older.rows, at - 1
+        return group[::-1]
+
+    def _near_in_time(
+        self, older: BasicWindow, group: list[BasicWindow], rows: int, *, neighbours: bool
+    ) -> bool:
         reach = self.spec.reach(self.side)
-        if reach is None or rows <= SMALL:
+        if reach is None or (rows <= SMALL and neighbours):
             return True
         share = MEDIUM_SHARE if rows <= MEDIUM else SHARE
-        return span_of(self.side, older, newer) <= reach // share
+        span = span_of(self.side, older, *group)
+        if span <= reach // share:
+            return True
+        # Disorder makes both wide; what counts is how much longer than the other one either is then held.
+        own = min(span_of(self.side, older), span_of(self.side, *group))
+        return span - own <= reach // (2 * share)
+
+    def _take_in(self) -> None:
+        """Use what a compaction has made, if it is ready and nothing of it has expired."""
+        compaction = self._compaction
+        if compaction is None or not compaction.done:
+            return
+        self._compaction = None
+        if compaction.error is not None:
+            raise compaction.error
+        if compaction.made is not None:
+            self._replace(*compaction.made)
+
+    def _replace(self, group: list[BasicWindow], together: BasicWindow) -> None:
+        """Put one basic window in the place of some, if all of them are there."""
+        gone = {id(window) for window in group}
+        if sum(id(window) in gone for window in self.windows) < len(gone):
+            return
+        for window in group:
+            together.demand.asked = max(together.demand.asked, window.demand.asked)
+        oldest = next(window for window in self.windows if id(window) in gone)
+        self.windows = [
+            together if window is oldest else window
+            for window in self.windows
+            if window is oldest or id(window) not in gone
+        ]
+
+    def ready(self, rows: int) -> Iterator[BasicWindow]:
+        """The basic windows, for a probe with so many tuples: clustered where that pays by now."""
+        self._take_in()
+        for window in list(self.windows):
+            unclear = self.lazy and window.cells is None and indexable(window)
+            yield self._asked(window, rows) if unclear else window
+
+    def _asked(self, window: BasicWindow, rows: int) -> BasicWindow:
+        with self._lock:
+            demand = window.demand
+            if demand.answer is not None:  # another core has come first
+                return demand.answer
+            demand.asked += rows
+            if demand.asked < ASKED:
+                return window
+            if not self.aside or rows >= ASKED or window.rows <= QUICK:
+                return self._sealed(window)
+            if self._compaction is None:
+                self._compaction = Compaction([window], cluster=True)
+            return window
 
     def expire(self, oldest: int) -> int:
         """Drop basic windows all of whose expiring stamps are below `oldest`; says how many tuples went."""
         kept = [w for w in self.windows if (w.second if self.side == 0 else w.first)[1] >= oldest]
-        gone = self.rows - sum(w.rows for w in kept)
+        gone = self.rows - sum(w.rows for w in kept) if len(kept) < len(self.windows) else 0
         self.windows = kept
         return gone
+
+    def settle(self) -> None:
+        """Wait for what is going on aside."""
+        if self._compaction is not None:
+            self._compaction.wait()
 
     def __iter__(self) -> Iterator[BasicWindow]:
         return iter(self.windows)

@@ -13,29 +13,45 @@ from typing import Any
 
 import numpy as np
 
+from handshake.kernels.lower import LANES
 from handshake.kernels.sorting import order_of
 
-__all__ = ["Cells", "Probe", "cluster_band", "cluster_hash", "probe_band", "probe_cost", "probe_hash"]
+__all__ = [
+    "GRANULE",
+    "Cells",
+    "Probe",
+    "cluster_band",
+    "cluster_hash",
+    "probe_cost",
+    "probe_hash",
+    "sweep_cost",
+    "sweep_order",
+]
 
 Array = np.ndarray[Any, Any]
 Ranges = tuple[Array, Array]
 """(low, high) for each outer tuple, inclusive."""
+GRANULE = LANES
+"""Tuples that share a fence, and that the band index compares at once."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Runs of clustered tuples. `low`/`high` are the first attribute's extremes per cell (bands)."""
+    """Runs of clustered tuples."""
 
     offsets: Array
     low: Array | None = None
     high: Array | None = None
+    """Bands: the first attribute's extremes per cell."""
+    fences: Array | None = None
+    """Bands: the key that each granule of a cell begins with."""
     shift: int = 0
     """How far a hash is shifted down to give its cell."""
 
     @property
     def nbytes(self) -> int:
         """Memory that the index takes besides the tuples."""
-        return sum(a.nbytes for a in (self.offsets, self.low, self.high) if a is not None)
+        return sum(a.nbytes for a in (self.offsets, self.low, self.high, self.fences) if a is not None)
 
 
 @dataclass(frozen=True)
@@ -52,8 +68,9 @@ class Probe:
 _NONE = np.empty(0, np.int64)
 _VISIT = 256
 """What finding one's place in a cell costs, in tuples scanned."""
-_LOOSE = 1.1
-"""What a candidate costs, in tuples scanned: ranges begin and end inside blocks, and walk past the cache."""
+_LOOSE, _SWEPT = 1.1, 2.0
+"""What a candidate costs, in tuples scanned: ranges begin and end inside blocks, and walk past the cache; and
+what one costs that is compared in granules (an estimate)."""
 
 
 def probe_cost(cells: Cells, probe: Probe, keys: Array) -> float:
@@ -70,13 +87,12 @@ def probe_cost(cells: Cells, probe: Probe, keys: Array) -> float:
 def cluster_band(first: Array, second: Array | None) -> tuple[Array, Cells]:
     """Cluster by one or two attributes; returns the order to store tuples in, and the cells."""
     rows = len(first)
-    if second is None:
-        return order_of(first), Cells(np.array([0, rows], np.int64))
-    size = _cell_rows(rows)
-    by_first, order = _cell_order(first, second, size)
+    size = rows if second is None else _cell_rows(rows)
+    by_first, order = (order_of(first),) * 2 if second is None else _cell_order(first, second, size)
     offsets = np.append(np.arange(0, rows, size), rows)
-    ends = first[by_first]
-    return order, Cells(offsets, ends[offsets[:-1]], ends[offsets[1:] - 1])
+    low, high = first[by_first[offsets[:-1]]], first[by_first[offsets[1:] - 1]]
+    fences = (first if second is None else second)[order[::GRANULE]]
+    return order, Cells(offsets, low, high, fences)
 
 
 def _cell_order(first: Array, second: Array, size: int) -> tuple[Array, Array]:
@@ -91,8 +107,8 @@ def _cell_order(first: Array, second: Array, size: int) -> tuple[Array, Array]:
 
 
 def _cell_rows(rows: int) -> int:
-    """About twice the square root: cells to visit and rows to search in one grow together."""
-    return int(max(64, 2 ** round(np.log2(2 * np.sqrt(max(rows, 1))))))
+    """About eight times the square root: cells to visit and rows to search in one grow together."""
+    return int(max(64, 2 ** round(np.log2(8 * np.sqrt(max(rows, 1))))))
 
 
 def cluster_hash(hashes: Array, second: Array | None) -> tuple[Array, Cells]:
@@ -106,26 +122,23 @@ def cluster_hash(hashes: Array, second: Array | None) -> tuple[Array, Cells]:
     return order, Cells(offsets, shift=shift)
 
 
-def probe_band(cells: Cells, first: Ranges, second: Ranges | None) -> Probe:
-    """Where outer tuples with these ranges look. With one attribute, its range narrows the only cell."""
-    if second is None:
-        order = _order(first[0])
-        zeros = np.zeros(len(order), np.int64)
-        return Probe(order, zeros, zeros + 1, first[0][order], first[1][order])
+def sweep_order(first: Array, second: Array | None) -> Array:
+    """Runs of outer tuples that look into the same few cells, walking through each of them in order."""
+    return order_of(first) if second is None else _cell_order(first, second, 512)[1]
+
+
+def sweep_cost(cells: Cells, first: Ranges, second: Ranges) -> float:
+    """About what an outer tuple with such ranges costs on average, in tuples scanned."""
     assert cells.low is not None
     assert cells.high is not None
-    order = _probe_order(first[0], second[0])
-    low, high = first[0][order], first[1][order]
-    start = np.searchsorted(cells.high, low, "left")
-    stop = np.where(low <= high, np.searchsorted(cells.low, high, "right"), start)
-    return Probe(order, start, stop, second[0][order], second[1][order])
-
-
-def _probe_order(first: Array, second: Array) -> Array:
-    """Runs of probes that look into the same few cells, walking through each of them in order."""
-    if len(first) <= 32:
-        return np.arange(len(first))
-    return _cell_order(first, second, 512)[1]
+    assert cells.fences is not None
+    some = slice(None, None, max(len(first[0]) // 64, 1))
+    start = np.searchsorted(cells.high, first[0][some])
+    stop = np.maximum(np.searchsorted(cells.low, first[1][some], "right"), start)
+    keys = np.sort(cells.fences[:: max(len(cells.fences) // 512, 1)])
+    within = np.searchsorted(keys, second[1][some], "right") - np.searchsorted(keys, second[0][some])
+    candidates = (cells.offsets[stop] - cells.offsets[start]) * np.maximum(within, 0) / len(keys)
+    return float((_VISIT * (stop - start) + _SWEPT * candidates).mean())
 
 
 def probe_hash(cells: Cells, hashes: Array, second: Ranges | None) -> Probe:

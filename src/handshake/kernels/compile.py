@@ -40,7 +40,19 @@ from handshake.plan.expr import Column, Expr
 from handshake.plan.ranges import ranges, storage_bits, type_range, width_of
 from handshake.schema import Bool, Float, Int
 
-__all__ = ["BLOCK", "TILE", "Program", "cells_kernel", "rows_kernel", "scan_kernel"]
+__all__ = [
+    "BLOCK",
+    "JIT",
+    "TILE",
+    "Program",
+    "block_mask",
+    "cells_kernel",
+    "memory_bytes",
+    "once",
+    "pair_intrinsic",
+    "rows_kernel",
+    "scan_kernel",
+]
 
 BLOCK = 64
 """Inner tuples per predicate mask."""
@@ -51,7 +63,7 @@ for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversi
     with contextlib.suppress(RuntimeError):
         binding.load_library_permanently(_library)
 
-_JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ def _loader(
         if isinstance(column.type, Bool):
             return _truth_of(builder, bits(data, index, lanes), valid)
         kind = _memory_type(column)
-        align = (kind.width if isinstance(kind, ir.IntType) else 32 if kind == ir.FloatType() else 64) // 8
+        align = memory_bytes(column)
         if lanes:
             # A vector at element `index`: address arithmetic by element, then the vector's type.
             start = builder.gep(builder.inttoptr(data, ir.PointerType(kind)), [index])
@@ -140,6 +152,11 @@ def _memory_type(column: Column) -> ir.Type:
     return ir.IntType(storage_bits(column.type))
 
 
+def memory_bytes(column: Column) -> int:
+    """The width of a value in memory; not for bools, which are bits."""
+    return (column.type.bits if isinstance(column.type, Float) else storage_bits(column.type)) // 8
+
+
 def _widened(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool) -> ir.Value:
     if isinstance(column.type, Float):
         return value
@@ -152,7 +169,7 @@ def _widened(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool)
 # Intrinsics: the predicate on one pair, and on a block of inner tuples.
 
 
-def _pair_intrinsic(program: Program, inner: int) -> Any:
+def pair_intrinsic(program: Program, inner: int) -> Any:
     @intrinsic
     def holds(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
@@ -173,11 +190,11 @@ def _block_intrinsic(program: Program, inner: int) -> Any:
     def matches(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
             if loose is None:
-                return _block_mask(builder, program, program.expr, inner, args)
-            mask = _block_mask(builder, program, loose, inner, args)
+                return block_mask(builder, program, program.expr, inner, args)
+            mask = block_mask(builder, program, loose, inner, args)
             tested = builder.block
             with builder.if_then(builder.icmp_unsigned("!=", mask, ir.Constant(I64, 0)), likely=False):
-                confirmed = builder.and_(mask, _block_mask(builder, program, program.expr, inner, args))
+                confirmed = builder.and_(mask, block_mask(builder, program, program.expr, inner, args))
                 asked = builder.block
             result = builder.phi(I64)
             result.add_incoming(mask, tested)
@@ -189,9 +206,12 @@ def _block_intrinsic(program: Program, inner: int) -> Any:
     return matches
 
 
-def _block_mask(builder: ir.IRBuilder, program: Program, expr: Expr, inner: int, args: Any) -> ir.Value:
+def block_mask(
+    builder: ir.IRBuilder, program: Program, expr: Expr, inner: int, args: Any, tuples: int = BLOCK
+) -> ir.Value:
+    """Which of the inner tuples from `args[3]` on match."""
     mask = ir.Constant(I64, 0)
-    for step in range(0, BLOCK, LANES):
+    for step in range(0, tuples, LANES):
         start = builder.add(args[3], ir.Constant(I64, step))
         pointers = {1 - inner: (args[0], args[1]), inner: (args[2], start)}
         env = Env(builder, _loader(builder, program, pointers, inner), program.tame, inner)
@@ -214,7 +234,7 @@ def lowest_bit(typing_context, mask):  # type: ignore[no-untyped-def]
 _building = threading.Lock()
 
 
-def _once(build: Callable[..., Any]) -> Callable[..., Any]:
+def once(build: Callable[..., Any]) -> Callable[..., Any]:
     """Build a kernel once, whichever threads ask for it first: compiling it twice would double the wait."""
     cached = lru_cache(maxsize=512)(build)
 
@@ -229,16 +249,16 @@ def _once(build: Callable[..., Any]) -> Callable[..., Any]:
 # Loops.
 
 
-@_once
+@once
 def scan_kernel(program: Program, inner: int) -> Any:
     """Nested loops: every outer tuple against every inner one, a block at a time, tile by tile.
 
     `kernel(outer, outer_rows, inner, inner_rows, state, out_outer, out_inner) -> count`; done when
     `state[0] >= inner_rows`. The buffers must hold at least `TILE` pairs.
     """
-    matches, holds = _block_intrinsic(program, inner), _pair_intrinsic(program, inner)
+    matches, holds = _block_intrinsic(program, inner), pair_intrinsic(program, inner)
 
-    @numba.njit(**_JIT)
+    @numba.njit(**JIT)
     def scan(outer, outer_rows, inner, inner_rows, state, out_outer, out_inner):  # type: ignore[no-untyped-def]
         count = 0
         room = out_outer.shape[0] - TILE
@@ -271,7 +291,7 @@ def scan_kernel(program: Program, inner: int) -> Any:
     return scan
 
 
-@numba.njit(**_JIT, inline="always")
+@numba.njit(**JIT, inline="always")
 def _lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
     """First place whose key is not below `key`; the step is a conditional move, not a jump."""
     length = stop - start
@@ -284,7 +304,7 @@ def _lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
     return start
 
 
-@numba.njit(**_JIT, inline="always")
+@numba.njit(**JIT, inline="always")
 def _upper_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
     """First place whose key is above `key`, found by doubling steps: it is near in a selective band."""
     step = 4
@@ -305,16 +325,16 @@ SMALL = 24
 """Up to so many candidates in a row are checked one by one; above, in blocks."""
 
 
-@_once
+@once
 def cells_kernel(program: Program, inner: int) -> Any:
     """Index probe: outer tuple `order[p]` meets cells `first[p] … last[p] - 1` of the clustered inner tuples.
 
     A cell is the run `offsets[c] … offsets[c + 1]`; where `keys` is not empty, it is sorted by them and
     narrowed to `low[p] … high[p]`. `kernel(…) -> (count, candidates)`; done when `state[0] >= len(order)`.
     """
-    matches, holds = _block_intrinsic(program, inner), _pair_intrinsic(program, inner)
+    matches, holds = _block_intrinsic(program, inner), pair_intrinsic(program, inner)
 
-    @numba.njit(**_JIT)
+    @numba.njit(**JIT)
     def cells(  # type: ignore[no-untyped-def]
         outer, order, first, last, low, high, inner, inner_rows, offsets, keys, state, out_outer, out_inner
     ):
@@ -375,7 +395,7 @@ def cells_kernel(program: Program, inner: int) -> Any:
 # Row by row: derived columns, bounds and filters.
 
 
-@_once
+@once
 def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
     """`kernel(columns, rows, out_address, valid_address)` computes an expression for each row.
 
@@ -394,7 +414,7 @@ def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
 
         return types.void(columns, row, out, valid), code
 
-    @numba.njit(**_JIT)
+    @numba.njit(**JIT)
     def rows(columns, count, out, valid):  # type: ignore[no-untyped-def]
         for row in range(count):
             store(columns, row, out, valid)

@@ -77,7 +77,7 @@ def _words(array: pa.Array) -> Array:
     if pa.types.is_decimal(kind):
         return _decimal_words(array)[:, 0].view(np.uint64)
     if pa.types.is_floating(kind):
-        values: Array = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+        values: Array = _numbers(array).astype(np.float64)
         return (values + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0
     if pa.types.is_boolean(kind):
         flags: Array = array.fill_null(False).to_numpy(zero_copy_only=False)
@@ -120,7 +120,7 @@ def sort_key(array: pa.Array) -> Array:
         fits = words[:, 1] == (words[:, 0] >> 63)
         return np.where(fits, words[:, 0], np.where(words[:, 1] < 0, np.iinfo("i8").min, np.iinfo("i8").max))
     if pa.types.is_floating(kind):
-        return np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False))
+        return _numbers(array)
     values = integers(array)
     if values.dtype == np.uint64:
         values = np.minimum(values, np.uint64(2**63 - 1)).astype(np.int64)
@@ -132,5 +132,13 @@ def has_value(array: pa.Array) -> Array | None:
     valid = np.asarray(array.is_valid()) if array.null_count else None
     if not pa.types.is_floating(array.type):
         return valid
-    number: Array = ~np.isnan(array.fill_null(0).to_numpy(zero_copy_only=False))
-    return number if valid is None else valid & number
+    number: Array = ~np.isnan(_numbers(array))
+    if valid is None:
+        return None if number.all() else number
+    return valid & number
+
+
+def _numbers(array: pa.Array) -> Array:
+    """Floats as NumPy has them, 0 for NULL."""
+    whole = array.fill_null(0) if array.null_count else array
+    return np.asarray(whole.to_numpy(zero_copy_only=False))
