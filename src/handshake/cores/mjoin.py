@@ -1,356 +1,335 @@
 """Joins of three and more streams, in MJoin fashion (CellJoin 7.1).
 
 A batch goes through the windows of all other streams, in the join order of its own stream. Each step is a
-two-way join of the combinations so far with the next stream's window: it has its own index on that window,
-and checks every conjunct that can be read for the first time. Window rules between members are conjuncts,
-too, on stamps. A combination is found exactly once: when the last of its members comes.
+two-way join of the combinations so far with the next stream's window. A combination is found exactly once:
+when the last of its members comes.
+
+With several cores, the first window of the order is dealt out to them and the input goes to all (where that
+window is indexed, the other way round); the windows behind it are searched by each core for the combinations
+that it has found itself. The caller's thread is the
+coordinator. Basic windows are immutable, and a batch is handed out together with those that are there when it
+comes, so windows may change, and orders too, while the cores still work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.core import JoinCore
-from handshake.cores.driver import Counts, Driver, times_of
-from handshake.cores.pieces import coalesced, pieces
-from handshake.cores.spec import JoinSpec, join_spec
-from handshake.errors import SchemaError
-from handshake.plan.bind import Scope
-from handshake.plan.expr import Arithmetic, Compare, Expr, Literal, Name, conjunction, conjuncts, transform
-from handshake.schema import BOOL, UNITS, Schema
-from handshake.window import Window, Windows
+from handshake.cores.basic_window import BasicWindow
+from handshake.cores.channels import Stopped
+from handshake.cores.crew import Crew
+from handshake.cores.latency import Latencies
+from handshake.cores.metrics import Stopwatch
+from handshake.cores.mjoin_driver import ManyDriver
+from handshake.cores.mjoin_metrics import MultiMetrics, StepMetrics, StreamMetrics, WorkerMetrics
+from handshake.cores.mjoin_order import Order, best_order, costed
+from handshake.cores.mjoin_plan import ManySpec, StepSpec
+from handshake.cores.mjoin_stats import Statistics
+from handshake.cores.mjoin_step import DealtWindow, StepCore
+from handshake.cores.outer import Outer
+from handshake.cores.pieces import coalesced
 
 __all__ = ["MJoin"]
 
 Array = np.ndarray[Any, Any]
-_NEVER_LATE = 2**64 - 1
-_NEWEST = "newest"
-"""A column of combinations: the newest time of their members."""
+Key = tuple[frozenset[int], int]
+FIRST_LOOK, EVERY = 4096, 1 << 15
+"""Tuples until statistics are first looked at, and between two looks."""
+GAIN, WORTH = 1.5, 0.25
+"""An order is changed for one that many times cheaper, if it would have saved so many seconds so far: about
+what compiling new steps takes."""
+_LARGE, _WORK = 8192, 0.005
+"""Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores; with less to
+do, threads wait for each other's interpreter (see `low_latency`)."""
 
 
 @dataclass(frozen=True)
-class _Conjunct:
-    """A condition as written, and the streams that it reads."""
+class _Job:
+    """What a core is told: tuples of a stream, and for each step the basic windows to search."""
 
-    expr: Expr
-    streams: frozenset[int]
-
-    @property
-    def rank(self) -> int:
-        """How well it narrows a step: an equality best, then a band or inequality."""
-        op = self.expr.op if isinstance(self.expr, Compare) else ""
-        return {"": 1, "<>": 1, "=": 3}.get(op, 2)
-
-
-@dataclass
-class _Step:
-    """Combinations of the streams `joined` meet the window of stream `target`."""
-
-    joined: tuple[int, ...]
-    target: int
-    spec: JoinSpec
-
-    def __post_init__(self) -> None:
-        self.core = JoinCore(self.spec)
-        self.driver = Driver(self.spec, _NEVER_LATE)  # who is late has been dropped already
-
-    def probe(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Combinations with one member more."""
-        other = _most([batch.column(_seen(k, self.target)) for k in self.joined])
-        if _NEWEST in self.spec.sides[0].schema.names:
-            newest = _most([batch.column(_time(k)) for k in self.joined])
-            batch = batch.append_column(_NEWEST, pa.array(newest))
-        for piece in pieces(self.spec, 0, self.driver.admit(0, batch, other)):
-            for found in self.core.probe(piece):
-                yield found.select([name for name in found.schema.names if name != _NEWEST])
-
-    def insert(self, batch: pa.RecordBatch) -> None:
-        for piece in pieces(self.spec, 1, self.driver.admit(1, batch)):
-            self.core.insert(piece)
-
-    def expire(self, oldest: int) -> int:
-        return self.core.expire(1, oldest)
-
-
-def _most(columns: list[pa.Array]) -> Array:
-    most: Array = np.max([column.to_numpy(zero_copy_only=False) for column in columns], axis=0)
-    return most
-
-
-# Names of columns in combinations: `2.x` is column x of stream 2; stamps have a colon instead.
-
-
-def _time(stream: int) -> str:
-    return f"{stream}:time"
-
-
-def _own(stream: int) -> str:
-    return f"{stream}:own"
-
-
-def _seen(stream: int, other: int) -> str:
-    """How many tuples of another stream had come before."""
-    return f"{stream}:seen {other}"
+    source: int
+    outer: Outer
+    route: tuple[Key, ...]
+    runs: tuple[tuple[BasicWindow, ...], ...]
+    came: float
+    """When the tuples came."""
 
 
 @dataclass
 class MJoin:
-    """A running join of any number of streams; `names` qualify columns in the predicate (s0, s1, …)."""
+    """A running join of any number of streams, on `cores` threads; on the caller's own where that is one."""
 
-    schemas: Sequence[pa.Schema]
-    on: Expr
-    windows: Sequence[Window | None]
-    times: Sequence[str | None]
+    spec: ManySpec
     lateness: int = 0
-    names: Sequence[str] = ()
-    counts: list[Counts] = field(init=False)
-    orders: list[tuple[int, ...]] = field(init=False)
-    results: int = 0
+    cores: int = 1
+    driver: ManyDriver = field(init=False)
+    statistics: Statistics = field(init=False)
+    orders: list[Order] = field(init=False)
     expired: int = 0
+    replans: int = 0
 
     def __post_init__(self) -> None:
-        many = len(self.schemas)
-        if many < 2 or {len(self.windows), len(self.times)} != {many}:
-            raise SchemaError("a join needs two or more streams, and a window and a time (or None) for each")
-        self.names = tuple(self.names) or tuple(f"s{k}" for k in range(many))
-        self.counts = [Counts() for _ in range(many)]
-        self.unit = self._common_unit()
-        self._newest: list[int | None] = [None] * many
-        self._arrived = [0] * many
-        self._conjuncts = self._read(self.on)
-        self.orders = [self._order(k) for k in range(many)]
-        self._steps = {
-            (source, at): self._step((source, *order[:at]), order[at])
-            for source, order in enumerate(self.orders)
-            for at in range(many - 1)
-        }
-        self.output = self._output()
-
-    @property
-    def timed(self) -> bool:
-        """Whether a window is one of time."""
-        return any(window is not None and window.kind == "time" for window in self.windows)
+        self.driver = ManyDriver(self.spec, self.lateness)
+        self.statistics = Statistics(self.spec)
+        self.orders = [best_order(k, self.spec, self.statistics) for k in range(len(self.spec.streams))]
+        self._windows: dict[object, DealtWindow] = {}
+        self._steps: list[dict[Key, StepCore]] = [{} for _ in range(self.cores)]
+        self._results = [0] * self.cores
+        self._batches = [0] * self.cores
+        self._recent = self._work_seen = 0.0
+        self._next_look = FIRST_LOOK
+        self._watch = Stopwatch()
+        self.crew: Crew[_Job] | None = None
+        if self.cores > 1:
+            self.crew = Crew(self.cores, self._work, self._describe, arrival=lambda job: job.came)
+        self.latencies = Latencies(1) if self.crew is None else self.crew.latencies
+        self._arrange()
 
     # Planning.
 
-    def _common_unit(self) -> str:
-        """The finest unit of all time columns; pairs of streams that do not compare are refused here."""
-        always = Literal(True, type=BOOL)
-        units = []
-        for k in range(1, len(self.schemas)):
-            windows = Windows(self.windows[0], self.windows[k])
-            pair = (self.schemas[0], self.schemas[k])
-            times = (self.times[0], self.times[k])
-            units.append(join_spec(*pair, always, windows, times=times, suffix="\1").unit)
-        return min(units, key=lambda unit: UNITS[unit])
+    def _arrange(self) -> None:
+        """Have the windows and cores that the orders need, and no other windows."""
+        needed: dict[object, DealtWindow] = {}
+        for joined, target in dict.fromkeys(key for order in self.orders for key in _route(order)):
+            step = self.spec.step(joined, target)
+            if step.layout not in needed:
+                needed[step.layout] = self._windows.get(step.layout) or self._clustered(step)
+            for steps in self._steps:
+                if (joined, target) not in steps:
+                    steps[joined, target] = StepCore(self.spec, step, self._go_on)
+        self._windows = needed
 
-    def _read(self, on: Expr) -> list[_Conjunct]:
-        """The conjuncts, with names that say the stream and the column."""
-        schemas = tuple(Schema.from_arrow(s, n) for s, n in zip(self.schemas, self.names, strict=True))
-        scope = Scope(schemas, {name: k for k, name in enumerate(self.names)})
-        found = []
-        for part in conjuncts(on):
-            streams: set[int] = set()
+    def _clustered(self, step: StepSpec) -> DealtWindow:
+        """A window for a step, with the tuples that another one of the same stream holds."""
+        window = DealtWindow(step, self.cores)
+        held = self._any_window(step.target)
+        for batch in held.tuples() if held is not None else ():
+            window.insert(batch)
+        return window
 
-            def resolved(node: Expr, streams: set[int] = streams) -> Expr:
-                if not isinstance(node, Name):
-                    return node
-                column = scope.resolve(node)
-                streams.add(column.side)
-                return Name((str(column.side), column.name), at=node.at)
+    def _any_window(self, k: int) -> DealtWindow | None:
+        return next((window for window in self._windows.values() if window.step.target == k), None)
 
-            found.append(_Conjunct(transform(part, resolved), frozenset(streams)))
-        return found
-
-    def _order(self, source: int) -> tuple[int, ...]:
-        """Greedy: next comes the stream that the sharpest conjuncts connect with those before it."""
-        joined, order = {source}, []
-        while len(joined) < len(self.schemas):
-            rest = [k for k in range(len(self.schemas)) if k not in joined]
-            best = max(rest, key=lambda k: self._ranks(joined, k))
-            order.append(best)
-            joined.add(best)
-        return tuple(order)
-
-    def _ranks(self, joined: set[int], target: int) -> list[int]:
-        new = [c.rank for c in self._conjuncts if {target} < c.streams <= joined | {target}]
-        return sorted(new, reverse=True)
-
-    def _step(self, joined: tuple[int, ...], target: int) -> _Step:
-        within = frozenset(joined)
-        first = len(joined) == 1
-        parts = [
-            _placed(c.expr, target)
-            for c in self._conjuncts
-            if c.streams <= within | {target} and (first or target in c.streams)
-        ]
-        window = self.windows[target]
-        fields = [f for k in joined for f in self._stamped(k)]
-        timed = window is not None and window.kind == "time"
-        if timed:
-            fields.append(pa.field(_NEWEST, pa.int64()))
-        spec = join_spec(
-            pa.schema(fields), pa.schema(self._stamped(target)),
-            conjunction((*parts, *(rule for k in joined for rule in self._held(k, target)))),
-            Windows(None, _in_units(window, self.unit)),
-            times=(_NEWEST, _time(target)) if timed else (None, None),
-        )  # fmt: skip
-        return _Step(joined, target, spec)
-
-    def _stamped(self, stream: int) -> list[pa.Field]:
-        names = [*([_time(stream)] if self.timed else []), _own(stream)]
-        names += [_seen(stream, other) for other in range(len(self.schemas)) if other != stream]
-        stamps = [pa.field(name, pa.int64()) for name in names]
-        return [f.with_name(f"{stream}.{f.name}") for f in self.schemas[stream]] + stamps
-
-    def _held(self, stream: int, target: int) -> Iterator[Expr]:
-        """A member of `stream` is still in its window as far as one of `target` is concerned."""
-        window = self.windows[stream]
-        if window is None:
+    def foresee(self, samples: Sequence[pa.RecordBatch], rows: Sequence[int]) -> None:
+        """Plan, before the first push, by some tuples of each stream and by how many a window will hold."""
+        if len(self.spec.streams) < 3:
             return
-        timed = window.kind == "time"
-        late = Name(("r", _time(target) if timed else _seen(target, stream)))
-        early = Name(("l", _time(stream) if timed else _own(stream)))
-        yield Compare("<=", Arithmetic("-", late, early), Literal(window.reach(self.unit)))
+        for k, held in enumerate(rows):
+            self.statistics.hold(k, held)
+        names = [[f"{s.name}.{name}" for name in s.schema.names] for s in self.spec.streams]
+        self.statistics.sample({k: batch.rename_columns(names[k]) for k, batch in enumerate(samples)})
+        self.orders = [best_order(order.source, self.spec, self.statistics) for order in self.orders]
+        self._arrange()
 
-    def _output(self) -> pa.Schema:
-        """All columns of all streams; names that are in several have the stream's before them."""
-        every = [name for schema in self.schemas for name in schema.names]
-        return pa.schema(
-            f if every.count(f.name) == 1 else f.with_name(f"{name}.{f.name}")
-            for schema, name in zip(self.schemas, self.names, strict=True)
-            for f in schema
-        )
+    def _look(self) -> None:
+        """Look at the statistics when it is time, and change orders that have become bad ones.
 
-    # Running.
+        Whatever the orders are, the results are the same: they only say in which order conditions are
+        looked at. Batches that cores still work on keep theirs.
+        """
+        arrived = sum(counts.rows for counts in self.driver.counts)
+        if arrived < self._next_look or len(self.spec.streams) < 3:
+            return
+        self._next_look = arrived + EVERY
+        self._observe()
+        better = [self._better(order) for order in self.orders]
+        changed = sum(a.targets != b.targets for a, b in zip(self.orders, better, strict=True))
+        self.orders = better
+        if changed:
+            self.replans += changed
+            self._arrange()
 
-    def push(self, stream: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take a batch of one stream's tuples; yields the combinations that they complete."""
-        return coalesced(self._push(stream, batch))
+    def _observe(self) -> None:
+        samples = {}
+        for k in range(len(self.spec.streams)):
+            window = self._any_window(k)
+            assert window is not None
+            self.statistics.hold(k, window.rows)
+            samples[k] = window.sample()
+        self.statistics.sample(samples)
+        self.statistics.measure(core for steps in self._steps for core in steps.values())
 
-    def _push(self, stream: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        stamped = self._admit(stream, batch)
-        for found in self._through(stream, 0, stamped):
-            self.results += found.num_rows
+    def _better(self, order: Order) -> Order:
+        """The best order now, if it is much better than the one at hand."""
+        now = costed(order.source, order.targets, self.spec, self.statistics)
+        best = best_order(order.source, self.spec, self.statistics)
+        saved = (now.seconds - best.seconds) * self.driver.counts[order.source].rows
+        return best if now.seconds > GAIN * best.seconds and saved > WORTH else now
+
+    # On the cores.
+
+    def _go_on(self) -> None:
+        if self.crew is not None and self.crew.bell.stopped:
+            raise Stopped
+
+    def _work(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
+        self._batches[core] += 1
+        first = self._steps[core][job.route[0]].probe(job.outer.piece, job.runs[0], job.outer)
+        for found in self._through(core, job, 1, first):
+            self._results[core] += found.num_rows
             yield self._finished(found)
-        for step in self._steps.values():
-            if step.target == stream:
-                step.insert(stamped)
-        self.expire()
 
-    def _through(self, source: int, at: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take combinations through the windows that are left in the order."""
-        if at == len(self.schemas) - 1:
-            yield batch
-        elif batch.num_rows:
-            for found in self._steps[source, at].probe(batch):
-                yield from self._through(source, at + 1, found)
+    def _through(
+        self, core: int, job: _Job, at: int, found: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Take combinations through the windows that are left in the order, many at a time."""
+        if at == len(job.route):
+            yield from found
+            return
+        step, run = self._steps[core][job.route[at]], job.runs[at]
+        for combinations in coalesced(found):
+            yield from self._through(core, job, at + 1, step.follow(combinations, run))
 
     def _finished(self, found: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [found.column(f"{k}.{name}") for k, s in enumerate(self.schemas) for name in s.names]
-        return pa.RecordBatch.from_arrays(columns, schema=self.output)
+        columns = [found.column(f"{s.name}.{name}") for s in self.spec.streams for name in s.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
 
-    def _admit(self, stream: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Stamp a batch; drop who has no time or is late."""
-        counts = self.counts[stream]
-        counts.rows += batch.num_rows
-        stamps: list[Array] = []
-        if self.timed:
-            batch, times = self._timely(stream, batch)
-            stamps.append(times)
-        start = self._arrived[stream]
-        stamps.append(np.arange(start, start + batch.num_rows))
-        for other, arrived in enumerate(self._arrived):
-            if other != stream:
-                stamps.append(np.full(batch.num_rows, arrived))
-        self._arrived[stream] += batch.num_rows
-        arrays = [*batch.columns, *map(pa.array, stamps)]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(self._stamped(stream)))
+    def _describe(self, job: _Job) -> str:
+        return f"a batch of {job.outer.piece.rows} tuples of the {self.spec.names[job.source]} input"
 
-    def _timely(self, stream: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Array]:
-        name, counts = self.times[stream], self.counts[stream]
-        assert name is not None
-        times, valid = times_of(batch.column(name), self.unit, name, self.names[stream])
-        if valid is not None:
-            counts.no_time += len(times) - int(valid.sum())
-            batch, times = batch.filter(pa.array(valid)), times[valid]
-        late = self._late(stream, times)
-        counts.late += int(late.sum())
-        return batch.filter(pa.array(~late)), times[~late]
+    # On the coordinator.
 
-    def _late(self, stream: int, times: Array) -> Array:
-        """Which tuples the watermark, the least of all streams' newest times, has passed at their arrival."""
-        others = [newest for k, newest in enumerate(self._newest) if k != stream]
-        mine = self._newest[stream]
-        if len(times) == 0:
-            return np.zeros(0, np.bool_)
-        before = np.concatenate([[times[0] if mine is None else mine], times])
-        peak = np.maximum.accumulate(before)
-        self._newest[stream] = int(peak[-1])
-        known = [newest for newest in others if newest is not None]
-        if len(known) < len(others):
-            return np.zeros(len(times), np.bool_)
-        mark = np.minimum(peak[:-1], min(known))
-        # Differences of 64-bit times fit unsigned words.
-        behind = mark.view(np.uint64) - times.view(np.uint64)
-        late: Array = (times < mark) & (behind > np.uint64(min(self.lateness, _NEVER_LATE)))
-        return late
+    def push(
+        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples of one stream; yields results that are ready. To be iterated to the end.
+
+        `seen` says, per tuple, how many of each stream with a tuple window came before it, where batches do
+        not come in the order of their tuples.
+        """
+        return self.latencies.delivered(coalesced(self._push(stream, batch, seen)))
+
+    def _push(
+        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None
+    ) -> Iterator[pa.RecordBatch]:
+        came = time.perf_counter()
+        self._watch.start()
+        self._look()
+        stamped = self.driver.admit(stream, batch, seen)
+        yield from self._search(stream, stamped, came)
+        for window in self._windows.values():
+            if window.step.target == stream:
+                window.insert(stamped)
+        self.expire()
+        if self.crew is not None:
+            yield from self.crew.ready()
+
+    def _search(self, stream: int, stamped: pa.RecordBatch, came: float) -> Iterator[pa.RecordBatch]:
+        route = _route(self.orders[stream])
+        windows = [self._windows[self.spec.step(*key).layout] for key in route]
+        if not all(window.rows for window in windows):
+            return
+        step = self._steps[0][route[0]]
+        rest = tuple(window.whole() for window in windows[1:])
+        for piece in step.cut(step.enter(stamped)):
+            for core, outer, run in self._dealt(step, piece, windows[0]):
+                yield from self._hand(core, _Job(stream, outer, route, (run, *rest), came))
+
+    def _hand(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
+        if self.crew is not None:
+            yield from self.crew.hand(core, job)
+            return
+        for found in self._work(core, job):
+            self.latencies.note(0, found.num_rows, job.came)
+            yield found
+
+    def _dealt(
+        self, step: StepCore, piece: BasicWindow, window: DealtWindow
+    ) -> Iterator[tuple[int, Outer, tuple[BasicWindow, ...]]]:
+        """Who searches what: each core its run of the window with the whole piece (7.1).
+
+        Where a window is indexed or has too few basic windows to be dealt out, the piece is, and where there
+        is little to do, one core does it all.
+        """
+        if self.crew is None or not self._is_large(piece):
+            yield 0 if self.crew is None else self.crew.least_busy(), step.core.outer(piece), window.whole()
+        elif window.is_dealt and len(window.segment.windows) >= 2 * self.cores:
+            outer = step.core.outer(piece).prepare()
+            for core in range(self.cores):
+                yield core, outer, window.run(core)
+        else:
+            for core in range(self.cores):
+                start, stop = (piece.rows * n // self.cores for n in (core, core + 1))
+                part = BasicWindow(piece.spec, piece.batch.slice(start, stop - start))
+                yield core, step.core.outer(part), window.whole()
+
+    def _is_large(self, piece: BasicWindow) -> bool:
+        """Whether a piece is worth sharing, going by its size and by the work of those before it."""
+        work = sum(core.core.work for steps in self._steps for core in list(steps.values()))
+        self._recent = 0.7 * self._recent + 0.3 * (work - self._work_seen)
+        self._work_seen = work
+        return piece.rows >= _LARGE or self._recent > _WORK
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Nothing waits: every push has yielded all its results."""
-        return iter(())
+        """Wait for everything pushed so far; yields the rest of its results."""
+        if self.crew is not None:
+            yield from self.latencies.delivered(coalesced(self.crew.drain()))
+        self._watch.stop()
 
     def expire(self) -> None:
         """Drop what no tuple to come can join."""
-        for step in self._steps.values():
-            oldest = self._oldest(step.target)
+        for window in self._windows.values():
+            oldest = self.driver.oldest(window.step.target)
             if oldest is not None:
-                self.expired += step.expire(oldest)
-
-    def _oldest(self, stream: int) -> int | None:
-        """The least stamp of this stream that a tuple to come can still ask for."""
-        window = self.windows[stream]
-        if window is None:
-            return None
-        if window.kind == "tuples":
-            return self._arrived[stream] - window.size
-        known = [newest for newest in self._newest if newest is not None]
-        if len(known) < len(self._newest):
-            return None
-        return min(known) - self.lateness - window.reach(self.unit)
+                self.expired += window.expire(oldest)
 
     def close(self) -> None:
-        """Nothing runs between pushes."""
+        """Stop; all threads end."""
+        self._watch.stop()
+        if self.crew is not None:
+            self.crew.close()
 
-    def explain(self) -> str:
-        """The join orders and the steps, for people."""
-        lines = []
-        for source, order in enumerate(self.orders):
-            route = " -> ".join(self.names[k] for k in (source, *order))
-            methods = ", ".join(self._steps[source, at].spec.method for at in range(len(order)))
-            lines.append(f"{self.names[source]:<11} {route} ({methods})")
-        return "\n".join(lines)
+    # What it has done.
+
+    def metrics(self) -> MultiMetrics:
+        """Counts and sizes so far."""
+        counts, windows = self.driver.counts, list(self._windows.values())
+        cores = [core for steps in self._steps for core in list(steps.values())]
+        return MultiMetrics(
+            streams=tuple(map(self._stream_metrics, range(len(self.spec.streams)))),
+            steps=tuple(map(self._step_metrics, self._steps[0])),
+            results=sum(self._results),
+            late=sum(c.late for c in counts),
+            no_time=sum(c.no_time for c in counts),
+            comparisons=sum(core.core.comparisons for core in cores),
+            expired=self.expired,
+            basic_windows=sum(len(window.segment.windows) for window in windows),
+            state_bytes=sum(window.segment.nbytes for window in windows),
+            replans=self.replans,
+            elapsed=self._watch.seconds,
+            cores=tuple(map(self._core_metrics, range(self.cores))),
+            latency=self.latencies.merged().figures(),
+        )
+
+    def _stream_metrics(self, k: int) -> StreamMetrics:
+        counts, window, names = self.driver.counts[k], self._any_window(k), self.spec.names
+        return StreamMetrics(
+            names[k], counts.rows, counts.late, counts.no_time, counts.unmatchable,
+            window.rows if window is not None else 0, tuple(names[t] for t in self.orders[k].targets),
+        )  # fmt: skip
+
+    def _step_metrics(self, key: Key) -> StepMetrics:
+        cores, names = [steps[key] for steps in self._steps], self.spec.names
+        step = self.spec.step(*key)
+        return StepMetrics(
+            tuple(names[k] for k in step.joined), names[step.target], step.spec.method,
+            sum(core.probed for core in cores), sum(core.core.comparisons for core in cores),
+            sum(core.found for core in cores),
+        )  # fmt: skip
+
+    def _core_metrics(self, k: int) -> WorkerMetrics:
+        comparisons = sum(core.core.comparisons for core in self._steps[k].values())
+        deepest = self.crew.inboxes[k].deepest if self.crew is not None else 0
+        return WorkerMetrics(self._results[k], comparisons, self._batches[k], deepest)
 
 
-def _placed(expr: Expr, target: int) -> Expr:
-    """The target's columns are on the right, all others on the left."""
-
-    def rule(node: Expr) -> Expr:
-        if not isinstance(node, Name):
-            return node
-        stream, column = node.parts
-        return Name(("r" if int(stream) == target else "l", f"{stream}.{column}"), at=node.at)
-
-    return transform(expr, rule)
-
-
-def _in_units(window: Window | None, unit: str) -> Window | None:
-    """A time window over stamps that count units: whole numbers, which a specification takes for seconds."""
-    if window is None or window.kind == "tuples":
-        return window
-    return Window("time", (window.reach(unit) + 1) * UNITS["s"])
+def _route(order: Order) -> tuple[Key, ...]:
+    """The steps of an order."""
+    streams = (order.source, *order.targets)
+    return tuple((frozenset(streams[:at]), streams[at]) for at in range(1, len(streams)))
