@@ -27,7 +27,7 @@ from handshake.cores.core import JoinCore
 from handshake.kernels.compile import scan_kernel
 from handshake.local import prepare
 
-__all__ = ["run"]
+__all__ = ["best_of", "kernel_of", "run", "tuples"]
 
 OUTER, INNER = 4_000, 1 << 16
 Array = np.ndarray[Any, Any]
@@ -65,8 +65,8 @@ def _rows(name: str, rates: dict[str, float]) -> list[tuple[str, ...]]:
 
 
 def _measure(name: str, predicate: str, library: Any, seconds: float) -> tuple[dict[str, float], float]:
-    left, right = _tuples(OUTER, 1, ("x", "y", "w")), _tuples(INNER, 2, ("a", "b"))
-    compiled, compile_s = _compiled(predicate, left, right)
+    left, right = tuples(OUTER, 1, ("x", "y", "w")), tuples(INNER, 2, ("a", "b"))
+    _, compiled, compile_s = kernel_of(predicate, left, right)
     runs: dict[str, Callable[[], int]] = {"compiled scan": compiled}
     if library is not None:
         runs["C intrinsics"] = _in_c(library, name, left, right)
@@ -74,13 +74,13 @@ def _measure(name: str, predicate: str, library: Any, seconds: float) -> tuple[d
     found = {how: call() for how, call in {**runs, "naive loop": naive}.items()}
     if len(set(found.values())) != 1:
         raise AssertionError(f"the scans disagree: {found}")
-    best = _best(runs, seconds)
-    best["naive loop"] = _best({"naive loop": naive}, seconds / 10)["naive loop"]
+    best = best_of(runs, seconds)
+    best["naive loop"] = best_of({"naive loop": naive}, seconds / 10)["naive loop"]
     order = ("naive loop", "compiled scan", "C intrinsics")
     return {how: OUTER * INNER / best[how] for how in order if how in best}, compile_s
 
 
-def _best(runs: dict[str, Callable[[], int]], seconds: float) -> dict[str, float]:
+def best_of(runs: dict[str, Callable[[], int]], seconds: float) -> dict[str, float]:
     """Least seconds per run; rounds are interleaved so that a busy machine slows all alike."""
     best = dict.fromkeys(runs, float("inf"))
     end = time.perf_counter() + seconds
@@ -92,7 +92,8 @@ def _best(runs: dict[str, Callable[[], int]], seconds: float) -> dict[str, float
     return best
 
 
-def _tuples(rows: int, seed: int, names: tuple[str, ...]) -> pa.RecordBatch:
+def tuples(rows: int, seed: int, names: tuple[str, ...]) -> pa.RecordBatch:
+    """A whole number and some reals, uniform as in the field's workload."""
     random = np.random.default_rng(seed)
     columns = [random.integers(1, 10_001, rows, dtype=np.int32)]
     columns += [random.uniform(1, 10_000, rows).astype(np.float32) for _ in names[1:]]
@@ -101,7 +102,10 @@ def _tuples(rows: int, seed: int, names: tuple[str, ...]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(c) for c in columns], names=list(names))
 
 
-def _compiled(predicate: str, left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[Callable[[], int], float]:
+def kernel_of(
+    predicate: str, left: pa.RecordBatch, right: pa.RecordBatch
+) -> tuple[Any, Callable[[], int], float]:
+    """The compiled scan of a predicate, a call of it on these tuples, and the seconds that compiling took."""
     start = time.perf_counter()
     spec = prepare(left.schema, right.schema, predicate, method="scan").spec
     outer, inner = BasicWindow(spec.sides[0], left), BasicWindow(spec.sides[1], right)
@@ -114,7 +118,7 @@ def _compiled(predicate: str, left: pa.RecordBatch, right: pa.RecordBatch) -> tu
         return int(kernel(addresses[0], outer.rows, addresses[1], inner.rows, state, *out))
 
     call()
-    return call, time.perf_counter() - start
+    return kernel, call, time.perf_counter() - start
 
 
 def _naive(name: str, left: pa.RecordBatch, right: pa.RecordBatch) -> Callable[[], int]:

@@ -10,6 +10,8 @@ import math
 import time
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from handshake.bench import report
 from handshake.bench.workload import BAND, Streams, left_schema, right_schema
 from handshake.cores.arrangement import Arrangement
@@ -21,6 +23,7 @@ __all__ = ["Sample", "measure", "run"]
 
 _START = {"scan": 2_500.0, "band": 30_000.0}
 _PARTS = 64
+_WARM = 100_000
 
 
 @dataclass(frozen=True)
@@ -84,15 +87,20 @@ def _search(plan: JoinPlan, method: str, size: float, seconds: float, batch: flo
 
 def _warm(plan: JoinPlan, size: float) -> None:
     """Compile kernels before the clock runs: slow streams that fill the windows need the same ones."""
-    measure(plan, max(1.0, 100_000 / size), size, 3.0, 1.0)
+    rate = max(1.0, _WARM / size)
+    batch = _WARM / 20 / rate  # large enough that windows are clustered
+    measure(plan, rate, size, 3 * batch, batch)
 
 
 def measure(plan: JoinPlan, rate: float, size: float, seconds: float, batch: float) -> Sample:
     """Push `seconds` of both streams at `rate` into windows that hold `size` seconds."""
     engine, streams = plan.start(), Streams(rate)
     try:
-        filled = int(rate * size)
+        filled, step = int(rate * size), max(1, int(rate * batch))
         _fill(engine, streams, filled)
+        # Windows that were filled at once are clustered when first asked for; that is not of this moment.
+        _pushed(engine, [(0, streams.left(filled, step)), (1, streams.right(filled, step))])
+        filled += step
         return _measured(plan, engine, streams, filled, seconds, batch)
     finally:
         engine.close()
@@ -109,12 +117,7 @@ def _measured(
         for side, make in enumerate((streams.left, streams.right))
     ]
     began = time.perf_counter()
-    results = 0
-    for side, tuples in pushes:
-        results += sum(out.num_rows for out in engine.push(side, tuples))
-    # In a handshake line pairs meet when later tuples push them on; draining would make all meet at once.
-    settle = engine.settle if isinstance(engine, Handshake) else engine.drain
-    results += sum(out.num_rows for out in settle())
+    results = _pushed(engine, pushes)
     work = time.perf_counter() - began
     after = engine.metrics()
     held = (after.left_window_rows, after.right_window_rows)
@@ -122,6 +125,16 @@ def _measured(
     lasted = len(pushes) // 2 * step / streams.rate
     compared = after.comparisons - before.comparisons
     return Sample(streams.rate, work / lasted, results, compared, sum(held), after.state_bytes / raw)
+
+
+def _pushed(engine: Arrangement, pushes: list[tuple[int, pa.RecordBatch]]) -> int:
+    """Push, and wait for all results; says how many there were."""
+    results: int = 0
+    for side, tuples in pushes:
+        results += sum(out.num_rows for out in engine.push(side, tuples))
+    # In a handshake line pairs meet when later tuples push them on; draining would make all meet at once.
+    settle = engine.settle if isinstance(engine, Handshake) else engine.drain
+    return results + int(sum(out.num_rows for out in settle()))
 
 
 def _fill(engine: Arrangement, streams: Streams, rows: int) -> None:

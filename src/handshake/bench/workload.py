@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ right_schema = pa.schema(
         ("d", pa.bool_()),
     ]
 )
+_TEXTS = 1 << 16
 
 
 @dataclass
@@ -38,7 +38,10 @@ class Streams:
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
-        self._letters = self._random.integers(97, 123, 1 << 20, dtype=np.uint8)
+        letters = self._random.integers(97, 123, 1 << 20, dtype=np.uint8)
+        offsets = np.arange(0, 20 * _TEXTS + 1, 20, dtype=np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.resize(letters, 20 * _TEXTS))]
+        self._pool = pa.Array.from_buffers(pa.string(), _TEXTS, buffers)
 
     def left(self, start: int, rows: int) -> pa.RecordBatch:
         """Tuples `start` to `start + rows` of R."""
@@ -59,10 +62,5 @@ class Streams:
         ]
 
     def _texts(self, rows: int) -> pa.Array:
-        """char(20), from a pool of letters."""
-        starts = self._random.integers(0, len(self._letters) - 20, rows)
-        data: np.ndarray[Any, Any] = self._letters[starts[:, None] + np.arange(20)]
-        offsets = np.arange(0, 20 * rows + 1, 20, dtype=np.int32)
-        return pa.Array.from_buffers(
-            pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
-        )
+        """char(20), of some that were made before: nobody compares them."""
+        return self._pool.take(pa.array(self._random.integers(0, _TEXTS, rows)))

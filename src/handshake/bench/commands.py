@@ -1,0 +1,111 @@
+"""The benchmarks that reproduce the papers' figures, as commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+__all__ = ["add_commands"]
+
+Quick = Annotated[bool, typer.Option("--quick", help="Short windows and runs: to see that it works.")]
+Out = Annotated[
+    str | None, typer.Option("--out", metavar="DIR", help="Write table, figures (JSON) and plot (SVG) there.")
+]
+Source = Annotated[
+    str | None,
+    typer.Option("--from", metavar="FILE", help="Show and plot the JSON of an earlier run; measure nothing."),
+]
+Cores = Annotated[
+    str | None, typer.Option(metavar="N,N,…", help="Numbers of cores; powers of two up to all by default.")
+]
+
+_PLAIN = {
+    "simd": "What vectors are worth: handshake join, figure 15.",
+    "overload": "Output and drops against the input rate, by kernel and cores: CellJoin, figures 10 and 11.",
+    "batches": "Time per tuple against the largest batch: CellJoin, figure 12.",
+    "windows": "Time per tuple against the size of basic windows: CellJoin, figure 13.",
+}
+
+
+def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
+    """Add them to `handshake bench`; `call(name, **options)` runs a benchmark."""
+    for name, text in _PLAIN.items():
+        bench.command(name, help=f"{text}\n\n\\b\nExample:\n  handshake bench {name} --out results\n")(
+            _plain(name, call)
+        )
+    _add_with_cores(bench, call)
+    _add_latency(bench, call)
+    _add_scaling(bench, call)
+
+
+def _plain(name: str, call: Callable[..., None]) -> Callable[..., None]:
+    def command(quick: Quick = False, out: Out = None, source: Source = None) -> None:
+        call(name, quick=quick, out=out, source=source)
+
+    return command
+
+
+def _add_with_cores(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Sustained rates against the number of cores: handshake join, figure 16.
+
+\b
+Example:
+  handshake bench throughput --cores 1,2 --out results
+"""
+    )
+    def throughput(cores: Cores = None, quick: Quick = False, out: Out = None, source: Source = None) -> None:
+        call("throughput", cores=cores, quick=quick, out=out, source=source)
+
+    @bench.command(
+        help="""Comparisons and messages of each core, counted on up to 64 simulated cores.
+
+\b
+Example:
+  handshake bench work --cores 1,8,64 --out results
+"""
+    )
+    def work(cores: Cores = None, quick: Quick = False, out: Out = None, source: Source = None) -> None:
+        call("work", cores=cores, quick=quick, out=out, source=source)
+
+
+def _add_latency(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""How long results take at half of the sustained rate.
+
+\b
+Example:
+  handshake bench latency --out results
+"""
+    )
+    def latency(
+        tick: Annotated[
+            float, typer.Option(min=0.1, help="Milliseconds between two batches of a stream.")
+        ] = 2.0,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("latency", tick=tick, quick=quick, out=out, source=source)
+
+
+def _add_scaling(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Figure 16 and the counted work on a machine with many cores, in limited time.
+
+\b
+Examples:
+  handshake bench scaling --cores 1,2,4,8,16 --minutes 8 --out results
+  handshake bench scaling --from results/scaling.json --out plots
+"""
+    )
+    def scaling(
+        cores: Cores = None,
+        minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take.")] = 8.0,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("scaling", cores=cores, minutes=minutes, quick=quick, out=out, source=source)

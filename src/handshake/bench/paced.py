@@ -1,0 +1,87 @@
+"""Streams that arrive by the clock: windows are filled, then tuples come when it is their time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from handshake.bench.workload import Streams
+from handshake.cores.arrangement import Arrangement
+from handshake.cores.metrics import Metrics
+from handshake.local import JoinPlan
+
+__all__ = ["Run", "feed", "fill"]
+
+_PARTS = 64
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of some seconds of both streams."""
+
+    offered: int
+    """Tuples of both streams that came."""
+    results: int
+    seconds: float
+    """Until the last result."""
+    metrics: Metrics
+    """When the last tuple had come, before the join was drained."""
+    shed: int
+    """Tuples of both streams that were shed in the second half: in the first, queues fill."""
+
+    @property
+    def shed_share(self) -> float:
+        """Of the tuples that came in the second half."""
+        return self.shed / (self.offered / 2)
+
+
+def feed(
+    plan: JoinPlan, rate: float, window: float, seconds: float, *, tick: float, held: float | None = None
+) -> Run:
+    """Both streams at `rate` for some seconds, a batch of each every `tick` seconds.
+
+    Windows are full at the start, of streams at the rate `held`: what a join that sheds has kept of them.
+    """
+    gate = plan.gate()
+    try:
+        earlier = Streams(held or rate)
+        fill(gate.engine, earlier, int(earlier.rate * window))
+        batches = list(_ticks(Streams(rate, seed=8), int(rate * window), seconds, tick))
+        results, earlier_shed, start = 0, 0, time.perf_counter()
+        for number, pair in enumerate(batches):
+            moment = start + number * tick
+            if number == len(batches) // 2:
+                earlier_shed = sum(gate.shed_rows)
+            results += sum(out.num_rows for out in gate.until(moment))
+            for side, batch in enumerate(pair):
+                results += sum(out.num_rows for out in gate.push(side, batch, at=moment))
+        results += sum(out.num_rows for out in gate.until(start + len(batches) * tick))
+        metrics = gate.metrics()
+        results += sum(out.num_rows for out in gate.drain())
+        offered = sum(batch.num_rows for pair in batches for batch in pair)
+        shed = metrics.left_shed + metrics.right_shed - earlier_shed
+        return Run(offered, results, time.perf_counter() - start, metrics, shed)
+    finally:
+        gate.close()
+
+
+def _ticks(
+    streams: Streams, first: int, seconds: float, tick: float
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    cuts = [first + round(streams.rate * tick * n) for n in range(round(seconds / tick) + 1)]
+    for start, stop in pairwise(cuts):
+        yield streams.left(start, stop - start), streams.right(start, stop - start)
+
+
+def fill(engine: Arrangement, streams: Streams, rows: int) -> None:
+    """Put so many tuples into both windows without joining them."""
+    step = max(1, -(-rows // _PARTS))
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        engine.fill(0, streams.left(start, count))
+        engine.fill(1, streams.right(start, count))
+    engine.expire()
