@@ -9,6 +9,15 @@ from handshake.errors import (
     WindowError,
 )
 from handshake.local import Join, JoinPlan, Metrics, Replay, prepare
+from handshake.multiway import (
+    MultiJoin,
+    MultiMetrics,
+    MultiPlan,
+    MultiReplay,
+    explain_streams,
+    join_streams,
+    prepare_streams,
+)
 from handshake.plan import call, col, left, lit, right, sql
 from handshake.session import explain, join
 from handshake.window import Time, Tuples
@@ -22,6 +31,10 @@ __all__ = [
     "Join",
     "JoinPlan",
     "Metrics",
+    "MultiJoin",
+    "MultiMetrics",
+    "MultiPlan",
+    "MultiReplay",
     "Replay",
     "SchemaError",
     "Time",
@@ -32,10 +45,13 @@ __all__ = [
     "call",
     "col",
     "explain",
+    "explain_streams",
     "join",
+    "join_streams",
     "left",
     "lit",
     "prepare",
+    "prepare_streams",
     "right",
     "sql",
 ]

@@ -15,7 +15,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from handshake import __version__
-from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, Choice, JoinRequest, join_files
+from handshake.bench.commands import add_commands
+from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, OVERLOAD, Choice, JoinRequest, join_files
+from handshake.cli_multijoin import register
 from handshake.demo import show_demo
 from handshake.errors import HandshakeError
 from handshake.sources import one_line
@@ -43,7 +45,7 @@ Examples:
 )
 bench = typer.Typer(
     rich_markup_mode=None,
-    help="""Measure scans, batch joins and sustained streams on this machine.
+    help="""Measure joins on this machine, and reproduce the figures of the papers.
 
 \b
 Examples:
@@ -162,6 +164,8 @@ Examples:
         --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05" --output matches.parquet
   The last 1000 tuples of each stream, rows to another program:
     handshake join a.csv b.csv --window "1000 tuples" --on "ABS(l.x - r.y) <= 10" --output - | head
+  As fast as the times say, dropping what the join cannot keep up with, and counting it:
+    handshake join a.parquet b.parquet --time t --window 1min --on "l.x < r.y" --pace 1 --overload shed
   Different windows and time columns, and how the join would run:
     handshake join a.csv b.csv --left-window 10min --right-window 90s --left-time sent --right-time got \\
         --on "l.id = r.id AND l.size > r.size" --explain
@@ -206,10 +210,30 @@ def join(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show how the join would run, and stop.")
     ] = False,
+    pace: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Let rows arrive X times as fast as their times; at once by default."),
+    ] = None,
+    overload: Annotated[
+        str,
+        typer.Option(
+            metavar=OVERLOAD.metavar,
+            help="When the join is behind the pace: hold rows back, or drop and count.",
+        ),
+    ] = "block",
+    room: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Rows of a side that may wait at a pace.")
+    ] = None,
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="Begin with one core, use more as the load grows; cell only.")
+    ] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Keep each core on a processor of its own (Linux).")
+    ] = False,
 ) -> None:
     request = JoinRequest(
         left, right, on, window, left_window, right_window, time, left_time, right_time,
-        backend, algorithm, cores, method, output, metrics, explain,
+        backend, algorithm, cores, method, output, metrics, explain, pace, overload, room, adapt, pin,
     )  # fmt: skip
     with reporting(request.interrupted):
         join_files(request)
@@ -238,6 +262,9 @@ def demo(
     with reporting():
         if not show_demo(seconds, rate, save):
             raise typer.Exit(1)
+
+
+register(app, reporting)
 
 
 @bench.command(
@@ -316,6 +343,9 @@ def _bench(name: str, **options: Any) -> None:
                 BAD_USAGE,
             )
         module.run(**options)
+
+
+add_commands(bench, _bench)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,25 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
 
 from handshake import local
+from handshake.cores.admission import OVERLOAD as OVERLOAD_NAMES
+from handshake.cores.latency import Latency
 from handshake.cores.spec import METHODS as METHOD_NAMES
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.local import JoinPlan, Metrics, Replay, prepare
+from handshake.multiway import MultiMetrics
 from handshake.plan import parse
 from handshake.preview import Preview, plain_table, progress_bar
 from handshake.sources import check_output, read, sink_for
 from handshake.window import windows_of
 
-__all__ = ["ALGORITHMS", "BACKENDS", "METHODS", "Choice", "JoinRequest", "join_files"]
+__all__ = ["ALGORITHMS", "BACKENDS", "METHODS", "OVERLOAD", "Choice", "JoinRequest", "join_files"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Choice:
 BACKENDS = Choice("backend", ("local",), ("spark",))
 ALGORITHMS = Choice("algorithm", local.ALGORITHMS)
 METHODS = Choice("access method", METHOD_NAMES)
+OVERLOAD = Choice("overload", OVERLOAD_NAMES)
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,11 @@ class JoinRequest:
     output: str | None = None
     metrics: str | None = None
     explain: bool = False
+    pace: float | None = None
+    overload: str = "block"
+    room: int | None = None
+    adapt: bool = False
+    pin: bool = False
 
     @property
     def interrupted(self) -> str:
@@ -98,6 +107,7 @@ class JoinRequest:
         BACKENDS.check(self.backend)
         ALGORITHMS.check(self.algorithm)
         METHODS.check(self.method)
+        OVERLOAD.check(self.overload)
         windows_of(self.window, self.left_window, self.right_window)
         parse(self.on)
         if self.output is not None:
@@ -134,11 +144,15 @@ def _prepare(request: JoinRequest, left: pa.Schema, right: pa.Schema) -> JoinPla
         method=request.method,
         algorithm=request.algorithm,
         cores=request.cores,
+        overload=request.overload,
+        room=request.room,
+        adapt=request.adapt,
+        pin=request.pin,
     )
 
 
 def _run(request: JoinRequest, plan: JoinPlan, left: pa.Table, right: pa.Table) -> None:
-    replay = Replay(plan, left, right)
+    replay = Replay(plan, left, right, pace=request.pace)
     preview = Preview(plan.output_schema)
     with contextlib.ExitStack() as stack:
         deliver: Callable[[pa.RecordBatch], None] = preview.add
@@ -166,8 +180,12 @@ def _summary(request: JoinRequest, plan: JoinPlan, metrics: Metrics) -> Iterator
         ("elapsed", f"{metrics.elapsed:.2f} s"),
         ("rate", f"{rows / metrics.elapsed if metrics.elapsed else 0:,.0f} input rows/s"),
         ("method", f"{plan.method}: {plan.why}"),
-        ("cores", f"{plan.cores}, {plan.runs_as}"),
+        ("cores", f"{_cores(plan, metrics)}, {metrics.algorithm}"),
     ]
+    if request.pace is not None:
+        facts.insert(4, ("latency", _latency(metrics.latency)))
+    if request.overload == "shed":
+        facts.insert(4, ("shed", _shed(metrics)))
     if metrics.no_time:
         facts.insert(4, ("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
     if request.output not in (None, "-"):
@@ -175,12 +193,30 @@ def _summary(request: JoinRequest, plan: JoinPlan, metrics: Metrics) -> Iterator
     return plain_table(facts)
 
 
-def write_metrics(path: str, metrics: Metrics) -> None:
+def _cores(plan: JoinPlan, metrics: Metrics) -> str:
+    """How many; under adaptation, from the fewest to the most that were in use."""
+    used = [cores for _, cores in metrics.core_counts]
+    return f"{min(used)} to {max(used)} of {plan.cores}" if used else str(plan.cores)
+
+
+def _latency(latency: Latency) -> str:
+    """Percentiles, in milliseconds."""
+    p50, p99, longest = (1e3 * seconds for seconds in (latency.p50, latency.p99, latency.longest))
+    return f"p50 {p50:,.1f} ms, p99 {p99:,.1f} ms, longest {longest:,.1f} ms"
+
+
+def _shed(metrics: Metrics) -> str:
+    """How many tuples of each side, and which share of them."""
+    left, right = metrics.shed_shares
+    return f"left {metrics.left_shed:,} ({left:.2%}), right {metrics.right_shed:,} ({right:.2%})"
+
+
+def write_metrics(path: str, metrics: Metrics | MultiMetrics) -> None:
     """The figures of a run as JSON, written whole or not at all."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")
     try:
-        partial.write_text(json.dumps(asdict(metrics), indent=2) + "\n")
+        partial.write_text(json.dumps(metrics.to_dict(), indent=2) + "\n")
         partial.replace(target)
     except OSError as error:
         partial.unlink(missing_ok=True)

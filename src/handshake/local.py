@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
+import time as clock
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -13,176 +13,38 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.cores.admission import Gate, OnShed
 from handshake.cores.arrangement import Arrangement
-from handshake.cores.cell import Cell
 from handshake.cores.driver import times_of
-from handshake.cores.handshake import Handshake
-from handshake.cores.low_latency import LowLatency
 from handshake.cores.metrics import Metrics
-from handshake.cores.ordering import InOrder
-from handshake.cores.spec import SIDES, JoinSpec, join_spec
-from handshake.cores.three_step import ThreeStep
+from handshake.cores.spec import SIDES
 from handshake.cores.unbounded import Unbounded
-from handshake.errors import ExpressionError, HandshakeError, InputError, UnsupportedError, WindowError
-from handshake.frames import conform, plain_schema, schema_of
+from handshake.errors import HandshakeError, InputError, UnsupportedError, WindowError
+from handshake.frames import conform, schema_of
 from handshake.plan.build import E
-from handshake.plan.expr import Expr, Literal
-from handshake.plan.parse import parse
-from handshake.schema import BOOL, UNITS, Schema
-from handshake.window import Duration, Spec, windows_of
+from handshake.planning import ALGORITHMS, JoinPlan, prepare
+from handshake.schema import UNITS
+from handshake.window import Spec
 
-__all__ = ["Join", "JoinPlan", "Metrics", "Replay", "prepare"]
+__all__ = ["ALGORITHMS", "Join", "JoinPlan", "Metrics", "Replay", "prepare"]
 
 _SLICE = 1 << 16
 """Tuples of both sides that a replay pushes between two looks at the windows."""
-
-
-ALGORITHMS = ("three_step", "cell", "handshake", "low_latency")
-
-
-class JoinPlan:
-    """A join that is checked and planned but not running."""
-
-    def __init__(
-        self, spec: JoinSpec, *, lateness: int, algorithm: str, cores: int, ordered: bool = False
-    ) -> None:
-        self.spec = spec
-        self.lateness = lateness
-        self.algorithm = algorithm
-        self.cores = cores
-        self.ordered = ordered
-        self.ordering()  # refuses what has no order
-
-    def ordering(self) -> InOrder | None:
-        """What puts results in order, if that was asked for."""
-        return InOrder(self.spec) if self.ordered else None
-
-    @property
-    def runs_as(self) -> str:
-        """Where the tuples meet: without windows, one side is held and the other dealt out to the cores."""
-        windows = self.spec.windows
-        return "unbounded" if windows.left is None and windows.right is None else self.algorithm
-
-    def start(self) -> Arrangement:
-        """Arrange the cores and let them run."""
-        match self.algorithm:
-            case "three_step":
-                return ThreeStep(self.spec, self.lateness)
-            case "cell":
-                return Cell(self.spec, self.lateness, self.cores)
-            case "handshake":
-                return Handshake(self.spec, self.cores, self.lateness)
-        return LowLatency(self.spec, self.lateness, self.cores)
-
-    @property
-    def method(self) -> str:
-        """The access method: scan, hash or band."""
-        return self.spec.method
-
-    @property
-    def why(self) -> str:
-        """Why that method."""
-        return self.spec.why
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        """The columns of results: all of the left input's, then all of the right's."""
-        return self.spec.output
-
-    def explain(self) -> str:
-        """The plan, for people."""
-        return f"{self.spec.explain()}\nalgorithm   {self.runs_as}, cores: {self.cores}"
-
-
-def prepare(
-    left: pa.Schema,
-    right: pa.Schema,
-    on: str | E | None = None,
-    window: Spec = None,
-    *,
-    left_window: Spec = None,
-    right_window: Spec = None,
-    time: str | None = None,
-    left_time: str | None = None,
-    right_time: str | None = None,
-    method: str = "auto",
-    algorithm: str = "low_latency",
-    cores: int | None = None,
-    suffix: str = "_right",
-    lateness: str | None = None,
-    ordered: bool = False,
-    aliases: tuple[str, str] | None = None,
-) -> JoinPlan:
-    """Check and plan a join; everything that can be wrong about it is found here.
-
-    >>> import pyarrow as pa
-    >>> schema = pa.schema([("x", pa.int32())])
-    >>> prepare(schema, schema, "ABS(l.x - r.x) <= 10").method
-    'band'
-    """
-    left, right = plain_schema(left), plain_schema(right)
-    windows = windows_of(window, left_window, right_window)
-    times = (left_time or time, right_time or time)
-    if (times[0] is None) != (times[1] is None):
-        raise WindowError("a time column is named for one input only; name one for both, or for neither")
-    for name, schema, stream in zip(times, (left, right), SIDES, strict=True):
-        if name is not None:
-            Schema.from_arrow(schema, stream).get(name)
-    spec = join_spec(
-        left, right, _predicate(on), windows, times=times, method=method, suffix=suffix, aliases=aliases
-    )
-    return JoinPlan(
-        spec,
-        lateness=_lateness(lateness, spec.unit),
-        algorithm=algorithm,
-        cores=_cores(algorithm, cores),
-        ordered=ordered,
-    )
-
-
-def _cores(algorithm: str, cores: Any) -> int:
-    if algorithm not in ALGORITHMS:
-        raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
-    if cores is not None and (not isinstance(cores, int) or cores < 1):
-        raise UnsupportedError(f"cores is a whole number from 1 up, or None for all; {cores!r} was given")
-    if algorithm == "three_step":
-        return 1
-    return usable_cores() if cores is None else int(cores)
-
-
-def usable_cores() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _predicate(on: str | E | None) -> Expr:
-    if on is None:
-        return Literal(True, type=BOOL)
-    if isinstance(on, str):
-        return parse(on)
-    if isinstance(on, E):
-        return on.expr
-    raise ExpressionError(
-        f"the predicate must be SQL text or a built expression, not {type(on).__name__}; "
-        "wrap a Python function as handshake.call(function, left.x, right.a)"
-    )
-
-
-def _lateness(lateness: str | None, unit: str) -> int:
-    if lateness is None:
-        return 0
-    if not isinstance(lateness, str):
-        raise WindowError(f"lateness is a length of time such as '5 seconds', not {lateness!r}")
-    length = Duration.parse(lateness).nanoseconds
-    if length < 0:
-        raise WindowError(f"lateness cannot be negative; '{lateness}' is")
-    return length // UNITS[unit]
+_FIRST, _HELD = 1 << 12, 1 << 20
+"""Where results are put in order: the tuples of the first slice, and about how many results one may give."""
+_TICK = 0.005
+"""Seconds of the clock between two pushes of a paced replay."""
+Array = np.ndarray[Any, Any]
+Cut = tuple[pa.RecordBatch, Array, int]
+"""Tuples of a tick, for each how many of the other side came before it, and how many of its own."""
 
 
 class Join:
     """A running join that tuples are pushed into; each push returns the results that it completes.
+
+    With `overload="shed"` a push never waits for the join: it returns what is ready, `take` gives what comes
+    later, and `finish` the rest. When `room` tuples of a side wait, the newest batch of that side is shed:
+    counted in the metrics, and given to `on_shed(side, batch)`.
 
     >>> import pyarrow as pa
     >>> trades = pa.schema([("t", pa.timestamp("us")), ("price", pa.int64())])
@@ -211,15 +73,22 @@ class Join:
         lateness: str | None = None,
         ordered: bool = False,
         aliases: tuple[str, str] | None = None,
+        overload: str = "block",
+        room: int | None = None,
+        on_shed: OnShed | None = None,
+        adapt: bool = False,
+        pin: bool = False,
     ) -> None:
         self._schemas = (schema_of(left, "left"), schema_of(right, "right"))
         self.plan = prepare(
             *self._schemas, on, window, left_window=left_window, right_window=right_window, time=time,
             left_time=left_time, right_time=right_time, method=method, algorithm=algorithm, cores=cores,
-            suffix=suffix, lateness=lateness, ordered=ordered, aliases=aliases,
+            suffix=suffix, lateness=lateness, ordered=ordered, aliases=aliases, overload=overload, room=room,
+            adapt=adapt, pin=pin,
         )  # fmt: skip
         self._ordering = self.plan.ordering()
-        self._engine: Arrangement | None = self.plan.start()
+        shedding = self.plan.overload == "shed"
+        self._engine: Arrangement | Gate | None = self.plan.gate(on_shed) if shedding else self.plan.start()
         # The threads of the cores keep the engine alive, not this object; when nobody holds it, they end.
         self._forgotten = weakref.finalize(self, _let_go, self._engine)
         self._forgotten.atexit = False
@@ -251,8 +120,22 @@ class Join:
             engine = self._running()
             batch = conform(tuples, self._schemas[side], SIDES[side])
             with self._closing_on_failure():
-                results = [*engine.push(side, batch), *engine.drain()]
-                return self._in_order(results, engine.driver.mark())
+                results = list(engine.push(side, batch))
+                if not isinstance(engine, Gate):
+                    results += engine.drain()
+                return self._in_order(results, _mark(engine))
+
+    def take(self, wait: float = 0.0) -> list[pa.RecordBatch]:
+        """Results that have come since the last push, and that come within `wait` seconds.
+
+        Only where tuples may be shed: otherwise every push has returned all its results.
+        """
+        with self._lock:
+            engine = self._running()
+            if not isinstance(engine, Gate):
+                return []
+            with self._closing_on_failure():
+                return self._in_order(list(engine.until(clock.perf_counter() + wait)), engine.mark())
 
     @contextlib.contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
@@ -288,7 +171,10 @@ class Join:
             engine = self._running()
             for side, time in enumerate((left, right)):
                 if time is not None:
-                    engine.driver.advance(side, self._instant(side, time))
+                    receiver = engine if isinstance(engine, Gate) else engine.driver
+                    receiver.advance(side, self._instant(side, time))
+            if isinstance(engine, Gate):
+                return self.take()
             engine.expire()
             return self._in_order([], engine.driver.mark())
 
@@ -329,26 +215,40 @@ class Join:
                 self._engine.close()
                 self._engine = None
 
-    def _running(self) -> Arrangement:
+    def _running(self) -> Arrangement | Gate:
         if self._engine is None:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
         return self._engine
 
 
-def _let_go(engine: Arrangement) -> None:
+def _mark(engine: Arrangement | Gate) -> int | None:
+    """The watermark up to which all results are there."""
+    return engine.mark() if isinstance(engine, Gate) else engine.driver.mark()
+
+
+def _let_go(engine: Arrangement | Gate) -> None:
     """Close an engine from a thread of its own: the collector may call this on one of the engine's."""
     threading.Thread(target=engine.close, daemon=True).start()
 
 
 class Replay:
-    """Two tables replayed as streams; iterating yields results in Arrow batches."""
+    """Two tables replayed as streams; iterating yields results in Arrow batches.
 
-    def __init__(self, plan: JoinPlan, left: pa.Table, right: pa.Table) -> None:
+    With a `pace`, tuples arrive when their time columns say so, that many times as fast: 1 is as it was. The
+    join can then be behind, and the plan's `overload` says what happens: streams wait, or tuples are shed.
+    """
+
+    def __init__(
+        self, plan: JoinPlan, left: pa.Table, right: pa.Table, *, pace: float | None = None,
+        on_shed: OnShed | None = None,
+    ) -> None:  # fmt: skip
         self.plan = plan
-        self._engine: Arrangement | Unbounded | None = None
+        self._pace, self._on_shed = _checked_pace(plan, pace), on_shed
+        self._engine: Arrangement | Unbounded | Gate | None = None
         self._last: Metrics | None = None
         self.total = left.num_rows + right.num_rows
         self.done = 0
+        self._step = _SLICE
         self._tables = tuple(
             conform(table, spec.schema, SIDES[spec.side])
             for table, spec in zip((left, right), plan.spec.sides, strict=True)
@@ -356,14 +256,19 @@ class Replay:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self._unbounded() if self.plan.runs_as == "unbounded" else self._in_order()
+            yield from self._run()
         finally:
             self._close()
+
+    def _run(self) -> Iterator[pa.RecordBatch]:
+        if self._pace is not None:
+            return self._paced(self._pace)
+        return self._unbounded() if self.plan.runs_as == "unbounded" else self._in_order()
 
     def _unbounded(self) -> Iterator[pa.RecordBatch]:
         """No windows: hold the right side, and let the left pass by."""
         left, right = self._tables
-        self._engine = engine = Unbounded(self.plan.spec, self.plan.cores)
+        self._engine = engine = Unbounded(self.plan.spec, self.plan.cores, self.plan.cpus)
         engine.hold(right)
         self.done = right.num_rows
         for start in range(0, left.num_rows, 16 * _SLICE):
@@ -380,23 +285,71 @@ class Replay:
             if ordering is None:
                 yield from results
             else:
-                ordering.add([*results, *engine.drain()])
+                found = [*results, *engine.drain()]
+                self._step = _fitting(self._step, sum(batch.num_rows for batch in found))
+                ordering.add(found)
                 yield from ordering.release(engine.driver.mark())
         if ordering is None:
             yield from engine.drain()
         else:
             yield from ordering.release(None, all_of_them=True)
 
+    def _paced(self, pace: float) -> Iterator[pa.RecordBatch]:
+        ordering = self.plan.ordering()
+        self._engine = gate = self.plan.gate(self._on_shed)
+        results = self._feed(gate, pace)
+        if ordering is None:
+            yield from results
+            return
+        for batch in results:
+            ordering.add([batch])
+            yield from ordering.release(gate.mark())
+        yield from ordering.release(None, all_of_them=True)
+
+    def _feed(self, gate: Gate, pace: float) -> Iterator[pa.RecordBatch]:
+        """Push each tick's tuples when it is over; they arrive then, even if the feeder itself is late."""
+        began = clock.perf_counter()
+        for tick, cuts in self._ticks(pace):
+            due = began + tick * _TICK
+            yield from gate.until(due)
+            for side, piece, other in _kept(gate, cuts, self.plan.overload == "shed"):
+                yield from gate.admit(side, piece, other, due)
+            self.done += sum(piece.num_rows for piece, _, _ in cuts.values())
+        yield from gate.drain()
+
+    def _ticks(self, pace: float) -> Iterator[tuple[int, dict[int, Cut]]]:
+        """The ticks in which tuples come, and those of each side."""
+        tables, others = self._arrivals()
+        ticks = self._tick_numbers(pace)
+        for tick in np.unique(np.concatenate(ticks)):
+            cuts: dict[int, Cut] = {}
+            for side, table in enumerate(tables):
+                low, high = np.searchsorted(ticks[side], [tick, tick + 1])
+                if low < high:
+                    cuts[side] = (table.slice(low, high - low), others[side][low:high], int(low))
+            yield int(tick), cuts
+
+    def _tick_numbers(self, pace: float) -> list[Array]:
+        """For each tuple, in arrival order, the number of ticks after which it has come."""
+        columns = [self._by_time(side) for side in (0, 1)]
+        known = [times[:count] for _, times, count in columns if count] or [np.zeros(1, np.int64)]
+        first, last = min(t[0] for t in known), max(t[-1] for t in known)
+        units = UNITS[self.plan.spec.unit] / 1e9 / pace / _TICK
+        spans = [np.minimum(times, last).astype(np.float64) - float(first) for _, times, _ in columns]
+        return [np.ceil(span * units).astype(np.int64) for span in spans]
+
     def _slices(self) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray[Any, Any]]]:
         """Both sides in arrival order, cut alike: (side, tuples, counts of the other side)."""
         tables, others = self._arrivals()
         places = [np.arange(len(other)) + other for other in others]
-        for start in range(0, self.total, _SLICE):
+        self._step = min(_FIRST, _SLICE) if self.plan.ordered else _SLICE
+        while self.done < self.total:
+            stop = min(self.done + self._step, self.total)
             for side, table in enumerate(tables):
-                low, high = np.searchsorted(places[side], [start, start + _SLICE])
+                low, high = np.searchsorted(places[side], [self.done, stop])
                 if low < high:
                     yield side, table.slice(low, high - low), others[side][low:high]
-            self.done = min(start + _SLICE, self.total)
+            self.done = stop
 
     def _close(self) -> None:
         if self._engine is not None:
@@ -439,3 +392,37 @@ class Replay:
         if self._last is None:
             raise HandshakeError("the replay has not begun; iterate over it first")
         return self._last
+
+
+def _checked_pace(plan: JoinPlan, pace: Any) -> float | None:
+    if pace is None:
+        if plan.overload == "shed":
+            raise UnsupportedError(
+                "overload='shed' needs a clock that the join can fall behind, and a replay without a pace "
+                "waits for the join; give a pace (1 is the speed of the time columns), or push into a Join"
+            )
+        return None
+    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < float("inf"):
+        raise UnsupportedError(
+            f"pace is a number above 0, 1 being the speed of the time columns; {pace!r} was given"
+        )
+    if plan.spec.sides[0].time is None:
+        raise WindowError("a pace goes by time columns, and none is named; name them (time=…, or --time)")
+    return float(pace)
+
+
+def _fitting(step: int, results: int) -> int:
+    """The size of the next slice: what is held back to be put in order stays about as large as `_HELD`."""
+    return max(min(step * _HELD // max(results, 1), 2 * step, _SLICE), 1)
+
+
+def _kept(gate: Gate, cuts: dict[int, Cut], sheds: bool) -> Iterator[tuple[int, pa.RecordBatch, Array]]:
+    """Those of a tick's batches that there is room for, stamped as if what was shed had never come."""
+    before = tuple(gate.shed_rows)
+    gone = {side for side in cuts if sheds and not gate.has_room(side)}
+    for side in gone:
+        gate.shed(side, cuts[side][0])
+    for side, (piece, other, _) in cuts.items():
+        if side not in gone:
+            most = cuts[1 - side][2] if 1 - side in gone else np.iinfo(np.int64).max
+            yield side, piece, np.minimum(other, most) - before[1 - side]

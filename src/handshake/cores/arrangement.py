@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.cores.driver import Driver
+from handshake.cores.latency import Latencies
 from handshake.cores.metrics import Metrics
 from handshake.cores.spec import JoinSpec
 
@@ -21,6 +22,10 @@ class Arrangement(Protocol):
     spec: JoinSpec
     driver: Driver
 
+    @property
+    def latencies(self) -> Latencies:
+        """How long results took."""
+
     def push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -31,6 +36,12 @@ class Arrangement(Protocol):
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
+
+    def settle(self) -> Iterator[pa.RecordBatch]:
+        """Wait until the cores are at rest; yields results until then.
+
+        Like `drain`, but tuples that drift towards each other are left where they are.
+        """
 
     def expire(self) -> None:
         """Drop what no tuple to come can join."""

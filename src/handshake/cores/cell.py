@@ -12,6 +12,7 @@ by band (kernels.cluster), so that a core looks only at the cells that a tuple c
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,12 +22,14 @@ import pyarrow as pa
 
 from handshake.cores.adapt import Clock, Load
 from handshake.cores.basic_window import BasicWindow
+from handshake.cores.batching import Buffer, oldest_asked
 from handshake.cores.channels import Stopped
 from handshake.cores.core import JoinCore
 from handshake.cores.cost import UNIT_BLOCK, CostModel, measured
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
-from handshake.cores.metrics import Metrics, Stopwatch, gathered
+from handshake.cores.latency import Latencies
+from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.cores.partition import Partition
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.segment import Segment
@@ -35,9 +38,10 @@ from handshake.cores.spec import SIDES, JoinSpec
 __all__ = ["Cell"]
 
 Array = np.ndarray[Any, Any]
-Bounds = tuple[int | None, int | None]
 _FITTED_FROM = 1 << 15
 """Windows of fewer tuples are not worth a cost model."""
+_HISTORY = 1000
+"""Changes in the number of cores that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class _Job:
 
     piece: BasicWindow
     run: tuple[BasicWindow, ...]
+    arrived: float
 
 
 def _describe(job: _Job) -> str:
@@ -87,40 +92,6 @@ class _Window:
 
 
 @dataclass
-class _Buffer:
-    """Stamped tuples of one stream that wait for the cores (4.2.2), in batches no larger than `most`."""
-
-    most: int
-    rows: int = 0
-    batches: list[tuple[pa.RecordBatch, Bounds]] = field(default_factory=list)
-
-    def put(self, batch: pa.RecordBatch, bounds: Bounds) -> None:
-        """Cut at whole unit blocks. `bounds` say what its tuples may still ask of the windows."""
-        self.rows += batch.num_rows
-        for start in range(0, batch.num_rows, self.most):
-            self.batches.append((batch.slice(start, self.most), bounds))
-
-    def take(self) -> pa.RecordBatch:
-        """As many of the oldest tuples as one batch may have."""
-        count, rows = 0, 0
-        while count < len(self.batches) and rows + self.batches[count][0].num_rows <= self.most:
-            rows += self.batches[count][0].num_rows
-            count += 1
-        batch, count = _together([b for b, _ in self.batches[:count]])
-        del self.batches[:count]
-        self.rows -= batch.num_rows
-        return batch
-
-
-def _together(batches: list[pa.RecordBatch]) -> tuple[pa.RecordBatch, int]:
-    """One batch of as many as it can hold (see `basic_window.merged`), and of how many it is."""
-    try:
-        return (pa.concat_batches(batches), len(batches)) if len(batches) > 1 else (batches[0], 1)
-    except pa.ArrowInvalid:
-        return batches[0], 1
-
-
-@dataclass
 class Cell:
     """A running join on up to `cores` threads; with `adapt`, on as many of them as the load asks for.
 
@@ -137,6 +108,7 @@ class Cell:
     adapt: bool = False
     blocks: int = 4096
     clock: Clock = time.perf_counter
+    cpus: tuple[int, ...] = ()
     driver: Driver = field(init=False)
     model: CostModel | None = field(init=False, default=None)
 
@@ -145,14 +117,19 @@ class Cell:
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
         first, second = (_Window(Segment(self.spec, side), Partition(self.load.active)) for side in (0, 1))
         self.windows = (first, second)
-        self._buffers = (_Buffer(self.blocks * UNIT_BLOCK), _Buffer(self.blocks * UNIT_BLOCK))
+        self._buffers = (Buffer(self.blocks * UNIT_BLOCK), Buffer(self.blocks * UNIT_BLOCK))
         self._turn = 0
         self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
         self._busy = [0.0] * self.cores
         self._jobs = [0] * self.cores
         self._expired = 0
         self._watch = Stopwatch()
-        self.crew = Crew(self.cores, self._work, _describe)
+        self._born = time.perf_counter()
+        self._history = deque([(0.0, self.load.active)], _HISTORY)
+        self.crew = Crew(
+            self.cores, self._work, _describe, arrival=lambda job: job.arrived, active=self.load.active,
+            cpus=self.cpus,
+        )  # fmt: skip
 
     # On the cores.
 
@@ -180,14 +157,14 @@ class Cell:
 
     def push(self, side: int, batch: pa.RecordBatch, other: Array | None = None) -> Iterator[pa.RecordBatch]:
         """Take tuples; yields results that are ready."""
-        return coalesced(self._push(side, batch, other))
+        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other)))
 
     def _push(self, side: int, batch: pa.RecordBatch, other: Array | None) -> Iterator[pa.RecordBatch]:
         self._watch.start()
         # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
-        buffer.put(self.driver.admit(side, batch, other), bounds)
+        buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
         while buffer.rows >= buffer.most or (self._waiting() and not self._is_busy()):
             yield from self._next_batch()
         self.expire()
@@ -204,23 +181,30 @@ class Cell:
         """Let the streams take turns, as far as tuples of them wait."""
         self._turn = 1 - self._turn
         side = self._turn if self._buffers[self._turn].rows else 1 - self._turn
-        for piece in pieces(self.spec, side, self._buffers[side].take()):
-            yield from self._hand_out(piece)
+        batch, arrived = self._buffers[side].take()
+        for piece in pieces(self.spec, side, batch):
+            yield from self._hand_out(piece, arrived)
             self.windows[side].insert(piece)
             self._fit(side, piece.rows)
 
-    def _hand_out(self, piece: BasicWindow) -> Iterator[pa.RecordBatch]:
+    def _hand_out(self, piece: BasicWindow, arrived: float) -> Iterator[pa.RecordBatch]:
         if self.adapt:
             self._resize(self.load.note(sum(self._busy)))
         for k, run in enumerate(self.windows[1 - piece.spec.side].runs()):
             if run:
-                yield from self.crew.hand(k, _Job(piece, run))
+                yield from self.crew.hand(k, _Job(piece, run, arrived))
 
     def _resize(self, cores: int) -> None:
-        """From the next batch on, deal the windows out to so many cores; the others end what they have."""
+        """From the next batch on, deal the windows out to so many cores.
+
+        Threads of cores that are released end when they have searched what they were given before.
+        """
+        if self.windows[0].partition.cores == cores:
+            return
+        self.crew.resize(cores)
         for window in self.windows:
-            if window.partition.cores != cores:
-                window.partition.resize(cores)
+            window.partition.resize(cores)
+        self._history.append((time.perf_counter() - self._born, cores))
 
     def _fit(self, side: int, batch: int) -> None:
         """Let basic windows of scans be as large as the cost model says for what the window holds (6).
@@ -243,10 +227,17 @@ class Cell:
         for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
             self.windows[side].insert(piece)
 
+    @property
+    def latencies(self) -> Latencies:
+        """How long results took."""
+        return self.crew.latencies
+
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
-        yield from coalesced(self._drain())
+        yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
+
+    settle = drain
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         while self._waiting():
@@ -257,17 +248,15 @@ class Cell:
     def expire(self) -> None:
         """Drop what no tuple can join, to come or waiting."""
         for side, window in enumerate(self.windows):
-            asked = [buffer.batches[0][1][side] for buffer in self._buffers if buffer.batches]
-            oldest = [self.driver.oldest(side), *asked]
-            known = [bound for bound in oldest if bound is not None]
-            if len(known) == len(oldest):
-                self._expired += window.expire(min(known))
+            oldest = oldest_asked(self.driver, self._buffers, side)
+            if oldest is not None:
+                self._expired += window.expire(oldest)
 
     def metrics(self) -> Metrics:
         """Counts and sizes so far. Windows are held centrally: a core's are what it searches."""
         figures = gathered(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
         segments = [window.segment for window in self.windows]
-        return replace(
+        figures = replace(
             figures,
             left_window_rows=segments[0].rows,
             right_window_rows=segments[1].rows,
@@ -279,7 +268,9 @@ class Cell:
                     figures.cores, self._shares(0), self._shares(1), self._jobs, strict=True
                 )
             ),
+            core_counts=tuple(self._history) if self.adapt else (),
         )
+        return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 
     def _shares(self, side: int) -> list[int]:
         rows = [sum(window.rows for window in run) for run in self.windows[side].runs()]

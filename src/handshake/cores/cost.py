@@ -24,7 +24,7 @@ from handshake.cores.spec import JoinSpec, join_spec
 from handshake.plan.parse import parse
 from handshake.window import Windows
 
-__all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "cost_text", "measured"]
+__all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "cost_text", "measured", "model_text"]
 
 UNIT_BLOCK = 16
 """b: tuples in a unit block (3.3), one for each lane of the kernels' vectors."""
@@ -108,4 +108,17 @@ def cost_text(model: CostModel, rate: float, window_seconds: float, batch: int =
         f"basic windows of {model.best_rows(rate, window_seconds, batch):,} tuples for "
         f"{rate * window_seconds:,.0f} in the window and batches of {batch:,}: "
         f"{model.alpha * 1e6:.1f} us each, {model.beta * model.row_bytes * 1e9:.2f} ns a tuple and unit block"
+    )
+
+
+def model_text(model: CostModel, held: int | None, method: str) -> str:
+    """The constants, measured on this machine, and what they say about a window of `held` tuples."""
+    rows = held or 900_000
+    size = model.best_rows(rows, 1.0)
+    example = f"a window of {rows:,} tuples is best cut into basic windows of {min(size, rows):,}"
+    if method != "scan":
+        example = "for scans; basic windows that an index clusters get as large as they can"
+    return (
+        f"{model.alpha * 1e6:.1f} us for a basic window of any size, {model.beta * 1e9:.3f} ns for a byte of "
+        f"join attributes and a unit block of {UNIT_BLOCK}, measured here; {example}"
     )

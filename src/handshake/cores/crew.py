@@ -9,11 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
+from handshake.cores.latency import Latencies
+from handshake.cores.placement import pin_to
 from handshake.errors import HandshakeError, failed
 
 __all__ = ["Crew"]
@@ -23,47 +25,90 @@ _WAITING, _RESULTS = 8, 16
 """Tasks that may wait before a worker, and result batches behind it."""
 
 
+class _Found(NamedTuple):
+    """Results on their way to the caller."""
+
+    core: int
+    arrived: float | None
+    batch: pa.RecordBatch
+
+
 @dataclass
 class Crew(Generic[T]):
-    """`size` threads that run `work(k, task)`; `describe` says of a task what an error message needs."""
+    """Up to `size` threads that run `work(k, task)`; `describe` says of a task what an error needs."""
 
     size: int
     work: Callable[[int, T], Iterator[pa.RecordBatch]]
     describe: Callable[[T], str]
     bell: Bell = field(default_factory=Bell)
+    arrival: Callable[[T], float] | None = None
+    """When the tuples of a task came, for the latency of its results; None: that is not counted."""
+    active: int | None = None
+    """How many threads to begin with; None: all."""
+    cpus: tuple[int, ...] = ()
+    """The processor of each thread; none: wherever the system puts them."""
 
     def __post_init__(self) -> None:
         self.inboxes = [Channel[T](self.bell, _WAITING) for _ in range(self.size)]
-        self.outboxes = [Channel[pa.RecordBatch](self.bell, _RESULTS) for _ in range(self.size)]
+        self.outboxes = [Channel[_Found](self.bell, _RESULTS) for _ in range(self.size)]
+        self.latencies = Latencies(self.size)
         self._results = merging_tree(self.outboxes)
         self._open = 0
-        self._failure: tuple[BaseException, T] | None = None
-        self._threads = [
-            threading.Thread(target=self._run, args=(k,), name=f"join core {k}", daemon=True)
-            for k in range(self.size)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._failure: tuple[BaseException, T | None] | None = None
+        self._wanted, self._runs = [False] * self.size, [False] * self.size
+        self._threads: list[threading.Thread] = []
+        self.resize(self.size if self.active is None else self.active)
+
+    def resize(self, size: int) -> None:
+        """Let the first `size` workers run; the threads of the others end when they have done what waits."""
+        with self.bell.condition:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._wanted = [k < size for k in range(self.size)]
+            for k in range(size):
+                if not self._runs[k]:
+                    self._start(k)
+            self.bell.condition.notify_all()
+
+    def _start(self, k: int) -> None:
+        thread = threading.Thread(target=self._run, args=(k,), name=f"join core {k}", daemon=True)
+        self._runs[k] = True
+        self._threads.append(thread)
+        thread.start()
+
+    def running(self) -> int:
+        """Threads that have not ended."""
+        return sum(thread.is_alive() for thread in self._threads)
 
     def _run(self, k: int) -> None:
-        while True:
-            try:
-                task = self.inboxes[k].take()
-            except Stopped:
-                return
-            try:
+        task: T | None = None
+        try:
+            if self.cpus:
+                pin_to(self.cpus[k])
+            while (task := self._next(k)) is not None:
+                arrived = self.arrival(task) if self.arrival is not None else None
                 for results in self.work(k, task):
-                    self.outboxes[k].put(results)
-            except Stopped:
-                return
-            except BaseException as error:
-                self._failure = self._failure or (error, task)
-                self.bell.stop()
-                return
-            with self.bell.condition:
-                self._open -= 1
-                if self._open == 0:
-                    self.bell.condition.notify_all()
+                    self.outboxes[k].put(_Found(k, arrived, results))
+                self._done()
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._failure = self._failure or (error, task)
+            self.bell.stop()
+
+    def _next(self, k: int) -> T | None:
+        """The next task; None where there is none and the worker is wanted no longer."""
+        inbox = self.inboxes[k]
+        with self.bell.condition:
+            self.bell.wait_for(lambda: bool(len(inbox)) or not self._wanted[k])
+            if not len(inbox):
+                self._runs[k] = False
+            return inbox.poll()
+
+    def _done(self) -> None:
+        with self.bell.condition:
+            self._open -= 1
+            if self._open == 0:
+                self.bell.condition.notify_all()
 
     def hand(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
         """Give worker `k` a task; yields results while its queue is full."""
@@ -83,8 +128,10 @@ class Crew(Generic[T]):
     def ready(self) -> Iterator[pa.RecordBatch]:
         """Results that are there now."""
         self._check()
-        while (batch := self._results.poll()) is not None:
-            yield batch
+        while (found := self._results.poll()) is not None:
+            if found.arrived is not None:
+                self.latencies.note(found.core, found.batch.num_rows, found.arrived)
+            yield found.batch
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait until every task is done; yields results as they come."""
@@ -113,7 +160,7 @@ class Crew(Generic[T]):
         if self._failure is not None:
             error, task = self._failure
             self.close()
-            raise failed(error, self.describe(task)) from error
+            raise failed(error, "its start" if task is None else self.describe(task)) from error
         if self.bell.stopped:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 

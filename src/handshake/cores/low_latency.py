@@ -17,10 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.cores.basic_window import BasicWindow
+from handshake.cores.batching import Buffer, oldest_asked
 from handshake.cores.core import JoinCore
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
-from handshake.cores.metrics import Metrics, Stopwatch, gathered
+from handshake.cores.latency import Latencies
+from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
+from handshake.cores.outer import Outer
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.spec import SIDES, JoinSpec
 
@@ -32,12 +35,17 @@ _LARGE, _WORTH = 8192, 0.005
 """Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores. With less to
 do, threads wait for each other's interpreter: a second core made batches of 1,000 tuples 1.5 times slower."""
 
+_GATHER, _CUT = 4096, 1 << 20
+"""Tuples of a side that gather while cores are busy, before the source has to wait; and the largest batch."""
+
 
 @dataclass(frozen=True)
 class _Task:
     piece: BasicWindow
+    outer: Outer
     shares: tuple[BasicWindow | None, ...]
     oldest: tuple[int | None, int | None]
+    arrived: float
 
 
 def _describe(task: _Task) -> str:
@@ -51,21 +59,23 @@ class LowLatency:
     spec: JoinSpec
     lateness: int = 0
     cores: int = 1
+    cpus: tuple[int, ...] = ()
     driver: Driver = field(init=False)
 
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness)
-        self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
+        self._cores = [JoinCore(self.spec, aside=True) for _ in range(self.cores)]
         self._gone = [0] * self.cores
         self._turn = 0
+        self._buffers = (Buffer(_CUT), Buffer(_CUT))
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._watch = Stopwatch()
-        self.crew = Crew(self.cores, self._work, _describe)
+        self.crew = Crew(self.cores, self._work, _describe, arrival=lambda task: task.arrived, cpus=self.cpus)
 
     def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
         core = self._cores[k]
-        yield from core.probe(task.piece)
+        yield from core.probe(task.piece, outer=task.outer)
         share = task.shares[k]
         if share is not None:
             core.insert(share)
@@ -75,19 +85,43 @@ class LowLatency:
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take tuples; yields results that are ready."""
-        return coalesced(self._push(side, batch, other))
+        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other)))
 
     def _push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
     ) -> Iterator[pa.RecordBatch]:
         self._watch.start()
-        cut = list(pieces(self.spec, side, self.driver.admit(side, batch, other)))
+        # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
+        bounds = (self.driver.oldest(0), self.driver.oldest(1))
+        buffer = self._buffers[side]
+        buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
+        while buffer.rows >= _GATHER or (self._waiting() and not self._is_busy()):
+            yield from self._next_batch()
+        yield from self.crew.ready()
+
+    def _waiting(self) -> bool:
+        return any(buffer.rows for buffer in self._buffers)
+
+    def _is_busy(self) -> bool:
+        """Whether a core has a batch to begin with when it is done with the one at hand."""
+        return any(len(inbox) for inbox in self.crew.inboxes)
+
+    def _next_batch(self) -> Iterator[pa.RecordBatch]:
+        """Of the side with most tuples waiting."""
+        side = int(self._buffers[1].rows > self._buffers[0].rows)
+        batch, arrived = self._buffers[side].take()
+        cut = list(pieces(self.spec, side, batch))
         for position, piece in enumerate(cut):
             # Only after the last piece: those before it may still ask for what the whole batch has outdated.
             last = position == len(cut) - 1
-            oldest = (self.driver.oldest(0), self.driver.oldest(1)) if last else (None, None)
-            yield from self._hand_out(_Task(piece, self._shares(piece, self._active(piece)), oldest))
-        yield from self.crew.ready()
+            oldest = (self._oldest(0), self._oldest(1)) if last else (None, None)
+            shares = self._shares(piece, self._active(piece))
+            # Found here, and not by each core again.
+            outer = self._cores[0].outer(piece).prepare()
+            yield from self._hand_out(_Task(piece, outer, shares, oldest, arrived))
+
+    def _oldest(self, side: int) -> int | None:
+        return oldest_asked(self.driver, self._buffers, side)
 
     def _hand_out(self, task: _Task) -> Iterator[pa.RecordBatch]:
         """To every core that holds tuples, or is to: the others have nothing that could join."""
@@ -122,11 +156,24 @@ class LowLatency:
                 if share is not None:
                     self._holds[k] = True
                     self._cores[k].insert(share)
+                    self._cores[k].settle()
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long results took."""
+        return self.crew.latencies
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
-        yield from coalesced(self.crew.drain())
+        yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        while self._waiting():
+            yield from self._next_batch()
+        yield from self.crew.drain()
+
+    settle = drain
 
     def expire(self) -> None:
         """Drop what no tuple to come can join; to be called when drained."""
@@ -138,9 +185,12 @@ class LowLatency:
 
     def metrics(self) -> Metrics:
         """Counts and sizes so far."""
-        return gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds)
+        figures = gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds)
+        return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 
     def close(self) -> None:
         """Stop; all threads end."""
         self._watch.stop()
         self.crew.close()
+        for core in self._cores:
+            core.settle()

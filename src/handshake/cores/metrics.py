@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isinf
+from typing import Any
 
+from handshake.cores.channels import Channel
 from handshake.cores.core import JoinCore
 from handshake.cores.driver import Driver
+from handshake.cores.latency import Latencies, Latency
 
-__all__ = ["CoreMetrics", "Metrics", "Stopwatch", "gathered"]
+__all__ = ["CoreMetrics", "Metrics", "Stopwatch", "gathered", "with_crew", "with_latency"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,15 @@ class CoreMetrics:
     """Acknowledgements that made this core drop a batch it had forwarded."""
     deepest_queue: int = 0
     """The most messages that have waited for this core in one queue."""
+    queue: int = 0
+    """Messages that wait for it now."""
+    results_waiting: int = 0
+    """Batches of results that wait for the caller now."""
+    deepest_results: int = 0
+    """The most that have."""
+    held_back: int = 0
+    """How often the core had to wait for the caller to take results."""
+    latency: Latency = field(default_factory=Latency)
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,7 @@ class Metrics:
     """What a join has done and holds."""
 
     left_rows: int
+    """Tuples taken in; those shed are not among them."""
     right_rows: int
     results: int
     late: int
@@ -49,12 +64,47 @@ class Metrics:
     """Seconds spent in the engine."""
     algorithm: str = "three_step"
     cores: tuple[CoreMetrics, ...] = ()
+    left_late: int = 0
+    right_late: int = 0
+    left_shed: int = 0
+    """Tuples dropped because the engine was behind (`overload="shed"`)."""
+    right_shed: int = 0
+    waiting_rows: int = 0
+    """Tuples that wait at the gate now, where there is one."""
+    most_waiting_rows: int = 0
+    latency: Latency = field(default_factory=Latency)
+    core_counts: tuple[tuple[float, int], ...] = ()
+    """Under adaptation: seconds since the start, and the number of cores from then on."""
 
     @property
     def imbalance(self) -> float:
         """The largest core's share of the window tuples over the mean share; 1 is even."""
-        held = [core.left_window_rows + core.right_window_rows for core in self.cores]
-        return max(held) * len(held) / sum(held) if any(held) else 1.0
+        return _uneven([core.left_window_rows + core.right_window_rows for core in self.cores])
+
+    @property
+    def load_imbalance(self) -> float:
+        """The busiest core's comparisons over the mean; 1 is even."""
+        return _uneven([core.comparisons for core in self.cores])
+
+    @property
+    def shed_shares(self) -> tuple[float, float]:
+        """The share of each side's tuples that were shed."""
+        pairs = ((self.left_rows, self.left_shed), (self.right_rows, self.right_shed))
+        left, right = (shed / (rows + shed) if shed else 0.0 for rows, shed in pairs)
+        return left, right
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values that JSON has; infinite bounds are None."""
+        figures = asdict(self)
+        for latency in (figures["latency"], *(core["latency"] for core in figures["cores"])):
+            latency["buckets"] = [[None if isinf(b) else b, count] for b, count in latency["buckets"]]
+        left, right = self.shed_shares
+        figures |= {"imbalance": self.imbalance, "load_imbalance": self.load_imbalance}
+        return figures | {"left_shed_share": left, "right_shed_share": right}
+
+
+def _uneven(loads: Sequence[int]) -> float:
+    return max(loads) * len(loads) / sum(loads) if any(loads) else 1.0
 
 
 @dataclass
@@ -95,4 +145,28 @@ def gathered(driver: Driver, cores: list[JoinCore], algorithm: str, expired: int
             CoreMetrics(c.results, c.comparisons, c.segments[0].rows, c.segments[1].rows, c.batches)
             for c in cores
         ),
+        left_late=left.late, right_late=right.late,
     )  # fmt: skip
+
+
+def with_latency(figures: Metrics, latencies: Latencies) -> Metrics:
+    """Add how long results took, of all and of each core."""
+    cores = tuple(
+        replace(core, latency=histogram.figures())
+        for core, histogram in zip(figures.cores, latencies.cores, strict=True)
+    )
+    return replace(figures, cores=cores, latency=latencies.merged().figures())
+
+
+def with_crew(
+    figures: Metrics, inboxes: Sequence[Channel[Any]], outboxes: Sequence[Channel[Any]], latencies: Latencies
+) -> Metrics:
+    """Add the queues before and behind each core, and how long results took."""
+    cores = tuple(
+        replace(
+            core, queue=len(inbox), deepest_queue=inbox.deepest, results_waiting=len(outbox),
+            deepest_results=outbox.deepest, held_back=outbox.waits,
+        )
+        for core, inbox, outbox in zip(figures.cores, inboxes, outboxes, strict=True)
+    )  # fmt: skip
+    return with_latency(replace(figures, cores=cores), latencies)

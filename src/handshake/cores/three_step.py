@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from handshake.cores.core import JoinCore
 from handshake.cores.driver import Driver
-from handshake.cores.metrics import Metrics, gathered
+from handshake.cores.latency import Latencies
+from handshake.cores.metrics import Metrics, gathered, with_latency
 from handshake.cores.pieces import coalesced, pieces
-from handshake.cores.spec import JoinSpec
+from handshake.cores.spec import SIDES, JoinSpec
+from handshake.errors import failed
 
 __all__ = ["ThreeStep"]
 
@@ -33,12 +35,13 @@ class ThreeStep:
     def __post_init__(self) -> None:
         self.core = JoinCore(self.spec)
         self.driver = Driver(self.spec, self.lateness)
+        self.latencies = Latencies(1)
 
     def push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take a batch of one side's tuples; yields the results that they complete."""
-        return coalesced(self._timed(self._push(side, batch, other)))
+        return self.latencies.delivered(coalesced(self._timed(self._push(side, batch, other))))
 
     def _timed(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Count the time spent here, not in whoever consumes the results."""
@@ -48,6 +51,7 @@ class ThreeStep:
             self.elapsed += time.perf_counter() - start
             if batch is None:
                 return
+            self.latencies.note(0, batch.num_rows, self.driver.came)
             yield batch
 
     def _push(
@@ -55,8 +59,11 @@ class ThreeStep:
     ) -> Iterator[pa.RecordBatch]:
         admitted = self.driver.admit(side, batch, other)
         for piece in pieces(self.spec, side, admitted):
-            yield from self.core.probe(piece)
-            self.core.insert(piece)
+            try:
+                yield from self.core.probe(piece)
+                self.core.insert(piece)
+            except Exception as error:
+                raise failed(error, f"a batch of {piece.rows} tuples of the {SIDES[side]} input") from error
         self.expire()
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
@@ -73,11 +80,14 @@ class ThreeStep:
 
     def metrics(self) -> Metrics:
         """Counts and sizes so far."""
-        return gathered(self.driver, [self.core], "three_step", self.expired, self.elapsed)
+        figures = gathered(self.driver, [self.core], "three_step", self.expired, self.elapsed)
+        return with_latency(figures, self.latencies)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Nothing waits: every push has yielded all its results."""
         return iter(())
+
+    settle = drain
 
     def close(self) -> None:
         """Nothing runs between pushes."""

@@ -15,7 +15,7 @@ from handshake.cores.basic_window import BasicWindow
 from handshake.cores.core import JoinCore
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
-from handshake.cores.metrics import Metrics, gathered
+from handshake.cores.metrics import Metrics, gathered, with_crew
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.segment import Segment
 from handshake.cores.spec import SIDES, JoinSpec
@@ -26,24 +26,31 @@ _DEAL = 1 << 18
 """Tuples dealt to a core at once: enough to sort probes well, few enough that all cores have some."""
 
 
+@dataclass(frozen=True)
+class _Task:
+    piece: BasicWindow
+    arrived: float
+
+
 @dataclass
 class Unbounded:
     """`hold` the right side, then let the left `pass_by`."""
 
     spec: JoinSpec
     cores: int = 1
+    cpus: tuple[int, ...] = ()
     driver: Driver = field(init=False)
 
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec)
-        self._held = Segment(self.spec, 1)
+        self._held = Segment(self.spec, 1, lazy=True)
         self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
-        self.crew = Crew(self.cores, self._work, _describe)
+        self.crew = Crew(self.cores, self._work, _describe, arrival=lambda task: task.arrived, cpus=self.cpus)
         self._began = time.perf_counter()
         self._elapsed: float | None = None
 
-    def _work(self, k: int, piece: BasicWindow) -> Iterator[pa.RecordBatch]:
-        return self._cores[k].probe(piece, self._held)
+    def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
+        return self._cores[k].probe(task.piece, self._held)
 
     def hold(self, batch: pa.RecordBatch) -> None:
         """Keep tuples of the right side."""
@@ -52,17 +59,17 @@ class Unbounded:
 
     def pass_by(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join tuples of the left side with all that is held; yields results that are ready."""
-        return coalesced(self._pass_by(self.driver.admit(0, batch)))
+        return self.crew.latencies.delivered(coalesced(self._pass_by(self.driver.admit(0, batch))))
 
     def _pass_by(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         deal = max(1, min(_DEAL, -(-batch.num_rows // self.cores)))
         for start in range(0, batch.num_rows, deal):
             piece = BasicWindow(self.spec.sides[0], batch.slice(start, deal))
-            yield from self.crew.hand(self.crew.least_busy(), piece)
+            yield from self.crew.hand(self.crew.least_busy(), _Task(piece, self.driver.came))
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """The rest of the results."""
-        yield from coalesced(self.crew.drain())
+        yield from self.crew.latencies.delivered(coalesced(self.crew.drain()))
         self._elapsed = time.perf_counter() - self._began
 
     def metrics(self) -> Metrics:
@@ -70,14 +77,15 @@ class Unbounded:
         elapsed = self._elapsed if self._elapsed is not None else time.perf_counter() - self._began
         figures = gathered(self.driver, self._cores, "unbounded", 0, elapsed)
         held = self._held
-        return replace(
+        figures = replace(
             figures, right_window_rows=held.rows, basic_windows=len(held.windows), state_bytes=held.nbytes
         )
+        return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 
     def close(self) -> None:
         """Stop; all threads end."""
         self.crew.close()
 
 
-def _describe(piece: BasicWindow) -> str:
-    return f"a batch of {piece.rows} tuples of the {SIDES[piece.spec.side]} input"
+def _describe(task: _Task) -> str:
+    return f"a batch of {task.piece.rows} tuples of the {SIDES[task.piece.spec.side]} input"

@@ -1,0 +1,246 @@
+"""The gate: a bounded queue of tuples before an arrangement, emptied by a thread of its own.
+
+Whoever pushes does not wait for the join. When a side has as many tuples waiting as there is room for, the
+join is behind that side's clock, and the gate either holds its source back (`block`) or sheds the newest
+batch (`shed`). A batch is taken whole or shed whole: the result is exactly the join of the batches taken.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.cores.arrangement import Arrangement
+from handshake.cores.channels import Bell, Channel, Stopped
+from handshake.cores.latency import Note
+from handshake.cores.metrics import Metrics
+from handshake.cores.spec import SIDES
+from handshake.errors import HandshakeError
+
+__all__ = ["OVERLOAD", "ROOM", "Gate", "OnShed"]
+
+OVERLOAD = ("block", "shed")
+ROOM = 1 << 14
+"""Tuples of a side that may wait, unless told otherwise."""
+_RESULTS = 16
+OnShed = Callable[[str, pa.RecordBatch], None]
+Array = np.ndarray[Any, Any]
+
+
+class _Arrival(NamedTuple):
+    side: int
+    batch: pa.RecordBatch
+    other: Array | None
+    at: float
+
+
+class _Advance(NamedTuple):
+    side: int
+    time: int
+
+
+class _Drain(NamedTuple):
+    """Make all that came before meet."""
+
+
+class _Found(NamedTuple):
+    batch: pa.RecordBatch
+    notes: list[Note]
+
+
+class _Mark(NamedTuple):
+    """Punctuation: every result up to the watermark is before this."""
+
+    mark: int | None
+    last: bool
+
+
+class Gate:
+    """An arrangement that is fed through a queue; to be used from one thread, as the arrangement is."""
+
+    def __init__(
+        self, engine: Arrangement, *, shed: bool = False, room: int = ROOM, on_shed: OnShed | None = None,
+        punctuated: bool = False,
+    ) -> None:  # fmt: skip
+        self.engine = engine
+        self.spec, self.driver = engine.spec, engine.driver
+        self.room = room
+        self.shed_rows = [0, 0]
+        self._sheds, self._on_shed, self._punctuated = shed, on_shed, punctuated
+        self._bell = Bell()
+        self._inbox: deque[_Arrival | _Advance | _Drain] = deque()
+        self._waiting, self._most = [0, 0], 0
+        self._outbox = Channel[_Found | _Mark](self._bell, _RESULTS)
+        self._error: BaseException | None = None
+        self._mark: int | None = None
+        engine.latencies.deferred = True
+        self._thread = threading.Thread(target=self._feed, name="join gate", daemon=True)
+        self._thread.start()
+
+    # The caller's side.
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: Array | None = None, at: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples, or shed them; yields results that are ready. Waits for room unless told to shed.
+
+        `at` is when the tuples came, in seconds of `perf_counter`, where that was before now.
+        """
+        if self._sheds and not self.has_room(side):
+            self.shed(side, batch)
+            return self.ready()
+        return self.admit(side, batch, other, time.perf_counter() if at is None else at)
+
+    def admit(
+        self, side: int, batch: pa.RecordBatch, other: Array | None, at: float
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples for which there is room, or wait for it."""
+        if not self._sheds:
+            yield from self._until(lambda: self.has_room(side))
+        self._put(_Arrival(side, batch, other, at), side, batch.num_rows)
+        yield from self.ready()
+
+    def has_room(self, side: int) -> bool:
+        """Whether a batch of this side would be taken now; only `push` takes room away."""
+        return self._waiting[side] < self.room
+
+    def shed(self, side: int, batch: pa.RecordBatch) -> None:
+        """Drop a batch, and count it."""
+        self.shed_rows[side] += batch.num_rows
+        if self._on_shed is not None:
+            self._on_shed(SIDES[side], batch)
+
+    def advance(self, side: int, time: int) -> None:
+        """Take note that no tuple of this side older than `time` will come."""
+        self._put(_Advance(side, time))
+
+    def ready(self) -> Iterator[pa.RecordBatch]:
+        """Results that are there now."""
+        self._check()
+        while (item := self._outbox.poll()) is not None:
+            if isinstance(item, _Mark):
+                self._mark = item.mark
+            else:
+                self.engine.latencies.record(item.notes)
+                yield item.batch
+
+    def until(self, moment: float) -> Iterator[pa.RecordBatch]:
+        """Results that come until a moment of `perf_counter`, as they come."""
+        while True:
+            yield from self.ready()
+            left = moment - time.perf_counter()
+            if left <= 0:
+                return
+            self._wait(lambda: len(self._outbox) > 0, left)
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+        self._put(_Drain())
+        while True:
+            self._check()
+            item = self._outbox.poll()
+            if item is None:
+                self._wait(lambda: len(self._outbox) > 0)
+            elif isinstance(item, _Mark):
+                self._mark = item.mark
+                if item.last:
+                    return
+            else:
+                self.engine.latencies.record(item.notes)
+                yield item.batch
+
+    def settle(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; a gate drains what is behind it."""
+        return self.drain()
+
+    def mark(self) -> int | None:
+        """The watermark up to which all results have been taken."""
+        return self._mark
+
+    def metrics(self) -> Metrics:
+        """The arrangement's, and what waits here or was shed."""
+        return replace(
+            self.engine.metrics(), left_shed=self.shed_rows[0], right_shed=self.shed_rows[1],
+            waiting_rows=sum(self._waiting), most_waiting_rows=self._most,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Stop; all threads end. What waits is dropped."""
+        self._bell.stop()
+        self.engine.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _put(self, step: _Arrival | _Advance | _Drain, side: int = 0, rows: int = 0) -> None:
+        with self._bell.condition:
+            self._inbox.append(step)
+            self._waiting[side] += rows
+            self._most = max(self._most, sum(self._waiting))
+            self._bell.condition.notify_all()
+
+    def _until(self, done: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        while not done():
+            yield from self.ready()
+            self._wait(lambda: done() or len(self._outbox) > 0)
+
+    def _wait(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
+        try:
+            self._bell.wait_for(ready, timeout)
+        except Stopped:
+            self._check()
+            raise
+
+    def _check(self) -> None:
+        if self._error is not None:
+            error = self._error
+            self.close()
+            raise error
+        if self._bell.stopped:
+            raise HandshakeError("this join is closed; make a new one to push more tuples")
+
+    # The thread behind the gate.
+
+    def _feed(self) -> None:
+        try:
+            while True:
+                self._pass_on(self._next())
+        except Stopped:
+            pass
+        except BaseException as error:
+            if not self._bell.stopped:  # what a closed engine says is no error of its own
+                self._error = error
+                self._bell.stop()
+
+    def _next(self) -> _Arrival | _Advance | _Drain:
+        with self._bell.condition:
+            self._bell.wait_for(lambda: bool(self._inbox))
+            step = self._inbox.popleft()
+            if isinstance(step, _Arrival):
+                self._waiting[step.side] -= step.batch.num_rows
+                self._bell.condition.notify_all()
+            return step
+
+    def _pass_on(self, step: _Arrival | _Advance | _Drain) -> None:
+        if isinstance(step, _Arrival):
+            self.driver.arriving = step.at
+            self._deliver(self.engine.push(step.side, step.batch, step.other))
+        elif isinstance(step, _Advance):
+            self.driver.advance(step.side, step.time)
+            self._deliver(self.engine.settle())
+            self.engine.expire()
+        if isinstance(step, _Drain) or self._punctuated:
+            self._deliver(self.engine.drain())
+            self._outbox.put(_Mark(self.driver.mark(), isinstance(step, _Drain)))
+        elif not self._inbox:
+            self._deliver(self.engine.settle())
+
+    def _deliver(self, results: Iterator[pa.RecordBatch]) -> None:
+        for batch in results:
+            self._outbox.put(_Found(batch, self.engine.latencies.noted()))

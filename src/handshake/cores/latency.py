@@ -1,0 +1,120 @@
+"""How long results take: from the arrival of their later tuple until they are delivered.
+
+Counted per batch of results, not per row: all results of a batch stem from tuples that came together, or are
+taken to have come with the first of them. Buckets are fixed, so histograms of cores and of runs add up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+__all__ = ["Histogram", "Latencies", "Latency", "Note"]
+
+Note = tuple[int, int, float]
+"""A core, a number of its results, and when their later tuples came."""
+
+LEAST, PER_DECADE, DECADES = 1e-6, 20, 9
+"""Buckets reach from a microsecond to a thousand seconds, each 12 % wider than the one before."""
+_BOUNDS = tuple(LEAST * 10 ** (k / PER_DECADE) for k in range(PER_DECADE * DECADES + 1))
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A histogram in figures, in seconds. A percentile is the upper bound of its bucket, so never too low."""
+
+    results: int = 0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    longest: float = 0.0
+    buckets: tuple[tuple[float, int], ...] = ()
+    """Upper bound and number of results of each bucket that has some; the last bound may be infinite."""
+
+
+@dataclass
+class Histogram:
+    """Numbers of results by how long they took."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
+    longest: float = 0.0
+
+    def add(self, seconds: float, count: int) -> None:
+        """Count results that took so long."""
+        self.counts[_bucket(seconds)] += count
+        self.longest = max(self.longest, seconds)
+
+    def figures(self) -> Latency:
+        """What it says."""
+        total = sum(self.counts)
+        if not total:
+            return Latency()
+        p50, p90, p99 = (self._percentile(share * total) for share in (0.5, 0.9, 0.99))
+        buckets = tuple((_bound(k), count) for k, count in enumerate(self.counts) if count)
+        return Latency(total, p50, p90, p99, self.longest, buckets)
+
+    def _percentile(self, rank: float) -> float:
+        seen = 0
+        for k, count in enumerate(self.counts):
+            seen += count
+            if seen >= rank and count:
+                return min(_bound(k), self.longest)
+        return self.longest
+
+
+def together(histograms: Sequence[Histogram]) -> Histogram:
+    """One of several."""
+    counts = [sum(column) for column in zip(*(h.counts for h in histograms), strict=True)]
+    return Histogram(counts, max((h.longest for h in histograms), default=0.0))
+
+
+def _bucket(seconds: float) -> int:
+    """The first bucket whose bound is not below."""
+    if seconds <= LEAST:
+        return 0
+    near = math.ceil(math.log10(seconds / LEAST) * PER_DECADE)
+    return min(near, len(_BOUNDS))
+
+
+def _bound(bucket: int) -> float:
+    return _BOUNDS[bucket] if bucket < len(_BOUNDS) else math.inf
+
+
+class Latencies:
+    """Histograms of some cores, written by the thread that delivers results."""
+
+    def __init__(self, cores: int) -> None:
+        self.cores = [Histogram() for _ in range(cores)]
+        self.deferred = False
+        """Whether somebody else takes the notes along with the results, and records them later."""
+        self._noted: list[Note] = []
+
+    def note(self, core: int, rows: int, arrived: float) -> None:
+        """Results of a core are on their way out; their later tuples came at `arrived`."""
+        self._noted.append((core, rows, arrived))
+
+    def delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass results on; at that moment all that was noted is delivered."""
+        for batch in results:
+            if not self.deferred:
+                self.record(self.noted())
+            yield batch
+
+    def noted(self) -> list[Note]:
+        """What has been noted since the last time."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def record(self, notes: list[Note]) -> None:
+        """These results are delivered now."""
+        now = time.perf_counter()
+        for core, rows, arrived in notes:
+            self.cores[core].add(now - arrived, rows)
+
+    def merged(self) -> Histogram:
+        """Of all cores."""
+        return together(self.cores)
