@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import handshake.cores.basic_window as basic_window
 import handshake.cores.handshake as arrangement
 import handshake.cores.handshake_ends as ends
+import handshake.cores.handshake_worker as worker
 import handshake.cores.pieces as pieces
 from handshake.cores.core import JoinCore
 from handshake.cores.handshake import Handshake
@@ -33,22 +34,31 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 
 
 @pytest.mark.parametrize(
-    ("cores", "sides", "window"),
+    ("cores", "text", "window", "merging"),
     [
-        (1, "RSRSS", None),
-        (1, "RSRSR", 1),
-        (2, "RSRS", None),
-        (2, "RRSSRS", None),
-        (2, "RSRS", 1),
-        (2, "SSRR", 1),
-        (3, "RS", None),
-        (3, "RSRS", None),
-        (3, "RSR", 1),
+        (1, "RSRSS", None, 0),
+        (1, "RSRSR", 1, 0),
+        (1, "RSR|sSR", 1, 2),
+        (2, "RSRS", None, 0),
+        (2, "RRSSRS", None, 0),
+        (2, "RSRS", 1, 0),
+        (2, "SSRR", 1, 0),
+        (2, "RRSSRS", None, 2),
+        (2, "RSRS|RS", 1, 2),
+        (2, "RS|SR", None, 0),
+        (2, "rsRSR", None, 0),
+        (2, "RRS|srR", 1, 2),
+        (2, "rrs|RS", 1, 2),
+        (3, "RS", None, 0),
+        (3, "RSRS", None, 0),
+        (3, "RSR", 1, 0),
+        (3, "RS|RS", None, 2),
+        (3, "rsRS", 1, 2),
     ],
 )
-def test_each_pair_meets_exactly_once_in_every_order(cores, sides, window):
+def test_each_pair_meets_exactly_once_in_every_order(cores, text, window, merging):
     """That no pair meets twice is asserted on the way, by the line itself."""
-    search = Search().run(Line.of(Script.of(sides, window), cores))
+    search = Search().run(Line.of(Script.of(text, window, merging=merging), cores))
     assert search.ends > 0
     assert not search.missed
 
@@ -56,16 +66,28 @@ def test_each_pair_meets_exactly_once_in_every_order(cores, sides, window):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(
-    ("cores", "sides", "window"), [(2, "RSRSRS", 1), (3, "RSRS", 1), (3, "RRSSRS", None), (4, "RSRS", None)]
+    ("cores", "text", "window"),
+    [
+        (2, "RSRSRS", 1),
+        (2, "RSRS|RSRS", 2),
+        (3, "RSRS", 1),
+        (3, "RS|rsRS", 1),
+        (3, "RRSSRS", None),
+        (4, "RSRS", None),
+        (4, "RS|RS", 1),
+    ],
 )
-def test_each_pair_meets_exactly_once_in_every_order_at_length(cores, sides, window):
-    assert not Search().run(Line.of(Script.of(sides, window), cores)).missed
+def test_each_pair_meets_exactly_once_in_every_order_at_length(cores, text, window):
+    assert not Search().run(Line.of(Script.of(text, window, merging=2), cores)).missed
 
 
-@pytest.mark.parametrize(("cores", "sides", "window"), [(2, "RS", None), (2, "RSRS", 1), (3, "RSRS", None)])
-def test_without_two_phase_forwarding_pairs_in_flight_miss_each_other(cores, sides, window):
-    """Figure 7: the search above would notice."""
-    search = Search().run(Line.of(Script.of(sides, window), cores, two_phase=False))
+@pytest.mark.parametrize(
+    ("cores", "text", "window"),
+    [(2, "RS", None), (2, "RSRS", 1), (3, "RSRS", None), (2, "R|RSRS", 1), (2, "rsRSRS", None)],
+)
+def test_without_two_phase_forwarding_pairs_in_flight_miss_each_other(cores, text, window):
+    """Figure 7: the search above would notice, although draining makes all meet that are still apart."""
+    search = Search().run(Line.of(Script.of(text, window), cores, two_phase=False))
     assert search.missed
 
 
@@ -81,17 +103,20 @@ def walk(script: Script, cores: int, rng: Random, two_phase: bool = True) -> Lin
 
 @st.composite
 def scripts(draw):
-    sides = draw(st.text("RS", max_size=24))
-    rows = draw(st.lists(st.integers(1, 9), min_size=len(sides), max_size=len(sides)))
-    return Script.of(sides, draw(st.none() | st.integers(0, 6)), draw(st.integers(1, 4)), rows)
+    """Runs of tuples that drift and of such that visit first; the latter need a drain before them."""
+    runs = draw(st.lists(st.text("RS", max_size=8) | st.text("rs", min_size=1, max_size=4).map("|{}".format)))
+    text = "".join(runs)[:28]
+    rows = draw(st.lists(st.integers(1, 9), min_size=len(text), max_size=len(text)))
+    room, merging = draw(st.integers(1, 4)), draw(st.sampled_from((0, 3, 8, 100)))
+    return Script.of(text, draw(st.none() | st.integers(0, 6)), room, rows, merging)
 
 
-@settings(EXAMPLES, max_examples=250)
+@settings(EXAMPLES, max_examples=300)
 @given(script=scripts(), cores=st.integers(1, 8), seed=st.integers(0, 2**32 - 1))
 def test_each_pair_meets_exactly_once_in_random_orders(script, cores, seed):
     line = walk(script, cores, Random(seed))
     assert script.demanded() <= line.met
-    assert sum(p.rows for p in line.reached[0]) == line.cores[-1].sizes[0]
+    assert all(core.drained == [*map(len, core.windows)] for core in line.cores)
 
 
 def test_random_orders_find_the_missed_pairs_too():
@@ -113,13 +138,14 @@ def test_a_steady_input_spreads_evenly(cores):
 # Threads, against the oracle.
 
 
-@pytest.fixture(params=["as shipped", "all indexed"])
+@pytest.fixture(params=["as shipped", "drifting", "all indexed"])
 def thresholds(request, monkeypatch):
-    """Once as users run it; once with every piece indexed, pieces of few tuples, and batches that wait."""
+    """As users run it; with pieces of few tuples, which drift and merge; and with each of them indexed."""
+    if request.param != "as shipped":
+        monkeypatch.setattr(ends, "_FEW", 3)
+        monkeypatch.setattr(worker, "_SMALL", 8)
     if request.param == "all indexed":
         monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
-        monkeypatch.setattr(ends, "INDEXED_FROM", 3)
-        monkeypatch.setattr(ends, "_SMALLEST", 1)
         monkeypatch.setattr(arrangement, "_QUEUE", 1)
         monkeypatch.setattr(arrangement, "_RESULTS", 1)
 
@@ -337,6 +363,7 @@ def test_an_error_in_a_core_reaches_the_caller_and_ends_all_threads(cores, monke
         return probe(self, piece, windows)
 
     monkeypatch.setattr(JoinCore, "probe", failing)
+    monkeypatch.setattr(ends, "_FEW", 5)
     engine = line_of(cores=cores)
     text = rf"5 tuples of the (left|right) input \(core \d of {cores}\): ZeroDivisionError: out of luck"
     with pytest.raises(HandshakeError, match=text) as caught:

@@ -1,4 +1,4 @@
-"""Rate-aware batches (CellJoin 4.2.2): while cores are busy, stamped tuples gather, and are searched together.
+"""Rate-aware batches (CellJoin 4.2.2): while cores are busy, stamped tuples gather and go together.
 
 A batch costs something whatever its size: a scan reads the whole window from memory, for one tuple as for
 sixty-four. So a join that falls behind gets faster. Tuples are stamped as they come, before they gather; the

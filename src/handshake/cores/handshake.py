@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
 from handshake.cores.driver import Driver
-from handshake.cores.handshake_core import Message, R
 from handshake.cores.handshake_ends import Ends
 from handshake.cores.handshake_worker import Queue, Worker
-from handshake.cores.metrics import CoreMetrics, Metrics, gathered
+from handshake.cores.latency import Latencies
+from handshake.cores.metrics import CoreMetrics, Metrics, gathered, with_latency
 from handshake.cores.pieces import coalesced
 from handshake.cores.spec import JoinSpec
 from handshake.errors import HandshakeError, UnsupportedError, failed
@@ -28,7 +28,9 @@ from handshake.errors import HandshakeError, UnsupportedError, failed
 __all__ = ["Handshake"]
 
 _QUEUE = 2
-"""Messages between two neighbours."""
+"""Pieces on their way between two neighbours."""
+_UNBOUNDED = 1 << 62
+"""What has reached its end stays there; the driver is only told."""
 _RESULTS = 4
 """Batches of results that wait for the caller, per core."""
 
@@ -36,7 +38,10 @@ _RESULTS = 4
 class Handshake:
     """A running join on a line of cores."""
 
-    def __init__(self, spec: JoinSpec, cores: int = 2, lateness: int = 0, two_phase: bool = True) -> None:
+    def __init__(
+        self, spec: JoinSpec, cores: int = 2, lateness: int = 0, two_phase: bool = True,
+        cpus: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         if cores < 1:
             raise UnsupportedError(f"a handshake join needs at least one core, not {cores}")
         self.spec = spec
@@ -44,13 +49,15 @@ class Handshake:
         self._bell = Bell()
         self._closed = False
         self._elapsed = 0.0
+        self.latencies = Latencies(cores)
         # One pair of queues between any two neighbours; the driver is the neighbour at both ends.
         right, left = ([Queue(self._bell, _QUEUE) for _ in range(cores + 1)] for _ in range(2))
+        right[cores].capacity = left[0].capacity = _UNBOUNDED
         self._ends = Ends(self.driver, cores, (right[0], left[cores]), (right[cores], left[0]))
         self._workers = [
             Worker(
                 spec, k, cores, two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
-                Channel(self._bell, _RESULTS),
+                Channel(self._bell, _RESULTS), cpus[k] if cpus else None,
             )
             for k in range(cores)
         ]  # fmt: skip
@@ -64,7 +71,7 @@ class Handshake:
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take tuples; yields results that are ready, and waits where the line is full."""
-        return coalesced(self._timed(self._push(side, batch, other)))
+        return self._delivered(self._push(side, batch, other))
 
     def _push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
@@ -76,27 +83,45 @@ class Handshake:
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Make all tuples meet; yields the rest of the results. The join can go on afterwards.
 
-        Tuples move only where windows are uneven, so pairs may be left on different cores. A mark sent behind
-        the last R makes each core pass all of R to the right, by the rules of two-phase forwarding. R then is
-        at the right end and has passed all of S. It stays there until it expires: draining costs balance.
+        Tuples move only where windows are uneven, so pairs may be left on different cores. When the line is
+        at rest, tuples that have entered since the last drain visit the cores ahead of them, and those that
+        have not entered yet visit all cores. No tuple moves for it: windows stay as even as they were.
         """
-        return coalesced(self._timed(self._drain()))
+        return self._delivered(self._drain())
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         self._check()
-        self._ends.release()
-        self._ends.put(R, Message("flush"))
         yield from self._run(self._quiet)
+        if self._ends.apart:
+            self._ends.mark()
+            yield from self._run(self._quiet, still=True)
+        for side in (0, 1):
+            if self._ends.visit(side):
+                yield from self._run(self._quiet, still=True)
+                self._ends.enter(side)
+                yield from self._run(self._quiet)
 
     def settle(self) -> Iterator[pa.RecordBatch]:
-        """Wait until the line is quiet, without making tuples move on; yields results until then."""
-        return coalesced(self._timed(self._run(self._quiet)))
+        """Let all tuples in, and wait until the line is quiet; yields results until then.
+
+        Pairs on different cores have not met then; later tuples push them on, as the paper has it.
+        """
+        return self._delivered(self._settle())
+
+    def _settle(self) -> Iterator[pa.RecordBatch]:
+        self._check()
+        for side in (0, 1):
+            self._ends.release(side)
+        yield from self._run(self._quiet)
+
+    def _delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.latencies.delivered(coalesced(self._timed(results)))
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into the line, and let them spread over it, without joining them."""
         for worker in self._workers:
             worker.matching = False
-        for _ in (*self._push(side, batch, None), *self._run(self._quiet)):
+        for _ in (*self._push(side, batch, None), *self._settle()):
             raise AssertionError("results were waiting: fill only after drain")
         for worker in self._workers:
             worker.matching = True
@@ -112,15 +137,17 @@ class Handshake:
         for worker in self._workers:
             worker.join()
 
-    def _run(self, done: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+    def _run(self, done: Callable[[], bool], still: bool = False) -> Iterator[pa.RecordBatch]:
         """Feed the ends and yield results until `done`, which is asked under the bell's lock."""
         while True:
             self._check()
-            self._ends.exchange()
+            self._ends.exchange(still)
             for _ in range(sum(len(worker.results) for worker in self._workers)):
-                batch = self._merged.poll()
-                if batch is not None:
-                    yield batch
+                found = self._merged.poll()
+                if found is not None:
+                    for rows, arrived in found.notes:
+                        self.latencies.note(found.core, rows, arrived)
+                    yield found.batch
             try:
                 self._bell.wait_for(lambda: self._busy() or done())
                 if self._finished(done):
@@ -168,19 +195,21 @@ class Handshake:
         done = gathered(
             self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired, self._elapsed
         )
-        return replace(
+        done = replace(
             done,
             left_window_rows=self._ends.rows(0),
             right_window_rows=self._ends.rows(1),
-            basic_windows=held[0].pieces + held[1].pieces,
+            basic_windows=sum(len(window) for worker in self._workers for window in worker.core.windows),
             state_bytes=held[0].nbytes + held[1].nbytes,
             cores=tuple(_core_metrics(worker) for worker in self._workers),
         )
+        return with_latency(done, self.latencies)
 
 
 def _core_metrics(worker: Worker) -> CoreMetrics:
     core, kernel = worker.core, worker.join_core
     return CoreMetrics(
         kernel.results, kernel.comparisons, core.sizes[0], core.sizes[1], core.pieces,
-        core.forwarded, core.acknowledged, worker.deepest,
+        core.forwarded, core.acknowledged, worker.deepest, worker.queued,
+        len(worker.results), worker.results.deepest, worker.results.waits,
     )  # fmt: skip

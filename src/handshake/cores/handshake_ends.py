@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.basic_window import INDEXED_FROM, BasicWindow, sealed
+from handshake.cores.basic_window import BasicWindow, sealed
 from handshake.cores.driver import Driver
 from handshake.cores.handshake_core import Message
-from handshake.cores.handshake_worker import Queue
+from handshake.cores.handshake_worker import LARGEST, Queue, newest
 from handshake.cores.pieces import coalesced, pieces
 
 __all__ = ["Ends", "Held"]
 
-_LARGEST, _SMALLEST = 8, 32
-"""A piece is at most 1/8 of a core's share of the window, so that cores can get even shares, and at least
+_LARGEST, _SMALLEST = 16, 32
+"""A piece is at most 1/16 of a core's share of the window, so that cores can get even shares, and at least
 1/32 of it, so that pieces are few: smaller batches wait here until there is enough of them."""
+_FEW = 128
+"""Pieces are not cut any smaller, and so many tuples wait whatever the share is."""
 
 
 @dataclass
@@ -47,53 +51,97 @@ class Ends:
         self.driver = driver
         self.held = (Held(), Held())
         self.expired = 0
+        self.apart = False
+        """Whether there may be tuples in the line that have yet to meet."""
         self._cores = cores
         self._entries, self._exits = entries, exits
         self._gathered: tuple[list[pa.RecordBatch], ...] = ([], [])
+        self._since = [0.0, 0.0]  # when the first of what is gathered came
         self._outbox: tuple[deque[Message[BasicWindow]], ...] = (deque(), deque())
-        self._reached: list[list[BasicWindow]] = [[], []]
+        self._visitors: list[BasicWindow] = []
+        self._reached: tuple[list[tuple[int, int, BasicWindow]], ...] = ([], [])
+        self._order = 0
         self._oldest: list[int | None] = [None, None]
 
     def admit(self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None) -> None:
-        """Stamp a batch and put it into the line, or keep it until there are tuples enough for a piece."""
+        """Stamp a batch and keep it here; what waited before goes into the line if it is enough for a piece.
+
+        The newest batch always waits, so that a drain finds it here and can send it past all cores at once.
+        """
+        if self._waiting(side) >= self._enough(side):
+            self.release(side)
         admitted = self.driver.admit(side, batch, other)
         if admitted.num_rows:
+            if not self._gathered[side]:
+                self._since[side] = self.driver.came
             self._gathered[side].append(admitted)
-        waiting = self.rows(side) - self.held[side].rows
-        if waiting >= self.held[side].rows // (_SMALLEST * self._cores):
-            self.release(side)
+
+    def _waiting(self, side: int) -> int:
+        return sum(int(b.num_rows) for b in self._gathered[side])
+
+    def _enough(self, side: int) -> int:
+        share = self.held[side].rows // (_SMALLEST * self._cores)
+        return max(_FEW, min(share, LARGEST[self.driver.spec.method]))
 
     def rows(self, side: int) -> int:
         """Tuples of a stream in the line and on their way into it."""
-        return self.held[side].rows + sum(int(b.num_rows) for b in self._gathered[side])
+        return self.held[side].rows + self._waiting(side)
 
-    def release(self, *sides: int) -> None:
+    def release(self, side: int) -> None:
         """Put what was kept into the line."""
-        for side in sides or (0, 1):
-            for piece in self._pieces(side):
-                self.held[side].add(piece, 1)
-                self.put(side, Message("tuples", piece))
-            self._gathered[side].clear()
+        self.apart = True
+        self._enter(side, self._pieces(side), met=False)
+
+    def visit(self, side: int) -> bool:
+        """Send what was kept past all cores, if there is any; to be done when the line is at rest."""
+        self._visitors = list(self._pieces(side))
+        for piece in self._visitors:
+            self.put(side, Message("visit", piece))
+        return bool(self._visitors)
+
+    def enter(self, side: int) -> None:
+        """Let in those that have visited all cores."""
+        self._enter(side, self._visitors, met=True)
+
+    def _enter(self, side: int, pieces: Iterable[BasicWindow], met: bool) -> None:
+        for piece in pieces:
+            self.held[side].add(piece, 1)
+            self.put(side, Message("tuples", piece, met))
+        self._gathered[side].clear()
+        self._oldest[1 - side] = self.driver.oldest(1 - side)
+
+    def mark(self) -> None:
+        """Make all that is in the line meet; to be done when it is at rest."""
+        self.apart = False
+        for side in (0, 1):
+            self.put(side, Message("mark"))
 
     def _pieces(self, side: int) -> Iterator[BasicWindow]:
         """Indexed once, here: then each core probes by the join's own method."""
-        largest = max(INDEXED_FROM, self.rows(side) // (_LARGEST * self._cores))
+        share = self.rows(side) // (_LARGEST * self._cores)
+        largest = min(max(_FEW, share), 2 * LARGEST[self.driver.spec.method])
         for batch in coalesced(iter(self._gathered[side])):
             for piece in pieces(self.driver.spec, side, batch):
-                for start in range(0, piece.rows, largest):
-                    yield sealed(BasicWindow(piece.spec, piece.batch.slice(start, largest)))
+                parts = -(-piece.rows // largest)
+                for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
+                    part = piece.batch.slice(start, stop - start)
+                    yield sealed(BasicWindow(piece.spec, part, arrived=self._since[side]))
 
     def put(self, side: int, message: Message[BasicWindow]) -> None:
         """Send a message into the end where a stream enters."""
         self._outbox[side].append(message)
 
-    def exchange(self) -> None:
-        """Take what has reached its far end, acknowledge what has expired, send what there is room for."""
+    def exchange(self, still: bool = False) -> None:
+        """Take what has reached its far end, acknowledge what has expired, send what there is room for.
+
+        What is acknowledged makes others move, so not while the line must stand still.
+        """
         for side in (0, 1):
             while (message := self._exits[side].poll()) is not None:
                 assert message.piece is not None
-                self._reached[side].append(message.piece)
-        for side in (0, 1):
+                self._order += 1
+                heappush(self._reached[side], (newest(message.piece), self._order, message.piece))
+        for side in (0, 1) if not still else ():
             self._acknowledge(side)
         for outbox, entry in zip(self._outbox, self._entries, strict=True):
             while outbox and entry.offer(outbox[0]):
@@ -103,18 +151,13 @@ class Ends:
         """Acknowledge expired tuples where the other stream enters, behind all that may join them (4.4)."""
         if not self._gathered[1 - side]:  # tuples that wait here have yet to meet what expires now
             self._oldest[side] = self.driver.oldest(side)
-        oldest = self._oldest[side]
-        if oldest is None:
-            return
-        kept = []
-        for piece in self._reached[side]:
-            if (piece.second if side == 0 else piece.first)[1] >= oldest:
-                kept.append(piece)
-                continue
+        oldest, reached, expired = self._oldest[side], self._reached[side], self.expired
+        while oldest is not None and reached and reached[0][0] < oldest:
+            piece = heappop(reached)[2]
             self.held[side].add(piece, -1)
             self.expired += piece.rows
-            self.put(1 - side, Message("acknowledgement", piece))
-        self._reached[side] = kept
+        if self.expired > expired:
+            self.put(1 - side, Message("acknowledgement", oldest=oldest))
 
     @property
     def waiting(self) -> bool:
@@ -124,6 +167,6 @@ class Ends:
     def movable(self) -> bool:
         """Whether `exchange` would do something (asked under the bell's lock)."""
         return any(len(queue) for queue in self._exits) or any(
-            outbox and len(entry) < entry.capacity
+            outbox and (entry.room or outbox[0].kind != "tuples")
             for outbox, entry in zip(self._outbox, self._entries, strict=True)
         )
