@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pyarrow as pa
 
 from handshake.errors import UnsupportedError
-from handshake.frames import kind_of, restored, table_of
+from handshake.frames import is_spark, kind_of, restored, table_of
 from handshake.local import Replay, prepare
 from handshake.plan.build import E
 from handshake.window import Spec
@@ -33,6 +34,10 @@ def join(
     ordered: bool = False,
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
+    segments: int | None = None,
+    state_dir: str | None = None,
+    name: str | None = None,
+    result_time: str | None = None,
 ) -> Any:
     """Join two tables or frames on any predicate, as if they were streams under sliding windows.
 
@@ -40,9 +45,19 @@ def join(
     Without a window it is a plain join. Tuples arrive by time, so none is late; in no particular order come
     the results, unless `ordered=True` asks for that of time.
 
+    Spark DataFrames give a DataFrame, streaming if one of them is. There `segments` says over how many join
+    cores tuples are spread, `state_dir` where windows lie, `name` what the join is called in the query's
+    progress, and `result_time` asks for a column with the later of both times, for operators on event time.
+
     >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10").to_pylist()
     [{'x': 1, 'a': 5}]
     """
+    if is_spark(left) or is_spark(right):
+        return _spark().join_frames(
+            left, right, on, window=window, left_window=left_window, right_window=right_window, time=time,
+            left_time=left_time, right_time=right_time, how=how, method=method, suffix=suffix,
+            aliases=aliases, segments=segments, state_dir=state_dir, name=name, result_time=result_time,
+        )  # fmt: skip
     if how != "inner":
         raise UnsupportedError(f"how='{how}' is not supported; stream joins here are inner joins")
     kinds = {kind_of(left), kind_of(right)}
@@ -54,6 +69,16 @@ def join(
     )  # fmt: skip
     batches = list(Replay(plan, a, b))
     return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)
+
+
+def _spark() -> Any:
+    """The Spark back end, whose packages come with an extra."""
+    try:
+        return importlib.import_module("handshake.spark.session")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"joins on Spark need more packages: {error}; pip install 'handshake[spark]'"
+        ) from error
 
 
 def explain(left: Any, right: Any, on: str | E | None = None, **options: Any) -> str:

@@ -18,7 +18,17 @@ from handshake.plan.expr import Column, Expr, walk
 from handshake.schema import UNITS, Date, Int, Timestamp, type_from_arrow
 from handshake.window import watermark
 
-__all__ = ["Counts", "Driver", "arrays_of", "stored", "times_of"]
+__all__ = [
+    "Counts",
+    "Driver",
+    "arrays_of",
+    "derived",
+    "extended",
+    "lies_ready",
+    "matchable",
+    "stored",
+    "times_of",
+]
 
 Array = np.ndarray[Any, Any]
 _FORMS = {"hash": hash_of, "prefix": prefix_of}
@@ -59,9 +69,9 @@ class Driver:
             batch, other = self._by_time(side, batch, other, hidden)
         if self.spec.windows.counted:
             self._count(side, batch.num_rows, other, hidden)
-        full = _extended(batch, hidden)
-        full = _derive(full, spec)
-        kept = _filtered(full, spec)
+        full = extended(batch, hidden)
+        full = derived(full, spec)
+        kept = matchable(full, spec)
         counts.unmatchable += full.num_rows - kept.num_rows
         return kept
 
@@ -80,7 +90,7 @@ class Driver:
             counts.late += int(late.sum())
             batch, times = batch.filter(pa.array(~late)), times[~late]
             other = other[~late] if other is not None else None
-        if not _lies_ready(batch.schema.field(spec.time).type, self.spec.unit):
+        if not lies_ready(batch.schema.field(spec.time).type, self.spec.unit):
             hidden[TIME] = pa.array(times)
         return batch, other
 
@@ -133,12 +143,12 @@ class Driver:
         self.newest[side] = time if newest is None else max(time, newest)
 
 
-def _extended(batch: pa.RecordBatch, hidden: dict[str, pa.Array]) -> pa.RecordBatch:
+def extended(batch: pa.RecordBatch, hidden: dict[str, pa.Array]) -> pa.RecordBatch:
     names = [*batch.schema.names, *hidden]
     return pa.RecordBatch.from_arrays([*batch.columns, *hidden.values()], names=names)
 
 
-def _lies_ready(kind: pa.DataType, unit: str) -> bool:
+def lies_ready(kind: pa.DataType, unit: str) -> bool:
     """Whether a time column is in memory as the 64-bit counts that kernels read, so that no copy is kept."""
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == unit)
@@ -159,15 +169,15 @@ def arrays_of(batch: pa.RecordBatch, side: int, exprs: tuple[Expr, ...]) -> dict
     return {column: as_array(batch.column(column.name)) for column in used}
 
 
-def _derive(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
+def derived(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
     hidden: dict[str, pa.Array] = {}
     for name, source in spec.derived:
         values = evaluate(source.expr, arrays_of(batch, spec.side, (source.expr,)), batch.num_rows)
         hidden[name] = values if source.form == "value" else _FORMS[source.form](values)
-    return _extended(batch, hidden) if hidden else batch
+    return extended(batch, hidden) if hidden else batch
 
 
-def _filtered(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
+def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
     """Only tuples that can match: one-sided conditions hold and no key is NULL or NaN."""
     mask: Array | None = None
     for condition in spec.filters:
