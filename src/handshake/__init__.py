@@ -10,7 +10,7 @@ from handshake.errors import (
 )
 from handshake.local import Join, JoinPlan, Metrics, Replay, prepare
 from handshake.plan import call, col, left, lit, right, sql
-from handshake.session import explain, join
+from handshake.session import explain, join, listener, progress, watch
 from handshake.window import Time, Tuples
 
 __version__ = "0.1.0"
@@ -34,8 +34,11 @@ __all__ = [
     "explain",
     "join",
     "left",
+    "listener",
     "lit",
     "prepare",
+    "progress",
     "right",
     "sql",
+    "watch",
 ]

@@ -21,7 +21,7 @@ from handshake.preview import Preview, plain_table, progress_bar
 from handshake.sources import check_output, read, sink_for
 from handshake.window import windows_of
 
-__all__ = ["ALGORITHMS", "BACKENDS", "METHODS", "Choice", "JoinRequest", "join_files"]
+__all__ = ["ALGORITHMS", "BACKENDS", "METHODS", "Choice", "JoinRequest", "join_files", "write_metrics"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Choice:
             raise HandshakeError(f"unknown {self.name} '{value}'; {choose}{suggest(value, self.here)}")
 
 
-BACKENDS = Choice("backend", ("local",), ("spark",))
+BACKENDS = Choice("backend", ("local", "spark"))
 ALGORITHMS = Choice("algorithm", local.ALGORITHMS)
 METHODS = Choice("access method", METHOD_NAMES)
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
-from handshake.errors import UnsupportedError
+from handshake.errors import InputError, UnsupportedError
 from handshake.frames import is_spark, kind_of, restored, table_of
 from handshake.local import Replay, prepare
 from handshake.plan.build import E
 from handshake.window import Spec
 
-__all__ = ["explain", "join"]
+__all__ = ["explain", "join", "listener", "progress", "spark_module", "watch"]
 
 
 def join(
     left: Any,
     right: Any,
-    on: str | E | None = None,
+    on: str | E | Any | None = None,
     *,
     window: Spec = None,
     left_window: Spec = None,
@@ -52,14 +53,16 @@ def join(
     >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10").to_pylist()
     [{'x': 1, 'a': 5}]
     """
-    if is_spark(left) or is_spark(right):
-        return _spark().join_frames(
+    if _on_spark(left, right):
+        _check_local_only(algorithm=(algorithm, "low_latency"), cores=(cores, None), ordered=(ordered, False))
+        return spark_module("session").join_frames(
             left, right, on, window=window, left_window=left_window, right_window=right_window, time=time,
             left_time=left_time, right_time=right_time, how=how, method=method, suffix=suffix,
             aliases=aliases, segments=segments, state_dir=state_dir, name=name, result_time=result_time,
         )  # fmt: skip
     if how != "inner":
         raise UnsupportedError(f"how='{how}' is not supported; stream joins here are inner joins")
+    _check_spark_only(segments=segments, state_dir=state_dir, name=name, result_time=result_time)
     kinds = {kind_of(left), kind_of(right)}
     a, b = table_of(left), table_of(right)
     plan = prepare(
@@ -71,20 +74,83 @@ def join(
     return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)
 
 
-def _spark() -> Any:
-    """The Spark back end, whose packages come with an extra."""
+def spark_module(name: str) -> Any:
+    """A module of the Spark back end, whose packages come with an extra."""
     try:
-        return importlib.import_module("handshake.spark.session")
+        return importlib.import_module(f"handshake.spark.{name}")
     except ImportError as error:
         raise UnsupportedError(
             f"joins on Spark need more packages: {error}; pip install 'handshake[spark]'"
         ) from error
 
 
-def explain(left: Any, right: Any, on: str | E | None = None, **options: Any) -> str:
+def _on_spark(left: Any, right: Any) -> bool:
+    """Whether both inputs are DataFrames of Spark's; one alone is refused."""
+    found = is_spark(left), is_spark(right)
+    if found[0] != found[1]:
+        other = ("left", "right")[found.index(False)]
+        kind = type((left, right)[found.index(False)])
+        raise InputError(
+            f"one input is a Spark DataFrame, but the {other} one is a {kind.__module__}.{kind.__name__}; "
+            f"make it one, too ({other} = spark.createDataFrame({other})), or collect the other (toPandas())"
+        )
+    return all(found)
+
+
+def _check_local_only(**options: tuple[Any, Any]) -> None:
+    for name, (given, usual) in options.items():
+        if given != usual:
+            hint = "segments=… says how far a join is spread there" if name == "cores" else "leave it out"
+            raise UnsupportedError(
+                f"{name}={given!r} is for joins in this process; Spark decides that for DataFrames: {hint}"
+            )
+
+
+def _check_spark_only(**options: Any) -> None:
+    for name, given in options.items():
+        if given is not None:
+            raise UnsupportedError(f"{name}={given!r} is for joins of Spark DataFrames; leave it out")
+
+
+def explain(left: Any, right: Any = None, on: str | E | Any | None = None, **options: Any) -> str:
     """How a join of these inputs would be run; takes the options of `prepare`.
+
+    Of Spark DataFrames: takes those of `join`. Alone, a DataFrame that `join` returned says how it runs.
 
     >>> print(explain({"x": [1]}, {"a": [5]}, "l.x = r.a").splitlines()[2])
     method      hash: 1 equality conjunct(s) between the sides
     """
+    if right is None:
+        if not is_spark(left):
+            raise InputError("explain takes two inputs, or a Spark DataFrame that handshake.join returned")
+        return str(spark_module("session").explained(left))
+    if _on_spark(left, right):
+        return str(spark_module("session").explain_frames(left, right, on, **options))
     return prepare(table_of(left).schema, table_of(right).schema, on, **options).explain()
+
+
+def progress(query: Any) -> tuple[Any, ...]:
+    """What the joins of a streaming query on Spark did in its last micro-batch that brought tuples.
+
+    One `JoinProgress` per join: rows, results, comparisons, late tuples, window sizes, state bytes, lag, how
+    long the micro-batch took, and the same for each segment. `query` may also be a `StreamingQueryProgress`,
+    its dict or its JSON text.
+    """
+    found: tuple[Any, ...] = spark_module("progress").progress(query)
+    return found
+
+
+def listener(tell: Callable[[Any], object]) -> Any:
+    """A `StreamingQueryListener` that calls `tell` with the `JoinProgress` of every micro-batch.
+
+    Register it once per session: `spark.streams.addListener(handshake.listener(print))`.
+    """
+    return spark_module("progress").JoinListener(tell)
+
+
+def watch(query: Any, seconds: float | None = None, **options: Any) -> None:
+    """Show the joins of a streaming query live in the terminal, until it ends or `seconds` are over.
+
+    Where standard output is no terminal, it is a line for each micro-batch.
+    """
+    spark_module("console").watch(query, seconds, **options)

@@ -121,7 +121,7 @@ class Shelf:
         """A chunk, mapped now or before; one that changed on disk since is checked again."""
         key, seen = (store.path(ref.name), ref.check), store.seen(ref.name)
         held = self._held.get(key)
-        if held is None or held[1] != seen or held[0].spec != spec:
+        if held is None or held[1] != seen or held[0].spec is not spec:
             held = (read_chunk(store, ref, spec), seen)
             self._held[key] = held
         self._held.move_to_end(key)

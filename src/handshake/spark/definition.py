@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from functools import cached_property
+import uuid
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -14,14 +15,18 @@ from handshake.cores.core import JoinCore
 from handshake.cores.spec import JoinSpec, join_spec
 from handshake.plan.expr import Expr, show
 from handshake.spark.routing import Routing, routing_of
+from handshake.spark.versions import Versions, check_versions
 from handshake.window import Windows
 
 __all__ = ["Definition", "segment_keys"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Definition:
-    """Everything that tasks need to know. The analysed join is made from it once per worker."""
+    """Everything that tasks need to know. The analysed join is made from it once per worker.
+
+    Tasks get copies; those of one definition are equal by their `identity`.
+    """
 
     left: pa.Schema
     right: pa.Schema
@@ -43,12 +48,22 @@ class Definition:
     """Where a batch join writes under the root."""
     spread: bool = False
     """Whether tuples go to all segments, whatever the predicate says."""
+    versions: Versions = ()
+    """What the driver runs; workers that run something else refuse to work for it."""
+    identity: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Definition) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
     @cached_property
     def described(self) -> dict[str, Any]:
         """What a restarted query must have in common with its checkpoint, by name."""
         return {
             "predicate": show(self.on),
+            "method": self.method,
             "windows": str(self.windows),
             "left columns": _columns(self.left),
             "right columns": _columns(self.right),
@@ -88,6 +103,7 @@ class Definition:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        check_versions(state["versions"])
         self.__dict__.update(state)
 
 
@@ -97,20 +113,15 @@ class _Prepared:
     routing: Routing
 
 
-_known: dict[tuple[str, Expr], _Prepared] = {}
-"""By definition, in this process: Spark's workers outlive their tasks, and compiling takes half a second."""
-
-
+@lru_cache(maxsize=64)
 def _prepared(definition: Definition) -> _Prepared:
-    key = (definition.fingerprint, definition.on)
-    if key not in _known:
-        spec = join_spec(
-            definition.left, definition.right, definition.on, definition.windows, times=definition.times,
-            method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
-        )  # fmt: skip
-        routing = Routing("all", "the static side is dealt out evenly") if definition.spread else None
-        _known[key] = _Prepared(JoinCore(spec), routing or routing_of(spec, definition.segments))
-    return _known[key]
+    """Kept in this process: Spark's workers outlive their tasks, and compiling takes half a second."""
+    spec = join_spec(
+        definition.left, definition.right, definition.on, definition.windows, times=definition.times,
+        method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
+    )  # fmt: skip
+    routing = Routing("all", "the static side is dealt out evenly") if definition.spread else None
+    return _Prepared(JoinCore(spec), routing or routing_of(spec, definition.segments))
 
 
 def _columns(schema: pa.Schema) -> list[str]:

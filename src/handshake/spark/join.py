@@ -21,7 +21,7 @@ from handshake.spark.operators import (
     unpacking,
 )
 
-__all__ = ["join_batches", "join_static", "join_streams"]
+__all__ = ["join_batches", "join_static", "join_streams", "with_event_time"]
 
 _SQL = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
 _REFERENCES = ", ".join(f"`{field.name}` {_SQL[str(field.type)]}" for field in REFERENCES)
@@ -34,7 +34,7 @@ def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name
         _packed(left, definition, 0)
         .union(_packed(right, definition, 1))
         .groupBy("segment")
-        .transformWithStateInPandas(Segments(definition), RESULTS, "append", mode)
+        .transformWithStateInPandas(Segments(definition, name), RESULTS, "append", mode)
         .observe(name, *_observed())
     )
     blobs = joined.where("blob IS NOT NULL").select("blob")

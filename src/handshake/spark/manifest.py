@@ -25,8 +25,10 @@ class Manifest:
     """What a segment remembers from batch to batch."""
 
     plan: dict[str, Any]
+    place: str
+    """The folder of this segment's files."""
     owner: str
-    """Begins the names of this segment's files, so that it knows which ones to clean up."""
+    """Begins the names of its files there, so that it knows which ones to clean up."""
     router: Router
     updates: int = 0
     arrived: list[int] = field(default_factory=lambda: [0, 0])
@@ -36,16 +38,17 @@ class Manifest:
     """Files that the windows no longer need, and the update at which that came to be."""
 
     @classmethod
-    def fresh(cls, definition: Definition, owner: str) -> Manifest:
+    def fresh(cls, definition: Definition, place: str, owner: str) -> Manifest:
         """Before the first batch."""
         router = Router.fresh(definition.segments, definition.routing.cells)
-        return cls(definition.described, owner, router)
+        return cls(definition.described, place, owner, router)
 
     def dump(self) -> bytes:
         """As bytes for the state store."""
         told = {
             "version": _VERSION,
             "plan": self.plan,
+            "place": self.place,
             "owner": self.owner,
             "updates": self.updates,
             "arrived": self.arrived,
@@ -73,8 +76,8 @@ class Manifest:
         router = Router(definition.segments, definition.routing.cells, weights, epochs, told["rested"])
         left, right = ([Ref(**ref) for ref in side] for side in told["windows"])
         return cls(
-            told["plan"], told["owner"], router, told["updates"], told["arrived"], told["watermark"],
-            (left, right), [(name, update) for name, update in told["dropped"]],
+            told["plan"], told["place"], told["owner"], router, told["updates"], told["arrived"],
+            told["watermark"], (left, right), [(name, update) for name, update in told["dropped"]],
         )  # fmt: skip
 
 
@@ -82,8 +85,9 @@ def _check(held: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name, value in wanted.items():
         if held.get(name) != value:
             remedy = f"pass segments={held.get(name)}" if name == "segments" else "put it back"
+            verb = "were" if name.endswith("s") else "was"
             raise StateError(
-                f"this checkpoint belongs to another join: its {name} were {_text(held.get(name))}, now "
+                f"this checkpoint belongs to another join: its {name} {verb} {_text(held.get(name))}, now "
                 f"{_text(value)}; {remedy}, or start from a new checkpoint"
             )
 

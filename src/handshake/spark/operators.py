@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -20,9 +21,9 @@ from handshake.cores.spec import SIDES
 from handshake.errors import HandshakeError
 from handshake.schema import UNITS
 from handshake.spark.chunks import Ref, read_chunk
-from handshake.spark.definition import Definition, spark_hash
+from handshake.spark.definition import Definition
 from handshake.spark.manifest import Manifest
-from handshake.spark.pack import Arrival, pack
+from handshake.spark.pack import Arrival, once, pack
 from handshake.spark.routing import home_rows
 from handshake.spark.segment import Step, Tally
 from handshake.spark.store import StateError, Store, open_store
@@ -62,8 +63,11 @@ def packing(definition: Definition, side: int, *, finite: bool) -> Callable[[Bat
         folder = definition.scratch if finite else f"{query}/batch/{batch}"
         if not finite and task.partitionId() == 0:
             _tidy(store, str(query), batch)
-        for arrival in pack(definition, side, batches, store, folder, task.partitionId()):
-            yield _references(arrival, definition.keys)
+        packed = pack(definition, side, batches, store, folder, task.partitionId())
+        record = f"{folder}/{SIDES[side]}-{task.partitionId()}-{_run(task, definition)}.packed"
+        references = (_references(arrival, definition.keys[:1]) for arrival in packed)
+        for row in once(store, record, references):
+            yield _references(_arrival(row.to_pylist()[0]), definition.keys)
 
     pack_tuples.__name__ = f"pack_{SIDES[side]}"
     return pack_tuples
@@ -103,8 +107,8 @@ def _arrival(row: Any) -> Arrival:
 class Segments(StatefulProcessor):
     """Segments of a streaming join; Spark keeps their manifests and commits them with the batch."""
 
-    def __init__(self, definition: Definition) -> None:
-        self.definition = definition
+    def __init__(self, definition: Definition, name: str) -> None:
+        self.definition, self.place = definition, f"join-{quote(name, safe='')}"
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -115,13 +119,13 @@ class Segments(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one segment."""
         definition, task = self.definition, _task()
-        _check_partition(definition, key[0], task.partitionId())
+        _check_partitions(definition, task)
         held = self.state.get()
         manifest = None if held is None else Manifest.load(bytes(held[0]), definition)
         arrivals = [_arrival(row) for frame in rows for row in frame.to_dict("records")]
         step = Step(
             definition, definition.keys.index(key[0]), manifest, arrivals, self._watermark(timerValues),
-            _store(definition), _batch(task), str(_query(task)),
+            _store(definition), _batch(task), f"{_query(task)}/{self.place}",
         )  # fmt: skip
         for blob in _blobs(step.results()):
             yield _frame(blob, None, [0] * len(FIGURES))
@@ -139,9 +143,13 @@ class Segments(StatefulProcessor):
         """Nothing is left open."""
 
 
-def _check_partition(definition: Definition, key: int, found: int) -> None:
-    """Keys of segments are chosen for a number of partitions; with another, state is not found again."""
-    if spark_hash(key) % definition.partitions != found:
+def _check_partitions(definition: Definition, task: TaskContext) -> None:
+    """Keys of segments are chosen for a number of partitions; with another, state is not found again.
+
+    Spark tells its tasks; their own number says nothing, since a union of joins numbers them on.
+    """
+    found = task.getLocalProperty("spark.sql.shuffle.partitions")
+    if found is not None and int(found) != definition.partitions:
         raise StateError(
             f"the join was defined with spark.sql.shuffle.partitions={definition.partitions}, but its query "
             "runs with another number, the one that its checkpoint began with; set that number before "
@@ -256,6 +264,12 @@ def _task() -> TaskContext:
 
 def _query(task: TaskContext) -> str | None:
     return task.getLocalProperty("sql.streaming.queryId")
+
+
+def _run(task: TaskContext, definition: Definition) -> str:
+    """The same for all attempts at a stage, and for no other run of the query."""
+    run = task.getLocalProperty("spark.jobGroup.id") if _query(task) else ""
+    return f"{definition.identity}-{run}-{task.stageId()}"
 
 
 def _batch(task: TaskContext) -> int:

@@ -19,7 +19,7 @@ from handshake.spark.chunks import Ref, write_chunk
 from handshake.spark.definition import Definition
 from handshake.spark.store import Store
 
-__all__ = ["PLACE", "Arrival", "canonical", "pack"]
+__all__ = ["PLACE", "Arrival", "canonical", "once", "pack"]
 
 Array = np.ndarray[Any, Any]
 PLACE = HIDDEN + "place"
@@ -59,6 +59,25 @@ def pack(
     for part, table in enumerate(_pieces(batches, (definition.left, definition.right)[side])):
         yield _packed(definition, side, table, store, folder, (partition, part), start)
         start += table.num_rows
+
+
+def once(store: Store, record: str, references: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """References as they were recorded the first time; later ones are not even asked for.
+
+    Spark packs a partition again when the references to it are lost, and after a shuffle its rows may come in
+    another order then. Segments with the first chunks and segments with later ones would not agree on who
+    keeps which tuple.
+    """
+    if store.exists(record):
+        yield from pa.ipc.open_stream(store.read(record))
+        return
+    batches = list(references)
+    if batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        yield from pa.ipc.open_stream(store.publish(record, sink.getvalue()))
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

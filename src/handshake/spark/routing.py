@@ -185,17 +185,22 @@ def balanced(weights: Array, segments: int) -> list[float]:
     return [0.0, *(float(cut) for cut in cuts[1:-1]), float(cells)]
 
 
-def home_rows(offsets: Array, span: tuple[float, float]) -> tuple[int, int]:
-    """The run of a chunk's tuples, sorted by cell, that is at home in a stretch of cells."""
-    return _row_at(offsets, span[0]), _row_at(offsets, span[1])
+def home_rows(offsets: Array, span: tuple[float, float], seed: int = 0) -> tuple[int, int]:
+    """The run of a chunk's tuples, sorted by cell, that is at home in a stretch of cells.
+
+    A few tuples cannot be cut in fractions: which way to round is drawn by the seed, which goes with the
+    chunk, so that small chunks of a hot cell do not all fall to the same segment.
+    """
+    return _row_at(offsets, span[0], seed), _row_at(offsets, span[1], seed)
 
 
-def _row_at(offsets: Array, cut: float) -> int:
+def _row_at(offsets: Array, cut: float, seed: int) -> int:
     cell = int(cut)
     if cell >= len(offsets) - 1:
         return int(offsets[-1])
     start, stop = int(offsets[cell]), int(offsets[cell + 1])
-    return start + int((stop - start) * (cut - cell))
+    drawn = ((seed + cell) * 0x9E3779B1 & 0xFFFFFFFF) / 2**32
+    return start + int((stop - start) * (cut - cell) + drawn)
 
 
 def visit_ranges(offsets: Array, router: Router, routing: Routing, segment: int) -> list[tuple[int, int]]:

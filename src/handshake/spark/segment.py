@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +30,8 @@ _PIECE = 1 << 20
 """Tuples that are probed with at once."""
 _SWEEP = 32
 """Updates between two looks for files that nothing refers to."""
+_CLAIM = "claim"
+"""Ends the name of a file that says whose files are here to stay."""
 
 shelf = Shelf()
 
@@ -89,21 +90,25 @@ class Step:
         self.spec, self.core = definition.spec, definition.core
         self.arrivals = sorted(arrivals, key=lambda a: a.rank)
         self.batch, self.folder, self.lasting = batch, folder, lasting
-        if manifest is None and lasting:
-            self._check_is_first()
-        self.manifest = manifest or Manifest.fresh(definition, _owner(self.arrivals))
+        if manifest is None:
+            manifest = Manifest.fresh(definition, self._place, uuid.uuid4().hex[:12])
+            if lasting:
+                self._check_is_first()
+        self.manifest = manifest
         self.manifest.updates += 1
         self._move_on(watermark)
         self.tally = Tally()
 
     def _check_is_first(self) -> None:
         """A segment without state at a later batch than its files has lost it, or looks under another key."""
-        for name in self.store.list(self._folder):
+        for name in self.store.list(self._place):
             number = name.split("-")[1]
             if number.isdigit() and int(number) < self.batch:
                 raise StateError(
-                    f"'{self.store.path(self._folder)}' holds tuples of batch {number}, but the checkpoint "
-                    "has no state that refers to them; was spark.sql.shuffle.partitions changed?"
+                    f"'{self.store.path(self._place)}' holds tuples of batch {number}, but the checkpoint "
+                    "has no state that refers to them; spark.sql.shuffle.partitions is "
+                    f"{self.definition.partitions} now: set the number that the checkpoint began with before "
+                    "handshake.join is called"
                 )
 
     def _move_on(self, watermark: int | None) -> None:
@@ -195,7 +200,7 @@ class Step:
         for chunk in loaded:
             if chunk.arrival.side == side:
                 span = self.manifest.router.epochs[-1].span(self.segment)
-                batch, late = chunk.rows(*home_rows(chunk.arrival.offsets, span))
+                batch, late = chunk.rows(*home_rows(chunk.arrival.offsets, span, chunk.arrival.ref.check))
                 self.tally.rows[side] += batch.num_rows + late
                 self.tally.late[side] += late
                 batches.append(batch)
@@ -248,7 +253,7 @@ class Step:
         self._replace(side, [known.get(id(w)) or self._written(side, w) for w in segment.windows])
 
     def _written(self, side: int, window: BasicWindow) -> Ref:
-        name = f"{self._folder}/{self.manifest.owner}-{self.batch}-{uuid.uuid4().hex}.chunk"
+        name = f"{self.manifest.place}/{self.manifest.owner}-{self.batch}-{uuid.uuid4().hex}.chunk"
         newest = (window.second if side == 0 else window.first)[1]
         return write_chunk(self.store, name, window, newest)
 
@@ -263,7 +268,8 @@ class Step:
     # What goes
 
     @property
-    def _folder(self) -> str:
+    def _place(self) -> str:
+        """Where a segment that begins now puts its files."""
         return f"{self.folder}/segment-{self.definition.fingerprint}-{self.segment}"
 
     def _clean_up(self) -> None:
@@ -272,21 +278,28 @@ class Step:
         for name in [name for name, update in manifest.dropped if update <= past]:
             self.store.remove(name)
         manifest.dropped = [(name, update) for name, update in manifest.dropped if update > past]
+        if manifest.updates == 2:  # the first one is in the checkpoint now
+            self.store.write(f"{manifest.place}/{manifest.owner}-{_CLAIM}", [])
         if manifest.updates % _SWEEP == 0:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what tasks that failed or ran twice have left."""
+        """Remove what tasks that failed or ran twice have left.
+
+        Each attempt at a segment's first batch has an owner of its own, and only one of them is committed:
+        that one claims its files in the second batch. A join that a query uses twice has several owners that
+        live, all with the same input, so each has made its claim long before the first sweep.
+        """
         manifest = self.manifest
         needed = {ref.name for side in manifest.windows for ref in side} | {
             name for name, _ in manifest.dropped
         }
-        for name in self.store.list(self._folder):
-            owner, _, rest = name.partition("-")
-            number = rest.partition("-")[0]
-            path = f"{self._folder}/{name}"
+        names = [name.split("-") for name in self.store.list(manifest.place)]
+        others = {owner for owner, what, *_ in names if what == _CLAIM} - {manifest.owner}
+        for owner, number, *rest in names:
+            path = f"{manifest.place}/{'-'.join([owner, number, *rest])}"
             stale = number.isdigit() and int(number) < self.batch - self.definition.retain
-            if owner == manifest.owner and stale and path not in needed:
+            if stale and owner not in others and path not in needed:
                 self.store.remove(path)
 
     def _count(self, before: tuple[int, int], loaded: list[_Loaded]) -> None:
@@ -300,8 +313,3 @@ class Step:
             tally.unmatchable = sum(a.unmatchable for a in self.arrivals)
         if self.spec.windows.timed and loaded:
             tally.newest = max(chunk.arrival.newest for chunk in loaded)
-
-
-def _owner(arrivals: Sequence[Arrival]) -> str:
-    """The same for every attempt at a segment's first batch, and for no other join."""
-    return f"{zlib.crc32(''.join(a.ref.name for a in arrivals).encode()):08x}"

@@ -55,6 +55,22 @@ class Store:
                 "the state directory must be writable for every executor and have room"
             ) from error
 
+    def publish(self, name: str, data: pa.Buffer) -> pa.Buffer:
+        """Put a small file in place unless there is one; gives what is there then."""
+        if not self.is_local:
+            self.write(name, [data])
+            return self.read(name)
+        draft = f"{name}.{uuid.uuid4().hex}.part"
+        self.write(draft, [data])
+        try:
+            os.link(f"{self._base}/{draft}", f"{self._base}/{name}")
+        except FileExistsError:
+            data = self.read(name)
+        except OSError:  # no hard links there
+            self.write(name, [data])
+        self.remove(draft)
+        return data
+
     def read(self, name: str) -> pa.Buffer:
         """The bytes of a file; mapped, not read, where the filesystem is local."""
         path = f"{self._base}/{name}"
@@ -65,12 +81,7 @@ class Store:
             with self._filesystem.open_input_file(path) as source:
                 return source.read_buffer()
         except (OSError, pa.ArrowInvalid) as error:
-            raise StateError(
-                f"cannot read '{self.path(name)}', which the join's state needs: {error}"
-            ) from error
-
-    def _unreadable(self, name: str, error: Exception) -> StateError:
-        return StateError(f"cannot read '{self.path(name)}', which the join's state needs: {error}")
+            raise self._unreadable(name, error) from error
 
     def seen(self, name: str) -> tuple[int, int] | None:
         """Size and time of change of a local file, to notice that it is no longer what was read."""
@@ -79,10 +90,11 @@ class Store:
         try:
             status = os.stat(f"{self._base}/{name}")
         except OSError as error:
-            raise StateError(
-                f"cannot read '{self.path(name)}', which the join's state needs: {error}"
-            ) from error
+            raise self._unreadable(name, error) from error
         return status.st_size, status.st_mtime_ns
+
+    def _unreadable(self, name: str, error: Exception) -> StateError:
+        return StateError(f"cannot read '{self.path(name)}', which the join's state needs: {error}")
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
