@@ -13,10 +13,10 @@ LOCK := requirements-dev.txt
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Create .venv with the locked packages, and look for Java
+setup: $(STAMP) ## Create .venv with the locked packages, and find or install Java
 	@scripts/java
 
-demo: setup ## Join two live streams, and check the results by a double loop
+demo: setup ## Join two live streams on Spark, and check the results by a double loop
 	@$(BIN)/handshake demo
 
 test: lint ## Run lint, then the test suite

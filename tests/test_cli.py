@@ -323,7 +323,7 @@ def test_no_command_shows_the_help(handshake: Any) -> None:
 
 def test_demo(handshake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = handshake("demo", "--seconds", "0.3", "--rate", "3000")
+    outcome = handshake("demo", "--backend", "local", "--seconds", "0.3", "--rate", "3000")
     assert (outcome.status, outcome.err) == (0, "")
     assert re.search(r"^exact: [1-9][\d,]* results equal the double loop$", outcome.out, re.MULTILINE)
     assert "trades, quotes 900, 900" in outcome.out
@@ -333,7 +333,7 @@ def test_demo(handshake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_demo_saves_streams_that_the_next_commands_take(handshake: Any, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    outcome = handshake("demo", "--seconds", "0.2", "--rate", "2000", "--save", folder)
+    outcome = handshake("demo", "--backend", "local", "--seconds", "0.2", "--rate", "2000", "--save", folder)
     assert sorted(os.listdir(folder)) == ["quotes.parquet", "trades.parquet"]
     command = re.search(r"handshake (join .*) --explain", outcome.out)
     assert command is not None
@@ -345,14 +345,14 @@ def test_demo_saves_streams_that_the_next_commands_take(handshake: Any, tmp_path
 
 def test_demo_says_so_when_results_are_wrong(handshake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_double_loop", lambda *_: iter([(0, 0)]))
-    outcome = handshake("demo", "--seconds", "0.1", "--rate", "1000")
+    outcome = handshake("demo", "--backend", "local", "--seconds", "0.1", "--rate", "1000")
     assert outcome.status == 1
     assert "NOT exact" in outcome.out
 
 
 def test_demo_folder_that_cannot_be_made(handshake: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    complaint = handshake("demo", "--seconds", "0.1", "--save", tmp_path / "file").complaint
+    complaint = handshake("demo", "--backend", "local", "--seconds", "0.1", "--save", tmp_path / "file").complaint
     assert complaint == f"folder '{tmp_path / 'file'}' cannot be made: File exists"
 
 

@@ -64,8 +64,19 @@ OPTIONS = [
         "column 's' of the left input is string, which is not a time; "
         "a timestamp, a date or a number of seconds is",
     ),
-    (["--backend", "spark"], "backend 'spark' is not in this release; choose local"),
-    (["--backend", "lokal"], "unknown backend 'lokal'; choose local; did you mean 'local'?"),
+    (["--backend", "lokal"], "unknown backend 'lokal'; choose local or spark; did you mean 'local'?"),
+    (["--master", "local[2]"], "--master is for Spark; add --backend spark, or leave it out"),
+    (["--state-dir", "x"], "--state-dir is for Spark; add --backend spark, or leave it out"),
+    (
+        ["--backend", "spark", "--algorithm", "cell"],
+        "--algorithm is for the local back end, and Spark deals tuples out to tasks of its own; "
+        "leave it out, or use --backend local",
+    ),
+    (
+        ["--backend", "spark", "--master", "spark://host:7077"],
+        "a join on 'spark://host:7077' needs a directory that every executor reaches, for tuples on their way; "
+        "name one: --state-dir s3://bucket/folder, or a shared mount",
+    ),
     (
         ["--algorithm", "two_step"],
         "unknown algorithm 'two_step'; choose three_step, cell, handshake, low_latency; "

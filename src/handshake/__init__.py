@@ -19,7 +19,7 @@ from handshake.multiway import (
     prepare_streams,
 )
 from handshake.plan import call, col, left, lit, right, sql
-from handshake.session import explain, join
+from handshake.session import explain, join, listener, progress, watch
 from handshake.window import Time, Tuples
 
 __version__ = "0.1.0"
@@ -49,9 +49,12 @@ __all__ = [
     "join",
     "join_streams",
     "left",
+    "listener",
     "lit",
     "prepare",
     "prepare_streams",
+    "progress",
     "right",
     "sql",
+    "watch",
 ]

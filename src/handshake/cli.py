@@ -18,7 +18,9 @@ from handshake import __version__
 from handshake.bench.commands import add_commands
 from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, OVERLOAD, Choice, JoinRequest, join_files
 from handshake.cli_multijoin import register
+from handshake.cli_spark import Place, join_files_on_spark
 from handshake.demo import show_demo
+from handshake.demo_spark import show_spark_demo
 from handshake.errors import HandshakeError
 from handshake.sources import one_line
 
@@ -41,6 +43,10 @@ Examples:
   handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
       --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05"
   handshake join --help
+
+\b
+On Spark, streams and clusters included, from Python:
+  handshake.join(left_df, right_df, "l.price BETWEEN r.bid AND r.ask", window="5 seconds", time="time")
 """,
 )
 bench = typer.Typer(
@@ -166,6 +172,10 @@ Examples:
     handshake join a.csv b.csv --window "1000 tuples" --on "ABS(l.x - r.y) <= 10" --output - | head
   As fast as the times say, dropping what the join cannot keep up with, and counting it:
     handshake join a.parquet b.parquet --time t --window 1min --on "l.x < r.y" --pace 1 --overload shed
+  The same files and options, run by Spark on this machine, or on a cluster:
+    handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
+        --on "l.price BETWEEN r.bid AND r.ask" --backend spark
+    … --backend spark --master spark://host:7077 --state-dir /mnt/shared
   Different windows and time columns, and how the join would run:
     handshake join a.csv b.csv --left-window 10min --right-window 90s --left-time sent --right-time got \\
         --on "l.id = r.id AND l.size > r.size" --explain
@@ -194,10 +204,12 @@ def join(
     right_time: Annotated[
         str | None, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
     ] = None,
-    backend: Annotated[str, typer.Option(metavar=BACKENDS.metavar, help=BACKENDS.help)] = "local",
+    backend: Annotated[
+        str, typer.Option(metavar=BACKENDS.metavar, help="In this process, or by Spark's batch mode.")
+    ] = "local",
     algorithm: Annotated[str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)] = "low_latency",
     cores: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Cores to use; all by default, three_step one.")
+        int | None, typer.Option(min=1, metavar="N", help="Cores to use, on Spark segments; all by default.")
     ] = None,
     method: Annotated[str, typer.Option(metavar=METHODS.metavar, help=METHODS.help)] = "auto",
     output: Annotated[
@@ -230,37 +242,62 @@ def join(
     pin: Annotated[
         bool, typer.Option("--pin", help="Keep each core on a processor of its own (Linux).")
     ] = False,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Spark: the cluster, as in spark://host:7077; else this machine."),
+    ] = None,
+    state_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Spark: a folder or URI that every executor reaches."),
+    ] = None,
 ) -> None:
     request = JoinRequest(
         left, right, on, window, left_window, right_window, time, left_time, right_time,
         backend, algorithm, cores, method, output, metrics, explain, pace, overload, room, adapt, pin,
     )  # fmt: skip
+    place = Place(master, state_dir)
     with reporting(request.interrupted):
+        if backend == "spark":
+            join_files_on_spark(request, place)
+            return
+        place.check(backend)
         join_files(request)
 
 
 @app.command(
-    help="""Join two made-up streams of trades and quotes live, then check the results.
+    help="""Join two made-up streams of trades and quotes live on Spark, then check the results.
 
-The predicate has no equality, so that Spark's streams would refuse it. A plain double loop checks the
-results in the end. Nothing is written unless --save asks for it.
+The predicate has no equality, so that Spark's own stream join would refuse it. A plain double loop checks the
+results in the end. Nothing is written unless --save asks for it. Without Spark or Java, --backend local runs
+the same join in process.
 
 \b
 Examples:
   handshake demo
-  handshake demo --seconds 30
-  handshake demo --save demo-data
+  handshake demo --seconds 60 --rate 10000 --ui
+  handshake demo --backend local --save demo-data
 """,
 )
 def demo(
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long the streams last.")] = 10.0,
-    rate: Annotated[int, typer.Option(min=1, help="Tuples per second and stream.")] = 20_000,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="How long the streams last: 30, in process 10.")
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1, help="Tuples per second and stream: 4000, in process 20000.")
+    ] = None,
     save: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write both streams there, as Parquet.")
     ] = None,
+    backend: Annotated[str, typer.Option(metavar=BACKENDS.metavar, help="Where it runs.")] = "spark",
+    ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's own pages too, on this machine.")] = False,
 ) -> None:
     with reporting():
-        if not show_demo(seconds, rate, save):
+        BACKENDS.check(backend)
+        if backend == "spark":
+            right = show_spark_demo(seconds or 30.0, rate or 4_000, save, ui=ui)
+        else:
+            right = show_demo(seconds or 10.0, rate or 20_000, save)
+        if not right:
             raise typer.Exit(1)
 
 

@@ -24,7 +24,16 @@ from handshake.preview import Preview, plain_table, progress_bar
 from handshake.sources import check_output, read, sink_for
 from handshake.window import windows_of
 
-__all__ = ["ALGORITHMS", "BACKENDS", "METHODS", "OVERLOAD", "Choice", "JoinRequest", "join_files"]
+__all__ = [
+    "ALGORITHMS",
+    "BACKENDS",
+    "METHODS",
+    "OVERLOAD",
+    "Choice",
+    "JoinRequest",
+    "join_files",
+    "write_metrics",
+]
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Choice:
             raise HandshakeError(f"unknown {self.name} '{value}'; {choose}{suggest(value, self.here)}")
 
 
-BACKENDS = Choice("backend", ("local",), ("spark",))
+BACKENDS = Choice("backend", ("local", "spark"))
 ALGORITHMS = Choice("algorithm", local.ALGORITHMS)
 METHODS = Choice("access method", METHOD_NAMES)
 OVERLOAD = Choice("overload", OVERLOAD_NAMES)

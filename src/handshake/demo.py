@@ -1,4 +1,4 @@
-"""`handshake demo`: two made-up streams joined live on a band, then checked by a double loop."""
+"""`handshake demo --backend local`: two made-up streams joined in process, then checked by a double loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from handshake.local import Join
 from handshake.preview import plain_table
 from handshake.sources import sink_for
 
-__all__ = ["PREDICATE", "WINDOW", "show_demo", "streams"]
+__all__ = ["PREDICATE", "WINDOW", "next_steps", "save_streams", "show_demo", "streams"]
 
 PREDICATE = "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05 AND l.symbol <> r.symbol"
 WINDOW = "2 seconds"
@@ -128,7 +128,7 @@ def show_demo(seconds: float, rate: int, save: str | None) -> bool:
     rows = max(round(seconds * rate), 1)
     trades, quotes = streams(rows, rate)
     if save is not None:
-        _save(Path(save), trades, quotes)
+        save_streams(Path(save), trades, quotes)
     print(f"trades and quotes, {rate:,} of each per second for {seconds:g} s, seed {_SEED}")
     print(f"join   {PREDICATE}\nwindow {WINDOW}; no equality in it, so Spark's streams would refuse it\n")
     chosen = trades["time"].take(pa.array(_sample(rows)))
@@ -141,7 +141,7 @@ def show_demo(seconds: float, rate: int, save: str | None) -> bool:
         _play(run, rate, seconds + _GRACE, console)
     right = _check(run)
     if right:
-        _next_steps(save)
+        next_steps(save, "handshake demo --backend local")
     return right
 
 
@@ -149,7 +149,8 @@ def _join() -> Join:
     return Join(left=_TRADES, right=_QUOTES, on=PREDICATE, window=WINDOW, time="time")
 
 
-def _save(folder: Path, trades: pa.RecordBatch, quotes: pa.RecordBatch) -> None:
+def save_streams(folder: Path, trades: pa.RecordBatch, quotes: pa.RecordBatch) -> None:
+    """Write both streams into a folder, as Parquet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -231,15 +232,13 @@ def _micros(times: pa.Array) -> list[int]:
     return micros
 
 
-def _next_steps(save: str | None) -> None:
+def next_steps(save: str | None, again: str) -> None:
+    """Commands that go on from here."""
     folder = save or "demo-data"
     inputs = f"handshake join {folder}/trades.parquet {folder}/quotes.parquet --time time"
     on = f'--window "{WINDOW}" --on "{PREDICATE}"'
     steps = [
-        (
-            "the streams as files" if save is None else "longer",
-            f"handshake demo --save {folder} --seconds 30",
-        ),
+        ("the streams as files" if save is None else "longer", f"{again} --save {folder} --seconds 60"),
         ("the same join on them", f"{inputs} {on} --output matches.parquet"),
         ("how it runs", f"{inputs} {on} --explain"),
     ]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
 
-__all__ = ["conform", "kind_of", "restored", "schema_of", "table_of"]
+__all__ = ["conform", "is_spark", "kind_of", "restored", "schema_of", "table_of"]
 
 
 def kind_of(value: Any) -> str:
@@ -28,6 +28,11 @@ def kind_of(value: Any) -> str:
         f"cannot read tuples from {type(value).__name__}; "
         "give an Arrow table or batch, a pandas or Polars frame, a dict of lists or a list of dicts"
     )
+
+
+def is_spark(value: Any) -> bool:
+    """Whether a value is a DataFrame of Spark's, classic or Connect; Spark need not be installed to ask."""
+    return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pyspark.sql.")
 
 
 def _frame_types(module: Any) -> tuple[type, ...]:

@@ -16,11 +16,24 @@ from handshake.plan.dialect import ARGUMENTS, Predicate, sql_text
 from handshake.plan.expr import Expr, Position, check_size
 from handshake.plan.functions import no_function
 
-__all__ = ["NODES", "Reader", "reads"]
+__all__ = ["NODES", "Reader", "moving", "reads"]
 
 
 _FORMAT = "a format has no meaning here; dates and times are read and written as '2024-12-31 23:59:59'"
 _OVER_ROWS = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+_MOVING = (
+    *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentTimestampLTZ, exp.CurrentDate),
+    *(exp.CurrentTime, exp.CurrentDatetime, exp.Localtimestamp, exp.Localtime),
+)
+_MOVING_NAMES = ("monotonically_increasing_id", "now", "rand", "randn", "random", "shuffle", "uuid")
+
+
+def moving(text: str) -> str:
+    """Why something that is not a function of its arguments is refused."""
+    return (
+        f"{text} gives another value each time; a predicate must give the same answer whenever two tuples "
+        "are compared, also after a restart; put what it gives into a column of an input, and use that"
+    )
 
 
 class Reader:
@@ -97,6 +110,8 @@ class Reader:
             why = f"{what} is computed from many rows; a predicate sees one pair of rows at a time"
         elif isinstance(node, (exp.Query, exp.Exists, exp.Subquery)):
             why = f"{sql_text(node)!r} is a query, which a predicate cannot hold"
+        elif isinstance(node, _MOVING) or (name or "").lower() in _MOVING_NAMES:
+            why = moving(sql_text(node))
         elif isinstance(node, (exp.StrToDate, exp.StrToTime, exp.TimeToStr)):
             why = _FORMAT
         elif isinstance(node, exp.Anonymous) and node.name.upper() in ARGUMENTS:

@@ -1,0 +1,168 @@
+"""Constants of a join on Spark for sizing a cluster (docs/spark/cluster.md), without a cluster.
+
+Runs both halves of a micro-batch, packing and segments, on the benchmark's streams in this process, and
+prints bytes on disk, in the shuffle and in the state store, and processor time. Times are the processor's,
+not the wall's, so a busy machine does little to them.
+
+python bench/spark_constants.py --rate 2000 --window 60 --step 5 --segments 2 --partitions 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from handshake.bench.workload import BAND, Streams, left_schema, right_schema
+from handshake.plan.parse import parse
+from handshake.spark.definition import Definition
+from handshake.spark.manifest import Manifest
+from handshake.spark.operators import _references
+from handshake.spark.pack import Arrival, pack
+from handshake.spark.segment import Step, Tally
+from handshake.spark.store import Store
+from handshake.window import windows_of
+
+
+@dataclass
+class Spent:
+    """Processor seconds and sizes of one micro-batch."""
+
+    pack: float = 0.0
+    segments: list[float] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
+    references: int = 0
+    new: int = 0
+    """Bytes of the chunks of new tuples."""
+
+
+@dataclass
+class Bench:
+    """A join whose segments run one after the other."""
+
+    definition: Definition
+    store: Store
+    partitions: int
+    states: dict[int, bytes] = field(default_factory=dict)
+    batch: int = 0
+
+    def run(self, tables: tuple[pa.RecordBatch, pa.RecordBatch], watermark: int | None) -> Spent:
+        """One micro-batch."""
+        spent = Spent()
+        start = time.process_time()
+        arrivals = self._packed(tables)
+        spent.pack = time.process_time() - start
+        spent.references = sum(len(_shuffled(a, self.definition)) for a in arrivals)
+        spent.new = sum(a.ref.bytes for a in arrivals)
+        for segment in range(self.definition.segments):
+            start = time.process_time()
+            spent.tallies.append(self._joined(segment, arrivals, watermark))
+            spent.segments.append(time.process_time() - start)
+        self.batch += 1
+        return spent
+
+    def _packed(self, tables: tuple[pa.RecordBatch, pa.RecordBatch]) -> list[Arrival]:
+        arrivals = []
+        for side, table in enumerate(tables):
+            size = -(-table.num_rows // self.partitions)
+            for number in range(self.partitions):
+                part = table.slice(number * size, size)
+                folder = f"query/batch/{self.batch}"
+                arrivals += pack(self.definition, side, [part], self.store, folder, number)
+        return arrivals
+
+    def _joined(self, segment: int, arrivals: list[Arrival], watermark: int | None) -> Tally:
+        held = self.states.get(segment)
+        manifest = None if held is None else Manifest.load(held, self.definition)
+        step = Step(self.definition, segment, manifest, arrivals, watermark, self.store, self.batch, "query")
+        for result in step.results():
+            result.serialize()
+        self.states[segment] = step.manifest.dump()
+        return step.tally
+
+
+def _shuffled(arrival: Arrival, definition: Definition) -> bytes:
+    """An arrival's references as they go into the shuffle, one row per segment."""
+    return bytes(_references(arrival, definition.keys).serialize())
+
+
+def measure(arguments: Any, folder: str) -> tuple[Bench, list[Spent]]:
+    """Fill the windows, go on until all kernels are compiled, and then for as long again."""
+    rows = arguments.rate * arguments.step
+    definition = Definition(
+        left_schema, right_schema, parse(BAND),
+        windows_of(f"{arguments.window} seconds", None, None), ("ts", "ts"), arguments.method, "_right", None,
+        segments=arguments.segments, partitions=arguments.segments, root=folder, marker="",
+        retain=3 * arguments.window,  # more micro-batches than there are: nothing is removed
+    )  # fmt: skip
+    bench, streams, spent = (
+        Bench(definition, Store(folder), arguments.partitions),
+        Streams(arguments.rate),
+        [],
+    )
+    for number in range(3 * arguments.window // arguments.step):
+        start = number * rows
+        mark = None if number == 0 else (number * arguments.step - arguments.step) * 1_000_000
+        spent.append(bench.run((streams.left(start, rows), streams.right(start, rows)), mark))
+    return bench, spent
+
+
+def told(arguments: Any, folder: str) -> list[tuple[str, str]]:
+    """What was measured with full windows."""
+    bench, spent = measure(arguments, folder)
+    full = spent[-arguments.window // arguments.step :]
+    tuples = 2 * arguments.rate * arguments.step * len(full)
+    last = full[-1].tallies
+    held = sum(sum(t.held) for t in last)
+    kept = sum(p.stat().st_size for p in Path(folder).glob("query/segment-*/*.chunk"))
+    segments = sum(sum(s.segments) for s in full)
+    return [
+        ("tuples in windows", f"{held:,}"),
+        ("bytes per tuple in windows (state_bytes / held)", f"{sum(t.state_bytes for t in last) / held:.1f}"),
+        ("bytes per tuple in new chunks", f"{sum(s.new for s in full) / tuples:.1f}"),
+        ("bytes written into windows per tuple, merges included", f"{kept / tuples / 3:.1f}"),
+        ("chunk files per segment", f"{sum(t.chunks for t in last) / len(last):.1f}"),
+        ("bytes per reference in the shuffle", f"{_per_reference(arguments, full):.0f}"),
+        ("bytes of a manifest", f"{sum(map(len, bench.states.values())) / len(bench.states):.0f}"),
+        ("visits per tuple (segments that compare it)", f"{_sum(full, 'visits') / tuples:.2f}"),
+        ("comparisons per tuple", f"{_sum(full, 'comparisons') / tuples:,.0f}"),
+        ("results per tuple", f"{_sum(full, 'results') / tuples:.3f}"),
+        ("processor µs per tuple, packing", f"{sum(s.pack for s in full) / tuples * 1e6:.2f}"),
+        ("processor µs per tuple, all segments", f"{segments / tuples * 1e6:.2f}"),
+        (
+            "processor ms per segment and micro-batch",
+            f"{segments / len(full) / arguments.segments * 1e3:.1f}",
+        ),
+    ]
+
+
+def _per_reference(arguments: Any, full: list[Spent]) -> float:
+    rows = 2 * arguments.partitions * arguments.segments * len(full)
+    return sum(s.references for s in full) / rows
+
+
+def _sum(full: list[Spent], figure: str) -> int:
+    return sum(getattr(t, figure) for s in full for t in s.tallies)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, usual in (("rate", 2000), ("window", 60), ("step", 5), ("segments", 2), ("partitions", 2)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--method", choices=("auto", "band", "scan"), default="auto")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="handshake-") as folder:
+        for what, figure in told(arguments, folder):
+            print(f"{what:58} {figure:>12}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The Spark back end: window joins on DataFrames, streaming and batch."""

@@ -1,0 +1,44 @@
+"""What went wrong inside Spark, in one sentence instead of a stack of traces."""
+
+from __future__ import annotations
+
+import re
+
+from handshake.errors import HandshakeError
+
+__all__ = ["reason", "told"]
+
+_END = r"^\s*$|^\s+at |^\s*SQLSTATE: |\Z"
+_OURS = re.compile(rf"^(?:\S*: )?handshake\.[\w.]+Error: (.+?)(?={_END})", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_CLASS = re.compile(r"^\[[\w.]+\] ")
+
+
+def told(error: BaseException) -> BaseException:
+    """An error of this package's for whatever Spark raised; what is one already, or is no error, stays."""
+    if isinstance(error, HandshakeError) or not isinstance(error, Exception):
+        return error
+    return HandshakeError(f"the join failed on Spark: {reason(error)}")
+
+
+def reason(error: BaseException) -> str:
+    """The innermost reason that can be found.
+
+    >>> reason(RuntimeError("Traceback …\\nhandshake.spark.store.StateError: no room\\n\\n\\tat x.y.z"))
+    'no room'
+    """
+    text = str(error)
+    missing = _MISSING.search(text)
+    if missing:
+        return (
+            f"the Python of an executor has no package '{missing[1]}'; install handshake[spark] there, or "
+            "name a Python that has it (PYSPARK_PYTHON)"
+        )
+    ours = _OURS.search(text)
+    if ours:
+        return " ".join(ours[1].split())
+    python = _PYTHON.findall(text)
+    if "Traceback" in text and python:
+        return ": ".join(python[-1])
+    return _CLASS.sub("", text.strip().split("\n")[0]) or type(error).__name__

@@ -1,0 +1,167 @@
+"""Immutable files under one root, on any filesystem that pyarrow or fsspec reaches."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as fs
+
+from handshake.errors import HandshakeError, InputError
+
+__all__ = ["StateError", "Store", "open_store"]
+
+
+class StateError(HandshakeError):
+    """Files that a join's state refers to are missing, damaged or out of reach."""
+
+
+@lru_cache(maxsize=64)
+def open_store(root: str) -> Store:
+    """The store at a path or URI; one per process and root."""
+    return Store(root)
+
+
+class Store:
+    """`write`, `read`, `remove` and `list` by names relative to the root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._filesystem, self._base = _filesystem(self.root)
+        self.is_local = isinstance(self._filesystem, fs.LocalFileSystem)
+
+    def path(self, name: str) -> str:
+        """Where a file lies, for people."""
+        return f"{self.root}/{name}"
+
+    def write(self, name: str, parts: Iterable[Any]) -> None:
+        """Put a file in place as a whole: readers see all of it or nothing."""
+        target = f"{self._base}/{name}"
+        try:
+            self._filesystem.create_dir(os.path.dirname(target), recursive=True)
+            if self.is_local:
+                _write_local(target, parts)
+            else:  # object stores show a file when it is closed; others are read only once it is referred to
+                with self._filesystem.open_output_stream(target) as sink:
+                    for part in parts:
+                        sink.write(part)
+        except OSError as error:
+            raise StateError(
+                f"cannot write '{self.path(name)}': {error}; "
+                "the state directory must be writable for every executor and have room"
+            ) from error
+
+    def publish(self, name: str, data: pa.Buffer) -> pa.Buffer:
+        """Put a small file in place unless there is one; gives what is there then."""
+        if not self.is_local:
+            self.write(name, [data])
+            return self.read(name)
+        draft = f"{name}.{uuid.uuid4().hex}.part"
+        self.write(draft, [data])
+        try:
+            os.link(f"{self._base}/{draft}", f"{self._base}/{name}")
+        except FileExistsError:
+            data = self.read(name)
+        except OSError:  # no hard links there
+            self.write(name, [data])
+        self.remove(draft)
+        return data
+
+    def read(self, name: str) -> pa.Buffer:
+        """The bytes of a file; mapped, not read, where the filesystem is local."""
+        path = f"{self._base}/{name}"
+        try:
+            if self.is_local:
+                with pa.memory_map(path) as source:
+                    return source.read_buffer()
+            with self._filesystem.open_input_file(path) as source:
+                return source.read_buffer()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._unreadable(name, error) from error
+
+    def seen(self, name: str) -> tuple[int, int] | None:
+        """Size and time of change of a local file, to notice that it is no longer what was read."""
+        if not self.is_local:
+            return None
+        try:
+            status = os.stat(f"{self._base}/{name}")
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+        return status.st_size, status.st_mtime_ns
+
+    def _unreadable(self, name: str, error: Exception) -> StateError:
+        return StateError(f"cannot read '{self.path(name)}', which the join's state needs: {error}")
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return bool(self._filesystem.get_file_info(f"{self._base}/{name}").type != fs.FileType.NotFound)
+
+    def list(self, folder: str) -> list[str]:
+        """Names directly under a folder; none where the folder is missing."""
+        selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
+        return sorted(os.path.basename(info.path) for info in self._filesystem.get_file_info(selector))
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is gone already is fine, since a task may run twice."""
+        try:
+            self._filesystem.delete_file(f"{self._base}/{name}")
+        except FileNotFoundError:
+            return
+        except OSError:
+            if self.exists(name):
+                raise
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with everything in it, if it is there."""
+        try:
+            self._filesystem.delete_dir(f"{self._base}/{folder}")
+        except FileNotFoundError:
+            return
+        except OSError:
+            if self.list(folder):
+                raise
+
+
+def _write_local(target: str, parts: Iterable[Any]) -> None:
+    draft = f"{target}.{uuid.uuid4().hex}.part"
+    try:
+        with open(draft, "wb") as sink:
+            for part in parts:
+                sink.write(part)
+        os.replace(draft, target)
+    except BaseException:
+        if os.path.exists(draft):
+            os.unlink(draft)
+        raise
+
+
+def _filesystem(root: str) -> tuple[fs.FileSystem, str]:
+    if "://" not in root:
+        return fs.LocalFileSystem(), os.path.abspath(root)
+    try:
+        filesystem, base = fs.FileSystem.from_uri(root)
+        return filesystem, base.rstrip("/")
+    except pa.ArrowInvalid as error:
+        found = _by_fsspec(root)
+        if found is None:
+            raise InputError(
+                f"no filesystem for the state directory '{root}': {error}; give a path, or a URI of a kind "
+                "that pyarrow (file, s3, gs, abfss, hdfs) or an installed fsspec package reaches"
+            ) from None
+        return found
+
+
+def _by_fsspec(root: str) -> tuple[fs.FileSystem, str] | None:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        return None
+    try:
+        filesystem, base = url_to_fs(root)
+    except (ValueError, ImportError):
+        return None
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), base.rstrip("/")

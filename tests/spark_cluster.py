@@ -1,0 +1,148 @@
+"""A standalone Spark cluster on loopback: a master, two workers and drivers, all of them real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pyspark
+
+HERE = Path(__file__).parent
+PATIENCE = 240
+"""Seconds after which something that does not come is an error."""
+Found = TypeVar("Found")
+
+
+@dataclass
+class Cluster:
+    """`start`, `driver`, `find` and `stop`."""
+
+    folder: Path
+    workers: int = 2
+    url: str = ""
+    started: list[subprocess.Popen] = field(default_factory=list)
+
+    def start(self) -> None:
+        """A master, then workers of one core each."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        self._daemon("master", ["org.apache.spark.deploy.master.Master", *ports])
+        self.url = _wait(
+            lambda: self._logged("master", r"Starting Spark master at (spark://\S+)"), "a master"
+        )
+        for k in range(self.workers):
+            size = ["--cores", "1", "--memory", "700m", "--work-dir", f"{self.folder}/work-{k}"]
+            self._daemon(f"worker-{k}", ["org.apache.spark.deploy.worker.Worker", *ports, *size, self.url])
+        for k in range(self.workers):
+            _wait(lambda k=k: self._logged(f"worker-{k}", "(Successfully registered)"), f"worker {k}")
+
+    def driver(self, folder: Path, log: str) -> subprocess.Popen:
+        """A driver program in a process of its own."""
+        return self._process(log, [sys.executable, str(HERE / "spark_driver.py"), self.url, str(folder)])
+
+    def find(self, text: str, parent: str = "") -> list[int]:
+        """Processes of the cluster, drivers left out, whose command line and whose parent's hold a text."""
+        known = _processes()
+        roots = {p.pid for p in self.started[: self.workers + 1]}
+        named = [
+            pid
+            for pid, (above, args) in known.items()
+            if text in args and parent in known.get(above, (0, ""))[1]
+        ]
+        return [pid for pid in named if _below(pid, roots, known)]
+
+    def stop(self) -> None:
+        """Nothing is left, whatever happened."""
+        known = _processes()
+        roots = {p.pid for p in self.started}
+        mine = [pid for pid in known if _below(pid, roots, known)]
+        for process in self.started:
+            end(process)
+        for pid in mine:
+            kill(pid)
+
+    def _daemon(self, log: str, command: list[str]) -> None:
+        home = Path(pyspark.__file__).parent
+        self._process(log, [str(home / "bin" / "spark-class"), *command])
+
+    def _process(self, log: str, command: list[str]) -> subprocess.Popen:
+        with open(self.folder / f"{log}.log", "ab") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                env=self._environment(), cwd=self.folder,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(HERE.parent / "src"), str(HERE)]
+        return {
+            **os.environ,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": f"{self.folder}/local",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+
+    def _logged(self, log: str, pattern: str) -> str | None:
+        found = re.search(pattern, (self.folder / f"{log}.log").read_text(errors="replace"))
+        return found and found[1]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """A cluster that goes away at the end."""
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def end(process: subprocess.Popen) -> None:
+    """kill -9 of a process and of those it started in its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def kill(pid: int) -> None:
+    """kill -9; one that is gone already is fine."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _processes() -> dict[int, tuple[int, str]]:
+    """Parent and command line of every process."""
+    listed = subprocess.run(
+        ["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    )
+    rows = (line.split(None, 2) for line in listed.stdout.splitlines())
+    return {int(row[0]): (int(row[1]), row[2] if len(row) > 2 else "") for row in rows}
+
+
+def _below(pid: int, roots: set[int], known: dict[int, tuple[int, str]]) -> bool:
+    while pid in known and pid not in roots:
+        pid = known[pid][0]
+    return pid in roots
+
+
+def _wait(look: Callable[[], Found | None], what: str) -> Found:
+    deadline = time.monotonic() + PATIENCE
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no sign of {what} after {PATIENCE} s")
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,81 @@
+"""A driver program of its own, for tests that kill it: a streaming join of files to files.
+
+python spark_driver.py MASTER FOLDER joins what lies in FOLDER/left and FOLDER/right, one file of each per
+micro-batch, until nothing is left; then it reads the sink as Spark does and writes the pairs it holds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pyarrow as pa
+import pyarrow.feather as feather
+from pyspark.sql import SparkSession
+
+import handshake
+
+LEFT = "l long, x int, t timestamp"
+RIGHT = "r long, a int, t timestamp"
+ON = "x BETWEEN a - 10 AND a + 10"
+WINDOW = "20 seconds"
+DELAY = "10 seconds"
+
+
+def main(master: str, folder: str) -> None:
+    """Join to the end, then tell what the sink holds."""
+    session = _session(master, folder)
+    try:
+        _run(session, folder)
+        _tell(session, folder)
+    finally:
+        session.stop()
+
+
+def _session(master: str, folder: str) -> SparkSession:
+    settings = {
+        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2", "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "600m",
+        "spark.driver.memory": "600m", "spark.executor.cores": "1",
+        "spark.sql.streaming.minBatchesToRetain": "3",
+        "spark.local.dir": f"{folder}/local", "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+    }  # fmt: skip
+    builder = SparkSession.builder.master(master).appName("faults")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def _run(session: SparkSession, folder: str) -> None:
+    left, right = (
+        session.readStream.schema(schema)
+        .option("maxFilesPerTrigger", 1)
+        .json(f"{folder}/{side}")
+        .withWatermark("t", DELAY)
+        for side, schema in (("left", LEFT), ("right", RIGHT))
+    )
+    joined = handshake.join(left, right, ON, window=WINDOW, segments=2, state_dir=f"{folder}/state")
+    query = (
+        joined.select("l", "r")
+        .writeStream.format("parquet")
+        .option("path", f"{folder}/sink")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def _tell(session: SparkSession, folder: str) -> None:
+    rows = session.read.parquet(f"{folder}/sink").collect()
+    table = pa.table({"l": [row.l for row in rows], "r": [row.r for row in rows]})
+    feather.write_feather(table, f"{folder}/pairs.part")
+    os.replace(f"{folder}/pairs.part", f"{folder}/pairs")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
