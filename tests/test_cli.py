@@ -352,7 +352,9 @@ def test_demo_says_so_when_results_are_wrong(handshake: Any, monkeypatch: pytest
 
 def test_demo_folder_that_cannot_be_made(handshake: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    complaint = handshake("demo", "--backend", "local", "--seconds", "0.1", "--save", tmp_path / "file").complaint
+    complaint = handshake(
+        "demo", "--backend", "local", "--seconds", "0.1", "--save", tmp_path / "file"
+    ).complaint
     assert complaint == f"folder '{tmp_path / 'file'}' cannot be made: File exists"
 
 

@@ -74,8 +74,8 @@ OPTIONS = [
     ),
     (
         ["--backend", "spark", "--master", "spark://host:7077"],
-        "a join on 'spark://host:7077' needs a directory that every executor reaches, for tuples on their way; "
-        "name one: --state-dir s3://bucket/folder, or a shared mount",
+        "a join on 'spark://host:7077' needs a directory that every executor reaches, for tuples on "
+        "their way; name one: --state-dir s3://bucket/folder, or a shared mount",
     ),
     (
         ["--algorithm", "two_step"],

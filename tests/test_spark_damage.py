@@ -286,8 +286,8 @@ def test_a_checkpoint_is_refused_to_another_query(spark, tmp_path):
     assert changed.endswith(f", more int32){PUT_BACK}")
     with partitions(spark, 4):
         assert query.refused() == (
-            "the join was defined with spark.sql.shuffle.partitions=4, but its query runs with another "
-            "number, the one that its checkpoint began with; set that number before handshake.join is called"
+            f"{OTHER}shuffle partitions were 2, now 4; set spark.sql.shuffle.partitions to 2 before "
+            "handshake.join is called, or start from a new checkpoint"
         )
     assert "sources in the checkpoint" in query.refused(query.feeds[0].read(spark))
     query.run()

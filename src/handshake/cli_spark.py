@@ -132,8 +132,9 @@ def _figures(plan: JoinPlan, replay: Any, results: int, elapsed: float, spark: A
     left, right = replay.left, replay.right
     return SparkFigures(
         left.num_rows, right.num_rows, results, late=0, no_time=_no_time(plan, (left, right)),
-        elapsed=elapsed, method=plan.method, segments=replay.segments, routing=spark.dealt(plan.spec, replay.segments),
-        master=replay.cluster.session.sparkContext.master, spark=spark.SPARK,
+        elapsed=elapsed, method=plan.method, segments=replay.segments,
+        routing=spark.dealt(plan.spec, replay.segments), spark=spark.SPARK,
+        master=replay.cluster.session.sparkContext.master,
     )  # fmt: skip
 
 

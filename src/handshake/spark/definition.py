@@ -21,6 +21,9 @@ from handshake.window import Windows
 __all__ = ["Definition", "segment_keys"]
 
 
+_PARTITIONS = "shuffle partitions"
+
+
 @dataclass(frozen=True, eq=False)
 class Definition:
     """Everything that tasks need to know. The analysed join is made from it once per worker.
@@ -69,14 +72,14 @@ class Definition:
             "right columns": _columns(self.right),
             "time columns": list(self.times),
             "segments": self.segments,
+            _PARTITIONS: self.partitions,
         }
 
     @cached_property
     def fingerprint(self) -> str:
-        """One text for all of it."""
-        told = json.dumps(
-            [self.described, self.method, self.suffix, self.aliases, self.spread], sort_keys=True
-        )
+        """One text for all of it but the number of partitions, by which no file is found or missed."""
+        described = {name: value for name, value in self.described.items() if name != _PARTITIONS}
+        told = json.dumps([described, self.method, self.suffix, self.aliases, self.spread], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     @property

@@ -81,10 +81,16 @@ class Manifest:
         )  # fmt: skip
 
 
+_REMEDIES = {
+    "segments": "pass segments={}",
+    "shuffle partitions": "set spark.sql.shuffle.partitions to {} before handshake.join is called",
+}
+
+
 def _check(held: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name, value in wanted.items():
         if held.get(name) != value:
-            remedy = f"pass segments={held.get(name)}" if name == "segments" else "put it back"
+            remedy = _REMEDIES.get(name, "put it back").format(held.get(name))
             verb = "were" if name.endswith("s") else "was"
             raise StateError(
                 f"this checkpoint belongs to another join: its {name} {verb} {_text(held.get(name))}, now "

@@ -119,7 +119,6 @@ class Segments(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one segment."""
         definition, task = self.definition, _task()
-        _check_partitions(definition, task)
         held = self.state.get()
         manifest = None if held is None else Manifest.load(bytes(held[0]), definition)
         arrivals = [_arrival(row) for frame in rows for row in frame.to_dict("records")]
@@ -141,20 +140,6 @@ class Segments(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing is left open."""
-
-
-def _check_partitions(definition: Definition, task: TaskContext) -> None:
-    """Keys of segments are chosen for a number of partitions; with another, state is not found again.
-
-    Spark tells its tasks; their own number says nothing, since a union of joins numbers them on.
-    """
-    found = task.getLocalProperty("spark.sql.shuffle.partitions")
-    if found is not None and int(found) != definition.partitions:
-        raise StateError(
-            f"the join was defined with spark.sql.shuffle.partitions={definition.partitions}, but its query "
-            "runs with another number, the one that its checkpoint began with; set that number before "
-            "handshake.join is called"
-        )
 
 
 def _told(step: Step) -> pd.DataFrame:
