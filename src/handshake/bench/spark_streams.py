@@ -116,7 +116,7 @@ def handshaken(left: DataFrame, right: DataFrame, window: int, folder: str) -> D
 
 
 def bucketed(width: int) -> Engine:
-    """The workaround: buckets of both attributes, one side exploded into neighbours, an equi-join, a filter."""
+    """The workaround: buckets of both attributes, one side exploded, an equi-join, a filter."""
 
     def joined(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
         one = left.withColumn("i", F.floor(F.col("x") / width)).withColumn("j", F.floor(F.col("y") / width))

@@ -44,6 +44,8 @@ def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name
 def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:
     """Two finite inputs: the same without state."""
     references = _packed(left, definition, 0).union(_packed(right, definition, 1))
+    # By number: adaptive execution would put small references, and so all segments, into one task.
+    references = references.repartition(definition.partitions, "segment")
     blobs = references.groupBy("segment").applyInArrow(joining(definition), "blob binary")
     return _unpacked(blobs, definition, output_type(definition, left, right))
 
@@ -57,7 +59,7 @@ def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> Da
     pairs = (
         moving.select("segment", F.struct("*").alias("moving"))
         .join(held.select("segment", F.struct("*").alias("held")), "segment")
-        .repartition(definition.segments, "segment")
+        .repartition(definition.partitions, "segment")
     )
     blobs = pairs.mapInArrow(probing(definition, streaming), "blob binary")
     return _unpacked(blobs, definition, output_type(definition, left, right))

@@ -138,9 +138,10 @@ def define(
     predicate, aliases = _predicate(on, left, right, aliases)
     root = _root(session, state_dir)
     partitions = _setting(session, _PARTITIONS, 200)
+    segments = _segments(session, segments, partitions)
     definition = Definition(
         schemas[0], schemas[1], predicate, windows, (named[0], named[1]), method, suffix, aliases,
-        segments=_segments(session, segments, partitions), partitions=partitions, root=root,
+        segments=segments, partitions=partitions if all(streaming) else segments, root=root,
         marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
         scratch=f"batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
         versions=versions(),
