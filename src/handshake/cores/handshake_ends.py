@@ -15,14 +15,13 @@ import pyarrow as pa
 from handshake.cores.basic_window import BasicWindow, sealed
 from handshake.cores.driver import Driver
 from handshake.cores.handshake_core import Message
-from handshake.cores.handshake_worker import LARGEST, Queue, newest
+from handshake.cores.handshake_worker import Queue, largest, newest
 from handshake.cores.pieces import coalesced, pieces
 
 __all__ = ["Ends", "Held"]
 
-_LARGEST, _SMALLEST = 16, 32
-"""A piece is at most 1/16 of a core's share of the window, so that cores can get even shares, and at least
-1/32 of it, so that pieces are few: smaller batches wait here until there is enough of them."""
+_PART = 4
+"""Tuples wait here until there are as many as this part of the largest piece: pieces should be few."""
 _FEW = 128
 """Pieces are not cut any smaller, and so many tuples wait whatever the share is."""
 
@@ -80,8 +79,7 @@ class Ends:
         return sum(int(b.num_rows) for b in self._gathered[side])
 
     def _enough(self, side: int) -> int:
-        share = self.held[side].rows // (_SMALLEST * self._cores)
-        return max(_FEW, min(share, LARGEST[self.driver.spec.method]))
+        return max(_FEW, largest(self.driver.spec.method, self.held[side].rows // self._cores) // _PART)
 
     def rows(self, side: int) -> int:
         """Tuples of a stream in the line and on their way into it."""
@@ -118,11 +116,10 @@ class Ends:
 
     def _pieces(self, side: int) -> Iterator[BasicWindow]:
         """Indexed once, here: then each core probes by the join's own method."""
-        share = self.rows(side) // (_LARGEST * self._cores)
-        largest = min(max(_FEW, share), 2 * LARGEST[self.driver.spec.method])
+        limit = max(_FEW, largest(self.driver.spec.method, self.rows(side) // self._cores))
         for batch in coalesced(iter(self._gathered[side])):
             for piece in pieces(self.driver.spec, side, batch):
-                parts = -(-piece.rows // largest)
+                parts = -(-piece.rows // limit)
                 for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
                     part = piece.batch.slice(start, stop - start)
                     yield sealed(BasicWindow(piece.spec, part, arrived=self._since[side]))

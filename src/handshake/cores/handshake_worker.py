@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from handshake.cores.basic_window import BasicWindow, merged, sealed
+from handshake.cores.basic_window import INDEXED_FROM, BasicWindow, merged, sealed
 from handshake.cores.channels import Bell, Channel, Stopped
 from handshake.cores.core import JoinCore
 from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message
@@ -17,15 +17,15 @@ from handshake.cores.pieces import coalesced
 from handshake.cores.placement import pin_to
 from handshake.cores.spec import SIDES, JoinSpec
 
-__all__ = ["Found", "Queue", "Worker", "newest"]
+__all__ = ["Found", "Queue", "Worker", "largest", "newest"]
 
 _DIRECTIONS = (LEFT, RIGHT)
-_SMALL, _PARTS = 128, 16
-"""A core merges pieces up to so many tuples, and up to this fraction of what it holds: pieces should be few,
-since each costs a fixed time to look at, and not too large to share a window out evenly."""
-LARGEST = {"scan": 1 << 14, "hash": 1 << 21, "band": 1 << 21}
-"""Pieces of so many tuples are large enough. A scan of 16,384 by 16,384 takes 2 % longer per comparison than
-one of long basic windows; of 8,192, 8 %; of 4,096, 15 %."""
+_SMALL = 128
+"""Pieces of so few tuples are merged whatever a core holds."""
+_SCANNED = 1 << 15
+"""To a scan longer pieces are of no use: per comparison, 8,192 tuples by 32,768 take 2 % longer than by
+131,072, and 8,192 by 8,192 take 8 % longer."""
+_INDEXED = 1 << 21
 
 
 class Queue(Channel[Message[BasicWindow]]):
@@ -205,11 +205,22 @@ class Worker(threading.Thread):
 
     def _merged(self, older: BasicWindow, newer: BasicWindow, held: int) -> BasicWindow | None:
         """Merge pieces of like size, so that a tuple is copied few times."""
-        largest = min(max(_SMALL, held // _PARTS), LARGEST[self.join_core.spec.method])
-        if older.rows >= 2 * newer.rows or older.rows + newer.rows > largest:
+        limit = max(_SMALL, largest(self.join_core.spec.method, held))
+        if older.rows >= 2 * newer.rows or older.rows + newer.rows > limit:
             return None
         both = merged(older, newer)
         return None if both is None else sealed(replace(both, arrived=older.arrived))
+
+
+def largest(method: str, held: int) -> int:
+    """How many tuples a piece should have at most on a core that holds so many of its stream.
+
+    Pieces should be few, since each costs a fixed time to look at, and an index is better when it is large;
+    and not too large to share a window out evenly.
+    """
+    if method == "scan" or held < 4 * INDEXED_FROM:
+        return min(held // 16, _SCANNED)
+    return min(held // 4, _INDEXED)
 
 
 def newest(piece: BasicWindow) -> int:
