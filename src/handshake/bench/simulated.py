@@ -9,6 +9,7 @@ of day, so counts are the same in every run.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -108,20 +109,20 @@ class InlineCrew(Crew[T]):
         """There are no threads to end."""
 
 
-class Simulated:
+class Simulated(ABC):
     """`push` and `counts`, alike for all arrangements."""
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Take tuples into their window; what it costs is not looked at."""
         self.push(side, batch, 0.0)
 
+    @abstractmethod
     def push(self, side: int, batch: pa.RecordBatch, at: float) -> None:
         """Take tuples that come `at` so many seconds, and do what comes of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def counts(self) -> Counts:
         """What each core has done so far."""
-        raise NotImplementedError
 
 
 class Coordinated(Simulated):
