@@ -7,19 +7,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["add_commands"]
+from handshake.bench.commands_spark import add_spark_commands
+from handshake.bench.options import Cores, Out, Quick, Source
 
-Quick = Annotated[bool, typer.Option("--quick", help="Short windows and runs: to see that it works.")]
-Out = Annotated[
-    str | None, typer.Option("--out", metavar="DIR", help="Write table, figures (JSON) and plot (SVG) there.")
-]
-Source = Annotated[
-    str | None,
-    typer.Option("--from", metavar="FILE", help="Show and plot the JSON of an earlier run; measure nothing."),
-]
-Cores = Annotated[
-    str | None, typer.Option(metavar="N,N,…", help="Numbers of cores; powers of two up to all by default.")
-]
+__all__ = ["add_commands"]
 
 _PLAIN = {
     "simd": "What vectors are worth: handshake join, figure 15.",
@@ -38,30 +29,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_with_cores(bench, call)
     _add_latency(bench, call)
     _add_scaling(bench, call)
-    _add_spark(bench, call)
-
-
-def _add_spark(bench: typer.Typer, call: Callable[..., None]) -> None:
-    @bench.command(
-        "spark_sustained",
-        help="""Tuples per second that Spark keeps up with, windows full: this package, and bucketed joins.
-
-\b
-Examples:
-  handshake bench spark_sustained
-  handshake bench spark_sustained --rate 2000 --window 60 --step 10
-""",
-    )
-    def spark_sustained(
-        rate: Annotated[int, typer.Option(min=100, help="Tuples per second and stream.")] = 15_000,
-        baseline: Annotated[
-            int | None, typer.Option(min=50, help="Where the bucketed join begins; a tenth by default.")
-        ] = None,
-        step: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Stream time per batch.")] = 20,
-        window: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Window of both.")] = 900,
-        cores: Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")] = 2,
-    ) -> None:
-        call("spark_sustained", rate=rate, baseline=baseline, step=step, window=window, cores=cores)
+    add_spark_commands(bench, call)
 
 
 def _plain(name: str, call: Callable[..., None]) -> Callable[..., None]:

@@ -17,7 +17,7 @@ import handshake
 from handshake.bench.report import progress
 from handshake.spark.cluster import local_session
 
-__all__ = ["BAND", "Batch", "Run", "bucketed", "handshaken", "measure", "session", "streams"]
+__all__ = ["BAND", "Batch", "Run", "bucketed", "handshaken", "measure", "session", "streams", "uniform"]
 
 BAND = "l.x BETWEEN r.a - 10 AND r.a + 10 AND l.y BETWEEN r.b - 10 AND r.b + 10"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -87,11 +87,11 @@ def streams(spark: SparkSession, rate: int, step: int, partitions: int) -> tuple
         return reader.option("numPartitions", partitions).load().withColumnRenamed("timestamp", "t")
 
     left = source().select(
-        _instant(rate), _uniform(1).cast("int").alias("x"), _uniform(2).cast("float").alias("y"),
+        _instant(rate), uniform(1).cast("int").alias("x"), uniform(2).cast("float").alias("y"),
         F.lpad(F.col("value").cast("string"), 20, "0").alias("z"),
     )  # fmt: skip
     right = source().select(
-        _instant(rate), _uniform(3).cast("int").alias("a"), _uniform(4).cast("float").alias("b"),
+        _instant(rate), uniform(3).cast("int").alias("a"), uniform(4).cast("float").alias("b"),
         F.col("value").cast("double").alias("c"), (F.col("value") % 2 == 0).alias("d"),
     )  # fmt: skip
     return left.withWatermark("t", "0 seconds"), right.withWatermark("t", "0 seconds")
@@ -103,7 +103,8 @@ def _instant(rate: int) -> Column:
     return F.timestamp_micros(F.lit(_START * 1000) + passed).alias("t")
 
 
-def _uniform(seed: int) -> Column:
+def uniform(seed: int) -> Column:
+    """Whole numbers from 1 to 10,000, made of the column `value`."""
     return F.pmod(F.xxhash64(F.lit(seed), F.col("value")), F.lit(10_000)) + 1
 
 
