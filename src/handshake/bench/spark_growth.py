@@ -27,6 +27,8 @@ def run(
 def _measured(rate: int, step: int, window: int, cores: int, batches: int) -> Data:
     spark = session(cores)
     try:
+        progress("a short stream first, for compilers")
+        measure(spark, handshaken, rate, step, 2 * step, batches=20)
         progress(f"{rate:,} tuples/s per stream, micro-batches of {step} s, windows of {window} s")
         seen = measure(spark, handshaken, rate, step, window, batches=batches).batches
     finally:
