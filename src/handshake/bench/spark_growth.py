@@ -25,14 +25,11 @@ def run(
 
 
 def _measured(rate: int, step: int, window: int, cores: int, batches: int) -> Data:
-    spark = session(cores)
-    try:
+    with session(cores) as spark:
         progress("a short stream first, for compilers")
         measure(spark, handshaken, rate, step, 2 * step, batches=20)
         progress(f"{rate:,} tuples/s per stream, micro-batches of {step} s, windows of {window} s")
         seen = measure(spark, handshaken, rate, step, window, batches=batches).batches
-    finally:
-        spark.stop()
     points = [{"stream": b.stream, "took": b.took, "results": b.figures.get("results")} for b in seen]
     head = {"benchmark": "spark_growth", "machine": report.machine(), "cores": cores, "rate": rate}
     return {**head, "step": step, "window": window, "points": points}

@@ -6,7 +6,6 @@ when it begins to count. The sink takes each micro-batch's rows and looks at the
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -15,16 +14,19 @@ from pathlib import Path
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from handshake.bench import report
 from handshake.bench.report import Data, Report, progress
 from handshake.bench.spark_paced import Paced
 from handshake.bench.spark_streams import handshaken, session
+from handshake.errors import HandshakeError
 
 __all__ = ["run"]
 
 _GOAL = 2.0
 """Meant for the 99th percentile, in seconds."""
+_SETTLE = 15.0
 
 
 def run(
@@ -56,8 +58,8 @@ class _Sink:
 
 
 def _measured(rate: int, trigger: int, seconds: float, window: int, cores: int) -> Data:
-    spark, folder, sink = session(cores), tempfile.mkdtemp(prefix="handshake-bench-"), _Sink()
-    try:
+    sink = _Sink()
+    with session(cores) as spark, tempfile.TemporaryDirectory(prefix="handshake-bench-") as folder:
         query = (
             handshaken(*_streams(spark, rate, window), window, folder)
             .writeStream.trigger(processingTime=f"{trigger} milliseconds")
@@ -70,9 +72,6 @@ def _measured(rate: int, trigger: int, seconds: float, window: int, cores: int) 
             took = [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress[1:]]
         finally:
             query.stop()
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     waits = [(wait, n) for at, wait, n in sink.waits if at >= begun]
     head = {"benchmark": "spark_latency", "machine": report.machine(), "cores": cores, "rate": rate}
     return {**head, "trigger": trigger, "window": window, "micro_batches": took[-50:], **_percentiles(waits)}
@@ -90,17 +89,17 @@ def _streams(spark: SparkSession, rate: int, window: int) -> tuple[DataFrame, Da
     return stream("left"), stream("right")
 
 
-def _settled(query: object, sink: _Sink) -> float:
-    """When micro-batches had caught up with the clock for five seconds."""
-    while not sink.waits or sink.waits[-1][0] - sink.waits[0][0] < 15:
+def _settled(query: StreamingQuery, sink: _Sink) -> float:
+    """A while after the micro-batch with the past, so that later ones have caught up with the clock."""
+    while not sink.waits or sink.waits[-1][0] - sink.waits[0][0] < _SETTLE:
         _wait(query, time.time() + 0.5)
     return time.time()
 
 
-def _wait(query: object, until: float) -> None:
+def _wait(query: StreamingQuery, until: float) -> None:
     while (left := until - time.time()) > 0:
-        if not query.isActive:  # type: ignore[attr-defined]
-            raise query.exception() or RuntimeError("the query has ended")  # type: ignore[attr-defined]
+        if not query.isActive:
+            raise query.exception() or HandshakeError("the query has ended by itself")
         time.sleep(min(left, 0.2))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -15,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import handshake
 from handshake.bench.report import progress
-from handshake.spark.cluster import local_session
+from handshake.spark.cluster import started
 
 __all__ = ["BAND", "Batch", "Run", "bucketed", "handshaken", "measure", "session", "streams", "uniform"]
 
@@ -63,8 +64,9 @@ class Run:
         return bool(self.full) and self.took <= self.step
 
 
-def session(cores: int, **settings: str) -> SparkSession:
-    """Spark's local mode, tuned alike for everybody."""
+@contextlib.contextmanager
+def session(cores: int) -> Iterator[SparkSession]:
+    """Spark's local mode, tuned alike for everybody; the session that this process already has, if it has."""
     chosen = {
         "spark.sql.shuffle.partitions": str(cores),
         "spark.driver.memory": "6g",
@@ -73,9 +75,9 @@ def session(cores: int, **settings: str) -> SparkSession:
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        **settings,
     }
-    return local_session(f"local[{cores}]", chosen)
+    with started("handshake bench", f"local[{cores}]", None, ui=False, **chosen) as cluster:
+        yield cluster.session
 
 
 def streams(spark: SparkSession, rate: int, step: int, partitions: int) -> tuple[DataFrame, DataFrame]:

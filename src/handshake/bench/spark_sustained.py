@@ -35,13 +35,10 @@ def run(
 def _measured(
     rate: int, baseline: int, step: int, window: int, cores: int, bucket: int, batches: int
 ) -> Data:
-    spark = session(cores)
-    try:
+    with session(cores) as spark:
         progress(f"handshake at {rate:,} tuples/s per stream")
         runs = [_kept(_OURS, measure(spark, handshaken, rate, step, window, batches=batches))]
         runs += [_kept(_THEIRS, run) for run in _descend(spark, baseline, step, window, bucket, batches)]
-    finally:
-        spark.stop()
     head = {"benchmark": "spark_sustained", "machine": report.machine(), "cores": cores, "window": window}
     return {**head, "step": step, "bucket": bucket, "runs": runs}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import re
@@ -10,7 +9,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +23,7 @@ from handshake.errors import UnsupportedError
 from handshake.spark.failures import reason, told
 from handshake.spark.java import prepare_environment
 
-__all__ = ["Cluster", "local_session", "started"]
+__all__ = ["Cluster", "started"]
 
 T = TypeVar("T")
 _LABEL = re.compile(r'^(?:Exception in thread "\w+" )?(?:[\w.]+(?:Error|Exception): )?')
@@ -102,13 +101,6 @@ def started(
             yield cluster
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def local_session(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session for as long as this process lives."""
-    stack = contextlib.ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(started("handshake", master, None, ui=False, **settings)).session
 
 
 def _settings(
