@@ -146,6 +146,7 @@ def thresholds(request, monkeypatch):
         monkeypatch.setattr(worker, "_SMALL", 8)
     if request.param == "all indexed":
         monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+        monkeypatch.setattr(basic_window, "_PAIRS", 1)
         monkeypatch.setattr(arrangement, "_QUEUE", 1)
         monkeypatch.setattr(arrangement, "_RESULTS", 1)
 

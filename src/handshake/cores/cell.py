@@ -23,7 +23,7 @@ import pyarrow as pa
 from handshake.cores.adapt import Clock, Load
 from handshake.cores.basic_window import BasicWindow
 from handshake.cores.batching import Buffer, oldest_asked
-from handshake.cores.channels import Stopped
+from handshake.cores.channels import Bell
 from handshake.cores.core import JoinCore
 from handshake.cores.cost import UNIT_BLOCK, CostModel, measured
 from handshake.cores.crew import Crew
@@ -119,7 +119,8 @@ class Cell:
         self.windows = (first, second)
         self._buffers = (Buffer(self.blocks * UNIT_BLOCK), Buffer(self.blocks * UNIT_BLOCK))
         self._turn = 0
-        self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
+        bell = Bell()
+        self._cores = [JoinCore(self.spec, check=bell.check) for _ in range(self.cores)]
         self._busy = [0.0] * self.cores
         self._jobs = [0] * self.cores
         self._expired = 0
@@ -128,7 +129,7 @@ class Cell:
         self._history = deque([(0.0, self.load.active)], _HISTORY)
         self.crew = Crew(
             self.cores, self._work, _describe, arrival=lambda job: job.arrived, active=self.load.active,
-            cpus=self.cpus,
+            cpus=self.cpus, bell=bell,
         )  # fmt: skip
 
     # On the cores.
@@ -139,12 +140,9 @@ class Cell:
         return coalesced(self._search(k, job))
 
     def _search(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
-        for window in job.run:
-            if self.crew.bell.stopped:
-                raise Stopped
-            results = self._cores[k].probe(job.piece, (window,))
-            while (batch := self._timed(k, results)) is not None:
-                yield batch
+        results = self._cores[k].probe(job.piece, job.run)
+        while (batch := self._timed(k, results)) is not None:
+            yield batch
 
     def _timed(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         """Count a core's time at work, not that spent waiting for room."""
