@@ -42,11 +42,13 @@ class Run:
 
 
 def feed(
-    plan: JoinPlan, rate: float, window: float, seconds: float, *, tick: float, held: float | None = None
-) -> Run:
+    plan: JoinPlan, rate: float, window: float, seconds: float, *, tick: float, held: float | None = None,
+    unseen: float = 0.0,
+) -> Run:  # fmt: skip
     """Both streams at `rate` for some seconds, a batch of each every `tick` seconds.
 
     Windows are full at the start, of streams at the rate `held`: what a join that sheds has kept of them.
+    How long results take is not looked at in the first `unseen` seconds.
     """
     gate = plan.gate()
     try:
@@ -57,6 +59,8 @@ def feed(
         results, earlier_shed, start = 0, 0, time.perf_counter()
         for number, pair in enumerate(batches):
             moment = start + number * tick
+            if number == round(unseen / tick):
+                gate.engine.latencies.clear()
             if number == len(batches) // 2:
                 earlier_shed = sum(gate.shed_rows)
             results += sum(out.num_rows for out in gate.until(moment))
@@ -80,7 +84,7 @@ def _settle(engine: Arrangement, streams: Streams, first: int) -> None:
             pass
     for _ in engine.settle():
         pass
-    engine.latencies.clear()
+    engine.latencies.noted()
 
 
 def _ticks(

@@ -118,10 +118,10 @@ class Handshake:
         return self.latencies.delivered(coalesced(self._timed(results)))
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
-        """Put tuples into the line, and let them spread over it, without joining them."""
+        """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
         for worker in self._workers:
             worker.matching = False
-        for _ in (*self._push(side, batch, None), *self._settle()):
+        for _ in (*self._push(side, batch, None), *self._drain()):
             raise AssertionError("results were waiting: fill only after drain")
         for worker in self._workers:
             worker.matching = True

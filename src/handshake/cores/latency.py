@@ -116,9 +116,8 @@ class Latencies:
             self.cores[core].add(now - arrived, rows)
 
     def clear(self) -> None:
-        """Forget what was counted so far."""
+        """Forget what was recorded so far."""
         self.cores = [Histogram() for _ in self.cores]
-        self._noted = []
 
     def merged(self) -> Histogram:
         """Of all cores."""

@@ -46,6 +46,8 @@ class Segment:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._compaction: Compaction | None = None
+        self.complete = 0
+        """So many of the oldest basic windows are not merged any more (see `close`)."""
         self._held_until: int | None = None
         """No basic window is to be dropped up to this stamp, where that is known."""
 
@@ -59,15 +61,15 @@ class Segment:
         """Bytes held."""
         return sum(w.nbytes for w in self.windows)
 
-    def insert(self, window: BasicWindow) -> None:
-        """Add the newest tuples; merge those of like size, and cluster what came of it."""
+    def insert(self, window: BasicWindow, largest: int | None = None) -> None:
+        """Add the newest tuples; merge those of like size, up to so many, and cluster what came of it."""
         if window.rows == 0:
             return
         self.windows.append(window)
         if self._held_until is not None:
             self._held_until = min(self._held_until, self._newest(window))
         self._take_in()
-        group = self._group(window)
+        group = self._group(window, largest or self.largest or LARGEST[self.spec.method])
         if window.rows <= TINY and len(group) < AT_ONCE:
             group = [window]
         if len(group) > 1 and self.aside and sum(w.rows for w in group) > QUICK:
@@ -91,14 +93,13 @@ class Segment:
         self._replace([window], clustered)
         return clustered
 
-    def _group(self, newest: BasicWindow) -> list[BasicWindow]:
+    def _group(self, newest: BasicWindow, most: int) -> list[BasicWindow]:
         """The newest basic window, and those that are to be one with it: as many tuples as it has, or twice
         as many as all that come after them."""
         busy = self._compaction.group if self._compaction is not None else ()
-        most = self.largest or LARGEST[self.spec.method]
         most = min(most, QUICK) if busy else most
         group, rows, near = [newest], newest.rows, len(self.windows) - 2
-        for at in range(near, -1, -1):
+        for at in range(near, self.complete - 1, -1):
             older = self.windows[at]
             if older.rows >= 2 * rows or older.rows + rows > most or any(older is w for w in busy):
                 continue
@@ -120,6 +121,30 @@ class Segment:
         # Disorder makes both wide; what counts is how much longer than the other one either is then held.
         own = min(span_of(self.side, older), span_of(self.side, *group))
         return span - own <= reach // (2 * share)
+
+    def close(self) -> None:
+        """Make one of what is not complete, where one array can hold it; from now on it stays as it is."""
+        made = put_together(self.windows[self.complete :])
+        if made is not None:
+            self._replace(*made)
+        self.complete = len(self.windows)
+
+    def coarsen(self, rows: int) -> bool:
+        """Merge complete neighbours up to so many tuples; says whether there were any."""
+        before, group = len(self.windows), list[BasicWindow]()
+        for window in self.windows[: self.complete]:
+            if group and sum(w.rows for w in group) + window.rows > rows:
+                self._merge_complete(group)
+                group = []
+            group.append(window)
+        self._merge_complete(group)
+        return len(self.windows) < before
+
+    def _merge_complete(self, group: list[BasicWindow]) -> None:
+        before, made = len(self.windows), put_together(group)
+        if made is not None:
+            self._replace(*made)
+            self.complete -= before - len(self.windows)
 
     def _take_in(self) -> None:
         """Use what a compaction has made, if it is ready and nothing of it has expired."""
@@ -173,6 +198,7 @@ class Segment:
         """Drop basic windows all of whose expiring stamps are below `oldest`; says how many tuples went."""
         if self._held_until is not None and oldest <= self._held_until:
             return 0
+        self.complete = sum(self._newest(w) >= oldest for w in self.windows[: self.complete])
         kept = [w for w in self.windows if self._newest(w) >= oldest]
         gone = self.rows - sum(w.rows for w in kept) if len(kept) < len(self.windows) else 0
         self.windows = kept
