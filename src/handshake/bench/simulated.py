@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -97,7 +97,7 @@ class InlineCrew(Crew[T]):
         """Nothing is ever left."""
         return iter(())
 
-    def drain(self) -> Iterator[pa.RecordBatch]:
+    def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         """Nothing is ever left."""
         return iter(())
 

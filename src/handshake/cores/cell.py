@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -234,13 +234,21 @@ class Cell:
         yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
 
-    settle = drain
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        if self.crew.idle():
+            self._watch.stop()
 
-    def _drain(self) -> Iterator[pa.RecordBatch]:
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self.crew.bell.ring()
+
+    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         while self._waiting():
             yield from self._next_batch()
         self.expire()
-        yield from self.crew.drain()
+        yield from self.crew.drain(until)
 
     def expire(self) -> None:
         """Drop what no tuple can join, to come or waiting."""

@@ -15,7 +15,7 @@ from handshake.cores.results import Made, Pairs, Results
 from handshake.cores.segment import Segment
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.cluster import Probe, probe_cost, probe_hash, sweep_cost
-from handshake.kernels.compile import TILE, Program, cells_kernel
+from handshake.kernels.compile import BLOCK, TILE, Program, cells_kernel
 from handshake.kernels.scan import scan_kernel
 from handshake.kernels.sweep import sweep_kernel
 from handshake.plan.expr import Literal
@@ -168,14 +168,15 @@ class JoinCore:
         return self._kernels[key]
 
     def _scanned(self, program: Program, piece: BasicWindow, windows: list[BasicWindow]) -> Iterator[Pairs]:
-        """Pairs with basic windows of one kind. The longer run goes through the vectors."""
-        longer = [window for window in windows if window.rows >= piece.rows]
+        """Pairs with basic windows of one kind. The longer run goes through the vectors, if it fills any."""
+        least = piece.rows if piece.rows >= BLOCK else 0
+        longer = [window for window in windows if window.rows >= least]
         for some in _parts(piece.rows, longer):
             self.check()
             for here, there, ends in self._by_scan(program, piece, some):
                 yield Pairs(piece, here, some, there, ends)
         for window in windows if len(longer) < len(windows) else ():
-            if window.rows < piece.rows:
+            if window.rows < least:
                 self.check()
                 for there, here, ends in self._by_scan(program, window, [piece]):
                     yield Pairs(piece, here, [window], there, ends)

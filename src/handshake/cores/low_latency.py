@@ -8,7 +8,7 @@ to drift together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -172,12 +172,20 @@ class LowLatency:
         yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
 
-    def _drain(self) -> Iterator[pa.RecordBatch]:
+    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         while self._waiting():
             yield from self._next_batch()
-        yield from self.crew.drain()
+        yield from self.crew.drain(until)
 
-    settle = drain
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        if self.crew.idle():
+            self._watch.stop()
+
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self.crew.bell.ring()
 
     def expire(self) -> None:
         """Drop what no tuple to come can join; to be called when drained."""
