@@ -16,6 +16,7 @@ from handshake.bench import (
     batch,
     batches,
     latency,
+    mway,
     overload,
     report,
     scaling,
@@ -77,6 +78,7 @@ KEPT = {
     "overload": ["overload_figure_10.svg", "overload_figure_11.svg"],
     "batches": ["batches.svg"],
     "windows": ["windows.svg"],
+    "mway": ["mway.svg"],
     "latency": ["latency.svg"],
     "work": ["work.svg"],
     "scaling": ["scaling.svg", "scaling_work.svg"],
@@ -130,6 +132,14 @@ EARLIER = {
             {"window": 60.0, "points": [(2048, 9.0), (4096, 6.0)], "chosen": 4096, "at_choice": 6.6},
         ],
     },
+    "mway": {
+        "held": 2000, "batch": 256,
+        "points": [
+            {"streams": 3, "cores": cores, "tuples_per_s": 9e4 / slower, "results": 8, "seconds": 2.0,
+             "order": order, **({"gain": slower} if slower > 1 else {})}
+            for cores, order, slower in ((1, "best", 1.0), (2, "best", 0.5), (1, "worst", 30.0))
+        ],
+    },
     "latency": {
         "window": 900.0, "cores": 2, "tick": 0.002,
         "points": [
@@ -148,6 +158,7 @@ EXPECTED = {
     "overload": {"no_drop_vector": "1000", "output_vs_scalar": "1"},
     "batches": {"flat_from_bytes": "256", "gain": "2"},
     "windows": {"choice_vs_best_60s": "1.1"},
+    "mway": {"streams_3_cores_2": "180000", "streams_3_cores_1_worst": "3000", "order_gain_3": "30"},
     "latency": {"low_latency_p50_ms": "1", "low_latency_band_p50_ms": "1", "handshake_p99_ms": "3"},
     "work": {"cell_comparisons": "1.2"},
     "scaling": {"cell_15min": "2000", "work_low_latency_messages": "1.2"},
@@ -290,6 +301,14 @@ def test_scaling_stops_when_its_time_is_up(capsys, tmp_path):
     data = json.loads((tmp_path / "scaling.json").read_text())
     assert data["throughput"]["points"] == []
     assert len(data["throughput"]["skipped"]) == 6
+
+
+def test_several_streams_and_their_orders(capsys, monkeypatch):
+    monkeypatch.setattr(mway, "core_counts", lambda text: [1, 2])
+    mway.run(quick=True)
+    figures = result(capsys)
+    assert {"streams_2_cores_1", "streams_4_cores_2", "streams_4_cores_1_worst"} <= figures.keys()
+    assert float(figures["order_gain_4"]) > 1
 
 
 @pytest.mark.soak
