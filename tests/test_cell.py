@@ -180,8 +180,9 @@ def check_cell(case: Case, seed: int, method: str) -> None:
 def check_windows(cell: Cell, metrics) -> None:
     """Each basic window is in one run, and the figures say so."""
     for side, window in enumerate(cell.windows):
-        runs = [part for run in reversed(window.runs()) for part in run]
-        assert [id(part) for part in runs] == [id(part) for part in window.segment.windows]
+        if cell.spec.method == "scan":
+            runs = [part for run in reversed(window.runs()) for part in run]
+            assert [id(part) for part in runs] == [id(part) for part in window.segment.windows]
         name = ("left_window_rows", "right_window_rows")[side]
         assert sum(getattr(core, name) for core in metrics.cores) == getattr(metrics, name)
     assert sum(core.comparisons for core in metrics.cores) == metrics.comparisons
@@ -199,6 +200,7 @@ def test_any_batches_on_any_number_of_cores_agree_with_the_oracle(thresholds, ca
     with pytest.MonkeyPatch.context() as patch:
         if thresholds == "all indexed":
             patch.setattr(basic_window, "INDEXED_FROM", 1)
+            patch.setattr(basic_window, "_PAIRS", 1)
         check_cell(case, seed, method)
 
 
@@ -252,9 +254,10 @@ def test_scanned_basic_windows_take_the_size_of_the_cost_model(monkeypatch):
         pushed(cell, [(k % 2, numbers(np.arange(1024) * 31 + k))])  # drained, so that none are put together
     cell.close()
     assert cell.model is fixed
+    assert 512 < cell._usual < 1024  # on its way from small batches to these
     for window in cell.windows:
         limit = window.segment.largest
-        assert limit == fixed.best_rows(32 * 1024, 1.0, 1024)
+        assert limit == fixed.best_rows(32 * 1024, 1.0, round(cell._usual))
         assert max(part.rows for part in window.segment.windows[4:]) <= limit
 
 
@@ -413,7 +416,8 @@ def test_an_error_on_a_core_reaches_the_caller():
     spec = number_spec("l.x <= r.x")
     cell = Cell(spec, cores=2)
     pushed(cell, [(0, numbers([1, 2])), (1, numbers([3]))])
-    cell._cores[0].probe = broken
+    for core in cell._cores:
+        core.probe = broken
     with pytest.raises(
         HandshakeError, match=r"a batch of 2 tuples of the right input: ZeroDivisionError: by design"
     ) as caught:

@@ -74,7 +74,9 @@ def test_an_index_is_made_when_enough_tuples_have_asked_for_it():
     segment.insert(window(spec, np.zeros(INDEXED_FROM), np.arange(INDEXED_FROM)))
     (first,) = segment.ready(ASKED - 1)
     assert first.cells is None
-    (second,) = segment.ready(1)
+    (same,) = segment.ready(1)  # so few tuples would not ask an index
+    assert same is first
+    (second,) = segment.ready(ASKED - 1)
     assert second.cells is not None
     assert list(segment.ready(1)) == [second]
     assert sorted(second.batch.column("x").to_pylist()) == list(range(INDEXED_FROM))
@@ -94,6 +96,7 @@ def test_large_merges_are_done_aside_and_lose_nothing(monkeypatch):
 
 def test_what_expires_while_it_is_merged_stays_away(monkeypatch):
     monkeypatch.setattr(segments, "QUICK", 1)
+    monkeypatch.setattr(segments, "AT_ONCE", 2)
     spec = spec_of(method="scan")
     segment = Segment(spec, 0, lazy=True, aside=True)
     segment.insert(window(spec, [0.0]))

@@ -146,6 +146,7 @@ def thresholds(request, monkeypatch):
         monkeypatch.setattr(worker, "_SMALL", 8)
     if request.param == "all indexed":
         monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+        monkeypatch.setattr(basic_window, "_PAIRS", 1)
         monkeypatch.setattr(arrangement, "_QUEUE", 1)
         monkeypatch.setattr(arrangement, "_RESULTS", 1)
 
@@ -354,15 +355,15 @@ def test_figures_of_a_line():
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("cores", [1, 3])
 def test_an_error_in_a_core_reaches_the_caller_and_ends_all_threads(cores, monkeypatch):
-    probe, calls = JoinCore.probe, []
+    search, calls = JoinCore.search, []
 
     def failing(self, piece, windows=None):
         calls.append(piece)
         if len(calls) > 20:
             raise ZeroDivisionError("out of luck")
-        return probe(self, piece, windows)
+        return search(self, piece, windows)
 
-    monkeypatch.setattr(JoinCore, "probe", failing)
+    monkeypatch.setattr(JoinCore, "search", failing)
     monkeypatch.setattr(ends, "_FEW", 5)
     engine = line_of(cores=cores)
     # Pieces that wait for the line go together.

@@ -33,6 +33,7 @@ def thresholds(request, monkeypatch):
     """Once as users run it; once with every basic window indexed and slices of a few tuples."""
     if request.param == "all indexed":
         monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+        monkeypatch.setattr(basic_window, "_PAIRS", 1)
         monkeypatch.setattr(segment, "ASKED", 0)
         monkeypatch.setattr(segment, "QUICK", 4)  # larger merges are done aside
         monkeypatch.setattr(local, "_SLICE", 37)

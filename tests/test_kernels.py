@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 import handshake as hs
 from handshake.kernels.cluster import cluster_band, cluster_hash, probe_hash, sweep_order
 from handshake.kernels.columns import view
-from handshake.kernels.compile import TILE, Program, scan_kernel
+from handshake.kernels.compile import TILE, Program
 from handshake.kernels.gather import gather
 from handshake.kernels.keys import has_value, hash_of, prefix_of, row_hash, sort_key
+from handshake.kernels.scan import scan_kernel
 from handshake.kernels.sorting import order_of
 from handshake.kernels.sweep import sweep_kernel
 from handshake.local import prepare
@@ -174,16 +177,21 @@ def compiled(on, left, right):
     return scan_kernel(Program(spec.interior, columns, True, False), 1), spec
 
 
-def test_a_scan_that_fills_its_buffers_goes_on_where_it_stopped():
+@pytest.mark.parametrize("cuts", [(0, 300), (0, 0, 1, 64, 65, 300), (0, 299, 300)])
+def test_a_scan_that_fills_its_buffers_goes_on_where_it_stopped(cuts):
     left, right = (pa.table({"x": np.arange(300, dtype=np.int32)}) for _ in range(2))
     kernel, _ = compiled("l.x <= r.x", left, right)
-    views = [view(t.column("x").chunk(0), Int(32)) for t in (left, right)]
-    addresses = [(v.data, 0) for v in views]
+    start = view(left.column("x").chunk(0), Int(32)).data, 0
+    runs = [view(right.column("x").chunk(0).slice(a, b - a), Int(32)) for a, b in pairwise(cuts)]
+    table, rows = np.array([(v.data, 0) for v in runs]), np.diff(cuts)
     out = np.empty(TILE, np.int32), np.empty(TILE, np.int32)
-    state, pairs, calls = np.zeros(3, np.int64), [], 0
-    while state[0] < 300:
-        count = kernel(addresses[0], 300, addresses[1], 300, state, *out)
-        pairs += zip(out[0][:count].tolist(), out[1][:count].tolist(), strict=True)
+    state, ends, pairs, calls = np.zeros(3, np.int64), np.empty(len(runs), np.int64), [], 0
+    while state[0] < len(runs):
+        count = kernel(start, 300, table, rows, state, ends, *out)
+        owner = np.searchsorted(ends, np.arange(count), "right")
+        found = out[1][:count] + np.array(cuts)[owner]
+        pairs += zip(out[0][:count].tolist(), found.tolist(), strict=True)
+        assert ends[-1] == count
         calls += 1
     assert calls > 10
     assert sorted(pairs) == [(i, j) for i in range(300) for j in range(i, 300)]

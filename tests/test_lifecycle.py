@@ -167,14 +167,14 @@ def test_a_join_that_has_failed_is_closed(threads, algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_error_in_a_replay_ends_its_threads(threads, monkeypatch, algorithm):
-    probe = JoinCore.probe
+    search = JoinCore.search
 
     def failing(core, piece, *rest, **more):
         if core.batches > 3:
             raise MemoryError
-        return probe(core, piece, *rest, **more)
+        return search(core, piece, *rest, **more)
 
-    monkeypatch.setattr(JoinCore, "probe", failing)
+    monkeypatch.setattr(JoinCore, "search", failing)
     monkeypatch.setattr(local, "_SLICE", 50)
     plan = prepare(NUMBERS, NUMBERS, "l.x <= r.x", "100 tuples", algorithm=algorithm, cores=None)
     table = pa.table({"x": range(2000)})

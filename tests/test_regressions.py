@@ -30,6 +30,7 @@ def count(a: Any, b: Any, on: Any, **options: Any) -> int:
 @pytest.fixture
 def always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+    monkeypatch.setattr(basic_window, "_PAIRS", 1)
     monkeypatch.setattr(segment, "ASKED", 0)
 
 

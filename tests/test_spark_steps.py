@@ -26,6 +26,7 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 def thresholds(request, monkeypatch):
     if request.param != "as shipped":
         monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+        monkeypatch.setattr(basic_window, "_PAIRS", 1)
         monkeypatch.setattr(packing, "_ROWS", 7)
         monkeypatch.setattr(routing, "_REST", 1)
         monkeypatch.setattr(routing, "_UNEVEN", 1.0)

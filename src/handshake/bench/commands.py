@@ -17,6 +17,7 @@ _PLAIN = {
     "overload": "Output and drops against the input rate, by kernel and cores: CellJoin, figures 10 and 11.",
     "batches": "Time per tuple against the largest batch: CellJoin, figure 12.",
     "windows": "Time per tuple against the size of basic windows: CellJoin, figure 13.",
+    "mway": "Joins of two to four streams, and what the join order is worth: CellJoin, section 7.1.",
 }
 
 

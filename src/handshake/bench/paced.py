@@ -17,6 +17,8 @@ from handshake.local import JoinPlan
 __all__ = ["Run", "feed", "fill"]
 
 _PARTS = 64
+_SETTLED = 1.0
+"""Seconds of both streams that come before the clock runs."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +42,25 @@ class Run:
 
 
 def feed(
-    plan: JoinPlan, rate: float, window: float, seconds: float, *, tick: float, held: float | None = None
-) -> Run:
+    plan: JoinPlan, rate: float, window: float, seconds: float, *, tick: float, held: float | None = None,
+    unseen: float = 0.0,
+) -> Run:  # fmt: skip
     """Both streams at `rate` for some seconds, a batch of each every `tick` seconds.
 
     Windows are full at the start, of streams at the rate `held`: what a join that sheds has kept of them.
+    How long results take is not looked at in the first `unseen` seconds.
     """
     gate = plan.gate()
     try:
         earlier = Streams(held or rate)
         fill(gate.engine, earlier, int(earlier.rate * window))
-        batches = list(_ticks(Streams(rate, seed=8), int(rate * window), seconds, tick))
+        _settle(gate.engine, Streams(rate, seed=9), int(rate * window))
+        batches = list(_ticks(Streams(rate, seed=8), int(rate * (window + _SETTLED)), seconds, tick))
         results, earlier_shed, start = 0, 0, time.perf_counter()
         for number, pair in enumerate(batches):
             moment = start + number * tick
+            if number == round(unseen / tick):
+                gate.engine.latencies.clear()
             if number == len(batches) // 2:
                 earlier_shed = sum(gate.shed_rows)
             results += sum(out.num_rows for out in gate.until(moment))
@@ -67,6 +74,17 @@ def feed(
         return Run(offered, results, time.perf_counter() - start, metrics, shed)
     finally:
         gate.close()
+
+
+def _settle(engine: Arrangement, streams: Streams, first: int) -> None:
+    """Some of the streams at once, uncounted: windows that were filled are clustered when first asked for."""
+    rows = int(streams.rate * _SETTLED)
+    for side, batch in enumerate((streams.left(first, rows), streams.right(first, rows))):
+        for _ in engine.push(side, batch):
+            pass
+    for _ in engine.settle():
+        pass
+    engine.latencies.noted()
 
 
 def _ticks(

@@ -24,7 +24,7 @@ from handshake.bench import report
 from handshake.bench.workload import BAND, GENERAL
 from handshake.cores.basic_window import BasicWindow
 from handshake.cores.core import JoinCore
-from handshake.kernels.compile import scan_kernel
+from handshake.kernels.scan import scan_kernel
 from handshake.local import prepare
 
 __all__ = ["best_of", "kernel_of", "run", "tuples"]
@@ -110,12 +110,12 @@ def kernel_of(
     spec = prepare(left.schema, right.schema, predicate, method="scan").spec
     outer, inner = BasicWindow(spec.sides[0], left), BasicWindow(spec.sides[1], right)
     kernel = scan_kernel(JoinCore(spec)._program(outer, inner, True), 1)
-    addresses = [w.columns.addresses(False) for w in (outer, inner)]
+    table, rows, ends = np.array([inner.addresses(False)]), np.array([inner.rows]), np.empty(1, np.int64)
     out = np.empty(1 << 20, np.int32), np.empty(1 << 20, np.int32)
 
     def call() -> int:
         state = np.zeros(3, np.int64)
-        return int(kernel(addresses[0], outer.rows, addresses[1], inner.rows, state, *out))
+        return int(kernel(outer.addresses(False), outer.rows, table, rows, state, ends, *out))
 
     call()
     return kernel, call, time.perf_counter() - start

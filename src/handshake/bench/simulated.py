@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from handshake.cores.handshake_core import LEFT, RIGHT, Message
 from handshake.cores.handshake_ends import Ends
 from handshake.cores.handshake_worker import Queue, Worker
 from handshake.cores.low_latency import LowLatency
+from handshake.cores.results import Made, Pairs
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.compile import Program
 
@@ -65,16 +66,15 @@ class CountingCore(JoinCore):
     """A join core that counts the pairs of a scan instead of comparing them; index probes are real."""
 
     def _by_scan(
-        self, program: Program, outer: BasicWindow, inner: BasicWindow
-    ) -> Iterator[tuple[Array, Array]]:
-        self.comparisons += outer.rows * inner.rows
-        self.work += outer.rows * inner.rows * COMPARISON
+        self, program: Program, outer: BasicWindow, inner: list[BasicWindow]
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        pairs = outer.rows * sum(window.rows for window in inner)
+        self.comparisons += pairs
+        self.work += pairs * COMPARISON
         return iter(())
 
-    def _results(
-        self, piece: BasicWindow, window: BasicWindow, here: Array, there: Array
-    ) -> Iterator[pa.RecordBatch]:
-        self.results += len(here)
+    def _made(self, pairs: Pairs) -> Iterator[Made]:
+        self.results += len(pairs.here)
         return iter(())
 
 
@@ -97,7 +97,7 @@ class InlineCrew(Crew[T]):
         """Nothing is ever left."""
         return iter(())
 
-    def drain(self) -> Iterator[pa.RecordBatch]:
+    def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         """Nothing is ever left."""
         return iter(())
 

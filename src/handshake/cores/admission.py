@@ -156,9 +156,12 @@ class Gate:
                 self.engine.latencies.record(item.notes)
                 yield item.batch
 
-    def settle(self) -> Iterator[pa.RecordBatch]:
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; a gate drains what is behind it."""
         return self.drain()
+
+    def wake(self) -> None:
+        """Nobody can be told to come back earlier."""
 
     def mark(self) -> int | None:
         """The watermark up to which all results have been taken."""
@@ -184,6 +187,7 @@ class Gate:
             self._waiting[side] += rows
             self._most = max(self._most, sum(self._waiting))
             self._bell.condition.notify_all()
+        self.engine.wake()
 
     def _until(self, done: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         while not done():
@@ -239,7 +243,7 @@ class Gate:
             self._deliver(self.engine.drain())
             self._outbox.put(_Mark(self.driver.mark(), isinstance(step, _Drain)))
         elif not self._inbox:
-            self._deliver(self.engine.settle())
+            self._deliver(self.engine.settle(lambda: bool(self._inbox)))
 
     def _deliver(self, results: Iterator[pa.RecordBatch]) -> None:
         for batch in results:

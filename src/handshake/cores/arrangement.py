@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,11 +37,14 @@ class Arrangement(Protocol):
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yields the rest of its results."""
 
-    def settle(self) -> Iterator[pa.RecordBatch]:
-        """Wait until the cores are at rest; yields results until then.
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Wait until the cores are at rest, or until `until` holds; yields results as they come.
 
         Like `drain`, but tuples that drift towards each other are left where they are.
         """
+
+    def wake(self) -> None:
+        """Let a `settle` under way ask `until` again; from any thread."""
 
     def expire(self) -> None:
         """Drop what no tuple to come can join."""

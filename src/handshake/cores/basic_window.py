@@ -12,6 +12,7 @@ import pyarrow as pa
 from handshake.cores.driver import arrays_of, stored
 from handshake.cores.spec import Attribute, SideSpec
 from handshake.kernels.cluster import Cells, cluster_band, cluster_hash
+from handshake.kernels.collect import Places, Shape, places_of
 from handshake.kernels.columns import Columns, integers
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.gather import gather_batch
@@ -36,8 +37,9 @@ _NO_KEYS = np.empty(0, np.int64)
 
 INDEXED_FROM = 2048
 """Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
-_PAIRS = 128
-"""So many probes of the smallest such basic window are scanned, not looked up: an estimate."""
+_PAIRS = 512
+"""So many probes of the smallest such basic window are scanned, not looked up: a million pairs take a tenth
+of a millisecond in any case, and a scan leaves the interpreter to others meanwhile."""
 
 
 @dataclass
@@ -61,6 +63,7 @@ class BasicWindow:
     """When the first of its tuples came, in seconds of `perf_counter`, where someone counts latency by it."""
 
     demand: Demand = field(default_factory=Demand)
+    _places: Places | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def rows(self) -> int:
@@ -88,6 +91,25 @@ class BasicWindow:
             return (0, 0)
         stamps = integers(stored(self.batch, self.spec, column.name))
         return (int(stamps.min()), int(stamps.max()))
+
+    def addresses(self, nullable: bool) -> tuple[int, ...]:
+        """What kernels read it by, with validity or without; good as long as the basic window is held."""
+        return self._with_validity if nullable else self._without_validity
+
+    @cached_property
+    def _with_validity(self) -> tuple[int, ...]:
+        return self.columns.addresses(True)
+
+    @cached_property
+    def _without_validity(self) -> tuple[int, ...]:
+        return self.columns.addresses(False)
+
+    def places(self, shape: Shape) -> Places:
+        """Where the columns of its side's schema are, whose shape that is."""
+        if self._places is None:
+            object.__setattr__(self, "_places", places_of(shape, self.batch))
+        assert self._places is not None
+        return self._places
 
     def values(self, expr: Expr) -> pa.Array:
         """A key expression of this side, for each tuple."""

@@ -6,15 +6,18 @@ core is handed the very ones that are there when the batch comes; so the batch c
 and others expire, while the cores still work, and the next batch need not wait for the slowest core.
 
 Equality and band joins need no buckets of their own (7.2): a sealed basic window is clustered by hash or
-by band (kernels.cluster), so that a core looks only at the cells that a tuple can match.
+by band (kernels.cluster), so that a core looks only at the cells that a tuple can match. An index finds more
+the larger a basic window is, and then there are too few to deal out evenly; all cores share one memory here,
+so each of them searches the whole window, with its share of the batch.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ import pyarrow as pa
 from handshake.cores.adapt import Clock, Load
 from handshake.cores.basic_window import BasicWindow
 from handshake.cores.batching import Buffer, oldest_asked
-from handshake.cores.channels import Stopped
+from handshake.cores.channels import Bell
 from handshake.cores.core import JoinCore
 from handshake.cores.cost import UNIT_BLOCK, CostModel, measured
 from handshake.cores.crew import Crew
@@ -33,6 +36,7 @@ from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.cores.partition import Partition
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.segment import Segment
+from handshake.cores.slots import Slots
 from handshake.cores.spec import SIDES, JoinSpec
 
 __all__ = ["Cell"]
@@ -40,6 +44,10 @@ __all__ = ["Cell"]
 Array = np.ndarray[Any, Any]
 _FITTED_FROM = 1 << 15
 """Windows of fewer tuples are not worth a cost model."""
+_SHARE = 64
+"""A share of a batch has at least so many tuples, where the batch is shared out."""
+_USUAL = 32
+"""Batches whose average size basic windows are fitted to: in bursts it changes from one to the next."""
 _HISTORY = 1000
 """Changes in the number of cores that are remembered."""
 
@@ -55,40 +63,6 @@ class _Job:
 
 def _describe(job: _Job) -> str:
     return f"a batch of {job.piece.rows} tuples of the {SIDES[job.piece.spec.side]} input"
-
-
-@dataclass
-class _Window:
-    """A window in the coordinator's hands: its basic windows, and whose they are."""
-
-    segment: Segment
-    partition: Partition
-
-    def insert(self, piece: BasicWindow) -> None:
-        """Equation 2 balances numbers of basic windows, so none may be larger than the others can get."""
-        most = self.segment.largest or piece.rows
-        for start in range(0, piece.rows, most):
-            part = piece if most >= piece.rows else BasicWindow(piece.spec, piece.batch.slice(start, most))
-            self._insert(part)
-
-    def _insert(self, part: BasicWindow) -> None:
-        before = len(self.segment.windows)
-        self.segment.insert(part)
-        self.partition.add()
-        for _ in range(before + 1 - len(self.segment.windows)):
-            self.partition.merge_newest()
-
-    def expire(self, oldest: int) -> int:
-        before = len(self.segment.windows)
-        gone = self.segment.expire(oldest)
-        for _ in range(before - len(self.segment.windows)):
-            self.partition.remove_oldest()
-        return gone
-
-    def runs(self) -> list[tuple[BasicWindow, ...]]:
-        """What each core has to search."""
-        partition = self.partition
-        return [tuple(self.segment.windows[partition.run(core)]) for core in range(partition.cores)]
 
 
 @dataclass
@@ -115,11 +89,14 @@ class Cell:
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness)
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
-        first, second = (_Window(Segment(self.spec, side), Partition(self.load.active)) for side in (0, 1))
+        first, second = (Slots(Segment(self.spec, side), Partition(self.load.active)) for side in (0, 1))
         self.windows = (first, second)
         self._buffers = (Buffer(self.blocks * UNIT_BLOCK), Buffer(self.blocks * UNIT_BLOCK))
-        self._turn = 0
-        self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
+        self._turn, self._next_core = 0, 0
+        self._usual = float(UNIT_BLOCK)
+        """Tuples in a batch, on average of the last ones."""
+        bell = Bell()
+        self._cores = [JoinCore(self.spec, check=bell.check) for _ in range(self.cores)]
         self._busy = [0.0] * self.cores
         self._jobs = [0] * self.cores
         self._expired = 0
@@ -128,7 +105,7 @@ class Cell:
         self._history = deque([(0.0, self.load.active)], _HISTORY)
         self.crew = Crew(
             self.cores, self._work, _describe, arrival=lambda job: job.arrived, active=self.load.active,
-            cpus=self.cpus,
+            cpus=self.cpus, bell=bell,
         )  # fmt: skip
 
     # On the cores.
@@ -139,12 +116,9 @@ class Cell:
         return coalesced(self._search(k, job))
 
     def _search(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
-        for window in job.run:
-            if self.crew.bell.stopped:
-                raise Stopped
-            results = self._cores[k].probe(job.piece, (window,))
-            while (batch := self._timed(k, results)) is not None:
-                yield batch
+        results = self._cores[k].probe(job.piece, job.run)
+        while (batch := self._timed(k, results)) is not None:
+            yield batch
 
     def _timed(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         """Count a core's time at work, not that spent waiting for room."""
@@ -184,15 +158,30 @@ class Cell:
         batch, arrived = self._buffers[side].take()
         for piece in pieces(self.spec, side, batch):
             yield from self._hand_out(piece, arrived)
-            self.windows[side].insert(piece)
+            self._insert(piece)
             self._fit(side, piece.rows)
 
     def _hand_out(self, piece: BasicWindow, arrived: float) -> Iterator[pa.RecordBatch]:
         if self.adapt:
             self._resize(self.load.note(sum(self._busy)))
-        for k, run in enumerate(self.windows[1 - piece.spec.side].runs()):
+        window = self.windows[1 - piece.spec.side]
+        if self.spec.method == "scan":
+            jobs = [(k, piece, run) for k, run in enumerate(window.runs())]
+        else:
+            whole = tuple(window.segment.windows)
+            jobs = [(k, part, whole) for k, part in self._dealt(piece)]
+        for k, part, run in jobs:
             if run:
-                yield from self.crew.hand(k, _Job(piece, run, arrived))
+                yield from self.crew.hand(k, _Job(part, run, arrived))
+
+    def _dealt(self, piece: BasicWindow) -> Iterator[tuple[int, BasicWindow]]:
+        """Equal shares of a batch, each for another core, beginning with each core in turn."""
+        active = self.windows[0].partition.cores
+        parts = max(1, min(active, piece.rows // _SHARE))
+        for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
+            self._next_core = (self._next_core + 1) % active
+            batch = piece.batch.slice(start, stop - start)
+            yield self._next_core, piece if parts == 1 else BasicWindow(piece.spec, batch)
 
     def _resize(self, cores: int) -> None:
         """From the next batch on, deal the windows out to so many cores.
@@ -220,12 +209,20 @@ class Cell:
             largest = max(segment.windows, key=lambda window: window.rows)
             self.model = measured(self.spec, others.windows[-1], largest)
         if self.model is not None:
-            segment.largest = self.model.best_rows(held, 1.0, batch)
+            self._usual += (batch - self._usual) / _USUAL
+            segment.largest = self.model.best_rows(held, 1.0, round(self._usual))
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them; to be called when drained."""
         for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
-            self.windows[side].insert(piece)
+            self._insert(piece)
+
+    def _insert(self, piece: BasicWindow) -> None:
+        window = self.windows[piece.spec.side]
+        if self.spec.method == "scan":
+            window.insert(piece)
+        else:
+            window.segment.insert(piece)
 
     @property
     def latencies(self) -> Latencies:
@@ -237,13 +234,21 @@ class Cell:
         yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
 
-    settle = drain
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        if self.crew.idle():
+            self._watch.stop()
 
-    def _drain(self) -> Iterator[pa.RecordBatch]:
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self.crew.bell.ring()
+
+    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         while self._waiting():
             yield from self._next_batch()
         self.expire()
-        yield from self.crew.drain()
+        yield from self.crew.drain(until)
 
     def expire(self) -> None:
         """Drop what no tuple can join, to come or waiting."""
@@ -273,7 +278,11 @@ class Cell:
         return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 
     def _shares(self, side: int) -> list[int]:
-        rows = [sum(window.rows for window in run) for run in self.windows[side].runs()]
+        window = self.windows[side]
+        rows = [sum(part.rows for part in run) for run in window.runs()]
+        if self.spec.method != "scan":  # all cores search all of it: each counts for as much as any other
+            held, cores = window.segment.rows, window.partition.cores
+            rows = [held * (k + 1) // cores - held * k // cores for k in range(cores)]
         return rows + [0] * (self.cores - len(rows))
 
     def close(self) -> None:

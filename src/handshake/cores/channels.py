@@ -37,6 +37,11 @@ class Bell:
                 raise Stopped
             return held
 
+    def check(self) -> None:
+        """Raise `Stopped` at the end."""
+        if self.stopped:
+            raise Stopped
+
     def ring(self) -> None:
         """Wake everyone."""
         with self.condition:

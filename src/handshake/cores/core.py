@@ -10,16 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.cores.basic_window import BasicWindow, worth_an_index
-from handshake.cores.driver import arrays_of
 from handshake.cores.outer import Outer
+from handshake.cores.results import Made, Pairs, Results
 from handshake.cores.segment import Segment
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.cluster import Probe, probe_cost, probe_hash, sweep_cost
-from handshake.kernels.compile import TILE, Program, cells_kernel, scan_kernel
-from handshake.kernels.evaluate import holds
-from handshake.kernels.gather import gather
+from handshake.kernels.compile import BLOCK, TILE, Program, cells_kernel
+from handshake.kernels.scan import scan_kernel
 from handshake.kernels.sweep import sweep_kernel
-from handshake.plan.expr import Literal, conjunction
+from handshake.plan.expr import Literal
 
 __all__ = ["JoinCore"]
 
@@ -27,8 +26,8 @@ Array = np.ndarray[Any, Any]
 _SMALLEST, _LARGEST = 16 * TILE, 256 * TILE
 _SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
 """Seconds for a scanned pair, a candidate from an index, a result (bench scan, bench sustained)."""
-_RESULT_BYTES = 1 << 26
-"""About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""
+_UNINTERRUPTED = 1 << 30
+"""Pairs that are scanned in one call, about a tenth of a second."""
 
 
 @dataclass
@@ -38,6 +37,8 @@ class JoinCore:
     spec: JoinSpec
     aside: bool = False
     """Whether large merges are done in threads of their own (see `Segment`)."""
+    check: Callable[[], None] = lambda: None
+    """Called between parts of a long search: whoever runs the core may raise there."""
     segments: tuple[Segment, Segment] = field(init=False)
     comparisons: int = 0
     results: int = 0
@@ -49,7 +50,8 @@ class JoinCore:
     def __post_init__(self) -> None:
         left, right = (Segment(self.spec, side, lazy=True, aside=self.aside) for side in (0, 1))
         self.segments = (left, right)
-        self._residual = conjunction(self.spec.prepared.doubtful) if self.spec.prepared.doubtful else None
+        self._reaches = (self.spec.reach(0), self.spec.reach(1))
+        self._results = Results(self.spec)
         self._buffers = _Buffers()
         self._programs: dict[tuple[bool, bool, bool], Program] = {}
         self._kernels: dict[tuple[Any, int, int], Any] = {}
@@ -64,18 +66,38 @@ class JoinCore:
 
         `outer` is what another core may have found out about the piece already.
         """
+        return (made.batch for made in self.search(piece, windows, outer))
+
+    def search(
+        self,
+        piece: BasicWindow,
+        windows: Iterable[BasicWindow] | None = None,
+        outer: Outer | None = None,
+    ) -> Iterator[Made]:
+        """The same, and which basic windows results are of."""
         self.batches += 1
         if piece.rows == 0 or self.spec.analysis.never:
             return
         outer = outer or self.outer(piece)
         if windows is None:
             windows = self.segments[1 - piece.spec.side]
+        scanned: dict[int, tuple[Program, list[BasicWindow]]] = {}  # by identity: a hash takes long to find
         for window in windows.ready(piece.rows) if isinstance(windows, Segment) else list(windows):
             relation = self._relation(piece, window)
             if relation == "apart":
                 self.skipped += 1
                 continue
-            yield from self._meet(outer, window, relation == "inside")
+            program = self._program(piece, window, relation == "inside")
+            self.check()
+            found = self._looked_up(program, outer, window)
+            if found is None:
+                scanned.setdefault(id(program), (program, []))[1].append(window)
+            else:
+                for pairs in found:
+                    yield from self._made(pairs)
+        for program, group in scanned.values():
+            for pairs in self._scanned(program, piece, group):
+                yield from self._made(pairs)
 
     def outer(self, piece: BasicWindow) -> Outer:
         """New tuples, as the other side's indexes want to see them."""
@@ -98,12 +120,12 @@ class JoinCore:
         """`apart`: no pair is in the windows; `inside`: every pair is; else `boundary`."""
         left, right = (piece, window) if piece.spec.side == 0 else (window, piece)
         inside = True
-        reach = self.spec.reach(1)
+        reach = self._reaches[1]
         if reach is not None:
             if right.first[1] < left.first[0] - reach:
                 return "apart"
             inside &= right.first[0] >= left.first[1] - reach
-        reach = self.spec.reach(0)
+        reach = self._reaches[0]
         if reach is not None:
             if right.second[0] > left.second[1] + reach:
                 return "apart"
@@ -121,27 +143,14 @@ class JoinCore:
             self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable, guard)
         return self._programs[inside, tame, nullable]
 
-    def _meet(self, outer: Outer, window: BasicWindow, inside: bool) -> Iterator[pa.RecordBatch]:
-        """Results of new tuples with one basic window."""
-        piece = outer.piece
-        program = self._program(piece, window, inside)
-        if window.cells is not None and worth_an_index(piece.rows, window):
-            if outer.misses(window):
-                self.skipped += 1
-                return
-            found = self._by_index(program, outer, window)
-            if found is not None:
-                for moved, here, there in found:
-                    yield from self._results(moved, window, here, there)
-                return
-        for here, there in self._by_scan(program, piece, window):
-            yield from self._results(piece, window, here, there)
-
-    def _by_index(
-        self, program: Program, outer: Outer, window: BasicWindow
-    ) -> Iterator[tuple[BasicWindow, Array, Array]] | None:
-        """Pairs by way of the index; None where most tuples are candidates, so that a scan is faster."""
-        assert window.cells is not None
+    def _looked_up(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
+        """Pairs by way of the index; None where there is none, or most tuples are candidates, so that a scan
+        is faster."""
+        if window.cells is None or not worth_an_index(outer.piece.rows, window):
+            return None
+        if outer.misses(window):
+            self.skipped += 1
+            return iter(())
         few = outer.piece.rows < 64
         if window.spec.hashed:
             probe = probe_hash(window.cells, outer.piece.hashes, outer.limits[0] if outer.limits else None)
@@ -158,37 +167,43 @@ class JoinCore:
             self._kernels[key] = make(program, inner)
         return self._kernels[key]
 
-    def _by_scan(
-        self, program: Program, piece: BasicWindow, window: BasicWindow
-    ) -> Iterator[tuple[Array, Array]]:
-        if piece.rows <= window.rows:
-            return self._scanned(program, piece, window)
-        # the longer run goes through the vectors
-        return ((there, here) for here, there in self._scanned(program, window, piece))
+    def _scanned(self, program: Program, piece: BasicWindow, windows: list[BasicWindow]) -> Iterator[Pairs]:
+        """Pairs with basic windows of one kind. The longer run goes through the vectors, if it fills any."""
+        least = piece.rows if piece.rows >= BLOCK else 0
+        longer = [window for window in windows if window.rows >= least]
+        for some in _parts(piece.rows, longer):
+            self.check()
+            for here, there, ends in self._by_scan(program, piece, some):
+                yield Pairs(piece, here, some, there, ends)
+        for window in windows if len(longer) < len(windows) else ():
+            if window.rows < least:
+                self.check()
+                for there, here, ends in self._by_scan(program, window, [piece]):
+                    yield Pairs(piece, here, [window], there, ends)
 
-    def _scanned(
-        self, program: Program, outer: BasicWindow, inner: BasicWindow
-    ) -> Iterator[tuple[Array, Array]]:
-        kernel = self._kernel(scan_kernel, program, inner.spec.side)
-        views = (outer.columns, inner.columns)  # held: addresses alone do not keep memory alive
-        addresses = [v.addresses(program.nullable) for v in views]
-        state = np.zeros(3, np.int64)
-        self.comparisons += outer.rows * inner.rows
-        self.work += outer.rows * inner.rows * _SCANNED
-        while state[0] < inner.rows:
+    def _by_scan(
+        self, program: Program, outer: BasicWindow, inner: list[BasicWindow]
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        kernel = self._kernel(scan_kernel, program, inner[0].spec.side)
+        table = np.array([window.addresses(program.nullable) for window in inner])
+        rows = np.array([window.rows for window in inner])
+        state, ends = np.zeros(3, np.int64), np.empty(len(inner), np.int64)
+        pairs = outer.rows * sum(window.rows for window in inner)
+        self.comparisons += pairs
+        self.work += pairs * _SCANNED
+        while state[0] < len(inner):
             out = self._buffers.take()
-            count = kernel(addresses[0], outer.rows, addresses[1], inner.rows, state, *out)
+            count = kernel(outer.addresses(program.nullable), outer.rows, table, rows, state, ends, *out)
             if count:
-                yield out[0][:count], out[1][:count]
-            self._buffers.grow(state[0] < inner.rows)
+                yield out[0][:count], out[1][:count], ends
+            self._buffers.grow(state[0] < len(inner))
 
     def _by_cells(
         self, program: Program, piece: BasicWindow, window: BasicWindow, probe: Probe
-    ) -> Iterator[tuple[BasicWindow, Array, Array]]:
+    ) -> Iterator[Pairs]:
         kernel = self._kernel(cells_kernel, program, window.spec.side)
         assert window.cells is not None
-        views = (piece.columns, window.columns)  # held, as above
-        addresses = [v.addresses(program.nullable) for v in views]
+        addresses = [w.addresses(program.nullable) for w in (piece, window)]
         state = np.zeros(3, np.int64)
         while state[0] < len(probe.order):
             out = self._buffers.take()
@@ -196,20 +211,17 @@ class JoinCore:
                 addresses[0], probe.order, probe.first, probe.last, probe.low, probe.high,
                 addresses[1], window.rows, window.cells.offsets, window.keys, state, *out,
             )  # fmt: skip
-            self._looked_up(seen)
+            self._looked_at(seen)
             if count:
-                yield piece, out[0][:count], out[1][:count]
+                yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
             self._buffers.grow(state[0] < len(probe.order))
 
-    def _by_sweep(
-        self, program: Program, outer: Outer, window: BasicWindow
-    ) -> Iterator[tuple[BasicWindow, Array, Array]]:
+    def _by_sweep(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs]:
         kernel = self._kernel(sweep_kernel, program, window.spec.side)
         piece, first, second = outer.swept
         cells = window.cells
         assert cells is not None
-        views = (piece.columns, window.columns)  # held, as above
-        addresses = [v.addresses(program.nullable) for v in views]
+        addresses = [w.addresses(program.nullable) for w in (piece, window)]
         state = np.array([0, 0, -1])
         while state[0] < piece.rows:
             out = self._buffers.take()
@@ -217,47 +229,32 @@ class JoinCore:
                 addresses[0], *first, *second,
                 addresses[1], window.rows, cells.offsets, cells.low, cells.high, cells.fences, state, *out,
             )  # fmt: skip
-            self._looked_up(seen)
+            self._looked_at(seen)
             if count:
-                yield piece, out[0][:count], out[1][:count]
+                yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
             self._buffers.grow(state[0] < piece.rows)
 
-    def _looked_up(self, seen: int) -> None:
+    def _looked_at(self, seen: int) -> None:
         self.comparisons += seen
         self.work += seen * _LOOKED_UP
 
-    def _results(
-        self, piece: BasicWindow, window: BasicWindow, here: Array, there: Array
-    ) -> Iterator[pa.RecordBatch]:
-        step = max(int(_RESULT_BYTES / max(piece.row_bytes + window.row_bytes, 1.0)), 1)
-        for start in range(0, len(here), step):
-            pairs = [(piece, here[start : start + step]), (window, there[start : start + step])]
-            if piece.spec.side == 1:
-                pairs.reverse()
-            if self._residual is not None:
-                keep = self._confirmed(pairs)
-                pairs = [(window, rows[keep]) for window, rows in pairs]
-            count = len(pairs[0][1])
-            if count:
-                self.results += count
-                self.work += count * _MADE
-                yield _joined(pairs, self.spec.output)
-
-    def _confirmed(self, pairs: list[tuple[BasicWindow, Array]]) -> Array:
-        """Which candidates the doubtful conjuncts let through."""
-        assert self._residual is not None
-        arrays = {}
-        for window, rows in pairs:
-            for column, values in arrays_of(window.batch, window.spec.side, (self._residual,)).items():
-                arrays[column] = gather(values, rows)
-        return holds(self._residual, arrays, len(pairs[0][1]))
+    def _made(self, pairs: Pairs) -> Iterator[Made]:
+        for made in self._results.of(pairs):
+            self.results += made.batch.num_rows
+            self.work += made.batch.num_rows * _MADE
+            yield made
 
 
-def _joined(pairs: list[tuple[BasicWindow, Array]], schema: pa.Schema) -> pa.RecordBatch:
-    columns: list[pa.Array] = []
-    for window, rows in pairs:
-        columns += [gather(c, rows) for c in window.batch.columns[: len(window.spec.schema)]]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _parts(rows: int, windows: list[BasicWindow]) -> Iterator[list[BasicWindow]]:
+    """Basic windows to scan in one call, which nothing can interrupt."""
+    start, pairs = 0, 0
+    for place, window in enumerate(windows):
+        if pairs and pairs + rows * window.rows > _UNINTERRUPTED:
+            yield windows[start:place]
+            start, pairs = place, 0
+        pairs += rows * window.rows
+    if start < len(windows):
+        yield windows[start:]
 
 
 class _Buffers:

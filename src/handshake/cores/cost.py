@@ -13,6 +13,7 @@ import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,10 @@ __all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "cost_text", "measured", "mo
 UNIT_BLOCK = 16
 """b: tuples in a unit block (3.3), one for each lane of the kernels' vectors."""
 _FEWEST, _MOST = 1 << 10, 1 << 17
-_SMALL, _LARGE = 2048, 16384
+_SMALL, _LARGE, _PARTS = 2048, 16384, 16
+_CONTENDED = 2.0
+"""What a basic window costs is the interpreter's work, and cores wait for each other there: with two, it
+takes 2.2 times as long as alone (bench windows)."""
 _REFERENCE = "l.x BETWEEN r.x - 10 AND r.x + 10 AND l.y BETWEEN r.y - 10 AND r.y + 10"
 
 
@@ -71,15 +75,23 @@ def _reference(spec: JoinSpec, side: int, rows: int) -> BasicWindow:
 
 
 def measured(spec: JoinSpec, batch: BasicWindow, window: BasicWindow) -> CostModel:
-    """Time the scan of a basic window at two sizes; a few milliseconds once its kernel is compiled."""
+    """Time the scan of a basic window at two sizes, and of one in parts; a few milliseconds once its kernel
+    is compiled."""
     block = _part(batch, UNIT_BLOCK)
     small, large = _part(window, min(_SMALL, max(window.rows // 8, 1))), _part(window, _LARGE)
     row_bytes = max(_attribute_bytes(large), 1.0)
     core = JoinCore(spec)
-    fast, slow = (_best(core, block, part) for part in (small, large))
+    fast, slow, cut = (_best(core, block, run) for run in ([small], [large], _cut(large)))
     blocks = max(block.rows / UNIT_BLOCK, 1 / UNIT_BLOCK)
     per_row = max((slow - fast) / max(large.rows - small.rows, 1), 1e-12)
-    return CostModel(max(fast - per_row * small.rows, 1e-6), per_row / row_bytes / blocks, row_bytes)
+    alpha = max(_CONTENDED * (cut - slow) / (_PARTS - 1), 1e-6)
+    return CostModel(alpha, per_row / row_bytes / blocks, row_bytes)
+
+
+def _cut(window: BasicWindow) -> list[BasicWindow]:
+    """The same tuples in many basic windows: what that takes longer is theirs."""
+    bounds = pairwise(window.rows * n // _PARTS for n in range(_PARTS + 1))
+    return [BasicWindow(window.spec, window.batch.slice(start, stop - start)) for start, stop in bounds]
 
 
 def _part(window: BasicWindow, rows: int) -> BasicWindow:
@@ -91,12 +103,12 @@ def _attribute_bytes(window: BasicWindow) -> float:
     return float(size / window.rows)
 
 
-def _best(core: JoinCore, batch: BasicWindow, window: BasicWindow) -> float:
+def _best(core: JoinCore, batch: BasicWindow, windows: list[BasicWindow]) -> float:
     """The least time of several; the first compiles what is not compiled yet."""
     times = []
     for _ in range(12):
         start = time.perf_counter()
-        for _ in core.probe(batch, (window,)):
+        for _ in core.probe(batch, windows):
             pass
         times.append(time.perf_counter() - start)
     return min(times)

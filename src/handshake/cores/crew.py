@@ -133,11 +133,11 @@ class Crew(Generic[T]):
                 self.latencies.note(found.core, found.batch.num_rows, found.arrived)
             yield found.batch
 
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait until every task is done; yields results as they come."""
-        while not self.idle():
+    def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+        """Wait until every task is done, or `until` holds; yields results as they come."""
+        while not (self.idle() or until()):
             yield from self.ready()
-            self._guarded(lambda: self.bell.wait_for(lambda: self.idle() or self._any_results()))
+            self._guarded(lambda: self.bell.wait_for(lambda: self.idle() or self._any_results() or until()))
         yield from self.ready()
 
     def idle(self) -> bool:

@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from handshake.cores.spec import OTHER, OWN, SIDES, TIME, JoinSpec, SideSpec
 from handshake.errors import InputError
-from handshake.kernels.columns import as_array
+from handshake.kernels.columns import as_array, integers
 from handshake.kernels.evaluate import evaluate, holds
 from handshake.kernels.keys import has_value, hash_of, prefix_of
 from handshake.plan.expr import Column, Expr, walk
+from handshake.plan.types import is_exact
 from handshake.schema import UNITS, Date, Int, Timestamp, type_from_arrow
 from handshake.window import watermark
 
@@ -75,7 +76,7 @@ class Driver:
             batch, other = self._by_time(side, batch, other, hidden)
         if self.spec.windows.counted:
             self._count(side, batch.num_rows, other, hidden)
-        full = extended(batch, hidden)
+        full = extended(batch, hidden) if hidden else batch
         full = derived(full, spec)
         kept = matchable(full, spec)
         counts.unmatchable += full.num_rows - kept.num_rows
@@ -105,6 +106,9 @@ class Driver:
         if len(times) == 0:
             return None
         mine, theirs = self.newest[side], self.newest[1 - side]
+        if (mine is None or times[0] >= mine) and not (times[1:] < times[:-1]).any():
+            self.newest[side] = int(times[-1])
+            return None
         peak = np.maximum.accumulate(times)
         if mine is not None:
             peak = np.maximum(peak, mine)
@@ -190,6 +194,8 @@ def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
         held = holds(condition, arrays_of(batch, spec.side, (condition,)), batch.num_rows)
         mask = held if mask is None else mask & held
     for key in spec.keys:
+        if isinstance(key, Column) and is_exact(key.type) and not batch.column(key.name).null_count:
+            continue
         values = evaluate(key, arrays_of(batch, spec.side, (key,)), batch.num_rows, as_key=True)
         value = has_value(values)
         if value is not None:
@@ -200,6 +206,8 @@ def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
 def times_of(column: pa.Array, unit: str, name: str, stream: str) -> tuple[Array, Array | None]:
     """A time column as whole units, and where it has a value (None: everywhere)."""
     column = as_array(column)
+    if lies_ready(column.type, unit) and column.null_count == 0:
+        return integers(column), None
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     valid = np.asarray(column.is_valid()) if column.null_count else None

@@ -101,27 +101,31 @@ class Handshake:
                 self._ends.enter(side)
                 yield from self._run(self._quiet)
 
-    def settle(self) -> Iterator[pa.RecordBatch]:
-        """Let all tuples in, and wait until the line is quiet; yields results until then.
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Let all tuples in, and wait until the line is quiet or `until` holds; yields results until then.
 
         Pairs on different cores have not met then; later tuples push them on, as the paper has it.
         """
-        return self._delivered(self._settle())
+        return self._delivered(self._settle(until))
 
-    def _settle(self) -> Iterator[pa.RecordBatch]:
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self._bell.ring()
+
+    def _settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         self._check()
         for side in (0, 1):
             self._ends.release(side)
-        yield from self._run(self._quiet)
+        yield from self._run(lambda: self._quiet() or (until is not None and until()))
 
     def _delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.latencies.delivered(coalesced(self._timed(results)))
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
-        """Put tuples into the line, and let them spread over it, without joining them."""
+        """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
         for worker in self._workers:
             worker.matching = False
-        for _ in (*self._push(side, batch, None), *self._settle()):
+        for _ in (*self._push(side, batch, None), *self._drain()):
             raise AssertionError("results were waiting: fill only after drain")
         for worker in self._workers:
             worker.matching = True

@@ -96,7 +96,7 @@ class Worker(threading.Thread):
         self.number, self.cpu = number, cpu
         self.place = f"core {number + 1} of {cores}"
         super().__init__(name=f"handshake {self.place}", daemon=True)
-        self.join_core = JoinCore(spec)
+        self.join_core = JoinCore(spec, check=results.bell.check)
         ends = (number == 0, number == cores - 1)
         self.core = HandshakeCore(self._match, newest, *ends, two_phase, self._merged)
         self.results = results
@@ -196,12 +196,9 @@ class Worker(threading.Thread):
                 queue.put(message)
 
     def _match(self, piece: BasicWindow, windows: Sequence[BasicWindow]) -> Iterator[pa.RecordBatch]:
-        for window in windows if self.matching else ():
-            if self._bell.stopped:
-                raise Stopped
-            for batch in self.join_core.probe(piece, (window,)):
-                self._notes.append((batch.num_rows, max(piece.arrived, window.arrived)))
-                yield batch
+        for made in self.join_core.search(piece, windows if self.matching else ()):
+            self._notes += [(count, max(piece.arrived, window.arrived)) for window, count in made.counts]
+            yield made.batch
 
     def _merged(self, older: BasicWindow, newer: BasicWindow, held: int) -> BasicWindow | None:
         """Merge pieces of like size, so that a tuple is copied few times."""

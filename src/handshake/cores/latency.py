@@ -115,6 +115,10 @@ class Latencies:
         for core, rows, arrived in notes:
             self.cores[core].add(now - arrived, rows)
 
+    def clear(self) -> None:
+        """Forget what was recorded so far."""
+        self.cores = [Histogram() for _ in self.cores]
+
     def merged(self) -> Histogram:
         """Of all cores."""
         return together(self.cores)

@@ -8,7 +8,7 @@ to drift together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from handshake.cores.basic_window import BasicWindow
 from handshake.cores.batching import Buffer, oldest_asked
+from handshake.cores.channels import Bell
 from handshake.cores.core import JoinCore
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
@@ -31,9 +32,9 @@ __all__ = ["LowLatency"]
 
 _WHOLE = 64
 """Shares of fewer tuples are not worth cutting: such a batch settles whole, on each core in turn."""
-_LARGE, _WORTH = 8192, 0.005
+_LARGE, _WORTH = 8192, 0.0003
 """Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores. With less to
-do, threads wait for each other's interpreter: a second core made batches of 1,000 tuples 1.5 times slower."""
+do, threads wait for each other's interpreter: what a batch costs a core besides is about as much."""
 
 _GATHER, _CUT = 4096, 1 << 20
 """Tuples of a side that gather while cores are busy, before the source has to wait; and the largest batch."""
@@ -64,14 +65,17 @@ class LowLatency:
 
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness)
-        self._cores = [JoinCore(self.spec, aside=True) for _ in range(self.cores)]
+        bell = Bell()
+        self._cores = [JoinCore(self.spec, aside=True, check=bell.check) for _ in range(self.cores)]
         self._gone = [0] * self.cores
         self._turn = 0
         self._buffers = (Buffer(_CUT), Buffer(_CUT))
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._watch = Stopwatch()
-        self.crew = Crew(self.cores, self._work, _describe, arrival=lambda task: task.arrived, cpus=self.cpus)
+        self.crew = Crew(
+            self.cores, self._work, _describe, bell, arrival=lambda task: task.arrived, cpus=self.cpus
+        )
 
     def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
         core = self._cores[k]
@@ -168,12 +172,20 @@ class LowLatency:
         yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
 
-    def _drain(self) -> Iterator[pa.RecordBatch]:
+    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         while self._waiting():
             yield from self._next_batch()
-        yield from self.crew.drain()
+        yield from self.crew.drain(until)
 
-    settle = drain
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        if self.crew.idle():
+            self._watch.stop()
+
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self.crew.bell.ring()
 
     def expire(self) -> None:
         """Drop what no tuple to come can join; to be called when drained."""

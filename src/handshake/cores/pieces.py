@@ -25,13 +25,16 @@ def pieces(spec: JoinSpec, side: int, batch: pa.RecordBatch) -> Iterator[BasicWi
     if batch.num_rows == 0:
         return
     mine = spec.sides[side]
+    if batch.num_rows <= SMALL:
+        yield BasicWindow(mine, batch)
+        return
     stamp = mine.stamps.second if side == 0 else mine.stamps.first
     reach = spec.reach(side)
     if stamp is None or reach is None:
         cuts = list(range(0, batch.num_rows, _PIECE))
     else:
         stamps = integers(stored(batch, mine, stamp.name))
-        if len(stamps) > SMALL and np.any(stamps[1:] < stamps[:-1]):
+        if np.any(stamps[1:] < stamps[:-1]):
             order = np.argsort(stamps, kind="stable")
             batch, stamps = batch.take(pa.array(order)), stamps[order]
         cuts = _cuts(stamps, max(reach // SHARE, 1))
@@ -56,8 +59,11 @@ def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = size = 0
     for batch in batches:
         waiting.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _COALESCE or size >= _COALESCE_BYTES:
+        rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
+        # The memory behind slices may be much more than they are; what they are takes longer to find.
+        if rows >= _COALESCE or (
+            size >= _COALESCE_BYTES and sum(b.nbytes for b in waiting) >= _COALESCE_BYTES
+        ):
             yield from _concatenated(waiting)
             waiting, rows, size = [], 0, 0
     yield from _concatenated(waiting)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from handshake.cores.basic_window import BasicWindow, indexable, sealed, span_of
+from handshake.cores.basic_window import BasicWindow, indexable, sealed, span_of, worth_an_index
 from handshake.cores.compaction import Compaction, put_together
 from handshake.cores.spec import JoinSpec
 
@@ -16,8 +16,11 @@ SHARE = 8
 """A basic window spans at most this fraction of the window, so little that has expired is still held."""
 SMALL = 1024
 """Neighbours of up to so many tuples are merged whatever they span."""
+TINY, AT_ONCE = 128, 4
+"""Batches of so few tuples are merged when there are some: merging two takes as long as scanning twenty."""
 MEDIUM, MEDIUM_SHARE = 1 << 14, 3
-"""Up to so many tuples they may span more: each basic window costs a probe 0.1 ms, whatever is in it."""
+"""Up to so many tuples they may span more: each basic window costs a probe some microseconds if it is
+scanned, and 0.1 ms if it is looked up, whatever is in it."""
 LARGEST = {"scan": 1 << 17, "hash": 1 << 21, "band": 1 << 21}
 ASKED = 1000
 """Tuples that a basic window is scanned by before it is clustered: then scanning has cost what clustering
@@ -43,6 +46,10 @@ class Segment:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._compaction: Compaction | None = None
+        self.complete = 0
+        """So many of the oldest basic windows are not merged any more (see `close`)."""
+        self._held_until: int | None = None
+        """No basic window is to be dropped up to this stamp, where that is known."""
 
     @property
     def rows(self) -> int:
@@ -54,13 +61,17 @@ class Segment:
         """Bytes held."""
         return sum(w.nbytes for w in self.windows)
 
-    def insert(self, window: BasicWindow) -> None:
-        """Add the newest tuples; merge those of like size, and cluster what came of it."""
+    def insert(self, window: BasicWindow, largest: int | None = None) -> None:
+        """Add the newest tuples; merge those of like size, up to so many, and cluster what came of it."""
         if window.rows == 0:
             return
         self.windows.append(window)
+        if self._held_until is not None:
+            self._held_until = min(self._held_until, self._newest(window))
         self._take_in()
-        group = self._group(window)
+        group = self._group(window, largest or self.largest or LARGEST[self.spec.method])
+        if window.rows <= TINY and len(group) < AT_ONCE:
+            group = [window]
         if len(group) > 1 and self.aside and sum(w.rows for w in group) > QUICK:
             self._compact(group)
         elif len(group) > 1 and (made := put_together(group)) is not None:
@@ -82,14 +93,13 @@ class Segment:
         self._replace([window], clustered)
         return clustered
 
-    def _group(self, newest: BasicWindow) -> list[BasicWindow]:
+    def _group(self, newest: BasicWindow, most: int) -> list[BasicWindow]:
         """The newest basic window, and those that are to be one with it: as many tuples as it has, or twice
         as many as all that come after them."""
         busy = self._compaction.group if self._compaction is not None else ()
-        most = self.largest or LARGEST[self.spec.method]
         most = min(most, QUICK) if busy else most
         group, rows, near = [newest], newest.rows, len(self.windows) - 2
-        for at in range(near, -1, -1):
+        for at in range(near, self.complete - 1, -1):
             older = self.windows[at]
             if older.rows >= 2 * rows or older.rows + rows > most or any(older is w for w in busy):
                 continue
@@ -111,6 +121,30 @@ class Segment:
         # Disorder makes both wide; what counts is how much longer than the other one either is then held.
         own = min(span_of(self.side, older), span_of(self.side, *group))
         return span - own <= reach // (2 * share)
+
+    def close(self) -> None:
+        """Make one of what is not complete, where one array can hold it; from now on it stays as it is."""
+        made = put_together(self.windows[self.complete :])
+        if made is not None:
+            self._replace(*made)
+        self.complete = len(self.windows)
+
+    def coarsen(self, rows: int) -> bool:
+        """Merge complete neighbours up to so many tuples; says whether there were any."""
+        before, group = len(self.windows), list[BasicWindow]()
+        for window in self.windows[: self.complete]:
+            if group and sum(w.rows for w in group) + window.rows > rows:
+                self._merge_complete(group)
+                group = []
+            group.append(window)
+        self._merge_complete(group)
+        return len(self.windows) < before
+
+    def _merge_complete(self, group: list[BasicWindow]) -> None:
+        before, made = len(self.windows), put_together(group)
+        if made is not None:
+            self._replace(*made)
+            self.complete -= before - len(self.windows)
 
     def _take_in(self) -> None:
         """Use what a compaction has made, if it is ready and nothing of it has expired."""
@@ -141,7 +175,9 @@ class Segment:
         """The basic windows, for a probe with so many tuples: clustered where that pays by now."""
         self._take_in()
         for window in list(self.windows):
-            unclear = self.lazy and window.cells is None and indexable(window)
+            unclear = (
+                self.lazy and window.cells is None and indexable(window) and worth_an_index(rows, window)
+            )
             yield self._asked(window, rows) if unclear else window
 
     def _asked(self, window: BasicWindow, rows: int) -> BasicWindow:
@@ -160,10 +196,18 @@ class Segment:
 
     def expire(self, oldest: int) -> int:
         """Drop basic windows all of whose expiring stamps are below `oldest`; says how many tuples went."""
-        kept = [w for w in self.windows if (w.second if self.side == 0 else w.first)[1] >= oldest]
+        if self._held_until is not None and oldest <= self._held_until:
+            return 0
+        self.complete = sum(self._newest(w) >= oldest for w in self.windows[: self.complete])
+        kept = [w for w in self.windows if self._newest(w) >= oldest]
         gone = self.rows - sum(w.rows for w in kept) if len(kept) < len(self.windows) else 0
         self.windows = kept
+        self._held_until = min(map(self._newest, kept), default=None)
         return gone
+
+    def _newest(self, window: BasicWindow) -> int:
+        """The newest of the stamps that its tuples expire by."""
+        return (window.second if self.side == 0 else window.first)[1]
 
     def settle(self) -> None:
         """Wait for what is going on aside."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,12 @@ class ThreeStep:
         """Nothing waits: every push has yielded all its results."""
         return iter(())
 
-    settle = drain
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Nothing waits, here either."""
+        return iter(())
+
+    def wake(self) -> None:
+        """Nobody sleeps."""
 
     def close(self) -> None:
         """Nothing runs between pushes."""

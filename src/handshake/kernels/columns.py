@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def view(array: pa.Array, kind: Type) -> View:
         return View(_bitmap(data, array.offset, len(array), owners), nulls, True, owners)
     width = (kind.bits if isinstance(kind, Float) else storage_bits(kind)) // 8
     address = data.address + array.offset * width if data is not None else 0
-    return View(address, nulls, _is_tame(address, len(array), kind), owners)
+    return View(address, nulls, _is_tame(data, array.offset, len(array), kind), owners)
 
 
 def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any]) -> int:
@@ -90,27 +91,31 @@ def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any])
     return int(packed.ctypes.data)
 
 
-def _is_tame(address: int, rows: int, kind: Type) -> bool:
+def _is_tame(data: pa.Buffer | None, offset: int, rows: int, kind: Type) -> bool:
     """Whether all whole numbers leave two bits to spare (see plan.ranges)."""
-    if rows == 0 or not is_exact(kind) or storage_bits(kind) < 32:
+    limits = _tame_range(kind)
+    if rows == 0 or data is None or limits is None:
         return True
-    low, high = type_range(kind, tame=True)
+    dtype, low, high = limits
     if isinstance(kind, Decimal):
-        return _decimals_fit(_at(address, (rows, 2), np.dtype(np.int64)), low, high)
-    signed = "u" if type_range(kind, False)[0] == 0 else "i"
-    values = _at(address, (rows,), np.dtype(f"{signed}{storage_bits(kind) // 8}"))
+        return _decimals_fit(np.frombuffer(data, dtype, 2 * rows, 16 * offset).reshape(rows, 2), low, high)
+    values = np.frombuffer(data, dtype, rows, dtype.itemsize * offset)
     return bool(values.min() >= low and values.max() <= high)
+
+
+@lru_cache(maxsize=256)
+def _tame_range(kind: Type) -> tuple[np.dtype[Any], int, int] | None:
+    """How to read values of a type, and within what they are tame; None where they always are."""
+    if not is_exact(kind) or storage_bits(kind) < 32:
+        return None
+    bits = 64 if isinstance(kind, Decimal) else storage_bits(kind)
+    sign = "u" if type_range(kind, False)[0] == 0 else "i"
+    return (np.dtype(f"{sign}{bits // 8}"), *type_range(kind, tame=True))
 
 
 def _decimals_fit(words: np.ndarray[Any, Any], low: int, high: int) -> bool:
     lower, upper = words[:, 0], words[:, 1]
     return bool((upper == (lower >> 63)).all() and lower.min() >= low and lower.max() <= high)
-
-
-def _at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    size = int(np.prod(shape)) * dtype.itemsize
-    memory = pa.foreign_buffer(address, size)
-    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def integers(array: pa.Array) -> np.ndarray[Any, Any]:

@@ -45,13 +45,14 @@ __all__ = [
     "JIT",
     "TILE",
     "Program",
+    "block_intrinsic",
     "block_mask",
     "cells_kernel",
+    "lowest_bit",
     "memory_bytes",
     "once",
     "pair_intrinsic",
     "rows_kernel",
-    "scan_kernel",
 ]
 
 BLOCK = 64
@@ -182,7 +183,7 @@ def pair_intrinsic(program: Program, inner: int) -> Any:
     return holds
 
 
-def _block_intrinsic(program: Program, inner: int) -> Any:
+def block_intrinsic(program: Program, inner: int) -> Any:
     """Which of `BLOCK` inner tuples match, as a mask; first loosely, where that is cheaper."""
     loose = loosened(program.guard or program.expr, inner) or program.guard
 
@@ -249,48 +250,6 @@ def once(build: Callable[..., Any]) -> Callable[..., Any]:
 # Loops.
 
 
-@once
-def scan_kernel(program: Program, inner: int) -> Any:
-    """Nested loops: every outer tuple against every inner one, a block at a time, tile by tile.
-
-    `kernel(outer, outer_rows, inner, inner_rows, state, out_outer, out_inner) -> count`; done when
-    `state[0] >= inner_rows`. The buffers must hold at least `TILE` pairs.
-    """
-    matches, holds = _block_intrinsic(program, inner), pair_intrinsic(program, inner)
-
-    @numba.njit(**JIT)
-    def scan(outer, outer_rows, inner, inner_rows, state, out_outer, out_inner):  # type: ignore[no-untyped-def]
-        count = 0
-        room = out_outer.shape[0] - TILE
-        blocks = inner_rows & ~(BLOCK - 1)
-        tile, i = state[0], state[1]
-        while tile < inner_rows:
-            stop = min(tile + TILE, inner_rows)
-            whole = min(stop, blocks)
-            while i < outer_rows:
-                if count > room:
-                    state[0], state[1] = tile, i
-                    return count
-                for j in range(tile, whole, BLOCK):
-                    mask = matches(outer, i, inner, j)
-                    while mask != np.uint64(0):
-                        out_outer[count] = i
-                        out_inner[count] = j + lowest_bit(mask)
-                        count += 1
-                        mask &= mask - np.uint64(1)
-                for j in range(whole, stop):
-                    if holds(outer, i, inner, j):
-                        out_outer[count] = i
-                        out_inner[count] = j
-                        count += 1
-                i += 1
-            tile, i = stop, 0
-        state[0], state[1] = tile, 0
-        return count
-
-    return scan
-
-
 @numba.njit(**JIT, inline="always")
 def _lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
     """First place whose key is not below `key`; the step is a conditional move, not a jump."""
@@ -332,7 +291,7 @@ def cells_kernel(program: Program, inner: int) -> Any:
     A cell is the run `offsets[c] … offsets[c + 1]`; where `keys` is not empty, it is sorted by them and
     narrowed to `low[p] … high[p]`. `kernel(…) -> (count, candidates)`; done when `state[0] >= len(order)`.
     """
-    matches, holds = _block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
 
     @numba.njit(**JIT)
     def cells(  # type: ignore[no-untyped-def]

@@ -1,0 +1,148 @@
+"""Pairs that were found, and the batches of results that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.cores.basic_window import BasicWindow
+from handshake.cores.driver import arrays_of
+from handshake.cores.spec import JoinSpec
+from handshake.kernels.collect import Shape, collect, shape_of
+from handshake.kernels.evaluate import holds
+from handshake.kernels.gather import gather
+from handshake.plan.expr import conjunction
+
+__all__ = ["Made", "Pairs", "Results"]
+
+Array = np.ndarray[Any, Any]
+_RESULT_BYTES = 1 << 26
+"""About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""
+_FEW = 16
+"""So many pairs are made without asking how large they are."""
+
+
+class Pairs(NamedTuple):
+    """Tuples `here[n]` of a piece match tuples `there[n]` of the basic windows; of those up to number `k`,
+    `ends[k]` do."""
+
+    piece: BasicWindow
+    here: Array
+    windows: Sequence[BasicWindow]
+    there: Array
+    ends: Array
+
+
+class Made(NamedTuple):
+    """A batch of results, and how many of them are with tuples of which basic window."""
+
+    batch: pa.RecordBatch
+    counts: list[tuple[BasicWindow, int]]
+
+
+@dataclass
+class Results:
+    """Makes batches of pairs, in the order of the output's columns."""
+
+    spec: JoinSpec
+
+    def __post_init__(self) -> None:
+        doubtful = self.spec.prepared.doubtful
+        self._residual = conjunction(doubtful) if doubtful else None
+        self._shapes = tuple(_shape(side.schema) for side in self.spec.sides)
+
+    def of(self, pairs: Pairs) -> Iterator[Made]:
+        """All of them, in batches that are not too large."""
+        for some in self._cut(self._used(pairs)):
+            kept = some if self._residual is None else self._confirmed(some)
+            if len(kept.here):
+                yield Made(self._batch(kept), _counts(kept))
+
+    def _used(self, pairs: Pairs) -> Pairs:
+        """Leave out basic windows that no pair is of."""
+        if len(pairs.windows) == 1:
+            return pairs
+        starts = [0, *pairs.ends[:-1].tolist()]
+        used = [
+            k for k, (start, end) in enumerate(zip(starts, pairs.ends.tolist(), strict=True)) if start < end
+        ]
+        return pairs._replace(windows=[pairs.windows[k] for k in used], ends=pairs.ends[used])
+
+    def _cut(self, pairs: Pairs) -> Iterator[Pairs]:
+        """By size; and by basic windows, where their columns cannot be put together."""
+        if len(pairs.windows) > 1 and None in self._shapes:
+            bounds = pairwise([0, *pairs.ends.tolist()])
+            for window, (start, end) in zip(pairs.windows, bounds, strict=True):
+                there = pairs.there[start:end]
+                yield from self._cut(
+                    Pairs(pairs.piece, pairs.here[start:end], [window], there, np.array([len(there)]))
+                )
+            return
+        step = self._step(pairs)
+        if len(pairs.here) <= step:
+            yield pairs
+            return
+        for start in range(0, len(pairs.here), step):
+            part = slice(start, start + step)
+            ends = np.clip(pairs.ends - start, 0, step)
+            yield self._used(pairs._replace(here=pairs.here[part], there=pairs.there[part], ends=ends))
+
+    def _step(self, pairs: Pairs) -> int:
+        """How many pairs make a batch that is large enough."""
+        if len(pairs.here) <= _FEW:
+            return _FEW
+        widest = max(window.row_bytes for window in pairs.windows)
+        return max(int(_RESULT_BYTES / max(pairs.piece.row_bytes + widest, 1.0)), 1)
+
+    def _confirmed(self, pairs: Pairs) -> Pairs:
+        """Only the candidates that the doubtful conjuncts let through."""
+        assert self._residual is not None
+        arrays = {}
+        for column, values in arrays_of(pairs.piece.batch, pairs.piece.spec.side, (self._residual,)).items():
+            arrays[column] = gather(values, pairs.here)
+        for column, parts in self._of_windows(pairs).items():
+            arrays[column] = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        keep = holds(self._residual, arrays, len(pairs.here))
+        ends = np.concatenate([[0], np.cumsum(keep)])[pairs.ends]
+        return self._used(pairs._replace(here=pairs.here[keep], there=pairs.there[keep], ends=ends))
+
+    def _of_windows(self, pairs: Pairs) -> dict[Any, list[pa.Array]]:
+        assert self._residual is not None
+        found: dict[Any, list[pa.Array]] = {}
+        for window, (start, end) in zip(pairs.windows, pairwise([0, *pairs.ends.tolist()]), strict=True):
+            for column, values in arrays_of(window.batch, window.spec.side, (self._residual,)).items():
+                found.setdefault(column, []).append(gather(values, pairs.there[start:end]))
+        return found
+
+    def _batch(self, pairs: Pairs) -> pa.RecordBatch:
+        one = np.array([len(pairs.here)])
+        sides = [([pairs.piece], pairs.here, one), (pairs.windows, pairs.there, pairs.ends)]
+        if pairs.piece.spec.side == 1:
+            sides.reverse()
+        columns: list[pa.Array] = []
+        for (windows, rows, ends), shape in zip(sides, self._shapes, strict=True):
+            columns += _columns(shape, windows, rows, ends)
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
+
+
+def _columns(shape: Shape | None, windows: Sequence[BasicWindow], rows: Array, ends: Array) -> list[pa.Array]:
+    if shape is not None:
+        return collect(shape, [window.places(shape) for window in windows], rows, ends)
+    (window,) = windows
+    return [gather(column, rows) for column in window.batch.columns[: len(window.spec.schema)]]
+
+
+@lru_cache(maxsize=256)
+def _shape(schema: pa.Schema) -> Shape | None:
+    return shape_of(schema)
+
+
+def _counts(pairs: Pairs) -> list[tuple[BasicWindow, int]]:
+    bounds = pairwise([0, *pairs.ends.tolist()])
+    return [(window, end - start) for window, (start, end) in zip(pairs.windows, bounds, strict=True)]

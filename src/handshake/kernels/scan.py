@@ -1,0 +1,98 @@
+"""The scan: every outer tuple against every tuple of some inner runs, in one call.
+
+A window is many basic windows, and a call from Python costs as much as a hundred thousand comparisons. So the
+kernel is given a table with the addresses of all runs that it is to search, one row each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+
+from handshake.kernels.compile import (
+    BLOCK,
+    JIT,
+    TILE,
+    Program,
+    block_intrinsic,
+    lowest_bit,
+    once,
+    pair_intrinsic,
+)
+
+__all__ = ["scan_kernel"]
+
+
+def _row_intrinsic(width: int) -> Any:
+    """Row `at` of a table as the tuple of addresses that predicates load from."""
+
+    @intrinsic
+    def row(typing_context, table, at):  # type: ignore[no-untyped-def]
+        answer = types.UniTuple(types.int64, width)  # type: ignore[attr-defined]
+
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            array = context.make_array(signature.args[0])(context, builder, args[0])
+            start = builder.mul(args[1], context.get_constant(types.intp, width))
+            places = [
+                builder.gep(array.data, [builder.add(start, context.get_constant(types.intp, k))])
+                for k in range(width)
+            ]
+            return context.make_tuple(builder, answer, [builder.load(place) for place in places])
+
+        return answer(table, types.intp), code
+
+    return row
+
+
+@once
+def scan_kernel(program: Program, inner: int) -> Any:
+    """Nested loops, a block of a run at a time, tile by tile.
+
+    `kernel(outer, outer_rows, table, rows, state, ends, out_outer, out_inner) -> count`; run `w` has
+    `rows[w]` tuples at the addresses `table[w]`. `ends[w]` of the pairs that it gives are of runs up to `w`.
+    Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
+    """
+    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    row_of = _row_intrinsic(2 * max(len(program.columns[inner]), 1))
+
+    @numba.njit(**JIT)
+    def scan(outer, outer_rows, table, rows, state, ends, out_outer, out_inner):  # type: ignore[no-untyped-def]
+        count = 0
+        room = out_outer.shape[0] - TILE
+        w, tile, i = state[0], state[1], state[2]
+        ends[:w] = 0
+        while w < rows.shape[0]:
+            inner, inner_rows = row_of(table, w), rows[w]
+            blocks = inner_rows & ~(BLOCK - 1)
+            while tile < inner_rows:
+                stop = min(tile + TILE, inner_rows)
+                whole = min(stop, blocks)
+                while i < outer_rows:
+                    if count > room:
+                        state[0], state[1], state[2] = w, tile, i
+                        ends[w:] = count
+                        return count
+                    for j in range(tile, whole, BLOCK):
+                        mask = matches(outer, i, inner, j)
+                        while mask != np.uint64(0):
+                            out_outer[count] = i
+                            out_inner[count] = j + lowest_bit(mask)
+                            count += 1
+                            mask &= mask - np.uint64(1)
+                    for j in range(whole, stop):
+                        if holds(outer, i, inner, j):
+                            out_outer[count] = i
+                            out_inner[count] = j
+                            count += 1
+                    i += 1
+                tile, i = stop, 0
+            ends[w] = count
+            w, tile = w + 1, 0
+        state[0], state[1], state[2] = w, 0, 0
+        return count
+
+    return scan

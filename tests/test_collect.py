@@ -1,0 +1,84 @@
+"""Rows of several batches as one: the same as Arrow's `take` and `concat`, whatever the columns are."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import handshake as hs
+from handshake.kernels.collect import collect, places_of, shape_of
+
+VALUES = {
+    pa.bool_(): st.booleans(),
+    pa.int8(): st.integers(-128, 127),
+    pa.uint16(): st.integers(0, 65535),
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.timestamp("us"): st.just(datetime(2026, 1, 2, 3, 4, 5, 6)),
+    pa.date32(): st.just(date(2026, 1, 2)),
+    pa.decimal128(20, 3): st.integers(-(10**15), 10**15).map(lambda n: Decimal(n).scaleb(-3)),
+    pa.decimal256(60, 0): st.integers(-(10**50), 10**50).map(Decimal),
+    pa.string(): st.text(max_size=40),
+    pa.binary(): st.binary(max_size=70),
+    pa.large_string(): st.text(max_size=3),
+}
+
+
+@st.composite
+def runs(draw):
+    """Some batches of one schema, slices of longer ones, and rows of each."""
+    kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=4))
+    batches, rows = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        size, before = draw(st.integers(1, 20)), draw(st.integers(0, 9))
+        length = size + before
+        columns = [
+            pa.array(
+                draw(st.lists(st.none() | VALUES[k] if draw(st.booleans()) else VALUES[k],
+                              min_size=length, max_size=length)), k
+            )
+            for k in kinds
+        ]  # fmt: skip
+        batch = pa.RecordBatch.from_arrays(columns, names=[f"c{n}" for n in range(len(kinds))])
+        batches.append(batch.slice(before))
+        rows.append(draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=40)))
+    return batches, rows
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs())
+def test_rows_of_several_batches_are_what_arrow_takes(case):
+    batches, rows = case
+    shape = shape_of(batches[0].schema)
+    places = [places_of(shape, batch) for batch in batches]
+    flat = np.array([row for some in rows for row in some], np.int32)
+    found = collect(shape, places, flat, np.cumsum([len(some) for some in rows]))
+    for column, array in enumerate(found):
+        array.validate(full=True)
+        parts = [b.column(column).take(pa.array(some)) for b, some in zip(batches, rows, strict=True)]
+        assert array.equals(pa.concat_arrays(parts))
+
+
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int8()), pa.null()])
+def test_columns_that_lie_otherwise_are_left_to_arrow(kind):
+    assert shape_of(pa.schema([("a", pa.int32()), ("b", kind)])) is None
+
+
+def test_dictionaries_of_many_basic_windows_are_joined_all_the_same():
+    texts = [["a", "b"], ["c"], ["b", "d"]]
+    with hs.Join(
+        left=pa.schema([("x", pa.int64()), ("t", pa.dictionary(pa.int8(), pa.string()))]),
+        right=pa.schema([("x", pa.int64())]), on="l.x <= r.x", left_window="10 tuples",
+        right_window="10 tuples", method="scan",
+    ) as join:  # fmt: skip
+        for part in texts:
+            encoded = pa.array(part).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
+            join.push_left(pa.table({"x": [1] * len(part), "t": encoded}))
+        found = [t for b in join.push_right(pa.table({"x": [1]})) for t in b.column("t").to_pylist()]
+    assert sorted(found) == ["a", "b", "b", "c", "d"]
