@@ -193,7 +193,9 @@ class JoinCore:
         self.work += pairs * _SCANNED
         while state[0] < len(inner):
             out = self._buffers.take()
+            ends[: state[0]] = 0
             count = kernel(outer.addresses(program.nullable), outer.rows, table, rows, state, ends, *out)
+            ends[state[0] :] = count
             if count:
                 yield out[0][:count], out[1][:count], ends
             self._buffers.grow(state[0] < len(inner))
