@@ -20,7 +20,7 @@ from handshake.kernels.compile import JIT
 from handshake.kernels.lower import I8
 from handshake.kernels.memory import prefetch
 
-__all__ = ["Places", "Shape", "collect", "places_of", "shape_of"]
+__all__ = ["TEXTS", "Places", "Shape", "collect", "collect_texts", "places_of", "shape_of"]
 
 Array = np.ndarray[Any, Any]
 _CHUNK = 32
@@ -29,7 +29,7 @@ _AHEAD = 24
 _BITS = 0
 REACH = {4: 1 << 31, 8: 1 << 63}
 """Bytes of text that offsets of so many bytes reach."""
-_TEXTS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
+TEXTS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
 
 
 class Shape(NamedTuple):
@@ -57,13 +57,13 @@ def shape_of(schema: pa.Schema) -> Shape | None:
     widths = [_width(kind) for kind in schema.types]
     if any(width is None for width in widths):
         return None
-    texts = tuple(k for k, kind in enumerate(schema.types) if kind in _TEXTS)
+    texts = tuple(k for k, kind in enumerate(schema.types) if kind in TEXTS)
     return Shape(tuple(schema.types), np.array(widths, np.int64), texts)
 
 
 def _width(kind: pa.DataType) -> int | None:
-    if kind in _TEXTS:
-        return -_TEXTS[kind]
+    if kind in TEXTS:
+        return -TEXTS[kind]
     if pa.types.is_boolean(kind):
         return _BITS
     plain = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
@@ -99,6 +99,15 @@ def collect(shape: Shape, places: Sequence[Places], rows: Array, ends: Array) ->
         pa.Array.from_buffers(kind, count, [known, *data] if isinstance(data, tuple) else [known, data])
         for kind, known, data in zip(shape.kinds, valid, values, strict=True)
     ]
+
+
+def collect_texts(array: pa.Array, rows: Array) -> pa.Array:
+    """The texts at these rows of one array, none of them missing."""
+    width = TEXTS[array.type]
+    _, offsets, data = array.buffers()
+    at = np.array([(offsets.address + width * array.offset, data.address, data.size)])
+    buffers = _texts(at, width, rows, np.array([len(rows)]))
+    return pa.Array.from_buffers(array.type, len(rows), [None, *buffers])
 
 
 def _validity(places: Sequence[Places], rows: Array, ends: Array) -> list[pa.Buffer | None]:
