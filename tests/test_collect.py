@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
+import handshake.kernels.collect as collect_module
 from handshake.kernels.collect import collect, places_of, shape_of
 
 VALUES = {
@@ -82,3 +83,17 @@ def test_dictionaries_of_many_basic_windows_are_joined_all_the_same():
             join.push_left(pa.table({"x": [1] * len(part), "t": encoded}))
         found = [t for b in join.push_right(pa.table({"x": [1]})) for t in b.column("t").to_pylist()]
     assert sorted(found) == ["a", "b", "b", "c", "d"]
+
+
+def test_texts_that_are_too_long_for_one_batch_make_several(monkeypatch):
+    monkeypatch.setitem(collect_module.REACH, 4, 1000)
+    left = pa.table({"x": range(40), "t": ["long" * 25] * 40})
+    found = hs.join(left, {"y": [100] * 3}, "l.x < r.y", method="scan")
+    assert found.num_rows == 120
+    assert set(found.column("t").to_pylist()) == {"long" * 25}
+
+
+def test_a_single_text_that_is_too_long_is_an_error(monkeypatch):
+    monkeypatch.setitem(collect_module.REACH, 4, 99)
+    with pytest.raises(hs.errors.HandshakeError, match="offsets of 32 bits do not reach 100 bytes of text"):
+        hs.join({"x": [1], "t": ["long" * 25]}, {"y": [2]}, "l.x < r.y", method="scan")

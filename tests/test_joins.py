@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import handshake.cores.basic_window as basic_window
@@ -28,16 +30,22 @@ ARRANGEMENTS = [
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
-@pytest.fixture(params=["as shipped", "all indexed"])
-def thresholds(request, monkeypatch):
-    """Once as users run it; once with every basic window indexed and slices of a few tuples."""
-    if request.param == "all indexed":
-        monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
-        monkeypatch.setattr(basic_window, "_PAIRS", 1)
-        monkeypatch.setattr(segment, "ASKED", 0)
-        monkeypatch.setattr(segment, "QUICK", 4)  # larger merges are done aside
-        monkeypatch.setattr(local, "_SLICE", 37)
-        monkeypatch.setattr(low_latency, "_WORTH", -1.0)  # every batch is shared by all cores
+@contextmanager
+def all_indexed() -> Iterator[None]:
+    """Every basic window indexed, and slices of a few tuples."""
+    note("all indexed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(basic_window, "INDEXED_FROM", 1)
+        patch.setattr(basic_window, "_PAIRS", 1)
+        patch.setattr(segment, "ASKED", 0)
+        patch.setattr(segment, "QUICK", 4)  # larger merges are done aside
+        patch.setattr(local, "_SLICE", 37)
+        patch.setattr(low_latency, "_WORTH", -1.0)  # every batch is shared by all cores
+        yield
+
+
+THRESHOLDS = (nullcontext, all_indexed)
+"""Once as users run it. Both in one example: its predicate is compiled once, which is what takes time."""
 
 
 def numbered(case: Case) -> tuple[pa.Table, pa.Table]:
@@ -90,19 +98,21 @@ def check_replay(case: Case, methods: tuple[str, ...] = METHODS) -> int:
     return run
 
 
-@pytest.mark.usefixtures("thresholds")
 @settings(EXAMPLES, max_examples=420)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(case):
-    check_replay(case)
+    for under in THRESHOLDS:
+        with under():
+            check_replay(case)
 
 
-@pytest.mark.usefixtures("thresholds")
 @settings(EXAMPLES, max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(60, 200), st.integers(60, 200)))
 def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
     """Enough tuples for whole blocks, and for a rest beside them."""
-    check_replay(make_case(seed, *sizes))
+    for under in THRESHOLDS:
+        with under():
+            check_replay(make_case(seed, *sizes))
 
 
 def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
@@ -128,19 +138,21 @@ def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
     assert (metrics.late, metrics.no_time) == (want.late, want.no_time)
 
 
-@pytest.mark.usefixtures("thresholds")
 @settings(EXAMPLES, max_examples=120)
 @given(case=cases(max_depth=1), seed=st.integers(0, 2**32 - 1))
 def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, seed):
-    check_pushes(case, seed)
+    for under in THRESHOLDS:
+        with under():
+            check_pushes(case, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@pytest.mark.usefixtures("thresholds")
 @settings(EXAMPLES, max_examples=9_000, derandomize=False)
 @given(case=cases(max_rows=60), seed=st.integers(0, 2**32 - 1))
 def test_soak(case, seed):
     """Some 50,000 joins with both thresholds: about 2.2 methods a case, and the pushes."""
-    check_replay(case)
-    check_pushes(case, seed)
+    for under in THRESHOLDS:
+        with under():
+            check_replay(case)
+            check_pushes(case, seed)

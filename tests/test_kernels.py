@@ -187,7 +187,9 @@ def test_a_scan_that_fills_its_buffers_goes_on_where_it_stopped(cuts):
     out = np.empty(TILE, np.int32), np.empty(TILE, np.int32)
     state, ends, pairs, calls = np.zeros(3, np.int64), np.empty(len(runs), np.int64), [], 0
     while state[0] < len(runs):
+        ends[: state[0]] = 0
         count = kernel(start, 300, table, rows, state, ends, *out)
+        ends[state[0] :] = count
         owner = np.searchsorted(ends, np.arange(count), "right")
         found = out[1][:count] + np.array(cuts)[owner]
         pairs += zip(out[0][:count].tolist(), found.tolist(), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -369,3 +370,25 @@ def test_the_example_prints_what_it_should():
         "order 3 (35 paid) on the lathe",
         "order 3 (35 paid) on the mill",
     ]
+
+
+# Processors.
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned here")
+def test_cores_can_be_pinned():
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor cannot be shared out")
+    streams = dict.fromkeys("abc", pa.schema([("x", pa.int64())]))
+    with hs.MultiJoin(streams, "a.x = b.x AND b.x = c.x", window="9 tuples", cores=2, pin=True) as join:
+        for name in "abc":
+            found = join.push(name, {"x": [1, 2]})
+        threads = [thread.native_id for thread in join._engine.crew._threads]
+        pinned = [sorted(os.sched_getaffinity(thread)) for thread in threads]
+    assert sum(batch.num_rows for batch in found) == 2
+    assert sorted(pinned) == sorted([cpu] for cpu in join.plan.cpus)
+
+
+def test_one_core_is_not_pinned():
+    with pytest.raises(UnsupportedError, match="one core runs in the caller's thread, which is not pinned"):
+        hs.join_streams({"a": {"x": [1]}, "b": {"x": [1]}}, "a.x = b.x", cores=1, pin=True)

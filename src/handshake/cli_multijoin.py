@@ -35,6 +35,7 @@ class MultiRequest:
     windows: Sequence[str] = ()
     times: Sequence[str] = ()
     cores: int | None = None
+    pin: bool = False
     output: str | None = None
     metrics: str | None = None
     explain: bool = False
@@ -107,6 +108,7 @@ def join_many_files(request: MultiRequest) -> None:
         windows=_named("window", request.windows, paths),
         time=_named("time", request.times, paths),
         cores=request.cores,
+        pin=request.pin,
     )
     replay = MultiReplay(plan, tables)
     if request.explain:
@@ -185,6 +187,9 @@ Examples:
         cores: Annotated[
             int | None, typer.Option(min=1, metavar="N", help="Cores to use; all by default.")
         ] = None,
+        pin: Annotated[
+            bool, typer.Option("--pin", help="Keep each core on a processor of its own (Linux).")
+        ] = False,
         output: Annotated[
             str | None,
             typer.Option(
@@ -198,6 +203,6 @@ Examples:
             bool, typer.Option("--explain", help="Show how the join would run, and stop.")
         ] = False,
     ) -> None:
-        request = MultiRequest(inputs, on, window or (), time or (), cores, output, metrics, explain)
+        request = MultiRequest(inputs, on, window or (), time or (), cores, pin, output, metrics, explain)
         with reporting(request.interrupted):
             join_many_files(request)

@@ -19,7 +19,15 @@ from handshake.cores.mjoin_explain import explain_many
 from handshake.cores.mjoin_metrics import MultiMetrics
 from handshake.cores.mjoin_ordering import ManyInOrder
 from handshake.cores.mjoin_plan import ManySpec, StreamSpec, many_spec
-from handshake.errors import HandshakeError, InputError, SchemaError, WindowError, suggest
+from handshake.cores.placement import placement
+from handshake.errors import (
+    HandshakeError,
+    InputError,
+    SchemaError,
+    UnsupportedError,
+    WindowError,
+    suggest,
+)
 from handshake.frames import conform, kind_of, plain_schema, restored, schema_of, table_of
 from handshake.plan.build import E
 from handshake.planning import cores_of, lateness_of, predicate_of
@@ -51,6 +59,8 @@ class MultiPlan:
     lateness: int
     cores: int
     ordered: bool
+    cpus: tuple[int, ...] = ()
+    """The processors that cores are pinned to; none: they are not."""
 
     def ordering(self) -> ManyInOrder | None:
         """What puts results in order, if that was asked for."""
@@ -58,7 +68,7 @@ class MultiPlan:
 
     def start(self) -> MJoin:
         """Arrange the cores and let them run."""
-        return MJoin(self.spec, self.lateness, self.cores)
+        return MJoin(self.spec, self.lateness, self.cores, self.cpus)
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -76,6 +86,7 @@ def prepare_streams(
     cores: int | None = None,
     lateness: str | None = None,
     ordered: bool = False,
+    pin: bool = False,
 ) -> MultiPlan:
     """Check and plan a join of several streams; everything that can be wrong about it is found here.
 
@@ -87,9 +98,18 @@ def prepare_streams(
     sizes, times = _windows(streams, window, windows), _times(streams, time)
     specs = [StreamSpec(n, plain_schema(s), sizes[n], times[n]) for n, s in streams.items()]
     spec = many_spec(specs, predicate_of(on))
-    plan = MultiPlan(spec, lateness_of(lateness, spec.unit), cores_of("cell", cores), ordered)
+    count = cores_of("cell", cores)
+    plan = MultiPlan(spec, lateness_of(lateness, spec.unit), count, ordered, _cpus(count) if pin else ())
     plan.ordering()  # refuses what has no order
     return plan
+
+
+def _cpus(cores: int) -> tuple[int, ...]:
+    if cores == 1:
+        raise UnsupportedError(
+            "one core runs in the caller's thread, which is not pinned; ask for more cores, or leave pin out"
+        )
+    return placement(cores)
 
 
 def _named(streams: Any) -> Mapping[str, Any]:
@@ -159,12 +179,14 @@ def join_streams(
     time: str | Mapping[str, str] | None = None,
     cores: int | None = None,
     ordered: bool = False,
+    pin: bool = False,
 ) -> Any:
     """Join any number of tables or frames on any predicate, as if they were streams under sliding windows.
 
     `windows` and `time` may be given for each stream by its name; a stream that `windows` does not name has
     `window`, and None is for ever. Columns of results are all of each stream's, in order; a name that a
-    stream before has already gets `_` and the stream's name. Returns the kind that it was given.
+    stream before has already gets `_` and the stream's name. `pin` keeps each core on a processor of its own
+    (Linux). Returns the kind that it was given.
 
     >>> tables = {"a": {"x": [1, 2]}, "b": {"y": [2, 3]}, "c": {"x": [20, 30]}}
     >>> join_streams(tables, "a.x = b.y AND c.x = 10 * b.y").to_pylist()
@@ -174,7 +196,7 @@ def join_streams(
     tables = {name: table_of(value) for name, value in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     plan = prepare_streams(
-        schemas, on, window=window, windows=windows, time=time, cores=cores, ordered=ordered
+        schemas, on, window=window, windows=windows, time=time, cores=cores, ordered=ordered, pin=pin
     )
     return restored(pa.Table.from_batches(list(MultiReplay(plan, tables)), plan.output_schema), kinds)
 
@@ -214,11 +236,12 @@ class MultiJoin:
         cores: int | None = None,
         lateness: str | None = None,
         ordered: bool = False,
+        pin: bool = False,
     ) -> None:
         schemas = {name: schema_of(value, name) for name, value in _named(streams).items()}
         self.plan = prepare_streams(
             schemas, on, window=window, windows=windows, time=time, cores=cores, lateness=lateness,
-            ordered=ordered,
+            ordered=ordered, pin=pin,
         )  # fmt: skip
         self._numbers = {name: k for k, name in enumerate(schemas)}
         self._ordering = self.plan.ordering()
@@ -368,7 +391,7 @@ class MultiReplay:
 
     def _started(self, cores: int) -> MJoin:
         """An engine that has seen a sample of the tables."""
-        engine = MJoin(self.plan.spec, self.plan.lateness, cores)
+        engine = MJoin(self.plan.spec, self.plan.lateness, cores, self.plan.cpus if cores > 1 else ())
         engine.foresee([_sample(table) for table in self._tables], self._window_rows())
         return engine
 

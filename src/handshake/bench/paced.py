@@ -54,7 +54,7 @@ def feed(
     try:
         earlier = Streams(held or rate)
         fill(gate.engine, earlier, int(earlier.rate * window))
-        _settle(gate.engine, Streams(rate, seed=9), int(rate * window))
+        _settle(gate.engine, Streams(earlier.rate, seed=9), int(earlier.rate * window))
         batches = list(_ticks(Streams(rate, seed=8), int(rate * (window + _SETTLED)), seconds, tick))
         results, earlier_shed, start = 0, 0, time.perf_counter()
         for number, pair in enumerate(batches):

@@ -110,11 +110,12 @@ def kernel_of(
     spec = prepare(left.schema, right.schema, predicate, method="scan").spec
     outer, inner = BasicWindow(spec.sides[0], left), BasicWindow(spec.sides[1], right)
     kernel = scan_kernel(JoinCore(spec)._program(outer, inner, True), 1)
-    table, rows, ends = np.array([inner.addresses(False)]), np.array([inner.rows]), np.empty(1, np.int64)
+    rows, ends = np.array([inner.rows]), np.empty(1, np.int64)
     out = np.empty(1 << 20, np.int32), np.empty(1 << 20, np.int32)
 
     def call() -> int:
         state = np.zeros(3, np.int64)
+        table = np.array([inner.addresses(False)])  # here, so that the tuples behind it stay
         return int(kernel(outer.addresses(False), outer.rows, table, rows, state, ends, *out))
 
     call()

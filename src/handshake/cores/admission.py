@@ -77,6 +77,7 @@ class Gate:
         self._bell = Bell()
         self._inbox: deque[_Arrival | _Advance | _Drain] = deque()
         self._waiting, self._most = [0, 0], 0
+        self._settling = False
         self._outbox = Channel[_Found | _Mark](self._bell, _RESULTS)
         self._error: BaseException | None = None
         self._mark: int | None = None
@@ -187,7 +188,8 @@ class Gate:
             self._waiting[side] += rows
             self._most = max(self._most, sum(self._waiting))
             self._bell.condition.notify_all()
-        self.engine.wake()
+        if self._settling:
+            self.engine.wake()
 
     def _until(self, done: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         while not done():
@@ -243,7 +245,9 @@ class Gate:
             self._deliver(self.engine.drain())
             self._outbox.put(_Mark(self.driver.mark(), isinstance(step, _Drain)))
         elif not self._inbox:
+            self._settling = True  # from now on, whoever puts something into the inbox says so
             self._deliver(self.engine.settle(lambda: bool(self._inbox)))
+            self._settling = False
 
     def _deliver(self, results: Iterator[pa.RecordBatch]) -> None:
         for batch in results:

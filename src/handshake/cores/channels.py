@@ -26,13 +26,26 @@ class Stopped(Exception):
 class Bell:
     """What threads of one arrangement wait on; ringing wakes them all to look again."""
 
-    condition: threading.Condition = field(default_factory=threading.Condition)
     stopped: bool = False
 
-    def wait_for(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+    def __post_init__(self) -> None:
+        self._lock = threading.RLock()
+        self._doors: list[threading.Condition] = []
+        self.condition = threading.Condition(self._lock)
+
+    def door(self) -> threading.Condition:
+        """A condition of one thread, on the same lock: it is not woken with the others, nor they with it."""
+        made = threading.Condition(self._lock)
+        self._doors.append(made)
+        return made
+
+    def wait_for(
+        self, ready: Callable[[], bool], timeout: float | None = None, at: threading.Condition | None = None
+    ) -> bool:
         """Wait until `ready` (asked under the lock) or the end; raises `Stopped` at the end."""
-        with self.condition:
-            held = self.condition.wait_for(lambda: self.stopped or ready(), timeout)
+        condition = at or self.condition
+        with condition:
+            held = condition.wait_for(lambda: self.stopped or ready(), timeout)
             if self.stopped:
                 raise Stopped
             return held
@@ -43,7 +56,7 @@ class Bell:
             raise Stopped
 
     def ring(self) -> None:
-        """Wake everyone."""
+        """Wake everyone who has no door."""
         with self.condition:
             self.condition.notify_all()
 
@@ -51,7 +64,8 @@ class Bell:
         """End all waiting, now and later."""
         with self.condition:
             self.stopped = True
-            self.condition.notify_all()
+            for condition in (self.condition, *self._doors):
+                condition.notify_all()
 
 
 class Readable(Protocol[T_co]):
@@ -68,6 +82,8 @@ class Channel(Generic[T]):
     bell: Bell
     capacity: int
     items: deque[T] = field(default_factory=deque)
+    door: threading.Condition | None = None
+    """Where its only reader waits, if that has a door of its own."""
     deepest: int = 0
     waits: int = 0
     """How often a writer had to wait for room."""
@@ -94,7 +110,7 @@ class Channel(Generic[T]):
         self.items.append(item)
         self.deepest = max(self.deepest, len(self.items))
         if len(self.items) == 1:  # readers wait for something, never for more of it
-            self.bell.condition.notify_all()
+            (self.door or self.bell.condition).notify_all()
 
     def _popped(self) -> T:
         if len(self.items) == self.capacity:  # writers wait for room, never for more of it
@@ -109,7 +125,7 @@ class Channel(Generic[T]):
     def take(self) -> T:
         """Take the oldest item, waiting for one."""
         with self.bell.condition:
-            self.bell.wait_for(lambda: bool(self.items))
+            self.bell.wait_for(lambda: bool(self.items), at=self.door)
             return self._popped()
 
     def __len__(self) -> int:

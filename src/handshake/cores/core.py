@@ -144,13 +144,17 @@ class JoinCore:
         return self._programs[inside, tame, nullable]
 
     def _looked_up(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
-        """Pairs by way of the index; None where there is none, or most tuples are candidates, so that a scan
-        is faster."""
+        """Pairs by way of the index; None where there is none, or a scan is faster."""
         if window.cells is None or not worth_an_index(outer.piece.rows, window):
             return None
         if outer.misses(window):
             self.skipped += 1
             return iter(())
+        return self._by_index(program, outer, window)
+
+    def _by_index(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
+        """None where most tuples are candidates."""
+        assert window.cells is not None
         few = outer.piece.rows < 64
         if window.spec.hashed:
             probe = probe_hash(window.cells, outer.piece.hashes, outer.limits[0] if outer.limits else None)
@@ -193,7 +197,9 @@ class JoinCore:
         self.work += pairs * _SCANNED
         while state[0] < len(inner):
             out = self._buffers.take()
+            ends[: state[0]] = 0
             count = kernel(outer.addresses(program.nullable), outer.rows, table, rows, state, ends, *out)
+            ends[state[0] :] = count
             if count:
                 yield out[0][:count], out[1][:count], ends
             self._buffers.grow(state[0] < len(inner))

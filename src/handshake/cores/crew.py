@@ -49,7 +49,8 @@ class Crew(Generic[T]):
     """The processor of each thread; none: wherever the system puts them."""
 
     def __post_init__(self) -> None:
-        self.inboxes = [Channel[T](self.bell, _WAITING) for _ in range(self.size)]
+        self._doors = [self.bell.door() for _ in range(self.size)]
+        self.inboxes = [Channel[T](self.bell, _WAITING, door=door) for door in self._doors]
         self.outboxes = [Channel[_Found](self.bell, _RESULTS) for _ in range(self.size)]
         self.latencies = Latencies(self.size)
         self._results = merging_tree(self.outboxes)
@@ -67,7 +68,8 @@ class Crew(Generic[T]):
             for k in range(size):
                 if not self._runs[k]:
                     self._start(k)
-            self.bell.condition.notify_all()
+            for door in self._doors:
+                door.notify_all()
 
     def _start(self, k: int) -> None:
         thread = threading.Thread(target=self._run, args=(k,), name=f"join core {k}", daemon=True)
@@ -99,7 +101,7 @@ class Crew(Generic[T]):
         """The next task; None where there is none and the worker is wanted no longer."""
         inbox = self.inboxes[k]
         with self.bell.condition:
-            self.bell.wait_for(lambda: bool(len(inbox)) or not self._wanted[k])
+            self.bell.wait_for(lambda: bool(len(inbox)) or not self._wanted[k], at=self._doors[k])
             if not len(inbox):
                 self._runs[k] = False
             return inbox.poll()

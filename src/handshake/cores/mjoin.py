@@ -68,6 +68,8 @@ class MJoin:
     spec: ManySpec
     lateness: int = 0
     cores: int = 1
+    cpus: tuple[int, ...] = ()
+    """The processor of each core's thread; none: wherever the system puts them."""
     driver: ManyDriver = field(init=False)
     statistics: Statistics = field(init=False)
     orders: list[Order] = field(init=False)
@@ -87,7 +89,9 @@ class MJoin:
         self._watch = Stopwatch()
         self.crew: Crew[_Job] | None = None
         if self.cores > 1:
-            self.crew = Crew(self.cores, self._work, self._describe, arrival=lambda job: job.came)
+            self.crew = Crew(
+                self.cores, self._work, self._describe, arrival=lambda job: job.came, cpus=self.cpus
+            )
         self.latencies = Latencies(1) if self.crew is None else self.crew.latencies
         self._arrange()
 

@@ -18,6 +18,7 @@ __all__ = ["coalesced", "pieces"]
 
 _PIECE = 1 << 20
 _COALESCE, _COALESCE_BYTES = 1 << 15, 1 << 25
+_LARGE = 1 << 12
 
 
 def pieces(spec: JoinSpec, side: int, batch: pa.RecordBatch) -> Iterator[BasicWindow]:
@@ -54,10 +55,15 @@ def _cuts(stamps: np.ndarray[Any, Any], span: int) -> list[int]:
 
 
 def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Few large batches instead of many small ones."""
+    """Few large batches instead of many small ones; large ones are passed on as they are."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        if batch.num_rows >= _LARGE:
+            yield from _concatenated(waiting)
+            yield batch
+            waiting, rows, size = [], 0, 0
+            continue
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
         # The memory behind slices may be much more than they are; what they are takes longer to find.

@@ -62,7 +62,19 @@ class Results:
         for some in self._cut(self._used(pairs)):
             kept = some if self._residual is None else self._confirmed(some)
             if len(kept.here):
-                yield Made(self._batch(kept), _counts(kept))
+                yield from self._made(kept)
+
+    def _made(self, pairs: Pairs) -> Iterator[Made]:
+        """One batch; where its texts are too long for that, two."""
+        try:
+            made = Made(self._batch(pairs), _counts(pairs))
+        except pa.ArrowInvalid:
+            if len(pairs.here) < 2:
+                raise
+            for part in self._parts(pairs, -(-len(pairs.here) // 2)):
+                yield from self._made(part)
+        else:
+            yield made
 
     def _used(self, pairs: Pairs) -> Pairs:
         """Leave out basic windows that no pair is of."""
@@ -85,6 +97,10 @@ class Results:
                 )
             return
         step = self._step(pairs)
+        yield from self._parts(pairs, step)
+
+    def _parts(self, pairs: Pairs, step: int) -> Iterator[Pairs]:
+        """So many pairs at a time."""
         if len(pairs.here) <= step:
             yield pairs
             return

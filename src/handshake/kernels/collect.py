@@ -20,14 +20,16 @@ from handshake.kernels.compile import JIT
 from handshake.kernels.lower import I8
 from handshake.kernels.memory import prefetch
 
-__all__ = ["Places", "Shape", "collect", "places_of", "shape_of"]
+__all__ = ["TEXTS", "Places", "Shape", "collect", "collect_texts", "places_of", "shape_of"]
 
 Array = np.ndarray[Any, Any]
 _CHUNK = 32
 _AHEAD = 24
 """How many texts ahead memory is asked for: 1.3 times faster than Arrow's `take` on large windows."""
 _BITS = 0
-_TEXTS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
+REACH = {4: 1 << 31, 8: 1 << 63}
+"""Bytes of text that offsets of so many bytes reach."""
+TEXTS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
 
 
 class Shape(NamedTuple):
@@ -55,13 +57,13 @@ def shape_of(schema: pa.Schema) -> Shape | None:
     widths = [_width(kind) for kind in schema.types]
     if any(width is None for width in widths):
         return None
-    texts = tuple(k for k, kind in enumerate(schema.types) if kind in _TEXTS)
+    texts = tuple(k for k, kind in enumerate(schema.types) if kind in TEXTS)
     return Shape(tuple(schema.types), np.array(widths, np.int64), texts)
 
 
 def _width(kind: pa.DataType) -> int | None:
-    if kind in _TEXTS:
-        return -_TEXTS[kind]
+    if kind in TEXTS:
+        return -TEXTS[kind]
     if pa.types.is_boolean(kind):
         return _BITS
     plain = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
@@ -99,6 +101,15 @@ def collect(shape: Shape, places: Sequence[Places], rows: Array, ends: Array) ->
     ]
 
 
+def collect_texts(array: pa.Array, rows: Array) -> pa.Array:
+    """The texts at these rows of one array, none of them missing."""
+    width = TEXTS[array.type]
+    _, offsets, data = array.buffers()
+    at = np.array([(offsets.address + width * array.offset, data.address, data.size)])
+    buffers = _texts(at, width, rows, np.array([len(rows)]))
+    return pa.Array.from_buffers(array.type, len(rows), [None, *buffers])
+
+
 def _validity(places: Sequence[Places], rows: Array, ends: Array) -> list[pa.Buffer | None]:
     found: list[pa.Buffer | None] = [None] * len(places[0].valid)
     for column in range(len(found)):
@@ -113,7 +124,7 @@ def _texts(at: Array, width: int, rows: Array, ends: Array) -> tuple[pa.Buffer, 
     places = pa.allocate_buffer((len(rows) + 1) * width)
     offsets = np.frombuffer(places, np.int32 if width == 4 else np.int64)
     total = _measure(at, rows, ends, offsets)
-    if total >= 1 << (8 * width - 1):
+    if total >= REACH[width]:
         raise pa.ArrowInvalid(f"offsets of {8 * width} bits do not reach {total} bytes of text")
     data = pa.allocate_buffer(total + _CHUNK)  # the last chunk may go beyond the end
     _copy_texts(at, rows, ends, offsets, data.address)

@@ -64,7 +64,7 @@ for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversi
     with contextlib.suppress(RuntimeError):
         binding.load_library_permanently(_library)
 
-JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ def scan_kernel(program: Program, inner: int) -> Any:
     """Nested loops, a block of a run at a time, tile by tile.
 
     `kernel(outer, outer_rows, table, rows, state, ends, out_outer, out_inner) -> count`; run `w` has
-    `rows[w]` tuples at the addresses `table[w]`. `ends[w]` of the pairs that it gives are of runs up to `w`.
-    Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
+    `rows[w]` tuples at the addresses `table[w]`. `ends[w]` of the pairs that it gives are of runs up to `w`,
+    where it has ended one. Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
     """
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
     row_of = _row_intrinsic(2 * max(len(program.columns[inner]), 1))
@@ -64,7 +64,6 @@ def scan_kernel(program: Program, inner: int) -> Any:
         count = 0
         room = out_outer.shape[0] - TILE
         w, tile, i = state[0], state[1], state[2]
-        ends[:w] = 0
         while w < rows.shape[0]:
             inner, inner_rows = row_of(table, w), rows[w]
             blocks = inner_rows & ~(BLOCK - 1)
@@ -74,7 +73,6 @@ def scan_kernel(program: Program, inner: int) -> Any:
                 while i < outer_rows:
                     if count > room:
                         state[0], state[1], state[2] = w, tile, i
-                        ends[w:] = count
                         return count
                     for j in range(tile, whole, BLOCK):
                         mask = matches(outer, i, inner, j)
