@@ -54,7 +54,8 @@ def trades(rows: int) -> list[pa.RecordBatch]:
             "Ts": pa.array(np.arange(rows) * (60_000_000 // _PANE_ROWS)).cast(pa.timestamp("us")),
         }
     )
-    return table.to_batches(max_chunksize=_BATCH)
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=_BATCH)
+    return batches
 
 
 def run(rows: int = 4_000_000, rounds: int = 5) -> None:
@@ -135,7 +136,7 @@ def _duckdb(condition: str, batches: list[pa.RecordBatch]) -> Callable[[], int]:
     connection.execute("SET threads = 1")
     connection.register("trades", pa.Table.from_batches(batches))
     text = f"SELECT Price, Volume FROM trades WHERE {condition}"
-    return lambda: int(connection.execute(text).to_arrow_table().num_rows)
+    return lambda: int(connection.sql(text).to_arrow_table().num_rows)
 
 
 def _polars(condition: str, batches: list[pa.RecordBatch]) -> Callable[[], int]:
