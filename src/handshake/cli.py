@@ -16,6 +16,7 @@ import typer
 
 from handshake import __version__
 from handshake.bench.commands import add_commands
+from handshake.cli_compile import register as register_compile
 from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, OVERLOAD, Choice, JoinRequest, join_files
 from handshake.cli_multijoin import register
 from handshake.cli_query import register as register_queries
@@ -309,6 +310,7 @@ def demo(
 
 register(app, reporting)
 register_queries(app, reporting)
+register_compile(app, reporting)
 
 
 @bench.command(
