@@ -39,6 +39,20 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_latency(bench, call)
     _add_scaling(bench, call)
     _add_spark(bench, call)
+    _add_circuits(bench, call)
+
+
+def _add_circuits(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Latency and issue rate of queries as circuits, simulated: Glacier, table 3.
+
+\b
+Example:
+  handshake bench circuits
+"""
+    )
+    def circuits() -> None:
+        call("circuits")
 
 
 def _add_spark(bench: typer.Typer, call: Callable[..., None]) -> None:
