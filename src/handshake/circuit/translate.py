@@ -7,7 +7,7 @@ with FIFOs behind every window, a CAM in every sub-plan copy. handshake.circuit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
 from handshake.circuit.group import WRITE_CYCLES, routed_row
@@ -215,7 +215,7 @@ class _Translator:
         slide = self._slide(node, timed)
         if slide.kind == "tuples":
             self._check_order(node)
-        source = _without_cuts(self.net(node.input, timed or slide.kind == "time"))
+        source = _without_register(self.net(node.input, timed or slide.kind == "time"))
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
         before, self._window = self._window, _Window(self._most(slide, node), slide.size)
         body = self.net(node.body, timed)
@@ -293,10 +293,10 @@ class _Translator:
         )
 
 
-def _without_cuts(net: Net) -> Net:
-    """Sub-plans read fields by name: a projection before them that only leaves fields out does no work."""
-    while isinstance(net, ProjectNet) and all(new == old for new, old in net.columns):
-        net = net.source
+def _without_register(net: Net) -> Net:
+    """Sub-plans read fields by name: a projection before them that only leaves fields out is no step."""
+    if isinstance(net, ProjectNet) and all(new == old for new, old in net.columns):
+        return replace(net, registered=False)
     return net
 
 
