@@ -86,7 +86,7 @@ class Library:
 def _is_clocked(text: str, name: str) -> bool:
     """Whether the module has a clock: one made of gates alone has no such port."""
     body = text[text.index(f"module \\{name}\n") :]
-    return re.search(r"wire width 1 input \d+ \\clk\n", body.split("\nend\n")[0] + "\n") is not None
+    return re.search(r"wire width 1 input \d+ +\\clk\n", body.split("\nend\n")[0] + "\n") is not None
 
 
 def _ports(circuit: Any) -> Mapping[str, tuple[Any, Any]]:

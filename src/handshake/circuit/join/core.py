@@ -20,11 +20,10 @@ from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
-from handshake.circuit.join.buffer import Buffer
+from handshake.circuit.join.buffer import Buffer, ResultSignature
 from handshake.circuit.join.condition import Condition, Delay
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.segment import Segment
-from handshake.circuit.stream import stream_out
 
 __all__ = ["CoreShape", "GlobalCore", "JoinCore", "LocalCore"]
 
@@ -64,7 +63,7 @@ class CoreShape:
 class JoinCore(Block):
     """What both kinds of core share: segments, comparison, output buffer, and the scans.
 
-    Ports: `results` (the stream of its results; `eos` when it has none left), and those of its kind.
+    Ports: `results`, and those of its kind.
     """
 
     issue_rate = 0.0  # one step in as many cycles as there are tuples to compare: see `step_cycles`
@@ -72,9 +71,13 @@ class JoinCore(Block):
     def __init__(self, condition: Condition, shape: CoreShape, ports: dict[str, Any]) -> None:
         self.condition, self.shape = condition, shape
         self.bits = (condition.left.bits + 1, condition.right.bits + 1)  # tuples with their valid flags
-        super().__init__(
-            {**ports, "results": stream_out(condition.result)}, (condition.key, shape, type(self).__name__)
-        )
+        results = Out(ResultSignature(condition.result.bits))
+        super().__init__({**ports, "results": results}, (condition.key, shape))
+
+    @property
+    def title(self) -> str:
+        """Module name in Verilog."""
+        return "join_core"
 
     @property
     def step_cycles(self) -> int:
@@ -87,10 +90,9 @@ class JoinCore(Block):
         self.r = Segment(self.bits[0], shape.left, shape.windows)
         self.s = Segment(self.bits[1], shape.right, shape.windows)
         self.new_r, self.new_s = Signal(self.bits[0]), Signal(self.bits[1])
-        self.state = Signal(State)
-        self.count = Signal(range(max(shape.scan_left, shape.scan_right)))
-        self.wants_s, self.ends = Signal(), Signal()
-        self.is_full = Signal()
+        self.state, self.wants_s = Signal(State), Signal()
+        self.count, self.last = Signal(range(max(shape.scan_left, shape.scan_right))), Signal()
+        self.begins, self.ends, self.is_full = Signal(), Signal(), Signal()
         self.r.build(m, "r_segment")
         self.s.build(m, "s_segment")
         m.d.comb += [self.r.new.eq(self.new_r), self.s.new.eq(self.new_s)]
@@ -102,32 +104,43 @@ class JoinCore(Block):
     def _control(self, m: Module) -> None:
         """When to load, when to scan."""
 
+    def _enter(self, m: Module, shift_r: Value, shift_s: Value) -> None:
+        """From READY to the first scan that has a tuple to scan for."""
+        m.d.sync += self.wants_s.eq(shift_s)
+        with m.If(shift_r):
+            m.d.sync += [self.state.eq(State.SCAN_R), self.last.eq(self.shape.scan_right == 1)]
+        with m.Elif(shift_s):
+            m.d.sync += [self.state.eq(State.SCAN_S), self.last.eq(self.shape.scan_left == 1)]
+
     def _scan_r(self, m: Module, go: Value, leave: Value) -> Value:
         """Nested loop of the new R tuple over S; high in its last cycle, which needs `leave` as well."""
-        last = self.count == self.shape.scan_right - 1
-        steps, done = go & (~last | leave), go & last & leave
-        m.d.comb += [
-            self.s.turn.eq(steps & (self.count < self.shape.right)),
-            self.r.turn.eq(done), self.r.insert.eq(1),
-        ]  # fmt: skip
-        self._advance(m, steps, done, Mux(self.wants_s, State.SCAN_S, State.READY))
+        steps, done = go & (~self.last | leave), go & self.last & leave
+        m.d.comb += [self.s.turn.eq(steps & self._held(self.shape.right, self.shape.scan_right))]
+        m.d.comb += [self.r.turn.eq(done), self.r.insert.eq(1)]
+        with m.If(done):
+            m.d.sync += self.state.eq(Mux(self.wants_s, State.SCAN_S, State.READY))
+        self._advance(m, steps, done, self.shape.scan_right, self.shape.scan_left)
         return done
 
     def _scan_s(self, m: Module, go: Value) -> Value:
-        last = self.count == self.shape.scan_left - 1
-        done = go & last
-        m.d.comb += [
-            self.r.turn.eq(go & (self.count < self.shape.left)),
-            self.s.turn.eq(done), self.s.insert.eq(1),
-        ]  # fmt: skip
-        self._advance(m, go, done, State.READY)
+        done = go & self.last
+        m.d.comb += [self.r.turn.eq(go & self._held(self.shape.left, self.shape.scan_left))]
+        m.d.comb += [self.s.turn.eq(done), self.s.insert.eq(1)]
+        with m.If(done):
+            m.d.sync += self.state.eq(State.READY)
+        self._advance(m, go, done, self.shape.scan_left, self.shape.scan_left)
         return done
 
-    def _advance(self, m: Module, steps: Value, done: Value, then: Any) -> None:
+    def _held(self, length: int, scan: int) -> Value:
+        """Whether this cycle of a scan meets a tuple: a segment may be shorter than the longest one."""
+        return Const(1) if length == scan else self.count < length
+
+    def _advance(self, m: Module, steps: Value, done: Value, length: int, following: int) -> None:
+        """Count; `last` is a register, so that the whole core need not wait for a comparison with `count`."""
         with m.If(done):
-            m.d.sync += [self.count.eq(0), self.state.eq(then)]
+            m.d.sync += [self.count.eq(0), self.last.eq(following == 1)]
         with m.Elif(steps):
-            m.d.sync += self.count.eq(self.count + 1)
+            m.d.sync += [self.count.eq(self.count + 1), self.last.eq(self.count == length - 2)]
 
     def _compare(self, m: Module) -> None:
         """From the heads of the segments to the output buffer, through as many registers as asked for."""
@@ -135,16 +148,14 @@ class JoinCore(Block):
         left, right = Mux(scans_s, self.r.head, self.new_r), Mux(scans_s, self.new_s, self.s.head)
         probes = Mux(scans_s, self.r.turn, self.s.turn)
         stages = self.shape.pipeline
-        ends: Value = self.ends
         if stages >= 1:
-            left, right, probes, ends = (_later(m, v, "operand") for v in (left, right, probes, ends))
+            left, right, probes = (_later(m, v, "operand") for v in (left, right, probes))
         inner = int(stages >= 3)
         verdict = self._verdict(m, left, right, inner) & _later(m, left[0] & right[0] & probes, "in", inner)
         result = _later(m, self._carry(left, right), "compared_pair", inner)
-        ends = _later(m, ends, "ending", inner)
         if stages >= 2:
-            verdict, result, ends = (_later(m, v, "match") for v in (verdict, result, ends))
-        self._collect(m, verdict, result, ends)
+            verdict, result = (_later(m, v, "match") for v in (verdict, result))
+        self._collect(m, verdict, result)
 
     def _verdict(self, m: Module, left: Value, right: Value, inner: int) -> Value:
         return self.condition.matches(
@@ -156,20 +167,22 @@ class JoinCore(Block):
             self.condition.left.layout(left[1:]), self.condition.right.layout(right[1:])
         )
 
-    def _collect(self, m: Module, match: Value, result: Value, ends: Value) -> None:
-        """Results, and the mark that ends them, into the output buffer."""
-        buffer = Buffer(self.condition.result.bits + 1, self.shape.buffer)
+    def _collect(self, m: Module, match: Value, result: Value) -> None:
+        """Results into the output buffer; they are over when the end has gone the same way."""
+        buffer, ended = Buffer(self.condition.result.bits, self.shape.buffer), Signal()
         buffer.build(m)
-        m.d.comb += [
-            buffer.push.eq(match | ends),
-            buffer.data.eq(Cat(ends, result)),
-            buffer.pop.eq(buffer.valid & self.results.ready),
-            self.results.valid.eq(buffer.valid & ~buffer.head[0]),
-            self.results.eos.eq(buffer.valid & buffer.head[0]),
-            self.results.payload.as_value().eq(buffer.head[1:]),
-        ]
+        buffer.offer(m, self.results)
+        m.d.comb += [buffer.push.eq(match), buffer.data.eq(result)]
+        arrives = self.ends
+        for stage in range(self.shape.pipeline):
+            arrives = _later(m, arrives, f"end{stage}")
+        with m.If(self.begins):
+            m.d.sync += ended.eq(0)
+        with m.Elif(arrives):
+            m.d.sync += ended.eq(1)
+        m.d.sync += self.results.over.eq(ended & buffer.empty_after & ~self.begins)
         # Full or almost full: what is still on its way must find room.
-        m.d.sync += self.is_full.eq(buffer.after >= self.shape.buffer - self.shape.margin)
+        m.d.sync += self.is_full.eq(buffer.after + self.shape.margin >= self.shape.buffer)
 
 
 def _later(m: Module, value: Value, name: str, cycles: int = 1) -> Value:
@@ -211,12 +224,9 @@ class GlobalCore(JoinCore):
                 self._scan_s(m, runs)
 
     def _load(self, m: Module) -> None:
-        m.d.comb += self.ends.eq(self.end)
-        m.d.sync += [self.new_r.eq(self.r_in), self.new_s.eq(self.s_in), self.wants_s.eq(self.shift_s)]
-        with m.If(self.shift_r):
-            m.d.sync += self.state.eq(State.SCAN_R)
-        with m.Elif(self.shift_s):
-            m.d.sync += self.state.eq(State.SCAN_S)
+        m.d.comb += [self.ends.eq(self.end), self.begins.eq(~self.end)]
+        m.d.sync += [self.new_r.eq(self.r_in), self.new_s.eq(self.s_in)]
+        self._enter(m, self.shift_r, self.shift_s)
 
 
 STEP_BITS = 3
@@ -275,12 +285,8 @@ class LocalCore(JoinCore):
 
     def _begin(self, m: Module) -> None:
         shift_r, shift_s, end = self.step
-        m.d.comb += self.ends.eq(end)
-        m.d.sync += [
-            self.passing.eq(1), self.passed.eq(self.step),
-            self.giving.eq(shift_s), self.wants_s.eq(shift_s),
-        ]  # fmt: skip
-        with m.If(shift_r):
-            m.d.sync += self.state.eq(State.SCAN_R)
-        with m.Else():
-            m.d.sync += [self.has_r.eq(0), self.state.eq(Mux(shift_s, State.SCAN_S, State.READY))]
+        m.d.comb += [self.ends.eq(end), self.begins.eq(~end)]
+        m.d.sync += [self.passing.eq(1), self.passed.eq(self.step), self.giving.eq(shift_s)]
+        self._enter(m, shift_r, shift_s)
+        with m.If(~shift_r):
+            m.d.sync += self.has_r.eq(0)

@@ -39,7 +39,7 @@ class Design:
     """Who waits for a full buffer: all cores at once (`global`, the papers'), or who needs to (`local`)."""
     overload: str = "hold"
     """What happens to input meanwhile: it is held back, or (under global admission) discarded and counted."""
-    pipeline: int = 2
+    pipeline: int = 3
     """Registers between a segment and the output buffer: 0 to 3."""
     margin: int | None = None
     """Free places at which a core's buffer calls itself full; None: as many as are needed to lose nothing."""
@@ -48,7 +48,8 @@ class Design:
         _whole("cores", self.cores, 1)
         for name in ("left", "right"):
             _whole(f"the {name} window", getattr(self, name), self.cores, "; every core holds a tuple of it")
-        _whole("a merger's buffer", self.merger_buffer, 2)
+        _whole("a merger's buffer", self.merger_buffer, 3)
+        _whole("a core's buffer", self.buffer, 3)
         _whole("pipeline", self.pipeline, 0)
         _one_of("windows", self.windows, WINDOWS)
         _one_of("admission", self.admission, ADMISSIONS)
@@ -98,15 +99,20 @@ class Design:
     @property
     def needed_margin(self) -> int:
         """Results that may still come when a buffer says that it is full."""
-        flag = 1  # the flag is a register itself
+        register = 1  # the one before the ring, which may be empty when the ring is full
         if self.admission == "local":
-            return flag + self.pipeline
-        return flag + self.gather_stages + self.spread_stages + self.pipeline
+            return register + self.pipeline
+        return register + self.gather_stages + self.spread_stages + self.pipeline
 
     @property
     def core_margin(self) -> int:
         """Free places at which a core's buffer calls itself full."""
         return self.needed_margin if self.margin is None else self.margin
+
+    @property
+    def relays(self) -> int:
+        """Registers between the driver and the last core, which may lie far from it."""
+        return self.cores // 16
 
     @property
     def in_flight(self) -> int:

@@ -1,50 +1,36 @@
-"""Two-in one-out mergers, of which a binary tree collects the results of all cores (FPGA paper, IV-B and C).
-
-An end that comes on one input waits for the one on the other: `eos` leaves once, after all results.
-"""
+"""Two-in one-out mergers, of which a binary tree collects the results of all cores (FPGA paper, IV-B and C)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.enum import Enum
-from amaranth.lib.wiring import Out
+from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
-from handshake.circuit.join.buffer import Buffer
-from handshake.circuit.stream import beat, forward, stream_in, stream_out
-from handshake.circuit.types import Row
+from handshake.circuit.join.buffer import Buffer, ResultSignature
 
-__all__ = ["GrantingMerger", "StateMerger", "merge"]
+__all__ = ["GrantingMerger", "Merger", "StateMerger", "merge"]
 
 
-class _Merger(Block):
+class Merger(Block):
     """Ports: `a` and `b` (results in), `o` (results out)."""
 
-    def __init__(self, row: Row, depth: int, ports: dict[str, Any] | None = None) -> None:
-        self.row, self.depth = row, depth
-        streams = {"a": stream_in(row), "b": stream_in(row), "o": stream_out(row)}
-        super().__init__({**streams, **(ports or {})}, (row, depth))
+    def __init__(self, bits: int, depth: int, ports: dict[str, Any] | None = None) -> None:
+        self.bits, self.depth = bits, depth
+        link = ResultSignature(bits)
+        super().__init__({"a": In(link), "b": In(link), "o": Out(link), **(ports or {})}, (bits, depth))
 
     def _buffer(self, m: Module) -> Buffer:
-        buffer = Buffer(self.row.bits + 1, self.depth)
+        buffer = Buffer(self.bits, self.depth)
         buffer.build(m)
-        m.d.comb += [
-            buffer.pop.eq(buffer.valid & self.o.ready),
-            self.o.valid.eq(buffer.valid & ~buffer.head[0]),
-            self.o.eos.eq(buffer.valid & buffer.head[0]),
-            self.o.payload.as_value().eq(buffer.head[1:]),
-        ]
+        buffer.offer(m, self.o)
         return buffer
 
 
-def _entry(stream: Any) -> Value:
-    return Cat(stream.eos, stream.payload.as_value())
-
-
-class StateMerger(_Merger):
+class StateMerger(Merger):
     """The papers' merger, figure 6: read both inputs, store the first, store the second; two in three cycles.
 
     `full`: its buffer has no room for two, so its inputs are disabled and, under global admission, all cores
@@ -52,6 +38,7 @@ class StateMerger(_Merger):
     """
 
     issue_rate = 2 / 3
+    latency = 3
 
     class State(Enum, shape=2):
         """STATE1 to STATE3 of the figure."""
@@ -60,100 +47,81 @@ class StateMerger(_Merger):
         FIRST = 1
         SECOND = 2
 
-    def __init__(self, row: Row, depth: int) -> None:
-        super().__init__(row, depth, {"full": Out(1)})
+    def __init__(self, bits: int, depth: int) -> None:
+        super().__init__(bits, depth, {"full": Out(1)})
 
     def build(self) -> Module:
         m = Module()
         buffer, state = self._buffer(m), Signal(self.State)
-        held = [Signal(self.row.bits + 1, name=f"held_{name}") for name in "ab"]
+        held = [Signal(self.bits, name=f"held_{name}") for name in "ab"]
         has = [Signal(name=f"has_{name}") for name in "ab"]
-        ended = [Signal(name=f"ended_{name}") for name in "ab"]
-        m.d.sync += self.full.eq(buffer.after > self.depth - 2)
+        m.d.sync += [
+            self.full.eq(buffer.after > buffer.places - 2),
+            self.o.over.eq(self.a.over & self.b.over & buffer.empty_after & ~(has[0] | has[1])),
+        ]
         with m.Switch(state):
             with m.Case(self.State.READ):
-                self._read(m, held, has, ended)
                 with m.If(~self.full):
-                    m.d.sync += state.eq(self.State.FIRST)
+                    m.d.comb += [self.a.ready.eq(1), self.b.ready.eq(1)]
+                    m.d.sync += [has[0].eq(self.a.valid), has[1].eq(self.b.valid), state.eq(self.State.FIRST)]
+                m.d.sync += [held[0].eq(self.a.payload), held[1].eq(self.b.payload)]
             with m.Case(self.State.FIRST):
-                _store(m, buffer, held[0], has[0], ended[0], ended[1])
-                m.d.sync += state.eq(self.State.SECOND)
+                m.d.comb += [buffer.push.eq(has[0]), buffer.data.eq(held[0])]
+                m.d.sync += [has[0].eq(0), state.eq(self.State.SECOND)]
             with m.Case(self.State.SECOND):
-                _store(m, buffer, held[1], has[1], ended[1], ended[0])
-                m.d.sync += state.eq(self.State.READ)
+                m.d.comb += [buffer.push.eq(has[1]), buffer.data.eq(held[1])]
+                m.d.sync += [has[1].eq(0), state.eq(self.State.READ)]
         return m
 
-    def _read(self, m: Module, held: list[Signal], has: list[Signal], ended: list[Signal]) -> None:
-        for port, slot, flag, over in zip((self.a, self.b), held, has, ended, strict=True):
-            m.d.comb += port.ready.eq(~self.full & ~over)
-            m.d.sync += [slot.eq(_entry(port)), flag.eq(beat(port) & ~over)]
 
-
-def _store(m: Module, buffer: Buffer, held: Signal, has: Signal, ended: Signal, other: Signal) -> None:
-    """Put what was read into the buffer; an end only when the other input has ended too."""
-    m.d.comb += [buffer.data.eq(held), buffer.push.eq(has & (~held[0] | other))]
-    with m.If(has & held[0]):
-        m.d.sync += [ended.eq(~other), other.eq(0)]
-
-
-class GrantingMerger(_Merger):
+class GrantingMerger(Merger):
     """One result per cycle: the input whose turn it is was told so a cycle before, by a register.
 
     A turn goes to the other input when that has something to give, and stays otherwise, so one busy input
     alone has all the cycles, and two share them.
     """
 
+    latency = 2
+
     def build(self) -> Module:
         m = Module()
         buffer, turn = self._buffer(m), Signal()  # turn: 0 for a, 1 for b
-        ready = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
-        ended = [Signal(name="ended_a"), Signal(name="ended_b")]
-        after = [Signal(name="ended_a_after"), Signal(name="ended_b_after")]
-        m.d.comb += [self.a.ready.eq(ready[0]), self.b.ready.eq(ready[1])]
-        offers = Mux(turn, beat(self.b), beat(self.a))
-        entry = Mux(turn, _entry(self.b), _entry(self.a))
-        takes = Signal()
-        m.d.comb += takes.eq(offers & (ready[0] | ready[1]))
-        self._end(m, takes & entry[0], turn, ended, after)
+        grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
+        takes, then, room = Signal(), Signal(name="turn_after"), Signal()
         m.d.comb += [
-            buffer.data.eq(entry),
-            buffer.push.eq(takes & (~entry[0] | Mux(turn, ended[0], ended[1]))),
-        ]
-        self._grant(m, turn, ready, after, buffer.level + takes < self.depth)
+            self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]),
+            takes.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
+            buffer.push.eq(takes), buffer.data.eq(Mux(turn, self.b.payload, self.a.payload)),
+            then.eq(Mux(turn, ~self.a.valid, self.b.valid)),
+            room.eq(buffer.level + takes < buffer.places),
+        ]  # fmt: skip
+        m.d.sync += [
+            turn.eq(then), grants[0].eq(room & ~then), grants[1].eq(room & then),
+            self.o.over.eq(self.a.over & self.b.over & buffer.empty_after),
+        ]  # fmt: skip
         return m
 
-    def _end(
-        self, m: Module, ends: Value, turn: Signal, ended: Sequence[Signal], after: Sequence[Signal]
-    ) -> None:
-        a, b = ended[0] | (ends & ~turn), ended[1] | (ends & turn)
-        both = Signal(name="both_ended")
-        m.d.comb += [both.eq(a & b), after[0].eq(a & ~both), after[1].eq(b & ~both)]
-        m.d.sync += [flag.eq(then) for flag, then in zip(ended, after, strict=True)]
 
-    def _grant(
-        self, m: Module, turn: Signal, ready: Sequence[Signal], after: Sequence[Signal], room: Value
-    ) -> None:
-        wanted = [beat(self.a) & ~after[0], beat(self.b) & ~after[1]]
-        then = Signal(name="turn_after")
-        m.d.comb += then.eq(Mux(turn, ~(wanted[0] | after[1]), wanted[1] | after[0]))
-        m.d.sync += [
-            turn.eq(then),
-            ready[0].eq(room & ~then & ~after[0]),
-            ready[1].eq(room & then & ~after[1]),
-        ]
-
-
-def merge(m: Module, sources: Sequence[Any], row: Row, depth: int, kind: type[_Merger]) -> tuple[Any, list[Any]]:
-    """A binary tree of mergers over `sources` (figure 7): its root's stream, and the mergers, leaves first."""
+def merge(
+    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger]
+) -> tuple[Any, list[Any]]:
+    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first."""
     level, mergers = list(sources), []
     while len(level) > 1:
         above = []
         for left, right in zip(level[::2], level[1::2], strict=False):
-            merger: Any = kind(row, depth)  # type: ignore[call-arg]
+            merger: Any = kind(bits, depth)
             m.submodules[f"merger{len(mergers)}"] = merger
-            forward(m, left, merger.a)
-            forward(m, right, merger.b)
+            _connect(m, left, merger.a)
+            _connect(m, right, merger.b)
             mergers.append(merger)
             above.append(merger.o)
         level = above + level[len(level) - len(level) % 2 :]
     return level[0], mergers
+
+
+def _connect(m: Module, source: Any, sink: Any) -> None:
+    m.d.comb += [
+        sink.payload.eq(source.payload), sink.valid.eq(source.valid), sink.over.eq(source.over),
+        source.ready.eq(sink.ready),
+    ]  # fmt: skip
