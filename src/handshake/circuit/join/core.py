@@ -89,10 +89,12 @@ class JoinCore(Block):
         shape = self.shape
         self.r = Segment(self.bits[0], shape.left, shape.windows)
         self.s = Segment(self.bits[1], shape.right, shape.windows)
-        self.new_r, self.new_s = Signal(self.bits[0]), Signal(self.bits[1])
-        self.state, self.wants_s = Signal(State), Signal()
-        self.count, self.last = Signal(range(max(shape.scan_left, shape.scan_right))), Signal()
-        self.begins, self.ends, self.is_full = Signal(), Signal(), Signal()
+        self.new_r, self.new_s = Signal(self.bits[0], name="new_r"), Signal(self.bits[1], name="new_s")
+        self.state = Signal(State)
+        self.count = Signal(range(max(shape.scan_left, shape.scan_right)))
+        self.last, self.wants_s, self.begins, self.ends, self.is_full = _flags(
+            "last", "wants_s", "begins", "ends", "is_full"
+        )
         self.r.build(m, "r_segment")
         self.s.build(m, "s_segment")
         m.d.comb += [self.r.new.eq(self.new_r), self.s.new.eq(self.new_s)]
@@ -169,7 +171,7 @@ class JoinCore(Block):
 
     def _collect(self, m: Module, match: Value, result: Value) -> None:
         """Results into the output buffer; they are over when the end has gone the same way."""
-        buffer, ended = Buffer(self.condition.result.bits, self.shape.buffer), Signal()
+        buffer, ended = Buffer(self.condition.result.bits, self.shape.buffer), Signal(name="ended")
         buffer.build(m)
         buffer.offer(m, self.results)
         m.d.comb += [buffer.push.eq(match), buffer.data.eq(result)]
@@ -183,6 +185,10 @@ class JoinCore(Block):
         m.d.sync += self.results.over.eq(ended & buffer.empty_after & ~self.begins)
         # Full or almost full: what is still on its way must find room.
         m.d.sync += self.is_full.eq(buffer.after + self.shape.margin >= self.shape.buffer)
+
+
+def _flags(*names: str) -> list[Signal]:
+    return [Signal(name=name) for name in names]
 
 
 def _later(m: Module, value: Value, name: str, cycles: int = 1) -> Value:
@@ -248,8 +254,8 @@ class LocalCore(JoinCore):
         super().__init__(condition, shape, {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s)})
 
     def _control(self, m: Module) -> None:
-        self.has_r, self.has_s, self.step = Signal(), Signal(), Signal(STEP_BITS)
-        self.passing, self.passed, self.giving = Signal(), Signal(STEP_BITS), Signal()
+        self.has_r, self.has_s, self.passing, self.giving = _flags("has_r", "has_s", "passing", "giving")
+        self.step, self.passed = Signal(STEP_BITS, name="step"), Signal(STEP_BITS, name="passed")
         self._receive(m)
         self._hand_over(m)
         room = ~self.is_full

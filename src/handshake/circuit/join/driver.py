@@ -39,7 +39,8 @@ class _Driver(Block):
         super().__init__({**streams, **ports}, (condition.key, self.longest, extra))
 
     def _common(self, m: Module) -> None:
-        self.phase, self.left = Signal(Phase), Signal(range(self.longest))
+        self.phase = Signal(Phase)
+        self.left = Signal(range(self.longest), name="flushes_left")
 
     @property
     def _tuples(self) -> tuple[Value, Value]:
@@ -83,7 +84,8 @@ class LocalDriver(_Driver):
     def build(self) -> Module:
         m = Module()
         self._common(m)
-        self.has, self.token, self.ready = Signal(), Signal(self.r.payload.shape()), Signal(init=1)
+        self.has, self.ready = Signal(name="has_step"), Signal(name="is_open", init=1)
+        self.token = Signal(self.r.payload.shape())
         self.queue = Buffer(self.condition.right.bits + 1, self.design.in_flight)
         self.queue.build(m)
         m.d.comb += [
@@ -137,7 +139,8 @@ class Relay(Block):
 
     def build(self) -> Module:
         m = Module()
-        has, held = Signal(), Signal(self.i.payload.shape())
+        has = Signal()
+        held = Signal(self.i.payload.shape())
         m.d.comb += [self.i.ready.eq(~has), self.o.valid.eq(has), self.o.payload.eq(held)]
         with m.If(~has):
             m.d.sync += [held.eq(self.i.payload), has.eq(self.i.valid)]
@@ -162,7 +165,8 @@ class GlobalDriver(_Driver):
     def build(self) -> Module:
         m = Module()
         self._common(m)
-        self.state, self.count = Signal(State), Signal(range(max(self.scans)))
+        self.state = Signal(State)
+        self.count = Signal(range(max(self.scans)))
         self.wants_s = Signal()
         m.d.comb += self.suspend.eq(self.suspended)
         with m.If(~self.suspended):

@@ -86,7 +86,7 @@ class HandshakeJoin(Block):
 
     def _leave(self, m: Module, root: Any, driver: Any) -> None:
         """Results out, and one `eos` after the last of them, upon which the next input may begin."""
-        was, owed = Signal(), Signal(name="eos_owed")
+        was, owed = Signal(name="was_over"), Signal(name="eos_owed")
         m.d.sync += was.eq(root.over)
         m.d.comb += [
             self.results.payload.as_value().eq(root.payload), self.results.valid.eq(root.valid),

@@ -52,7 +52,7 @@ class StateMerger(Merger):
 
     def build(self) -> Module:
         m = Module()
-        buffer, state = self._buffer(m), Signal(self.State)
+        buffer, state = self._buffer(m), Signal(self.State, name="state")
         held = [Signal(self.bits, name=f"held_{name}") for name in "ab"]
         has = [Signal(name=f"has_{name}") for name in "ab"]
         m.d.sync += [
@@ -85,9 +85,9 @@ class GrantingMerger(Merger):
 
     def build(self) -> Module:
         m = Module()
-        buffer, turn = self._buffer(m), Signal()  # turn: 0 for a, 1 for b
+        buffer, turn = self._buffer(m), Signal(name="turn")  # 0 for a, 1 for b
         grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
-        takes, then, room = Signal(), Signal(name="turn_after"), Signal()
+        takes, then, room = Signal(name="takes"), Signal(name="turn_after"), Signal(name="room")
         m.d.comb += [
             self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]),
             takes.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
