@@ -28,10 +28,18 @@ class Block(wiring.Component):
     are the same circuit, written once. Give `parameters=None` where that cannot be said.
     """
 
+    _MustUse__silence = True  # blocks are also made to ask them for their rows and latencies
+
     latency: int = 1
     """Cycles from the beat that completes a result to that result, when nothing is held back."""
     issue_rate: float = 1.0
     """Tuples per cycle that the block accepts, when nothing is held back."""
+
+    counters: tuple[str, ...] = ()
+    """Outputs that count what a user should know of: tuples dropped, late, and so on."""
+
+    flags: tuple[str, ...] = ()
+    """Outputs that a template of several copies shows put together by OR."""
 
     def __init__(self, ports: Mapping[str, Any], parameters: Hashable = None) -> None:
         self.parameters = parameters

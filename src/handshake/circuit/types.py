@@ -7,6 +7,7 @@ may be NULL; the wires of a NULL value carry zero.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from handshake.schema import (
     Date,
     Decimal,
     Field,
+    Float,
     Int,
     Interval,
     String,
@@ -30,14 +32,19 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["Row", "Wire", "bits_of_range", "null_of", "wire"]
+__all__ = ["Row", "Wire", "bits_of_range", "count_of", "null_of", "wire"]
 
-SUPPORTED = "integers, fixed-length strings, bool, dates, timestamps, intervals and decimals"
+SUPPORTED = "integers, fixed-length strings, bool, dates, times, intervals and decimals"
 
 
 def null_of(name: str) -> str:
     """The name of the bit that tells whether the field `name` is NULL."""
     return f"{name}.null"
+
+
+def count_of(name: str) -> str:
+    """The name of the wires with the count by which an average is to be divided."""
+    return f"{name}.count"
 
 
 def bits_of_range(least: int, most: int) -> tuple[int, bool]:
@@ -60,6 +67,13 @@ class Wire:
     bits: int
     signed: bool = False
     nullable: bool = False
+    count_bits: int = 0
+    """For an average, which travels as a sum and a count of so many bits: whoever reads it divides."""
+
+    @property
+    def width(self) -> int:
+        """All wires of the field."""
+        return self.bits + self.nullable + self.count_bits
 
     @property
     def shape(self) -> Shape:
@@ -75,8 +89,11 @@ class Wire:
 
     def encode(self, value: Any) -> int:
         """The whole number that the wires carry for a value that is not NULL."""
-        if isinstance(self.type, (String, Binary)):
-            return self._encode_bytes(value)
+        match self.type:
+            case String() | Binary():
+                return self._encode_bytes(value)
+            case Float(bits=bits):
+                return int.from_bytes(struct.pack(">f" if bits == 32 else ">d", value), "big")
         number = int(value)
         least, most = self.range
         if not least <= number <= most:
@@ -107,7 +124,17 @@ class Wire:
                 return number.to_bytes(self.bits // 8, "big").rstrip(b"\0").decode()
             case Binary():
                 return number.to_bytes(self.bits // 8, "big").rstrip(b"\0")
+            case Float(bits=bits):
+                return struct.unpack(">f" if bits == 32 else ">d", number.to_bytes(bits // 8, "big"))[0]
         return number
+
+    def average(self, total: int, count: int) -> Any:
+        """What a sum and a count stand for; NULL for a count of zero."""
+        if count == 0:
+            return None
+        if isinstance(self.type, Decimal):  # halves away from zero; the sum has the scale already
+            return (2 * abs(total) + count) // (2 * count) * (1 if total >= 0 else -1)
+        return total / count
 
 
 def wire(field: Field, *, length: int | None = None, nullable: bool = False) -> Wire:
@@ -135,6 +162,8 @@ def _bits(field: Field, length: int | None) -> tuple[int, bool]:
             return 64, True
         case String() | Binary():
             return 8 * _length(field, length), False
+        case Float(bits=bits):  # carried and compared; whatever computes on it refuses it
+            return bits, False
     raise UnsupportedError(
         f"field '{field.name}' is {field.type}, for which the circuit has no unit; it carries {SUPPORTED}"
     )
@@ -166,6 +195,8 @@ class Row:
             yield each.name, each.shape
             if each.nullable:
                 yield null_of(each.name), Shape(1)
+            if each.count_bits:
+                yield count_of(each.name), Shape(each.count_bits)
 
     @cached_property
     def layout(self) -> StructLayout:
@@ -201,7 +232,7 @@ class Row:
         number, offset = 0, 0
         for each, value in zip(self.wires, values, strict=True):
             number |= self._pack_one(each, value) << offset
-            offset += each.bits + each.nullable
+            offset += each.width
         return number
 
     def _pack_one(self, each: Wire, value: Any) -> int:
@@ -217,11 +248,16 @@ class Row:
         """The tuple that a payload carries."""
         values: list[Any] = []
         for each in self.wires:
-            number = payload & ((1 << each.bits) - 1)
-            if each.signed and number >> (each.bits - 1):
-                number -= 1 << each.bits
-            payload >>= each.bits
-            null = each.nullable and payload & 1
-            payload >>= each.nullable
-            values.append(None if null else each.decode(number))
+            values.append(_unpack(each, payload & ((1 << each.width) - 1)))
+            payload >>= each.width
         return tuple(values)
+
+
+def _unpack(each: Wire, bits: int) -> Any:
+    number = bits & ((1 << each.bits) - 1)
+    if each.signed and number >> (each.bits - 1):
+        number -= 1 << each.bits
+    rest = bits >> each.bits
+    if each.count_bits:
+        return each.average(number, rest >> each.nullable)
+    return None if each.nullable and rest & 1 else each.decode(number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
@@ -11,24 +13,31 @@ from handshake.circuit.fifo import Fifo
 from handshake.circuit.stream import forward, stream_in, stream_out
 from handshake.circuit.types import Row
 
-__all__ = ["Union", "rotating_grant"]
+__all__ = ["Union", "behind", "chosen", "lowest", "rotating_grant"]
 
 
-def rotating_grant(m: Module, requests: list[Value], last: Signal) -> Value:
-    """One-hot choice among `requests`: the first after the one-hot `last` that asks, round robin."""
-    n = len(requests)
-    grant = Signal(n, name="grant")
-    for chosen in range(n):
-        turns = [
-            last[start] & ~_any(requests[(start + 1 + i) % n] for i in range((chosen - start - 1) % n))
-            for start in range(n)
-        ]
-        m.d.comb += grant[chosen].eq(requests[chosen] & _any(turns))
+def lowest(bits: Value) -> Value:
+    """The lowest bit that is set, alone."""
+    return bits & (-bits)[: len(bits)]
+
+
+def rotating_grant(m: Module, requests: list[Value], after: Signal) -> Value:
+    """One-hot choice among `requests`, round robin: `after` has ones behind the last that was chosen."""
+    asked, grant = Signal(len(requests), name="asked"), Signal(len(requests), name="grant")
+    later = asked & after
+    m.d.comb += [asked.eq(Cat(*requests)), grant.eq(Mux(later.any(), lowest(later), lowest(asked)))]
     return grant
 
 
-def _any(bits: Any) -> Value:
-    return Cat(*bits).any()
+def behind(grant: Value) -> Value:
+    """Ones at all positions above the one that is set."""
+    return ~((grant - 1)[: len(grant)] | grant)
+
+
+def chosen(grant: Value, payloads: list[Any]) -> Value:
+    """The payload that a one-hot choice names: an AND-OR multiplexer."""
+    values = [Value.cast(payload) for payload in payloads]
+    return reduce(or_, [value & grant[n].replicate(len(value)) for n, value in enumerate(values)])
 
 
 class Union(Block):
@@ -49,11 +58,11 @@ class Union(Block):
     def build(self) -> Module:
         m = Module()
         heads = [self._head(m, n) for n in range(self.inputs)]
-        last = Signal(self.inputs, init=1 << (self.inputs - 1))
+        after = Signal(self.inputs)
         ended = Signal(self.inputs)
         free = Signal()
         # An input that has ended waits until the others have too, so that its next stream cannot overtake.
-        grant = rotating_grant(m, [head.valid & ~ended[n] for n, head in enumerate(heads)], last)
+        grant = rotating_grant(m, [head.valid & ~ended[n] for n, head in enumerate(heads)], after)
         m.d.comb += free.eq(~(self.o.valid | self.o.eos) | self.o.ready)
         ends = [head.eos & ~ended[n] & (~head.valid | grant[n]) for n, head in enumerate(heads)]
         for n, head in enumerate(heads):
@@ -65,12 +74,10 @@ class Union(Block):
                 self.o.valid.eq(grant.any()),
                 self.o.eos.eq(everything),
                 ended.eq(Mux(everything, 0, ended | Cat(*ends))),
+                self.o.payload.eq(chosen(grant, [head.payload for head in heads])),
             ]
             with m.If(grant.any()):
-                m.d.sync += last.eq(grant)
-        for n, head in enumerate(heads):
-            with m.If(free & grant[n]):
-                m.d.sync += self.o.payload.eq(head.payload)
+                m.d.sync += after.eq(behind(grant))
         return m
 
     def _head(self, m: Module, n: int) -> Any:
