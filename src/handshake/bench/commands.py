@@ -46,6 +46,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
 
 def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
+        "circuit_synth",
         help="""Clock and resources of the join circuit: FPGA paper, figures 10 and 11; handshake join, figure 18.
 
 Goes on where an earlier run with the same --out was stopped.
