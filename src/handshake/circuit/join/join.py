@@ -18,6 +18,7 @@ from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.core import CoreShape, GlobalCore, LocalCore
 from handshake.circuit.join.design import FAN, Design
 from handshake.circuit.join.driver import GlobalDriver, LocalDriver, Relay
+from handshake.circuit.join.leave import leave
 from handshake.circuit.join.merger import GrantingMerger, StateMerger, merge
 from handshake.circuit.stream import forward, stream_in, stream_out
 
@@ -61,7 +62,7 @@ class HandshakeJoin(Block):
         _link(m, [*(core.s_out for core in cores[1:]), last], [core.s_in for core in cores])
         m.d.comb += [cores[-1].r_out.ready.eq(1), cores[0].s_out.ready.eq(1)]
         root, _ = self._merge(m, cores, GrantingMerger)
-        self._leave(m, root, driver)
+        m.d.comb += driver.over.eq(leave(m, root, self.results))
 
     def _global(self, m: Module) -> None:
         m.submodules.driver = driver = GlobalDriver(self.condition, self.design)
@@ -76,27 +77,13 @@ class HandshakeJoin(Block):
         root, mergers = self._merge(m, cores, StateMerger)
         m.d.comb += driver.suspended.eq(_gather(m, [part.full for part in (*cores, *mergers)]))
         _spread(m, driver, cores)
-        self._leave(m, root, driver)
+        m.d.comb += driver.over.eq(leave(m, root, self.results))
         if self.design.overload == "discard":
             m.d.comb += self.discarded.eq(driver.discarded)
 
     def _merge(self, m: Module, cores: Sequence[Any], kind: Any) -> tuple[Any, list[Any]]:
         bits, depth = self.condition.result.bits, self.design.merger_buffer
         return merge(m, [core.results for core in cores], bits, depth, kind)
-
-    def _leave(self, m: Module, root: Any, driver: Any) -> None:
-        """Results out, and one `eos` after the last of them, upon which the next input may begin."""
-        was, owed = Signal(name="was_over"), Signal(name="eos_owed")
-        m.d.sync += was.eq(root.over)
-        m.d.comb += [
-            self.results.payload.as_value().eq(root.payload), self.results.valid.eq(root.valid),
-            self.results.eos.eq(owed), root.ready.eq(self.results.ready),
-            driver.over.eq(owed & self.results.ready),
-        ]  # fmt: skip
-        with m.If(root.over & ~was):
-            m.d.sync += owed.eq(1)
-        with m.Elif(self.results.ready):
-            m.d.sync += owed.eq(0)
 
 
 def _link(m: Module, sources: Sequence[Any], sinks: Sequence[Any]) -> None:
