@@ -292,8 +292,8 @@ def _spread(node: Node) -> int:
     """By how many nanoseconds times can be ahead of clocks."""
     if isinstance(node, Source):
         return node.lateness
-    if isinstance(node, Windowing):
-        return 0
+    if isinstance(node, Windowing) and node.window.kind == "time":
+        return 0  # results have their time as their clock
     return max((_spread(child) for child in node.children), default=0)
 
 

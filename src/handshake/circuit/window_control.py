@@ -61,8 +61,8 @@ class Control:
         """The time of results of the window that closes."""
 
     @abstractmethod
-    def clock_now(self) -> Value:
-        """The clock of the input when it closes."""
+    def result_clock(self) -> Value:
+        """The clock of results of the window that closes."""
 
     # One step: `close` ends the oldest window, `enter` sends the tuple to the copies in `member`.
 
@@ -119,9 +119,8 @@ class Control:
                 copy_field(self.m, payload, self.i.payload, each, each.name)
 
     def _stamp(self, payload: Any, each: Wire) -> None:
-        """Rule 8 of docs/queries.md: results have the window's time, and a clock not before it."""
-        time, clock = self.result_time(), self.clock_now()
-        stamp = time if each.name == TIME else Mux(time > clock, time, clock)
+        """Results have a time and a clock of their own: rule 8 of docs/queries.md."""
+        stamp = self.result_time() if each.name == TIME else self.result_clock()
         self.m.d.comb += payload[each.name].eq(Mux(self.close, stamp, self.i.payload[each.name]))
         if each.nullable:
             self.m.d.comb += payload[null_of(each.name)].eq(0)
@@ -233,7 +232,6 @@ class TimeControl(Control):
         self.base = Signal(Shape(bits, signed=True), init=first)
         self.first = first
         self.stride = Signal(Shape(bits + 2, signed=False), init=step << (self.levels - 1))
-        self.clock = Signal(block.row[CLOCK].shape)  # of the newest tuple, for results at the end
 
     def start(self) -> Value:
         return self.base
@@ -241,8 +239,8 @@ class TimeControl(Control):
     def result_time(self) -> Value:
         return self.base + self.slide.size - 1
 
-    def clock_now(self) -> Value:
-        return Mux(self.tuple, Value.cast(self.i.payload[CLOCK]), self.clock)
+    def result_clock(self) -> Value:
+        return self.result_time()
 
     def restart(self) -> None:
         self.m.d.sync += self.base.eq(self.first)
@@ -272,7 +270,6 @@ class TimeControl(Control):
                 with m.Elif(self.tuple):
                     m.d.comb += [self.close.eq(ahead), self.enter.eq(~far)]
                     with m.If(self.step_done & ~far):
-                        m.d.sync += self.clock.eq(self.i.payload[CLOCK])
                         with m.If(self._late(place)):
                             m.d.sync += self.block.late.eq(self.block.late + 1)
                         self.consumed()
@@ -327,8 +324,8 @@ class TupleControl(Control):
         held = before.as_signed() if self.block.row[TIME].signed else before
         return Mux((self.oldest & self.used).any() & (held > time), held, time)
 
-    def clock_now(self) -> Value:
-        return Value.cast(self.i.payload[CLOCK])
+    def result_clock(self) -> Value:
+        return Value.cast(self.i.payload[CLOCK])  # clocks do not run back: that of the last tuple
 
     def restart(self) -> None:
         self.m.d.sync += [self.base.eq(0), self.offset.eq(0), self.discard.eq(0)]

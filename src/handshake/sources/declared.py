@@ -1,0 +1,186 @@
+"""Files read by a declared schema: rows that do not fit it are put aside, each with the reason."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from handshake.errors import HandshakeError, InputError, SchemaError, suggest
+from handshake.schema import Schema, String, arrow_of
+from handshake.sources.files import check_bytes, format_of, one_line, read
+
+__all__ = ["BAD", "BadRows", "fitted", "read_declared", "read_standard_input"]
+
+BAD = pa.schema(
+    [("stream", pa.string()), ("row", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
+)
+"""What is kept of a bad row: its stream, its number (from 1, a header not counted), why, and what it held."""
+_MOST_TEXT = 500
+
+
+@dataclass
+class BadRows:
+    """Rows that did not fit; with `strict`, the first one is an error."""
+
+    strict: bool = False
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, stream: str, row: int, reason: str, text: str) -> None:
+        """Put one aside."""
+        if self.strict:
+            raise InputError(f"{stream} input, row {row}: {reason}")
+        self.count += 1
+        self.rows.append({"stream": stream, "row": row, "reason": reason, "text": one_line(text, _MOST_TEXT)})
+
+    def taken(self) -> pa.RecordBatch:
+        """What has come since the last time."""
+        batch = pa.RecordBatch.from_pylist(self.rows, schema=BAD)
+        self.rows = []
+        return batch
+
+
+def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
+    """A file or folder, in the columns and types of a schema; columns that it does not name are left out."""
+    stream = schema.stream
+    form = None if Path(path).is_dir() else format_of(path)
+    if form is not None and form.kind == "CSV":
+        with _opened(path, stream, form.compression) as source:
+            batches = list(_csv_batches(source, form.delimiter, schema, bad))
+        return pa.Table.from_batches(batches, _arrow(schema))
+    table = read(path, stream)
+    return pa.Table.from_batches([fitted(table, schema, bad, 0)])
+
+
+def _opened(path: str | Path, stream: str, compression: str | None) -> Any:
+    try:
+        check_bytes(Path(path))
+    except InputError as error:
+        raise InputError(f"{stream} input: {error}") from error.__cause__
+    return pa.input_stream(str(path), compression=compression)
+
+
+def read_standard_input(schema: Schema, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """CSV from standard input, as it comes."""
+    return _csv_batches(sys.stdin.buffer, ",", schema, bad)
+
+
+def _arrow(schema: Schema) -> pa.Schema:
+    return pa.schema([(f.name, arrow_of(f.type)) for f in schema])
+
+
+def _csv_batches(source: Any, delimiter: str, schema: Schema, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """Batches of text fields, each read by its declared type."""
+    row = 0
+    refused: list[HandshakeError] = []
+
+    def ragged(invalid: Any) -> str:
+        what = f"{invalid.actual_columns} fields where the header has {invalid.expected_columns}"
+        try:
+            bad.add(schema.stream, max(0, (invalid.number or 1) - 1), what, invalid.text)
+        except InputError as error:  # it could not get through Arrow's code
+            refused.append(error)
+            return "error"
+        return "skip"
+
+    try:
+        reader = csv.open_csv(
+            source,
+            read_options=csv.ReadOptions(use_threads=False),
+            parse_options=csv.ParseOptions(
+                delimiter=delimiter, invalid_row_handler=ragged, newlines_in_values=True
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types={f.name: pa.string() for f in schema}, null_values=[""],
+                strings_can_be_null=True, quoted_strings_can_be_null=False,
+                include_columns=None, check_utf8=True,
+            ),
+        )  # fmt: skip
+        for batch in reader:
+            yield fitted(pa.Table.from_batches([batch]), schema, bad, row)
+            row += batch.num_rows
+    except pa.ArrowInvalid as error:
+        if refused:
+            raise refused[0] from None
+        raise InputError(f"{schema.stream} input cannot be read as CSV: {one_line(error)}") from None
+
+
+def fitted(table: pa.Table, schema: Schema, bad: BadRows, first: int) -> pa.RecordBatch:
+    """A table's rows in the declared columns and types, less those that do not fit."""
+    arrays = []
+    reasons: dict[int, str] = {}
+    for f in schema:
+        column = _whole(table.column(_named(f.name, table.column_names, schema.stream)))
+        array, wrong = _converted(column, arrow_of(f.type))
+        if isinstance(f.type, String) and f.type.length is not None:
+            wrong = wrong | _too_long(array, f.type.length)
+        arrays.append(array)
+        for row in np.flatnonzero(wrong):
+            reasons.setdefault(int(row), f"{column[row].as_py()!r} in column '{f.name}' is not {f.type}")
+    batch = pa.RecordBatch.from_arrays(arrays, schema=_arrow(schema))
+    if not reasons:
+        return batch
+    for at, reason in sorted(reasons.items()):
+        bad.add(schema.stream, first + at + 1, reason, str(table.slice(at, 1).to_pylist()[0]))
+    stays = np.ones(batch.num_rows, np.bool_)
+    stays[list(reasons)] = False
+    return batch.filter(pa.array(stays))
+
+
+def _named(name: str, given: list[str], stream: str) -> str:
+    """A column by its name, in any case where that is unambiguous."""
+    found = [n for n in given if n == name] or [n for n in given if n.casefold() == name.casefold()]
+    if len(found) != 1:
+        hint = suggest(name, given)
+        raise SchemaError(f"{stream} input has no column '{name}' ({', '.join(given)}){hint}")
+    return found[0]
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    made = column.combine_chunks()
+    if isinstance(made, pa.ChunkedArray):
+        made = pa.concat_arrays(made.chunks) if made.num_chunks else pa.array([], made.type)
+    return made.dictionary_decode() if pa.types.is_dictionary(made.type) else made
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Any]:
+    """Values in another type, and which of them have none there."""
+    fine = np.zeros(len(array), np.bool_)
+    if array.type == kind:
+        return array, fine
+    try:
+        return _cast(array, kind), fine
+    except pa.ArrowInvalid:
+        pass
+    except pa.ArrowNotImplementedError:
+        raise SchemaError(f"a column of {array.type} cannot be read as {kind}") from None
+    values = [_one(array.slice(at, 1), kind) for at in range(len(array))]
+    wrong = np.array([value is None for value in values])
+    return pa.concat_arrays([pa.nulls(1, kind) if v is None else v for v in values]), wrong
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(array.type) and pa.types.is_decimal(kind):
+        array = array.cast(pa.decimal128(38, max(kind.scale, 9)))
+    if pa.types.is_floating(array.type) and pa.types.is_integer(kind):
+        return array.cast(kind, safe=True)
+    return array.cast(kind)
+
+
+def _one(value: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return _cast(value, kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _too_long(array: pa.Array, length: int) -> Any:
+    return np.asarray(pc.fill_null(pc.greater(pc.binary_length(array), length), False))
