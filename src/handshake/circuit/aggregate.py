@@ -78,6 +78,16 @@ class Aggregate(Block):
         return take
 
 
+def _numbers(row: Row, field: str, function: str) -> Wire:
+    """The wires of a field that is added up."""
+    each = row[field]
+    if isinstance(each.type, Float) or each.count_bits:
+        raise UnsupportedError(
+            f"the circuit has no unit for {function}() of '{field}' ({each.type}); it adds integers and decimals"
+        )
+    return each
+
+
 def _counter_bits(most: int) -> int:
     return bits_of_range(0, most)[0]
 
@@ -115,7 +125,7 @@ class Sum(Aggregate):
         self, row: Row, name: str, kind: Type, field: str, *, most: int, if_empty: bool = True
     ) -> None:
         self.field = field
-        bits, signed = _sum_shape(row[field], most)
+        bits, signed = _sum_shape(_numbers(row, field, "sum"), most)
         super().__init__(row, Wire(name, kind, bits, signed, True), most, if_empty, (field,))
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
@@ -142,7 +152,7 @@ class Avg(Aggregate):
         self, row: Row, name: str, kind: Type, field: str, *, most: int, if_empty: bool = True
     ) -> None:
         self.field = field
-        own = row[field].type
+        own = _numbers(row, field, "avg").type
         shift = (kind.scale - own.scale) if isinstance(kind, Decimal) and isinstance(own, Decimal) else 0
         self.factor = 10**shift
         least, largest = row[field].range
@@ -227,7 +237,7 @@ class Wsum(Aggregate):
         if_empty: bool = True,
     ) -> None:
         self.field, self.weights = field, weights
-        least, largest = row[field].range
+        least, largest = _numbers(row, field, "wsum").range
         corners = [sorted((w * least, w * largest)) for w in weights]
         bits, signed = bits_of_range(min(0, sum(c[0] for c in corners)), max(0, sum(c[1] for c in corners)))
         result = Wire(name, kind, bits, signed, True)

@@ -9,7 +9,7 @@ from typing import Any
 from amaranth.hdl import ClockDomain, Module
 from amaranth.sim import Simulator
 
-from handshake.circuit.testbench import Arrival, Beat, Feed, Ports, Run, Task
+from handshake.circuit.testbench import Arrival, Beat, Feed, Ports, Prepared, Run, Task
 
 __all__ = ["AmaranthEngine"]
 
@@ -17,18 +17,36 @@ __all__ = ["AmaranthEngine"]
 class AmaranthEngine:
     """Drives the circuit from a test bench in Python."""
 
-    def run(self, circuit: Any, ports: Ports, task: Task, vcd: Path | None) -> Run:
-        """Simulate until the task is done; `vcd` keeps the waveform."""
+    def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:
+        """Elaborate the circuit once; each run starts from reset."""
         top = Module()
         top.domains.sync = ClockDomain()  # circuits of gates alone have none, and the bench waits for ticks
         top.submodules.circuit = circuit
-        bench = _Bench(circuit, ports, task)
-        simulator = Simulator(top)
-        simulator.add_clock(1e-8)  # the papers' 100 MHz
-        simulator.add_testbench(bench.drive)
-        with simulator.write_vcd(str(vcd)) if vcd else nullcontext():
-            simulator.run()
-        return bench.run
+        return _Prepared(top, circuit, ports).run
+
+
+class _Prepared:
+    """A simulator that is reset before each run: making one costs more than a short run."""
+
+    def __init__(self, top: Module, circuit: Any, ports: Ports) -> None:
+        self._circuit, self._ports = circuit, ports
+        self._bench: _Bench | None = None
+        self._simulator = Simulator(top)
+        self._simulator.add_clock(1e-8)  # the papers' 100 MHz
+        self._simulator.add_testbench(self._drive)
+
+    async def _drive(self, ctx: Any) -> None:
+        assert self._bench is not None
+        await self._bench.drive(ctx)
+
+    def run(self, task: Task, vcd: Path | None) -> Run:
+        """One run from reset."""
+        again, self._bench = self._bench is not None, _Bench(self._circuit, self._ports, task)
+        if again:
+            self._simulator.reset()
+        with self._simulator.write_vcd(str(vcd)) if vcd else nullcontext():
+            self._simulator.run()
+        return self._bench.run
 
 
 class _Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,12 @@ from handshake.circuit.netlist import Net
 from handshake.circuit.rules import optimise
 from handshake.circuit.translate import Bounds, translate
 from handshake.circuit.types import Row
+from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
 
 __all__ = ["Compiled", "compile_plan"]
+
+_TAKEN = ("late", "no_time", "overflow", "unknown", "clk", "rst")
 
 
 @dataclass(frozen=True)
@@ -59,4 +63,9 @@ class Compiled:
 
 def compile_plan(plan: Plan, bounds: Bounds | None = None, *, without: Iterable[str] = ()) -> Compiled:
     """Translate a plan and optimise its circuit; `without` names rules to leave out."""
+    for name in (*(s.name for s in plan.inputs), *(o.name for o in plan.outputs)):
+        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _TAKEN:
+            raise UnsupportedError(
+                f"ports of the circuit are called after streams, and '{name}' is no name for one; rename it"
+            )
     return Compiled(plan, optimise(translate(plan, bounds), without))

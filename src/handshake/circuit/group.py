@@ -16,7 +16,7 @@ from handshake.circuit.block import Block
 from handshake.circuit.fifo import Fifo
 from handshake.circuit.operators import copy_field
 from handshake.circuit.stream import StreamSignature, forward, moves, register, stream_in, stream_out
-from handshake.circuit.types import Row, Wire, null_of
+from handshake.circuit.types import Row, Wire, null_of, plain
 from handshake.circuit.union import Union, lowest
 from handshake.circuit.window import COUNTER, Body
 from handshake.errors import UnsupportedError
@@ -31,7 +31,7 @@ GROUP = "@group"
 
 def hidden_key(name: str) -> str:
     """Where the key of a group travels beside its tuples."""
-    return f"@key {name}"
+    return f"@key.{name}"
 
 
 def key_row(row: Row, keys: tuple[str, ...]) -> Row:
@@ -208,7 +208,7 @@ class Route(Block):
             parts = [(key, hidden_key(key), each.shape)]
             parts += [(null_of(key), null_of(hidden_key(key)), 1)] if each.nullable else []
             for source, target, shape in parts:
-                kept = Signal(shape, name=f"{source}{g}")
+                kept = Signal(shape, name=f"{plain(source)}{g}")
                 m.d.comb += payload[target].eq(Mux(first, self.i.payload[source], kept))
                 m.d.sync += kept.eq(payload[target])
 

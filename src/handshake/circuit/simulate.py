@@ -18,10 +18,15 @@ from handshake.circuit.cxxrtl_engine import CxxrtlEngine
 from handshake.circuit.testbench import ALWAYS, Arrival, Beat, Engine, Feed, Ports, Run, Task, feed
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["ALWAYS", "ENGINES", "Arrival", "Beat", "Feed", "Run", "feed", "simulate"]
+__all__ = ["ALWAYS", "ENGINES", "Arrival", "Beat", "Feed", "Run", "Simulation", "feed", "simulate"]
 
-ENGINES: dict[str, Engine] = {"amaranth": AmaranthEngine(), "cxxrtl": CxxrtlEngine()}
-"""Amaranth's simulator starts at once; CXXRTL takes seconds to build and is 100 times faster."""
+ENGINES: dict[str, Engine] = {
+    "amaranth": AmaranthEngine(),
+    "cxxrtl": CxxrtlEngine(),
+    "cxxrtl-quick": CxxrtlEngine("-O0"),
+}
+"""Amaranth's simulator starts at once; CXXRTL takes seconds to build and is 100 times faster. The quick one
+is built without optimisation, in half the time: for many short runs."""
 
 QUIET = 300
 """Cycles without any movement, after all input has been taken, that end a run without `eos`."""
@@ -44,13 +49,37 @@ def simulate(
     It ends when all beats have been taken and every output stream has given `eos` (`stop_at_eos`), or when
     nothing has moved for `quiet` cycles, or after `limit` cycles, which is an error if input is left.
     """
-    ports = Ports.of(circuit)
-    task = _task(ports, feeds, ready or {}, levels or {}, limit, quiet, stop_at_eos)
-    run = _engine(engine).run(circuit, ports, task, vcd)
-    left = {name: len(each.beats) - len(run.accepted[name]) for name, each in task.feeds.items()}
-    if run.cycles >= limit and any(left.values()):
-        raise HandshakeError(f"the circuit was stopped after {limit} cycles with beats left: {left}")
-    return run
+    made = Simulation(circuit, engine, waveform=vcd is not None)
+    return made.run(
+        feeds, ready=ready, levels=levels, limit=limit, stop_at_eos=stop_at_eos, quiet=quiet, vcd=vcd
+    )
+
+
+class Simulation:
+    """A circuit made ready by an engine: for more than one run of the same circuit."""
+
+    def __init__(self, circuit: Any, engine: str = "amaranth", *, waveform: bool = False) -> None:
+        self.ports = Ports.of(circuit)
+        self._prepared = _engine(engine).prepare(circuit, self.ports, waveform=waveform)
+
+    def run(
+        self,
+        feeds: Mapping[str, Feed],
+        *,
+        ready: Mapping[str, Sequence[bool]] | None = None,
+        levels: Mapping[str, int] | None = None,
+        limit: int = 10_000_000,
+        stop_at_eos: bool = True,
+        quiet: int = QUIET,
+        vcd: Path | None = None,
+    ) -> Run:
+        """One run from reset; see `simulate`."""
+        task = _task(self.ports, feeds, ready or {}, levels or {}, limit, quiet, stop_at_eos)
+        run = self._prepared(task, vcd)
+        left = {name: len(each.beats) - len(run.accepted[name]) for name, each in task.feeds.items()}
+        if run.cycles >= limit and any(left.values()):
+            raise HandshakeError(f"the circuit was stopped after {limit} cycles with beats left: {left}")
+        return run
 
 
 def _task(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +13,7 @@ from handshake.circuit.stream import StreamSignature
 from handshake.circuit.types import Row
 from handshake.errors import UnsupportedError
 
-__all__ = ["ALWAYS", "Arrival", "Beat", "Engine", "Feed", "Ports", "Run", "Task", "feed"]
+__all__ = ["ALWAYS", "Arrival", "Beat", "Engine", "Feed", "Ports", "Prepared", "Run", "Task", "feed"]
 
 ALWAYS: tuple[bool, ...] = (True,)
 
@@ -107,8 +107,12 @@ class Task:
     stop_at_eos: bool
 
 
-class Engine(Protocol):
-    """A simulator: runs a task on a circuit."""
+Prepared = Callable[[Task, Path | None], Run]
+"""A circuit made ready: runs a task, keeping the waveform in a file if one is given."""
 
-    def run(self, circuit: Any, ports: Ports, task: Task, vcd: Path | None) -> Run:
-        """Simulate until the task is done."""
+
+class Engine(Protocol):
+    """A simulator."""
+
+    def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:
+        """Make a circuit ready for any number of runs."""

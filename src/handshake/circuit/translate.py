@@ -213,9 +213,9 @@ class _Translator:
     @_net.register
     def _(self, node: Windowing, timed: bool) -> Net:
         slide = self._slide(node, timed)
+        if slide.kind == "tuples":
+            self._check_order(node)
         source = _without_cuts(self.net(node.input, timed or slide.kind == "time"))
-        if slide.kind == "tuples" and timed and source.row[TIME].nullable:
-            raise UnsupportedError("the times of tuple windows over a stream with NULL times are not built")
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
         before, self._window = self._window, _Window(self._most(slide, node), slide.size)
         body = self.net(node.body, timed)
@@ -226,6 +226,18 @@ class _Translator:
                 "the circuit keeps aggregates only"
             )
         return WindowNet(source, slide, body)
+
+    def _check_order(self, node: Windowing) -> None:
+        """Tuple windows count arrivals, and in a circuit streams of a union arrive as they happen to."""
+        below: list[Node] = [node.input]
+        while below:
+            here = below.pop()
+            if isinstance(here, Union):
+                raise UnsupportedError(
+                    f"a window of tuples ({node.window}) over a union depends on how its inputs take turns, "
+                    "which a circuit does not promise; window each input and unite the results"
+                )
+            below += here.children[:1] if isinstance(here, Windowing) else here.children
 
     def _slide(self, node: Windowing, timed: bool) -> Slide:
         unit = UNITS[node.input.clock.unit] if node.window.kind == "time" else 1

@@ -7,13 +7,14 @@ may be NULL; the wires of a NULL value carry zero.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from amaranth.hdl import Shape
+from amaranth.hdl import Format, Shape, Value
 from amaranth.lib.data import StructLayout
 
 from handshake.errors import InputError, SchemaError, UnsupportedError
@@ -32,7 +33,7 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["Row", "Wire", "bits_of_range", "count_of", "null_of", "wire"]
+__all__ = ["Row", "Wire", "bits_of_range", "count_of", "null_of", "plain", "wire"]
 
 SUPPORTED = "integers, fixed-length strings, bool, dates, times, intervals and decimals"
 
@@ -178,6 +179,25 @@ def _length(field: Field, length: int | None) -> int:
     return length
 
 
+def plain(name: str) -> str:
+    """A name for emitted texts and waveforms, where some characters end a name."""
+    return re.sub(r"[^\w.@]", "_", name)
+
+
+class Packed(StructLayout):
+    """Fields side by side, the first on the least significant wires."""
+
+    def format(self, value: Any, format_spec: str) -> Any:
+        """The fields as emitted modules and waveforms show them."""
+        parts = Value.cast(value)
+        fields: dict[str, Any] = {}
+        for at, (name, each) in enumerate(self):
+            part = parts[each.offset : each.offset + each.width]
+            known = plain(name) if plain(name) not in fields else f"{plain(name)}_{at}"
+            fields[known] = Format("{}", part.as_signed() if Shape.cast(each.shape).signed else part)
+        return Format.Struct(parts, fields)
+
+
 @dataclass(frozen=True)
 class Row:
     """The wires of one stream, in the order of its fields."""
@@ -201,7 +221,7 @@ class Row:
     @cached_property
     def layout(self) -> StructLayout:
         """How the fields lie side by side on the payload, the first on the least significant wires."""
-        return StructLayout(dict(self._members()))
+        return Packed(dict(self._members()))
 
     @property
     def bits(self) -> int:

@@ -123,7 +123,12 @@ class Control:
         stamp = self.result_time() if each.name == TIME else self.result_clock()
         self.m.d.comb += payload[each.name].eq(Mux(self.close, stamp, self.i.payload[each.name]))
         if each.nullable:
-            self.m.d.comb += payload[null_of(each.name)].eq(0)
+            null = Mux(self.close, self.result_null(), self.i.payload[null_of(each.name)])
+            self.m.d.comb += payload[null_of(each.name)].eq(null)
+
+    def result_null(self) -> Value:
+        """High when no tuple of the window that closes has a time."""
+        return Const(0, 1)
 
     # Merging of results.
 
@@ -314,6 +319,9 @@ class TupleControl(Control):
         self.base = Signal(64)
         if self.slide.timed:
             self.latest = [Signal(block.row[TIME].shape, name=f"latest{s}") for s in range(self.n)]
+            self.known = Signal(self.n)  # copies whose window has a tuple with a time
+            nullable = block.row[TIME].nullable
+            self.null = self.i.payload[null_of(TIME)] if nullable else Const(0, 1)
 
     def start(self) -> Value:
         return self.base
@@ -322,7 +330,14 @@ class TupleControl(Control):
         time = Value.cast(self.i.payload[TIME])
         before = chosen(self.oldest, [each.as_unsigned() for each in self.latest])
         held = before.as_signed() if self.block.row[TIME].signed else before
-        return Mux((self.oldest & self.used).any() & (held > time), held, time)
+        return Mux(self._held() & (self.null | (held > time)), held, time)
+
+    def result_null(self) -> Value:
+        return self.null & ~self._held()
+
+    def _held(self) -> Value:
+        """High when an earlier tuple of the window that closes has a time."""
+        return (self.oldest & self.used & self.known).any()
 
     def result_clock(self) -> Value:
         return Value.cast(self.i.payload[CLOCK])  # clocks do not run back: that of the last tuple
@@ -354,5 +369,8 @@ class TupleControl(Control):
         """The largest time among the tuples of each window."""
         time = Value.cast(self.i.payload[TIME])
         for s, latest in enumerate(self.latest):
+            held = self.used[s] & self.known[s]
             with self.m.If(self.step_done & self.enter & self.member[s]):
-                self.m.d.sync += latest.eq(Mux(self.used[s] & (latest > time), latest, time))
+                self.m.d.sync += self.known[s].eq(held | ~self.null)
+                with self.m.If(~self.null & ~(held & (latest > time))):
+                    self.m.d.sync += latest.eq(time)
