@@ -36,12 +36,12 @@ CHUNK = 8
 class Delay:
     """Registers that a comparison may have between its operands and its verdict: none, or one stage."""
 
-    m: Module
-    stages: int
+    m: Module | None
+    stages: int = 0
 
     def __call__(self, value: Value) -> Value:
         """The value, one cycle later where the comparison is pipelined inside."""
-        if not self.stages:
+        if self.m is None or not self.stages:
             return value
         later = Signal(value.shape(), name="compared")
         self.m.d.sync += later.eq(value)
@@ -60,6 +60,8 @@ class Condition:
         for node in walk(self.on):
             if isinstance(node, Udf):
                 raise UnsupportedError(f"{show(node)} is a Python function, which no circuit can call")
+        # What gates cannot compute is found here, before anything is built.
+        self.matches(Delay(None), *(row.layout(Signal(row.bits)) for row in (self.left, self.right)))
 
     @property
     def key(self) -> Hashable:
