@@ -27,6 +27,7 @@ from handshake.window import windows_of
 __all__ = [
     "ALGORITHMS",
     "BACKENDS",
+    "DEMO_BACKENDS",
     "METHODS",
     "OVERLOAD",
     "Choice",
@@ -67,7 +68,8 @@ class Choice:
             raise HandshakeError(f"unknown {self.name} '{value}'; {choose}{suggest(value, self.here)}")
 
 
-BACKENDS = Choice("backend", ("local", "spark"))
+BACKENDS = Choice("backend", ("local", "spark", "circuit"))
+DEMO_BACKENDS = Choice("backend", ("local", "spark"))
 ALGORITHMS = Choice("algorithm", local.ALGORITHMS)
 METHODS = Choice("access method", METHOD_NAMES)
 OVERLOAD = Choice("overload", OVERLOAD_NAMES)
