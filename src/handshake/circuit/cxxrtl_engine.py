@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from handshake.circuit.cxxrtl_text import guarded, in_pieces
 from handshake.circuit.emit import to_rtlil
 from handshake.circuit.testbench import Arrival, Feed, Ports, Prepared, Run, Task
 from handshake.circuit.types import Row
@@ -52,20 +52,8 @@ class CxxrtlEngine:
 def build(circuit: Any, ports: Ports, *, waveform: bool = False, level: str = "-O2") -> ctypes.CDLL:
     """The compiled simulation of a circuit, ready for any number of runs."""
     passes = tuple(step.replace("{debug}", "4" if waveform else "0") for step in _TO_CXX)
-    model = guarded(run_yosys(to_rtlil(circuit), passes))
+    model = in_pieces(guarded(run_yosys(to_rtlil(circuit), passes)))
     return _compile(model + "\n" + _bench(ports, waveform), level)
-
-
-_WRITE = re.compile(r"^(\s*)(memory_\w+\.update\(.*, ([\w.]+)\.repeat<\d+>\(\)\.val\(\), \d+\);)$", re.MULTILINE)
-
-
-def guarded(model: str) -> str:
-    """The same C++ with each write to memory skipped while its enable is low.
-
-    CXXRTL queues every write in every cycle and masks it when it is done; for the many buffers of a join that is
-    what most of the time goes to.
-    """
-    return _WRITE.sub(r"\1if (\3) \2", model)
 
 
 @lru_cache(maxsize=256)
