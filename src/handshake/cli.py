@@ -16,6 +16,7 @@ import typer
 
 from handshake import __version__
 from handshake.bench.commands import add_commands
+from handshake.cli_compile import register as register_compile
 from handshake.cli_join import (
     ALGORITHMS,
     BACKENDS,
@@ -292,7 +293,7 @@ def join(
 
 def _circuit_module() -> Any:
     try:
-        return importlib.import_module("handshake.cli_circuit")
+        return importlib.import_module("handshake.cli_join_circuit")
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             f"the circuit back end needs '{error.name}', which is not installed; pip install 'handshake[circuit]'"
@@ -338,6 +339,7 @@ def demo(
 
 register(app, reporting)
 register_queries(app, reporting)
+register_compile(app, reporting)
 
 
 @bench.command(

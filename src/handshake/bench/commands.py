@@ -42,6 +42,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_scaling(bench, call)
     _add_spark(bench, call)
     _add_synth(bench, call)
+    _add_circuits(bench, call)
 
 
 def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:
@@ -72,6 +73,19 @@ Examples:
             "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, quick=quick, out=out,
             source=source,
         )  # fmt: skip
+
+
+def _add_circuits(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Latency and issue rate of queries as circuits, simulated: Glacier, table 3.
+
+\b
+Example:
+  handshake bench circuits
+"""
+    )
+    def circuits() -> None:
+        call("circuits")
 
 
 def _add_spark(bench: typer.Typer, call: Callable[..., None]) -> None:

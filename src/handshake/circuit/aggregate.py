@@ -83,7 +83,8 @@ def _numbers(row: Row, field: str, function: str) -> Wire:
     each = row[field]
     if isinstance(each.type, Float) or each.count_bits:
         raise UnsupportedError(
-            f"the circuit has no unit for {function}() of '{field}' ({each.type}); it adds integers and decimals"
+            f"the circuit has no unit for {function}() of '{field}' ({each.type}); "
+            "it adds integers and decimals"
         )
     return each
 
@@ -191,10 +192,8 @@ class Extreme(Aggregate):
     ) -> None:
         self.field, self.largest = field, largest
         each = row[field]
-        if isinstance(each.type, Float):
-            raise UnsupportedError(
-                f"min() and max() of field '{field}' ({each.type}) have no unit in the circuit"
-            )
+        if isinstance(each.type, Float) or each.count_bits:
+            raise UnsupportedError(f"the circuit has no unit for min() and max() of '{field}' ({each.type})")
         result = Wire(name, kind, each.bits, each.signed, True)
         super().__init__(row, result, most, if_empty, (field, largest))
 

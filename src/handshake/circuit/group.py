@@ -94,7 +94,8 @@ class Lookup(Block):
     ) -> None:
         self.row, self.keys, self.entries = row, key_row(row, keys), entries
         self.write_cycles, self.clear_at_end = write_cycles, clear_at_end
-        self.depth = depth if depth is not None else max(2, write_cycles)
+        # Section 4.7: with 16 places for each group, one tuple per cycle comes in whatever groups are new.
+        self.depth = depth if depth is not None else max(2, write_cycles * entries)
         self.after = Row((*row.wires, Wire(GROUP, INT64, entries)))
         ports = {
             "i": stream_in(row),
@@ -106,7 +107,7 @@ class Lookup(Block):
 
     def build(self) -> Module:
         m = Module()
-        m.submodules.fifo = fifo = Fifo(self.row, self.depth)
+        m.submodules.fifo = fifo = Fifo(self.row, self.depth, storage="memory")
         forward(m, self.i, fifo.i)
         head, key = fifo.o, Signal(self.keys.bits)
         taken, hit = Signal(self.entries), Signal(self.entries)
