@@ -1,4 +1,4 @@
-"""Helpers of the tests of join circuits: random designs and arrivals, rows on wires, runs beside the model."""
+"""Helpers of the tests of join circuits: random designs and arrivals, runs beside the model."""
 
 from __future__ import annotations
 

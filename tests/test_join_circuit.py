@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -22,13 +23,13 @@ from handshake.circuit.join.nested import NestedLoops
 from handshake.circuit.join.workload import keys, papers_condition
 from handshake.circuit.simulate import simulate
 from handshake.errors import UnsupportedError
+from handshake.plan.bind import bind
+from handshake.plan.parse import parse
 from handshake.planning import prepare
 from oracle import join as oracle_join
 from oracle import rows as oracle_rows
 from predicates import make_predicate
 from strategies import make_array, scope_of
-from handshake.plan.bind import bind
-from handshake.plan.parse import parse
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -80,7 +81,9 @@ def test_the_needed_margin_loses_none_and_a_smaller_one_would() -> None:
         design = Design(1, 8, 8, admission=admission, pipeline=pipeline, buffer=9)  # no merger helps it
         order = [(i % 2, (1, i)) for i in range(60)]
         lost = {
-            margin: jc.modelled(jc.keyed(), design.with_(margin=margin), order, taken=(False,) * 5 + (True,)).lost
+            margin: jc.modelled(
+                jc.keyed(), design.with_(margin=margin), order, taken=(False,) * 5 + (True,)
+            ).lost
             for margin in (design.needed_margin, design.needed_margin - 1)
         }
         assert lost[design.needed_margin] == 0
@@ -119,17 +122,29 @@ def test_random_predicates_on_random_columns(seed: int) -> None:
     text = make_predicate(rng, left.schema, right.schema, 1, 2)
     on = bind(parse(text), scope_of(left.schema, right.schema))
     design = jc.make_design(rng, overload="hold")
-    plan = prepare(left.schema, right.schema, text, f"{design.left} tuples", right_window=f"{design.right} tuples")
+    plan = prepare(
+        left.schema, right.schema, text, f"{design.left} tuples", right_window=f"{design.right} tuples"
+    )
     offered, taken = jc.make_pattern(rng), jc.make_pattern(rng)
     try:
         condition = condition_of(left, right, on, text_bytes=8)
         run = run_join(
-            left, right, condition, design, plan.output_schema, engine="amaranth", offered=offered, taken=taken
+            left,
+            right,
+            condition,
+            design,
+            plan.output_schema,
+            engine="amaranth",
+            offered=offered,
+            taken=taken,
         )
     except UnsupportedError:
         return
     wanted = oracle_join(oracle_rows(left), oracle_rows(right), on, plan.spec.windows).pairs
-    pairs = Counter((*left.slice(i, 1).to_pylist()[0].values(), *right.slice(j, 1).to_pylist()[0].values()) for i, j in wanted)
+    pairs = Counter(
+        (*left.slice(i, 1).to_pylist()[0].values(), *right.slice(j, 1).to_pylist()[0].values())
+        for i, j in wanted
+    )
     assert Counter(tuple(row.values()) for row in run.results.to_pylist()) == pairs, text
 
 
@@ -173,7 +188,7 @@ def test_steps_take_the_cycles_that_the_core_says() -> None:
     order = [(side, (1, i)) for i in range(30) for side in (0, 1)]
     taken = jc.simulated(condition, design, order).accepted["arrivals"][10:30]
     core = LocalCore(condition, CoreShape.of(design, 0))
-    assert {b - a for a, b in zip(taken, taken[1:], strict=False)} == {core.step_cycles} == {17}
+    assert {b - a for a, b in pairwise(taken)} == {core.step_cycles} == {17}
 
 
 def test_core_and_merger_are_written_once() -> None:
@@ -193,11 +208,20 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
     ("changes", "text"),
     [
         ({"cores": 0}, "cores must be a whole number from 1 up; 0 was given"),
-        ({"left": 3}, "the left window must be a whole number from 4 up; every core holds a tuple of it; 3 was given"),
+        (
+            {"left": 3},
+            "the left window must be a whole number from 4 up; every core holds a tuple of it; 3 was given",
+        ),
         ({"windows": "paper"}, "no windows 'paper'; choose registers or memory"),
-        ({"overload": "discard"}, "tuples are discarded under global admission, when all cores are suspended; local"),
+        (
+            {"overload": "discard"},
+            "tuples are discarded under global admission, when all cores are suspended; local",
+        ),
         ({"pipeline": 4}, "a comparison has up to 3 pipeline stages; 4 were asked for"),
-        ({"buffer": 4}, "a core's buffer of 4 results is too small: 4 may be on their way when it fills up; give it"),
+        (
+            {"buffer": 4},
+            "a core's buffer of 4 results is too small: 4 may be on their way when it fills up; give it",
+        ),
     ],
 )
 def test_designs_that_make_no_circuit(changes: dict[str, Any], text: str) -> None:

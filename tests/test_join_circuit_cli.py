@@ -1,4 +1,4 @@
-"""`handshake join --backend circuit`: the same rows as the local back end, and clear words where there are none."""
+"""`handshake join --backend circuit`: the same rows as the local back end, or clear words."""
 
 from __future__ import annotations
 
@@ -41,9 +41,28 @@ def _rows(path: Path) -> list[str]:
 
 def test_same_rows_as_the_local_back_end(tmp_path: Path, capsys: Any) -> None:
     left, right = _inputs(tmp_path)
-    common = ["join", left, right, "--on", "l.x BETWEEN r.a - 1 AND r.a + 1", "--window", "12 tuples", "--time", "t"]
+    common = [
+        "join",
+        left,
+        right,
+        "--on",
+        "l.x BETWEEN r.a - 1 AND r.a + 1",
+        "--window",
+        "12 tuples",
+        "--time",
+        "t",
+    ]
     assert run([*common, "--output", str(tmp_path / "local.parquet")]) == 0
-    circuit = ["--backend", "circuit", "--cores", "3", "--text-bytes", "2", "--metrics", str(tmp_path / "m.json")]
+    circuit = [
+        "--backend",
+        "circuit",
+        "--cores",
+        "3",
+        "--text-bytes",
+        "2",
+        "--metrics",
+        str(tmp_path / "m.json"),
+    ]
     assert run([*common, *circuit, "--output", str(tmp_path / "circuit.parquet")]) == 0
     assert _rows(tmp_path / "circuit.parquet") == _rows(tmp_path / "local.parquet")
     schemas = [pq.read_schema(tmp_path / f"{name}.parquet") for name in ("local", "circuit")]
@@ -68,17 +87,24 @@ def test_explain_tells_of_wires_and_cycles(tmp_path: Path, capsys: Any) -> None:
     [
         (
             ["--window", "5 seconds", "--time", "t"],
-            "the left window is 5 seconds: how many tuples that will be is not known before they come, and a join "
-            "circuit holds a fixed number; give one, such as --window '1000 tuples', or use --backend local",
+            "the left window is 5 seconds: how many tuples that will be is not known before they come, and a "
+            "join circuit holds a fixed number; give one, such as --window '1000 tuples', or use "
+            "--backend local",
         ),
         ([], "the left input has no window, so no circuit can hold it; give a number of tuples"),
         (
             ["--window", "9 tuples"],
-            "column 'name' of the left input is string without a length, and wires need one; give the most bytes "
-            "that a text has with --text-bytes",
+            "column 'name' of the left input is string without a length, and wires need one; give the most "
+            "bytes that a text has with --text-bytes",
         ),
-        (["--window", "9 tuples", "--pin"], "--pin is for the local back end, and a circuit compares every pair"),
-        (["--window", "9 tuples", "--text-bytes", "1"], "'ab' has 2 bytes, field 'name' has room for 1 on its wires"),
+        (
+            ["--window", "9 tuples", "--pin"],
+            "--pin is for the local back end, and a circuit compares every pair",
+        ),
+        (
+            ["--window", "9 tuples", "--text-bytes", "1"],
+            "'ab' has 2 bytes, field 'name' has room for 1 on its wires",
+        ),
     ],
 )
 def test_what_a_circuit_cannot_hold(tmp_path: Path, capsys: Any, options: list[str], text: str) -> None:
@@ -92,7 +118,10 @@ def test_columns_and_predicates_without_gates(tmp_path: Path, capsys: Any) -> No
     right = _file(tmp_path, "i.parquet", {"a": pa.array([1]), "s": ["b"]})
     arguments = ["--window", "9 tuples", "--backend", "circuit", "--text-bytes", "4"]
     assert run(["join", left, right, "--on", "l.x < r.a", *arguments]) == 2
-    assert "column 'x' of the left input is float64, which a join circuit does not carry" in capsys.readouterr().err
+    assert (
+        "column 'x' of the left input is float64, which a join circuit does not carry"
+        in capsys.readouterr().err
+    )
     assert run(["join", right, right, "--on", "l.s LIKE r.s", *arguments]) == 2
     assert "the circuit has no unit for like()" in capsys.readouterr().err
 

@@ -296,7 +296,8 @@ def _circuit_module() -> Any:
         return importlib.import_module("handshake.cli_join_circuit")
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            f"the circuit back end needs '{error.name}', which is not installed; pip install 'handshake[circuit]'"
+            f"the circuit back end needs '{error.name}', which is not installed; "
+            "pip install 'handshake[circuit]'"
         ) from None
 
 

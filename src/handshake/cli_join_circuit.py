@@ -1,4 +1,4 @@
-"""`handshake join --backend circuit`: the same files, options and output, through the simulated circuit of the join."""
+"""`handshake join --backend circuit`: the same files, options and output, through a simulated circuit."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def join_files_on_circuit(request: JoinRequest, text_bytes: int | None) -> None:
     left, right = read(request.left, "left"), read(request.right, "right")
     plan = _prepare(request, left.schema, right.schema)
     design = design_of(plan.spec.windows, request.cores)
-    schemas = (Schema.from_arrow(table.schema, side) for table, side in ((left, "left"), (right, "right")))
-    on = bind(predicate_of(request.on), Scope.of(*schemas))
+    scope = Scope.of(Schema.from_arrow(left.schema, "left"), Schema.from_arrow(right.schema, "right"))
+    on = bind(predicate_of(request.on), scope)
     condition = condition_of(left, right, on, text_bytes)
     if request.explain:
         for line in _explained(plan, condition, design):
@@ -81,8 +81,8 @@ def _check_local_only(request: JoinRequest) -> None:
     for option in dataclasses.fields(request):
         if option.name in _LOCAL_ONLY and getattr(request, option.name) != option.default:
             raise UnsupportedError(
-                f"--{option.name} is for the local back end, and a circuit compares every pair in its windows in "
-                "lock step; leave it out, or use --backend local"
+                f"--{option.name} is for the local back end, and a circuit compares every pair in its "
+                "windows; leave it out, or use --backend local"
             )
 
 
@@ -96,7 +96,8 @@ def _explained(plan: JoinPlan, condition: Condition, design: Design) -> Iterator
     longest = [max(lengths) for lengths in zip(*design.segments, strict=True)]
     yield f"circuit     {design.cores} join cores in a line, {design.mergers} mergers over them"
     yield f"segments    up to {longest[0]} left and {longest[1]} right tuples per core, {design.windows}"
-    yield f"wires       {condition.left.bits} left, {condition.right.bits} right, {condition.result.bits} of a result"
+    bits = (condition.left.bits, condition.right.bits, condition.result.bits)
+    yield "wires       {} left, {} right, {} of a result".format(*bits)
     yield f"step        {1 + sum(longest)} cycles for a tuple of each side, while no buffer is full"
 
 

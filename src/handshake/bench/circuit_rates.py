@@ -1,7 +1,7 @@
 """`handshake bench circuit_rates`: throughput of the join circuit against the match rate.
 
-Figures 12 and 13 of the FPGA paper: 64 cores of 8 tuples at 100 MHz, buffers of 8 and 4 results, inputs of 512 and
-1,024 tuples of each stream in random order, beside the nested-loops baseline. Every result is checked.
+Figures 12 and 13 of the FPGA paper: 64 cores of 8 tuples at 100 MHz, buffers of 8 and 4 results, inputs of
+512 and 1,024 tuples of each stream in random order, beside the nested-loops baseline. Results are checked.
 """
 
 from __future__ import annotations
@@ -126,14 +126,18 @@ def _show(page: Report, data: Data) -> None:
         for inputs in _sizes(data):
             heads = ("match rate", *CIRCUITS, "local / nested", "original / nested")
             page.table(
-                f"{what} throughput in M tuples/s, {data['cores']} cores at 100 MHz, {inputs} tuples (figure {number})",
+                f"{what} in M tuples/s, {data['cores']} cores, 100 MHz, {inputs} tuples (figure {number})",
                 heads, _rows(data, rates, inputs, what),
             )  # fmt: skip
     worst = min(_gain(data, "local", inputs, rate) for inputs in _sizes(data) for rate in rates)
     first = min(_gain(data, "original", inputs, rate) for inputs in _sizes(data) for rate in rates)
     page.say(f"Least input throughput over that of nested loops: local {worst:.3f}, original {first:.3f}.")
-    page.say("Published, in words: above nested loops while few tuples match, below when many do, since every full")
-    page.say("buffer stops all cores; the curves themselves are pictures. As in the paper, the streams do not end:")
+    page.say(
+        "Published, in words: above nested loops while few tuples match, below when many do, since every full"
+    )
+    page.say(
+        "buffer stops all cores; the curves themselves are pictures. As in the paper, the streams do not end:"
+    )
     page.say("pairs that would meet later are not counted, for which handshake join has fewer results.")
     page.result(local_over_nested=worst, original_over_nested=first, cycles_per_second=_speed(data))
 
@@ -167,7 +171,11 @@ def _draw(data: Data, folder: Path) -> None:
                     rows = [r for r in data["rows"] if (r["circuit"], r["inputs"]) == (name, inputs)]
                     points = [(100 * r["rate"], _rate(r, what)) for r in rows]
                     view.plot(
-                        *zip(*points, strict=True), style, color=colour, marker="o", label=f"{name}, {inputs} tuples"
+                        *zip(*points, strict=True),
+                        style,
+                        color=colour,
+                        marker="o",
+                        label=f"{name}, {inputs} tuples",
                     )
             view.set(xlabel="match rate (%)", ylabel="M tuples/s", title=f"{what} throughput")
             view.set_yscale("symlog" if what == "output" else "log")

@@ -1,7 +1,7 @@
 """`handshake bench circuit_synth`: clock and resources of the join circuit against the number of cores.
 
-Figures 10 and 11 of the FPGA paper and figure 18 of handshake join. Every (design, cores, seed) is kept as a file
-of its own as soon as it is known, so a run that was stopped goes on where it was.
+Figures 10 and 11 of the FPGA paper and figure 18 of handshake join. Every (design, cores, seed) is kept as a
+file of its own as soon as it is known, so a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ FOLDER = "circuit_synth"
 
 
 def run(
-    cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3", jobs: int = 1,
-    quick: bool = False, out: str | None = None, source: str | None = None,
+    cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3",
+    jobs: int = 1, quick: bool = False, out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
     """Synthesise, place and route what is not known yet; then the tables and pictures of all that is."""
     if source is None:
@@ -160,15 +160,22 @@ def _work(
 
 def _gathered(folder: Path, quick: bool) -> Data:
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    rows = [_row(design, count, found) for design, count in sorted({(f["design"], f["cores"]) for f in found})]
-    return {"benchmark": "circuit_synth", "machine": "ECP5-85F by Yosys and nextpnr", "quick": quick, "rows": rows}
+    rows = [
+        _row(design, count, found) for design, count in sorted({(f["design"], f["cores"]) for f in found})
+    ]
+    return {
+        "benchmark": "circuit_synth",
+        "machine": "ECP5-85F by Yosys and nextpnr",
+        "quick": quick,
+        "rows": rows,
+    }
 
 
 def _row(design: str, cores: int, found: Sequence[Data]) -> Data:
     mine = [f for f in found if (f["design"], f["cores"]) == (design, cores)]
     clocks = sorted(f["fmax"] for f in mine if f["seed"] is not None)
-    used = next((f["used"] for f in mine if f["seed"] is not None), {})
-    counts = next((f["resources"] for f in mine if f["seed"] is None), {})
+    used: Data = next((f["used"] for f in mine if f["seed"] is not None), {})
+    counts: Data = next((f["resources"] for f in mine if f["seed"] is None), {})
     return {"design": design, "cores": cores, "clocks": clocks, "used": used, "resources": counts}
 
 
@@ -189,14 +196,29 @@ def _medians(data: Data, design: str) -> list[tuple[int, float]]:
 
 def _show(page: Report, data: Data) -> None:
     heads = ("design", "cores", "clock (MHz)", "spread", "seeds", "LUT4", "registers", "RAM16", "block RAM")
-    page.table("Clock and resources, ECP5-85F (figures 10, 11; handshake figure 18)", heads, _clock_rows(data))
-    heads = ("design", "cores", "LUTs", "registers", "shift reg.", "LUT RAM", "block RAM", "of the LUTs")
-    page.table("Resources, Virtex-6 (figure 11; no clock: no open place and route)", heads, _xilinx_rows(data))
+    page.table(
+        "Clock and resources, ECP5-85F (figures 10, 11; handshake figure 18)", heads, _clock_rows(data)
+    )
+    xilinx_heads = (
+        "design",
+        "cores",
+        "LUTs",
+        "registers",
+        "shift reg.",
+        "LUT RAM",
+        "block RAM",
+        "of the LUTs",
+    )
+    page.table(
+        "Resources, Virtex-6 (figure 11; no clock: no open place and route)", xilinx_heads, _xilinx_rows(data)
+    )
     for name, (text, _) in DESIGNS.items():
         for line in _trend(data, name, text):
             page.say(line)
     low, high = published.TEUBNER_CLOCK
-    page.say(f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} MHz up")
+    page.say(
+        f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} up"
+    )
     page.say(f"to 200 cores; {published.OGE_SLICES_AT_64:.0%} of the slices of an XC6VLX240T at 64 cores.")
     page.result(**_figures(data))
 
@@ -250,7 +272,12 @@ def _draw(data: Data, folder: Path) -> None:
             _draw_luts(right, data, name, colour)
         left.axhline(published.OGE_CLOCK, color=plots.COLOURS["published"], linestyle=":", label="FPGA paper")
         left.axhspan(*published.TEUBNER_CLOCK, color="#bbbbbb", alpha=0.4, label="handshake join, figure 18")
-        left.set(title="Clock, median and range of seeds (ECP5-85F)", xlabel="join cores", ylabel="MHz", ylim=(0, None))
+        left.set(
+            title="Clock, median and range of seeds (ECP5-85F)",
+            xlabel="join cores",
+            ylabel="MHz",
+            ylim=(0, None),
+        )
         right.set(title="Look-up tables (Virtex-6)", xlabel="join cores", ylabel="LUTs")
         for axes in (left, right):
             axes.set_xscale("log", base=2)
@@ -260,7 +287,9 @@ def _draw(data: Data, folder: Path) -> None:
 
 
 def _draw_clock(axes: Any, data: Data, name: str, colour: str) -> None:
-    rows = sorted((r for r in data["rows"] if r["design"] == name and r["clocks"]), key=lambda r: int(r["cores"]))
+    rows = sorted(
+        (r for r in data["rows"] if r["design"] == name and r["clocks"]), key=lambda r: int(r["cores"])
+    )
     if rows:
         xs = [r["cores"] for r in rows]
         middle = [statistics.median(r["clocks"]) for r in rows]

@@ -1,7 +1,7 @@
-"""`handshake bench circuit_tables`: clock that the join circuit needs for 500,000 tuples/s, and what it occupies.
+"""`handshake bench circuit_tables`: the clock that the join circuit needs for 500,000 tuples/s, and its size.
 
-Tables 1 and 2 of handshake join, for windows of 100 tuples: cycles per step are measured by simulation, and the
-clock follows. Power is not given: no open tool estimates it for these chips.
+Tables 1 and 2 of handshake join, for windows of 100 tuples: cycles per step are measured by simulation, and
+the clock follows. Power is not given: no open tool estimates it for these chips.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ def run(quick: bool = False, out: str | None = None, source: str | None = None) 
 def _measured(quick: bool) -> Data:
     table = published.TABLE[:2] if quick else published.TABLE
     rows = [_row(each.cores, quick) for each in table]
-    return {"benchmark": "circuit_tables", "machine": "simulated; Yosys for Virtex-6", "quick": quick, "rows": rows}
+    return {
+        "benchmark": "circuit_tables",
+        "machine": "simulated; Yosys for Virtex-6",
+        "quick": quick,
+        "rows": rows,
+    }
 
 
 def _row(cores: int, quick: bool) -> Data:
@@ -56,8 +61,8 @@ def _show(page: Report, data: Data) -> None:
     heads = ("cores", "cycles per step", "clock (MHz)", "published", "LUTs", "of the chip", "published")
     title = "Clock for 500,000 tuples/s of each stream, windows of 100 tuples (tables 1 and 2)"
     page.table(title, heads, _rows(data))
-    page.say("Power is not given: no open tool estimates it. Published totals weighted by area: 168, 133, 150 and")
-    page.say("188 mW at 1, 2, 5 and 10 cores; the product of clock and area, which dynamic power follows, is below.")
+    page.say("Power is not given: no open tool estimates it. Published, weighted by area: 168, 133, 150 and")
+    page.say("188 mW at 1, 2, 5 and 10 cores; clock times area, which dynamic power follows, is below.")
     for row in data["rows"]:
         if row["cells"]:
             product = row["clock"] * row["cells"].get("luts", 0) / 1000
@@ -70,7 +75,8 @@ def _rows(data: Data) -> Iterator[tuple[str, ...]]:
     for row in data["rows"]:
         luts = row["cells"].get("luts", 0)
         yield (
-            str(row["cores"]), f"{row['cycles']:.1f}", f"{row['clock']:.1f}", f"{stated[row['cores']].clock:g}",
+            str(row["cores"]), f"{row['cycles']:.1f}", f"{row['clock']:.1f}",
+            f"{stated[row['cores']].clock:g}",
             f"{luts:,}", f"{luts / VIRTEX6_LUTS:.2%}", f"{stated[row['cores']].luts:.2f}%",
         )  # fmt: skip
 

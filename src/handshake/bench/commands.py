@@ -27,7 +27,7 @@ _PLAIN = {
     "batches": "Time per tuple against the largest batch: CellJoin, figure 12.",
     "windows": "Time per tuple against the size of basic windows: CellJoin, figure 13.",
     "circuit_rates": "Throughput of the join circuit against the match rate: FPGA paper, figures 12 and 13.",
-    "circuit_tables": "Cycles and clock of the join circuit for 500,000 tuples/s: handshake join, tables 1 and 2.",
+    "circuit_tables": "Clock of the join circuit for 500,000 tuples/s: handshake join, tables 1 and 2.",
 }
 
 
@@ -48,7 +48,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
 def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "circuit_synth",
-        help="""Clock and resources of the join circuit: FPGA paper, figures 10 and 11; handshake join, figure 18.
+        help="""Clock and size of the join circuit: FPGA paper, figures 10, 11; handshake join, figure 18.
 
 Goes on where an earlier run with the same --out was stopped.
 
@@ -56,10 +56,12 @@ Goes on where an earlier run with the same --out was stopped.
 Examples:
   handshake bench circuit_synth --cores 2,4,8 --seeds 1,2,3 --out results
   handshake bench circuit_synth --cores 64 --designs local --jobs 3 --out results
-"""
+""",
     )
     def circuit_synth(
-        cores: Annotated[str | None, typer.Option(metavar="N,N,…", help="Join cores; 2 to 64 by default.")] = None,
+        cores: Annotated[
+            str | None, typer.Option(metavar="N,N,…", help="Join cores; 2 to 64 by default.")
+        ] = None,
         designs: Annotated[
             str, typer.Option(metavar="NAME,…", help="Of local, global, original, block.")
         ] = "local,global,original,block",

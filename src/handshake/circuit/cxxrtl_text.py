@@ -1,4 +1,4 @@
-"""What is done to the C++ that Yosys writes before it is compiled: the same computation, built and run faster."""
+"""What is done to the C++ that Yosys writes before it is compiled: the same computation, faster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Iterator, Sequence
 
 __all__ = ["guarded", "in_pieces"]
 
-_WRITE = re.compile(r"^(\s*)(memory_\w+\.update\(.*, ([\w.]+)\.repeat<\d+>\(\)\.val\(\), \d+\);)$", re.MULTILINE)
-_EVAL = re.compile(r"^bool p_top::eval\(performer \*performer\) \{\n(.*?)^\treturn converged;\n\}\n", re.MULTILINE | re.DOTALL)
+_WRITE = re.compile(
+    r"^(\s*)(memory_\w+\.update\(.*, ([\w.]+)\.repeat<\d+>\(\)\.val\(\), \d+\);)$", re.MULTILINE
+)
+_EVAL = re.compile(
+    r"^bool p_top::eval\(performer \*performer\) \{\n(.*?)^\treturn converged;\n\}\n",
+    re.MULTILINE | re.DOTALL,
+)
 _LOCAL = re.compile(r"^\tvalue<\d+> \w+;\n", re.MULTILINE)
 _REGISTER = re.compile(r"^\t\tif \((p_\w+)\.commit\(observer\)\) changed = true;$", re.MULTILINE)
 _MEMORY = re.compile(r"^\t\tif \((memory_\w+)\.commit\(observer\)\) changed = true;$", re.MULTILINE)
+_APART = "__attribute__((noinline)) void"
 _STRUCT = "struct p_top : public module {\n"
 PIECE = 200
 """Statements in a function of their own: the compiler's time grows faster than a function's length."""
@@ -20,8 +26,8 @@ PIECE = 200
 def guarded(model: str) -> str:
     """The same C++ with each write to memory skipped while its enable is low.
 
-    CXXRTL queues every write in every cycle and masks it when it is done; for the many buffers of a join that is
-    what most of the time goes to.
+    CXXRTL queues every write in every cycle and masks it when it is done; for the many buffers of a join
+    that is what most of the time goes to.
     """
     return _WRITE.sub(r"\1if (\3) \2", model)
 
@@ -29,7 +35,7 @@ def guarded(model: str) -> str:
 def in_pieces(model: str) -> str:
     """The same C++ with the evaluation of a large circuit cut into functions, and a quicker way to commit.
 
-    `move` is `commit` without asking what has changed, which nobody needs to know where logic settles in one pass.
+    `move` is `commit` without asking what has changed, which is of no use where logic settles at once.
     """
     found = _EVAL.search(model)
     if found is None or "converged" in found[1].replace("bool converged = true;\n", ""):
@@ -62,9 +68,9 @@ def _moved(model: str) -> Iterator[str]:
 
 def _functions(evals: Sequence[str], moves: Sequence[str]) -> str:
     parts = [
-        f"__attribute__((noinline)) void p_top::eval{i}(bool posedge_p_clk, performer *performer) {{\n{text}}}\n"
+        f"{_APART} p_top::eval{i}(bool posedge_p_clk, performer *performer) {{\n{text}}}\n"
         for i, text in enumerate(evals)
     ]
-    parts += [f"__attribute__((noinline)) void p_top::move{i}() {{\n{text}}}\n" for i, text in enumerate(moves)]
+    parts += [f"{_APART} p_top::move{i}() {{\n{text}}}\n" for i, text in enumerate(moves)]
     parts.append("void p_top::move() {\n" + "".join(f"\tmove{i}();\n" for i in range(len(moves))) + "}\n")
     return "\n".join(parts)

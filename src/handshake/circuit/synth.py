@@ -52,7 +52,7 @@ class Pinned(Block):
     def build(self) -> Module:
         m = Module()
         m.submodules.circuit = self.circuit
-        inwards, outwards = [], []
+        inwards, outwards = list[Value](), list[Value]()
         for name, member in self.circuit.signature.members.items():
             port, inward = getattr(self.circuit, name), member.flow == In
             if member.is_port:
@@ -124,7 +124,14 @@ def place_and_route(design: str, seed: int, *, timeout: float | None = None) -> 
 
 def _call_nextpnr(place: Path, seed: int, timeout: float | None) -> None:
     command = [sys.executable, "-c", _NEXTPNR, *CHIP, "--json", "design.json", "--report", "report.json"]
-    command += ["--seed", str(seed), "--freq", str(TARGET), "--timing-allow-fail", "--lpf-allow-unconstrained"]
+    command += [
+        "--seed",
+        str(seed),
+        "--freq",
+        str(TARGET),
+        "--timing-allow-fail",
+        "--lpf-allow-unconstrained",
+    ]
     done = subprocess.run(
         [*command, "--quiet"], cwd=place, capture_output=True, text=True, timeout=timeout, check=False
     )

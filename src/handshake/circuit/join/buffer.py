@@ -23,7 +23,7 @@ class ResultSignature(wiring.Signature):
 
 
 class Buffer:
-    """A queue of `depth` entries of `bits`, built into the module of its owner: a ring, and a register before it.
+    """A queue of `depth` entries of `bits`, built into its owner's module: a ring, and a register before it.
 
     `push` writes `data` at the end of the cycle; whoever pushes has looked at `level` before. A push into a
     full ring is lost, as it is in the papers' circuit: admission control is there so that none happens.

@@ -50,7 +50,7 @@ class Delay:
 
 @dataclass(frozen=True)
 class Condition:
-    """A bound predicate on two rows: any that gates can compute, of equalities, bands, inequalities and logic."""
+    """A bound predicate on two rows: equalities, bands, inequalities, logic, whatever gates can compute."""
 
     left: Row
     right: Row
@@ -99,7 +99,10 @@ class Condition:
         """All fields of both tuples, from those that a result carries."""
         left = dict(zip(self.left.names, values, strict=False))
         right = dict(zip((w.name for w in self._carried), values[len(left) :], strict=True))
-        return (*left.values(), *(right[w.name] if w.name in right else left[self.shared[w.name]] for w in self.right))
+        return (
+            *left.values(),
+            *(right[w.name] if w.name in right else left[self.shared[w.name]] for w in self.right),
+        )
 
     def carry(self, left: Any, right: Any) -> Value:
         """The wires of the result of two tuples that join."""
@@ -142,7 +145,7 @@ def _delayed(expr: Expr, operands: Operands, delay: Delay) -> Lowered:
     whole = lower(expr, operands)
     null = None if whole.null is None else delay(whole.null)
     match expr:
-        case Compare(op="=" | "<>" as op) if (chunks := list(_differences(expr, operands))):
+        case Compare(op="=" | "<>" as op) if chunks := list(_differences(expr, operands)):
             differs = delay(Cat(*chunks)).any()
             return Lowered(differs if op == "<>" else ~differs, null, BOOL)
     return Lowered(delay(whole.value), null, BOOL)

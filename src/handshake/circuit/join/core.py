@@ -28,7 +28,7 @@ from handshake.circuit.join.segment import Segment
 __all__ = ["CoreShape", "GlobalCore", "JoinCore", "LocalCore"]
 
 
-class State(Enum, shape=2):
+class State(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
     """What a core is at."""
 
     READY = 0
@@ -56,8 +56,10 @@ class CoreShape:
         left, right = design.segments[index]
         longest = tuple(max(lengths) for lengths in zip(*design.segments, strict=True))
         scans = (left, right) if design.admission == "local" else longest
-        rest = (design.buffer, design.core_margin, design.pipeline, design.windows)
-        return cls(left, right, *scans, *rest)
+        return cls(
+            left, right, scans[0], scans[1],
+            design.buffer, design.core_margin, design.pipeline, design.windows,
+        )  # fmt: skip
 
 
 class JoinCore(Block):
@@ -203,8 +205,8 @@ class GlobalCore(JoinCore):
     """A core in lock step with all others, as the papers have it.
 
     Ports: `go` starts a step of all cores (`shift_r`, `shift_s`: which streams have a new tuple; `end`: no
-    more will come); `suspend` stops all of them; `r_in`, `s_in`: the oldest tuples of the neighbours, `r_out`,
-    `s_out`: its own; `full`: its buffer is almost full.
+    more will come); `suspend` stops all of them; `r_in`, `s_in`: the oldest tuples of the neighbours,
+    `r_out`, `s_out`: its own; `full`: its buffer is almost full.
     """
 
     def __init__(self, condition: Condition, shape: CoreShape) -> None:
@@ -221,9 +223,8 @@ class GlobalCore(JoinCore):
             self.full.eq(self.is_full),
         ]
         with m.Switch(self.state):
-            with m.Case(State.READY):
-                with m.If(self.go & runs):
-                    self._load(m)
+            with m.Case(State.READY), m.If(self.go & runs):
+                self._load(m)
             with m.Case(State.SCAN_R):
                 self._scan_r(m, runs, Const(1))
             with m.Case(State.SCAN_S):
@@ -260,16 +261,13 @@ class LocalCore(JoinCore):
         self._hand_over(m)
         room = ~self.is_full
         with m.Switch(self.state):
-            with m.Case(State.READY):
-                with m.If(self.has_r & ~self.passing & room):
-                    self._begin(m)
-            with m.Case(State.SCAN_R):
-                # The oldest R tuple leaves its place only when the neighbour has it.
-                with m.If(self._scan_r(m, room, ~self.passing)):
-                    m.d.sync += self.has_r.eq(0)
-            with m.Case(State.SCAN_S):
-                with m.If(self._scan_s(m, room & self.has_s)):
-                    m.d.sync += self.has_s.eq(0)
+            with m.Case(State.READY), m.If(self.has_r & ~self.passing & room):
+                self._begin(m)
+            # The oldest R tuple leaves its place only when the neighbour has it.
+            with m.Case(State.SCAN_R), m.If(self._scan_r(m, room, ~self.passing)):
+                m.d.sync += self.has_r.eq(0)
+            with m.Case(State.SCAN_S), m.If(self._scan_s(m, room & self.has_s)):
+                m.d.sync += self.has_s.eq(0)
 
     def _receive(self, m: Module) -> None:
         """Input buffer registers, filled when they are free."""

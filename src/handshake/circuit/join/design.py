@@ -1,4 +1,4 @@
-"""What a join circuit is made of, as a value: cores, windows, buffers, and the switches between its variants."""
+"""What a join circuit is made of, as a value: cores, windows, buffers, and which variant of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOWS = ("registers", "memory")
 ADMISSIONS = ("local", "global")
 OVERLOADS = ("hold", "discard")
 FAN = 16
-"""Flags that one stage of the global admission gathers, and half of the cores that one of its registers drives."""
+"""Flags that one stage of the global admission gathers; one of its registers drives half as many cores."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class Design:
         _one_of("admission", self.admission, ADMISSIONS)
         _one_of("overload", self.overload, OVERLOADS)
         if self.pipeline > 3:
-            raise UnsupportedError(f"a comparison has up to 3 pipeline stages; {self.pipeline} were asked for")
+            raise UnsupportedError(
+                f"a comparison has up to 3 pipeline stages; {self.pipeline} were asked for"
+            )
         if self.overload == "discard" and self.admission == "local":
             raise UnsupportedError(
                 "tuples are discarded under global admission, when all cores are suspended; local admission "
@@ -63,8 +65,8 @@ class Design:
             )
         if self.margin is None and self.buffer <= self.needed_margin:
             raise UnsupportedError(
-                f"a core's buffer of {self.buffer} results is too small: {self.needed_margin} may be on their "
-                f"way when it fills up; give it at least {self.needed_margin + 1}"
+                f"a core's buffer of {self.buffer} results is too small: {self.needed_margin} may be on "
+                f"their way when it fills up; give it at least {self.needed_margin + 1}"
             )
 
     @property
@@ -117,7 +119,7 @@ class Design:
     @property
     def in_flight(self) -> int:
         """Tuples of S that wait for their step to reach the last core, with two to spare."""
-        shortest = 1 + sum(min(lengths) for lengths in zip(*self.segments, strict=True))
+        shortest: int = 1 + sum(min(lengths) for lengths in zip(*self.segments, strict=True))
         return 2 * self.cores // shortest + 3  # a step takes two cycles from core to core
 
     def with_(self, **changes: Any) -> Design:

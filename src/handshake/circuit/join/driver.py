@@ -20,8 +20,8 @@ from handshake.circuit.stream import stream_in
 __all__ = ["GlobalDriver", "LocalDriver", "Relay"]
 
 
-class Phase(Enum, shape=2):
-    """Where the input is: open, being pushed through by empty tuples, at its end, or waiting for the results."""
+class Phase(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
+    """Where the input is: open, pushed through by empty tuples, at its end, or waiting for the results."""
 
     OPEN = 0
     FLUSH = 1
@@ -169,14 +169,13 @@ class GlobalDriver(_Driver):
         self.count = Signal(range(max(self.scans)))
         self.wants_s = Signal()
         m.d.comb += self.suspend.eq(self.suspended)
-        with m.If(~self.suspended):
-            with m.Switch(self.state):
-                with m.Case(State.READY):
-                    self._ready(m)
-                with m.Case(State.SCAN_R):
-                    self._scan(m, self.scans[1], Mux(self.wants_s, State.SCAN_S, State.READY))
-                with m.Case(State.SCAN_S):
-                    self._scan(m, self.scans[0], State.READY)
+        with m.If(~self.suspended), m.Switch(self.state):
+            with m.Case(State.READY):
+                self._ready(m)
+            with m.Case(State.SCAN_R):
+                self._scan(m, self.scans[1], Mux(self.wants_s, State.SCAN_S, State.READY))
+            with m.Case(State.SCAN_S):
+                self._scan(m, self.scans[0], State.READY)
         if self.design.overload == "discard":
             self._discard(m)
         return m

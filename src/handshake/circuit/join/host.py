@@ -53,8 +53,9 @@ def _size(window: Window | None, side: str) -> int:
         )
     if window.kind == "time":
         raise UnsupportedError(
-            f"the {side} window is {window}: how many tuples that will be is not known before they come, and a "
-            "join circuit holds a fixed number; give one, such as --window '1000 tuples', or use --backend local"
+            f"the {side} window is {window}: how many tuples that will be is not known before they come, "
+            "and a join circuit holds a fixed number; give one, such as --window '1000 tuples', or use "
+            "--backend local"
         )
     return window.size
 
@@ -72,20 +73,23 @@ def condition_of(left: pa.Table, right: pa.Table, on: Expr, text_bytes: int | No
 
 def _row(table: pa.Table, side: str, text_bytes: int | None) -> Row:
     schema = Schema.from_arrow(table.schema, side)
-    return Row(tuple(_wire(f, side, bool(table.column(f.name).null_count), text_bytes) for f in schema.fields))
+    return Row(
+        tuple(_wire(f, side, bool(table.column(f.name).null_count), text_bytes) for f in schema.fields)
+    )
 
 
 def _wire(field: Any, side: str, nullable: bool, text_bytes: int | None) -> Wire:
     if isinstance(field.type, (Float, Opaque)):
         raise UnsupportedError(
-            f"column '{field.name}' of the {side} input is {field.type}, which a join circuit does not carry: it "
-            "has integers, decimals, bool, dates, times and text of a fixed length; cast it (to a decimal, "
-            "say), drop it, or use --backend local"
+            f"column '{field.name}' of the {side} input is {field.type}, which a join circuit does not "
+            "carry: it has integers, decimals, bool, dates, times and text of a fixed length; cast it "
+            "(to a decimal, say), drop it, or use --backend local"
         )
     if isinstance(field.type, (String, Binary)) and text_bytes is None:
         raise UnsupportedError(
-            f"column '{field.name}' of the {side} input is {field.type} without a length, and wires need one; "
-            "give the most bytes that a text has with --text-bytes, drop the column, or use --backend local"
+            f"column '{field.name}' of the {side} input is {field.type} without a length, and wires need "
+            "one; give the most bytes that a text has with --text-bytes, drop the column, or use "
+            "--backend local"
         )
     return wire(field, length=text_bytes, nullable=nullable)
 
@@ -124,7 +128,9 @@ def run_join(
     taken: Sequence[bool] = ALWAYS,
 ) -> JoinRun:
     """Feed two tables through the simulated circuit, and collect the table of its results."""
-    packed = [_packed(t, row) for t, row in zip((left, right), (condition.left, condition.right), strict=True)]
+    packed = [
+        _packed(t, row) for t, row in zip((left, right), (condition.left, condition.right), strict=True)
+    ]
     order = [(side, packed[side][i]) for side, i in order_of(left, right, times)]
     circuit = HandshakeJoin(condition, design)
     feeds = {"arrivals": feed_of(condition, steps(order), pattern=offered)}

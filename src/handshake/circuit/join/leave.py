@@ -10,7 +10,7 @@ __all__ = ["leave"]
 
 
 def leave(m: Module, root: Any, results: Any) -> Value:
-    """Results out, and one `eos` after the last of them; high when that is taken and the next input may begin."""
+    """Results out, and one `eos` after the last; high when that is taken and the next input may begin."""
     was, owed = Signal(name="was_over"), Signal(name="eos_owed")
     m.d.sync += was.eq(root.over)
     m.d.comb += [

@@ -1,4 +1,4 @@
-"""Two-in one-out mergers, of which a binary tree collects the results of all cores (FPGA paper, IV-B and C)."""
+"""Two-in one-out mergers; a binary tree of them collects the results of all cores (FPGA paper, IV-B, C)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StateMerger(Merger):
     issue_rate = 2 / 3
     latency = 3
 
-    class State(Enum, shape=2):
+    class State(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
         """STATE1 to STATE3 of the figure."""
 
         READ = 0
@@ -106,7 +106,7 @@ def merge(
     m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger]
 ) -> tuple[Any, list[Any]]:
     """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first."""
-    level, mergers = list(sources), []
+    level, mergers = list(sources), list[Any]()
     while len(level) > 1:
         above = []
         for left, right in zip(level[::2], level[1::2], strict=False):

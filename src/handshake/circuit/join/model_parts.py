@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from handshake.circuit.join.design import Design
 
 __all__ = [
-    "READY", "SCAN_R", "SCAN_S", "BufferModel", "GlobalCoreModel", "GrantingMergerModel", "LocalCoreModel", "Match",
-    "StateMergerModel", "Step",
+    "READY", "SCAN_R", "SCAN_S", "BufferModel", "GlobalCoreModel", "GrantingMergerModel", "LocalCoreModel",
+    "Match", "StateMergerModel", "Step",
 ]  # fmt: skip
 
 Match = Callable[[Any, Any], bool]
@@ -29,8 +29,9 @@ class BufferModel:
     """A ring and the register before it."""
 
     def __init__(self, depth: int) -> None:
-        self.places, self.ring, self.head = depth - 1, list[Any](), None
-        self.lost = 0
+        self.places, self.lost = depth - 1, 0
+        self.ring: list[Any] = []
+        self.head: Any = None
 
     def tick(self, push: Any, pop: bool) -> None:
         """Store `push` (None: nothing), if there is room; give `head` away, if asked to."""
@@ -53,8 +54,8 @@ class CoreModel:
 
     def __init__(self, design: Design, index: int, match: Match) -> None:
         left, right = design.segments[index]
-        longest = [max(lengths) for lengths in zip(*design.segments, strict=True)]
-        self.scan_left, self.scan_right = (left, right) if design.admission == "local" else longest
+        longest: list[int] = [max(lengths) for lengths in zip(*design.segments, strict=True)]
+        self.scan_left, self.scan_right = [left, right] if design.admission == "local" else longest
         self.r, self.s = [None] * left, [None] * right
         self.match, self.margin = match, design.core_margin
         self.buffer, self.depth = BufferModel(design.buffer), design.buffer
@@ -71,7 +72,7 @@ class CoreModel:
         self.state = SCAN_R if shift_r else SCAN_S if shift_s else READY
 
     def scan_r(self, leave: bool) -> tuple[Any, bool]:
-        """One cycle of the new R tuple's scan: the pair that was compared, if it matched; whether it was the last."""
+        """One cycle of the new R tuple's scan: the pair compared, if it matched; whether it was the last."""
         last = self.count == self.scan_right - 1
         if last and not leave:
             return None, False

@@ -6,6 +6,8 @@ that of R and that of S go on at the same time, and input waits while the buffer
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Cat, Const, Module, Signal, Value
 from amaranth.lib.enum import Enum
 
@@ -27,7 +29,7 @@ class NestedLoops(Block):
     Ports: `arrivals` and `results`, as of `HandshakeJoin`.
     """
 
-    class State(Enum, shape=3):
+    class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
         """What the processes are at."""
 
         READY = 0
@@ -75,23 +77,21 @@ class NestedLoops(Block):
             with m.Case(self.State.INSERT_R):  # first, so that the new S tuple meets the new R tuple
                 m.d.comb += [self.r.turn.eq(self.has[0]), self.r.insert.eq(1)]
                 m.d.sync += self.state.eq(self.State.SCAN)
-            with m.Case(self.State.SCAN):
-                with m.If(self.room):
-                    m.d.comb += [
-                        self.s.turn.eq(self.count < self.right), self.r.turn.eq(self.count < self.left)
-                    ]  # fmt: skip
-                    self._count(m, last, self.State.INSERT_S)
+            with m.Case(self.State.SCAN), m.If(self.room):
+                m.d.comb += [
+                    self.s.turn.eq(self.count < self.right), self.r.turn.eq(self.count < self.left)
+                ]  # fmt: skip
+                self._count(m, last, self.State.INSERT_S)
             with m.Case(self.State.INSERT_S):
                 m.d.comb += [self.s.turn.eq(self.has[1]), self.s.insert.eq(1)]
                 m.d.sync += self.state.eq(self.State.READY)
             with m.Case(self.State.CLEAR):  # after the end as after power-up
                 m.d.comb += [self.r.turn.eq(1), self.r.insert.eq(1), self.s.turn.eq(1), self.s.insert.eq(1)]
                 self._count(m, last, self.State.WAIT)
-            with m.Case(self.State.WAIT):
-                with m.If(over):
-                    m.d.sync += self.state.eq(self.State.READY)
+            with m.Case(self.State.WAIT), m.If(over):
+                m.d.sync += self.state.eq(self.State.READY)
 
-    def _count(self, m: Module, last: Value, then: State) -> None:
+    def _count(self, m: Module, last: Value, then: Any) -> None:
         m.d.sync += self.count.eq(self.count + 1)
         with m.If(last):
             m.d.sync += [self.count.eq(0), self.state.eq(then)]

@@ -30,10 +30,11 @@ def draw(design: Design) -> str:
     parts = [*_streams(design, floor), *_cores(design, floor), *_mergers(levels, floor)]
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {floor + HIGH + 70}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {floor + HIGH + 70}">\n'
         f"<title>Handshake join of {design.cores} cores</title>\n<style>{_STYLE}</style>\n"
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto"><path d="M0 0 8 4 0 8z" style="fill:#333;stroke:none;marker-end:none"/></marker></defs>\n'
+        'orient="auto"><path d="M0 0 8 4 0 8z" style="fill:#333;stroke:none;marker-end:none"/></marker>'
+        "</defs>\n"
         f"{body}\n</svg>\n"
     )
 
@@ -51,7 +52,8 @@ def _levels(cores: int) -> Iterator[list[float]]:
 
 def _block(middle: float, top: float, high: float, kind: str, *lines: str) -> str:
     texts = "".join(
-        f'<text x="{middle}" y="{top + 20 + 17 * i}" text-anchor="middle" class="{_CLASSES[i > 0]}">{line}</text>'
+        f'<text x="{middle}" y="{top + 20 + 17 * i}" text-anchor="middle" class="{_CLASSES[i > 0]}">{line}'
+        "</text>"
         for i, line in enumerate(lines)
     )
     return f'<rect class="{kind}" x="{middle - WIDE / 2}" y="{top}" width="{WIDE}" height="{high}"/>{texts}'
@@ -67,14 +69,26 @@ def _streams(design: Design, floor: float) -> Iterator[str]:
     low = floor + HIGH + 38
     yield _block(WIDE / 2 + 4, floor, HIGH, "driver", "driver", "admits arrivals,", "flushes at the end")
     yield _wire("r", (WIDE + 4, floor + 34), (LEFT, floor + 34))
-    yield _wire("s", (WIDE / 2, floor + HIGH), (WIDE / 2, low), (last + 24, low), (last + 24, floor + 66), (last, floor + 66))
+    yield _wire(
+        "s",
+        (WIDE / 2, floor + HIGH),
+        (WIDE / 2, low),
+        (last + 24, low),
+        (last + 24, floor + 66),
+        (last, floor + 66),
+    )
     yield f'<text class="small" x="{LEFT}" y="{low - 6}">S tuples, queued for the last core</text>'
 
 
 def _cores(design: Design, floor: float) -> Iterator[str]:
     for index, (left, right) in enumerate(design.segments):
         start = LEFT + index * (WIDE + GAP)
-        texts = (f"join core {index}", f"R segment: {left} tuples", f"S segment: {right} tuples", "buffer: " + str(design.buffer))
+        texts = (
+            f"join core {index}",
+            f"R segment: {left} tuples",
+            f"S segment: {right} tuples",
+            "buffer: " + str(design.buffer),
+        )
         yield _block(start + WIDE / 2, floor, HIGH, "core", *texts)
         if index + 1 < design.cores:
             yield _wire("r", (start + WIDE, floor + 34), (start + WIDE + GAP, floor + 34))
@@ -90,7 +104,13 @@ def _mergers(levels: list[list[float]], floor: float) -> Iterator[str]:
             for side, source in ((-22, below[2 * index]), (22, below[2 * index + 1])):
                 start = floor if depth == 1 else top + HIGH + GAP + 30
                 bend = top + HIGH + 2
-                yield _wire("o", (source, start), (source, bend), (middle + side, bend), (middle + side, top + HIGH - 16))
+                yield _wire(
+                    "o",
+                    (source, start),
+                    (source, bend),
+                    (middle + side, bend),
+                    (middle + side, top + HIGH - 16),
+                )
     root = levels[-1][0]
     top = floor - (len(levels) - 1) * (HIGH + GAP) + 30 if len(levels) > 1 else floor
     yield _wire("o", (root, top), (root, 14))
