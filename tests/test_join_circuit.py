@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import join_circuits as jc
+from handshake.circuit.cxxrtl_text import guarded, in_pieces
 from handshake.circuit.emit import to_verilog
 from handshake.circuit.join.arrivals import feed_of
 from handshake.circuit.join.core import CoreShape, LocalCore
@@ -20,6 +25,7 @@ from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.host import condition_of, run_join
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.nested import NestedLoops
+from handshake.circuit.join.picture import draw
 from handshake.circuit.join.workload import keys, papers_condition
 from handshake.circuit.simulate import simulate
 from handshake.errors import UnsupportedError
@@ -227,3 +233,30 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
 def test_designs_that_make_no_circuit(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(UnsupportedError, match="^" + text.replace("'", ".")):
         Design(**{"cores": 4, "left": 8, "right": 8, **changes})
+
+
+def test_example_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "docs/circuits-join.md").read_text()
+    ((code, output),) = re.findall(r"```python\n(.*?)```\n+```\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout) == ("", output)
+
+
+def test_picture_of_the_page_is_that_of_the_circuit() -> None:
+    picture = Path(__file__).parent.parent / "docs/circuits-join.svg"
+    assert picture.read_text() == draw(Design(4, 32, 32))
+    assert draw(Design(5, 10, 10)).count('class="merger"') == 4
+
+
+def test_statements_of_compiled_simulations_are_cut_and_guarded() -> None:
+    text = "\n".join(
+        ("struct p_top : public module {", "};", "bool p_top::eval(performer *performer) {",
+         "\tbool converged = true;", "\tvalue<1> a;", "\t// cell x", "\ta = p_b;", "\treturn converged;",
+         "}", "")
+    )  # fmt: skip
+    cut = in_pieces(text)
+    assert "\tvalue<1> a;\n\tvoid eval0(bool posedge_p_clk, performer *performer);\n" in cut
+    assert "p_top::eval0(bool posedge_p_clk, performer *performer) {\n\t// cell x\n\ta = p_b;\n}" in cut
+    assert in_pieces(text.replace("true", "false")) == text.replace("true", "false")
+    write = "\tmemory_m.update(tmp.index, d, en.repeat<8>().val(), 0);"
+    assert guarded(write) == "\tif (en) memory_m.update(tmp.index, d, en.repeat<8>().val(), 0);"
