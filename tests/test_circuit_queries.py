@@ -15,7 +15,7 @@ import query_oracle
 from circuits import patterns
 from handshake.circuit.compiler import Compiled, compile_plan
 from handshake.circuit.rules import RULES
-from handshake.circuit.simulate import Feed, Simulation, feed
+from handshake.circuit.simulate import Feed, Run, Simulation, feed
 from handshake.circuit.translate import Bounds
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Group, Plan, walk
@@ -98,6 +98,13 @@ def check(text: str, data: st.DataObject, optimised: bool, **options: Any) -> No
     wanted = query_oracle.run(plan, items, counts)
     ready = {name: data.draw(patterns) for name in compiled.outputs}
     run = ready_made.run(feeds_of(compiled, items, data.draw), ready=ready)
+    check_run(plan, compiled, run, wanted)
+    if not optimised:  # un-nesting counts late tuples behind selections, as push-down does
+        assert (run.probes.get("late", 0), run.probes.get("no_time", 0)) == (counts.late, counts.no_time)
+
+
+def check_run(plan: Plan, compiled: Compiled, run: Run, wanted: dict[str, list[dict[str, Any]]]) -> None:
+    """The same tuples as the oracle's, in the same order where one is defined."""
     for output in plan.outputs:
         row = compiled.outputs[output.name]
         found = [dict(zip(row.names, each, strict=True)) for each in run.tuples(output.name, row)]
@@ -106,8 +113,6 @@ def check(text: str, data: st.DataObject, optimised: bool, **options: Any) -> No
         else:
             assert found == wanted[output.name]
     assert run.probes.get("overflow", 0) == 0
-    if not optimised:  # un-nesting counts late tuples behind selections, as push-down does
-        assert (run.probes.get("late", 0), run.probes.get("no_time", 0)) == (counts.late, counts.no_time)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -29,11 +29,15 @@ class _Prepared:
     """A simulator that is reset before each run: making one costs more than a short run."""
 
     def __init__(self, top: Module, circuit: Any, ports: Ports) -> None:
-        self._circuit, self._ports = circuit, ports
+        self._top, self._circuit, self._ports = top, circuit, ports
         self._bench: _Bench | None = None
-        self._simulator = Simulator(top)
-        self._simulator.add_clock(1e-8)  # the papers' 100 MHz
-        self._simulator.add_testbench(self._drive)
+        self._simulator: Simulator | None = None
+
+    def _made(self) -> Simulator:
+        simulator = Simulator(self._top)
+        simulator.add_clock(1e-8)  # the papers' 100 MHz
+        simulator.add_testbench(self._drive)
+        return simulator
 
     async def _drive(self, ctx: Any) -> None:
         assert self._bench is not None
@@ -41,8 +45,10 @@ class _Prepared:
 
     def run(self, task: Task, vcd: Path | None) -> Run:
         """One run from reset."""
-        again, self._bench = self._bench is not None, _Bench(self._circuit, self._ports, task)
-        if again:
+        self._bench = _Bench(self._circuit, self._ports, task)
+        if self._simulator is None:
+            self._simulator = self._made()
+        else:
             self._simulator.reset()
         with self._simulator.write_vcd(str(vcd)) if vcd else nullcontext():
             self._simulator.run()

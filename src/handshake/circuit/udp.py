@@ -46,9 +46,7 @@ class UdpParser(Block):
 
     def __init__(self, row: Row, *, port: int, depth: int = 256) -> None:
         if any(each.nullable for each in row):
-            raise UnsupportedError(
-                "packed tuples have no NULL; declare the fields of a datagram as not nullable"
-            )
+            raise UnsupportedError("packed tuples have no NULL; fields of a datagram cannot be nullable")
         self.row, self.port, self.depth = row, port, depth
         ports = {"i": stream_in(BYTES), "o": stream_out(row)}
         ports |= {name: Out(COUNTER) for name in self.counters}
