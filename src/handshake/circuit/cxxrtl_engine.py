@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from handshake.circuit.cxxrtl_instances import has_many_alike, instanced
+from handshake.circuit.cxxrtl_text import guarded, in_pieces
 from handshake.circuit.emit import to_rtlil
 from handshake.circuit.testbench import Arrival, Feed, Ports, Prepared, Run, Task
 from handshake.circuit.types import Row
@@ -25,13 +27,21 @@ _TO_CXX = (
     "hierarchy -top top",
     "proc",
     "flatten",
-    "opt_expr",
-    "opt_merge",
-    "opt_clean",
+    "delete -input top/w:rst",  # registers start as after a reset, and no bench resets them again
+    "setundef -undriven -zero",
+    "opt",
     "write_cxxrtl -O6 -g{debug} {output}",
 )
 """Merging what is the same before C++ is written halves the time that g++ takes."""
 
+_IN_PARTS = (
+    "hierarchy -top top",
+    "proc",
+    "delete -input */w:rst",
+    "setundef -undriven -zero",
+    "opt",
+    "write_cxxrtl -noflatten -O6 -g0 {output}",
+)
 _HARNESS = Path(__file__).with_name("harness.h")
 _POINTER = ctypes.c_void_p
 
@@ -50,8 +60,11 @@ class CxxrtlEngine:
 
 def build(circuit: Any, ports: Ports, *, waveform: bool = False, level: str = "-O2") -> ctypes.CDLL:
     """The compiled simulation of a circuit, ready for any number of runs."""
-    passes = tuple(step.replace("{debug}", "4" if waveform else "0") for step in _TO_CXX)
-    model = run_yosys(to_rtlil(circuit), passes)
+    text = to_rtlil(circuit)
+    model = None if waveform or not has_many_alike(text) else instanced(guarded(run_yosys(text, _IN_PARTS)))
+    if model is None:
+        passes = tuple(step.replace("{debug}", "4" if waveform else "0") for step in _TO_CXX)
+        model = in_pieces(guarded(run_yosys(text, passes)))
     return _compile(model + "\n" + _bench(ports, waveform), level)
 
 
@@ -64,7 +77,7 @@ def _compile(text: str, level: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="handshake-cxxrtl-") as folder:
         source, library = Path(folder) / "circuit.cc", Path(folder) / "circuit.so"
         source.write_text(text)
-        command = ["g++", "-std=c++17", level, "-w", "-shared", "-fPIC", f"-I{runtime()}"]
+        command = ["g++", "-std=c++17", level, "-march=native", "-w", "-shared", "-fPIC", f"-I{runtime()}"]
         command += [f"-I{_HARNESS.parent}", "-o", str(library), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
