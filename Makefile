@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK := requirements-dev.txt
 
-.PHONY: help setup demo test lint bench soak clean
+.PHONY: help setup demo test lint bench synth soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,11 @@ bench: setup ## Measure scans, batch joins and sustained streams
 	@$(BIN)/handshake bench scan
 	@$(BIN)/handshake bench batch
 	@$(BIN)/handshake bench sustained
+
+synth: setup ## Synthesise the join circuit, find its clock and its throughput; goes on where it was stopped
+	@$(BIN)/handshake bench circuit_synth --out bench/results
+	@$(BIN)/handshake bench circuit_rates --out bench/results
+	@$(BIN)/handshake bench circuit_tables --out bench/results
 
 soak: setup ## Run the long property tests
 	@$(BIN)/pytest -n auto -m soak

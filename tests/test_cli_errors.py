@@ -64,7 +64,7 @@ OPTIONS = [
         "column 's' of the left input is string, which is not a time; "
         "a timestamp, a date or a number of seconds is",
     ),
-    (["--backend", "lokal"], "unknown backend 'lokal'; choose local or spark; did you mean 'local'?"),
+    (["--backend", "lokal"], "unknown backend 'lokal'; choose local, spark, circuit; did you mean 'local'?"),
     (["--master", "local[2]"], "--master is for Spark; add --backend spark, or leave it out"),
     (["--state-dir", "x"], "--state-dir is for Spark; add --backend spark, or leave it out"),
     (

@@ -16,13 +16,23 @@ import typer
 
 from handshake import __version__
 from handshake.bench.commands import add_commands
-from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, OVERLOAD, Choice, JoinRequest, join_files
+from handshake.cli_compile import register as register_compile
+from handshake.cli_join import (
+    ALGORITHMS,
+    BACKENDS,
+    DEMO_BACKENDS,
+    METHODS,
+    OVERLOAD,
+    Choice,
+    JoinRequest,
+    join_files,
+)
 from handshake.cli_multijoin import register
 from handshake.cli_query import register as register_queries
 from handshake.cli_spark import Place, join_files_on_spark
 from handshake.demo import show_demo
 from handshake.demo_spark import show_spark_demo
-from handshake.errors import HandshakeError, QueryError
+from handshake.errors import HandshakeError, QueryError, UnsupportedError
 from handshake.sources import one_line
 
 __all__ = ["app", "main", "run"]
@@ -182,6 +192,8 @@ Examples:
     handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
         --on "l.price BETWEEN r.bid AND r.ask" --backend spark
     … --backend spark --master spark://host:7077 --state-dir /mnt/shared
+  In a circuit of 8 join cores, simulated:
+    handshake join left.csv right.csv --window "64 tuples" --on "l.key = r.key" --backend circuit --cores 8
   Different windows and time columns, and how the join would run:
     handshake join a.csv b.csv --left-window 10min --right-window 90s --left-time sent --right-time got \\
         --on "l.id = r.id AND l.size > r.size" --explain
@@ -211,7 +223,8 @@ def join(
         str | None, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
     ] = None,
     backend: Annotated[
-        str, typer.Option(metavar=BACKENDS.metavar, help="In this process, or by Spark's batch mode.")
+        str,
+        typer.Option(metavar=BACKENDS.metavar, help="In this process, by Spark, or in a simulated circuit."),
     ] = "local",
     algorithm: Annotated[str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)] = "low_latency",
     cores: Annotated[
@@ -256,6 +269,9 @@ def join(
         str | None,
         typer.Option(metavar="DIR", help="Spark: a folder or URI that every executor reaches."),
     ] = None,
+    text_bytes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Circuit: the most bytes that a text has.")
+    ] = None,
 ) -> None:
     request = JoinRequest(
         left, right, on, window, left_window, right_window, time, left_time, right_time,
@@ -267,7 +283,22 @@ def join(
             join_files_on_spark(request, place)
             return
         place.check(backend)
+        if backend == "circuit":
+            _circuit_module().join_files_on_circuit(request, text_bytes)
+            return
+        if text_bytes is not None:
+            raise UnsupportedError("--text-bytes is for wires; add --backend circuit, or leave it out")
         join_files(request)
+
+
+def _circuit_module() -> Any:
+    try:
+        return importlib.import_module("handshake.cli_join_circuit")
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"the circuit back end needs '{error.name}', which is not installed; "
+            "pip install 'handshake[circuit]'"
+        ) from None
 
 
 @app.command(
@@ -294,11 +325,11 @@ def demo(
     save: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write both streams there, as Parquet.")
     ] = None,
-    backend: Annotated[str, typer.Option(metavar=BACKENDS.metavar, help="Where it runs.")] = "spark",
+    backend: Annotated[str, typer.Option(metavar=DEMO_BACKENDS.metavar, help="Where it runs.")] = "spark",
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's own pages too, on this machine.")] = False,
 ) -> None:
     with reporting():
-        BACKENDS.check(backend)
+        DEMO_BACKENDS.check(backend)
         if backend == "spark":
             right = show_spark_demo(seconds or 30.0, rate or 4_000, save, ui=ui)
         else:
@@ -309,6 +340,7 @@ def demo(
 
 register(app, reporting)
 register_queries(app, reporting)
+register_compile(app, reporting)
 
 
 @bench.command(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 
@@ -18,7 +18,6 @@ from handshake.cores.latency import Latency
 from handshake.cores.spec import METHODS as METHOD_NAMES
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.local import JoinPlan, Metrics, Replay, prepare
-from handshake.multiway import MultiMetrics
 from handshake.plan import parse
 from handshake.preview import Preview, plain_table, progress_bar
 from handshake.sources import check_output, read, sink_for
@@ -27,6 +26,7 @@ from handshake.window import windows_of
 __all__ = [
     "ALGORITHMS",
     "BACKENDS",
+    "DEMO_BACKENDS",
     "METHODS",
     "OVERLOAD",
     "Choice",
@@ -67,7 +67,8 @@ class Choice:
             raise HandshakeError(f"unknown {self.name} '{value}'; {choose}{suggest(value, self.here)}")
 
 
-BACKENDS = Choice("backend", ("local", "spark"))
+BACKENDS = Choice("backend", ("local", "spark", "circuit"))
+DEMO_BACKENDS = Choice("backend", ("local", "spark"))
 ALGORITHMS = Choice("algorithm", local.ALGORITHMS)
 METHODS = Choice("access method", METHOD_NAMES)
 OVERLOAD = Choice("overload", OVERLOAD_NAMES)
@@ -220,7 +221,14 @@ def _shed(metrics: Metrics) -> str:
     return f"left {metrics.left_shed:,} ({left:.2%}), right {metrics.right_shed:,} ({right:.2%})"
 
 
-def write_metrics(path: str, metrics: Metrics | MultiMetrics) -> None:
+class Figures(Protocol):
+    """What a run did, as plain data."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+
+
+def write_metrics(path: str, metrics: Figures) -> None:
     """The figures of a run as JSON, written whole or not at all."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")

@@ -19,6 +19,7 @@ from typing import IO, Annotated, Any
 import pyarrow as pa
 import typer
 
+from handshake.cli_compile import Groups, Text, Without, circuits
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.plan.algebra import Plan
 from handshake.plan.explain import dot, explain_plan
@@ -55,6 +56,11 @@ class RunRequest:
     pace: float | None = None
     cores: int = 1
     metrics: str | None = None
+    groups: int | None = None
+    text: int | None = None
+    simulator: str = "cxxrtl"
+    vcd: str | None = None
+    without: Sequence[str] = ()
 
     @property
     def plan(self) -> Plan:
@@ -296,6 +302,7 @@ Examples:
   handshake run query.sql --input Trades=trades.parquet
   handshake run query.sql --input Trades=trades.csv --output PriceAverages=averages.parquet --bad bad.csv
   cat trades.csv | handshake run query.sql --input Trades=- --output UBSTrades=- | head
+  handshake run query.sql --input Trades=trades.csv --backend circuit --vcd waves.vcd
 """
 _EXPLAIN_HELP = """Show the plan of a query, in the algebra of Glacier's Table 1.
 
@@ -304,6 +311,7 @@ Examples:
   handshake explain query.sql
   handshake explain query.sql --optimised
   handshake explain query.sql --svg plan.svg
+  handshake explain query.sql --circuit --svg circuit.svg
 """
 
 
@@ -333,8 +341,19 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         metrics: Annotated[
             str | None, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
         ] = None,
+        groups: Groups = None,
+        text: Text = None,
+        simulator: Annotated[
+            str, typer.Option(metavar="cxxrtl|amaranth", help="Circuit: compiled, or at once but slower.")
+        ] = "cxxrtl",
+        vcd: Annotated[
+            str | None, typer.Option(metavar="FILE", help="Circuit: keep the waveform there.")
+        ] = None,
+        without: Without = None,
     ) -> None:
         request = RunRequest(query, input or (), output or (), backend, bad, strict, pace, cores, metrics)
+        request = dataclasses.replace(request, groups=groups, text=text, simulator=simulator, vcd=vcd)
+        request = dataclasses.replace(request, without=without or ())
         with reporting():
             status = run_query(request)
         if status:
@@ -352,6 +371,13 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         optimised: Annotated[
             bool, typer.Option("--optimised", help="The plan as it runs, after all rules.")
         ] = False,
+        circuit: Annotated[bool, typer.Option("--circuit", help="The circuit instead of the plan.")] = False,
+        groups: Groups = None,
+        text: Text = None,
+        without: Without = None,
     ) -> None:
         with reporting():
-            explain_query(query, dot_file, svg_file, optimised)
+            if circuit:
+                circuits().explain_circuit(query, svg_file, groups=groups, text=text, without=without or ())
+            else:
+                explain_query(query, dot_file, svg_file, optimised)

@@ -18,6 +18,8 @@ _PLAIN = {
     "batches": "Time per tuple against the largest batch: CellJoin, figure 12.",
     "windows": "Time per tuple against the size of basic windows: CellJoin, figure 13.",
     "mway": "Joins of two to four streams, and what the join order is worth: CellJoin, section 7.1.",
+    "circuit_rates": "Throughput of the join circuit against the match rate: FPGA paper, figures 12 and 13.",
+    "circuit_tables": "Clock of the join circuit for 500,000 tuples/s: handshake join, tables 1 and 2.",
 }
 
 
@@ -31,7 +33,54 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_latency(bench, call)
     _add_scaling(bench, call)
     add_spark_commands(bench, call)
+    _add_synth(bench, call)
+    _add_circuits(bench, call)
     _add_queries(bench, call)
+
+
+def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "circuit_synth",
+        help="""Clock and size of the join circuit: FPGA paper, figures 10, 11; handshake join, figure 18.
+
+Goes on where an earlier run with the same --out was stopped.
+
+\b
+Examples:
+  handshake bench circuit_synth --cores 2,4,8 --seeds 1,2,3 --out results
+  handshake bench circuit_synth --cores 64 --designs local --jobs 3 --out results
+""",
+    )
+    def circuit_synth(
+        cores: Annotated[
+            str | None, typer.Option(metavar="N,N,…", help="Join cores; 2 to 64 by default.")
+        ] = None,
+        designs: Annotated[
+            str, typer.Option(metavar="NAME,…", help="Of local, global, original, block.")
+        ] = "local,global,original,block",
+        seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of place and route.")] = "1,2,3",
+        jobs: Annotated[int, typer.Option(min=1, help="How many tools to run at once.")] = 1,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, quick=quick, out=out,
+            source=source,
+        )  # fmt: skip
+
+
+def _add_circuits(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Latency and issue rate of queries as circuits, simulated: Glacier, table 3.
+
+\b
+Example:
+  handshake bench circuits
+"""
+    )
+    def circuits() -> None:
+        call("circuits")
 
 
 def _add_queries(bench: typer.Typer, call: Callable[..., None]) -> None:

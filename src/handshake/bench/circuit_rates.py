@@ -1,0 +1,187 @@
+"""`handshake bench circuit_rates`: throughput of the join circuit against the match rate.
+
+Figures 12 and 13 of the FPGA paper: 64 cores of 8 tuples at 100 MHz, buffers of 8 and 4 results, inputs of
+512 and 1,024 tuples of each stream in random order, beside the nested-loops baseline. Results are checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from handshake.bench import report
+from handshake.bench.report import Data, Report
+from handshake.circuit.join.arrivals import feed_of
+from handshake.circuit.join.design import Design, original
+from handshake.circuit.join.join import HandshakeJoin
+from handshake.circuit.join.nested import NestedLoops
+from handshake.circuit.join.workload import SEGMENT, keys, papers_condition
+from handshake.circuit.simulate import Simulation
+from handshake.errors import HandshakeError
+
+__all__ = ["run"]
+
+CLOCK = 100e6
+RATES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
+CIRCUITS = ("local", "original", "nested loops")
+
+
+def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
+    """Simulate all circuits on all inputs, or take an earlier run's figures."""
+    data = report.load(source, "circuit_rates") if source else _measured(quick)
+    report.publish("circuit_rates", data, _show, _draw, out)
+
+
+def _measured(quick: bool) -> Data:
+    cores = 2 if quick else 64
+    window = SEGMENT * cores
+    rates = (0.1, 1.0) if quick else RATES
+    rows: list[Data] = []
+    for name in CIRCUITS:
+        report.progress(f"building {name}")
+        circuit = _circuit(name, cores)
+        began = time.process_time()
+        simulation = Simulation(circuit, "amaranth" if quick else "cxxrtl")
+        report.progress(f"built {name} in {time.process_time() - began:.0f} s of this process")
+        for inputs in (window, 2 * window):
+            rows += [_point(name, simulation, window, inputs, rate) for rate in rates]
+    return {
+        "benchmark": "circuit_rates", "machine": "simulated cycle by cycle", "quick": quick, "cores": cores,
+        "window": window, "rows": rows,
+    }  # fmt: skip
+
+
+def _circuit(name: str, cores: int) -> Any:
+    condition, window = papers_condition(), SEGMENT * cores
+    match name:
+        case "local":
+            return HandshakeJoin(condition, Design(cores, window, window))
+        case "original":
+            return HandshakeJoin(condition, original(cores, window, window))
+    return NestedLoops(condition, window, window)
+
+
+def _point(name: str, simulation: Simulation, window: int, inputs: int, rate: float) -> Data:
+    """One input through one circuit, as the paper has it: no end of stream, so nothing is pushed through."""
+    condition, pairs = papers_condition(), list(keys(inputs, rate))
+    beats = [
+        (condition.left.pack((a, i)), condition.right.pack((b, i))) for i, (a, b) in enumerate(pairs)
+    ]  # fmt: skip
+    began = time.process_time()
+    run = simulation.run(
+        {"arrivals": feed_of(condition, beats, end=False)}, stop_at_eos=False, quiet=4 * window + 300
+    )
+    took = time.process_time() - began
+    found = run.tuples("results", condition.result)
+    _check(name, found, pairs, window)
+    last = max([run.accepted["arrivals"][-1], *(a.cycle for a in run.outputs["results"][-1:])]) + 1
+    report.progress(f"{name}, {inputs} tuples, match rate {rate:g}: {last:,} cycles, {len(found):,} results")
+    return {
+        "circuit": name, "inputs": inputs, "rate": rate, "cycles": last, "results": len(found),
+        "simulated": run.cycles, "seconds": took,
+    }  # fmt: skip
+
+
+def _check(name: str, found: Sequence[Any], pairs: Sequence[tuple[int, int]], window: int) -> None:
+    """Each result joins, is in its windows and comes once; nested loops give all there are."""
+    seen = Counter(found)
+    wrong = [
+        (key, i, j) for key, i, j in seen
+        if not (pairs[i][0] == key == pairs[j][1] and (i - window <= j < i or i <= j < i + window))
+    ]  # fmt: skip
+    doubled = [result for result, times in seen.items() if times > 1]
+    if wrong or doubled:
+        raise HandshakeError(f"{name} gave wrong results {wrong[:3]} or doubled ones {doubled[:3]}")
+    if name == "nested loops":
+        wanted = sum(
+            a == pairs[j][1]
+            for i, (a, _) in enumerate(pairs)
+            for j in range(max(0, i - window), min(len(pairs), i + window))
+        )
+        if wanted != len(found):
+            raise HandshakeError(f"nested loops gave {len(found)} results, and there are {wanted}")
+
+
+def _rate(row: Data, what: str) -> float:
+    """Millions per second at 100 MHz: tuples of both streams, or results."""
+    count = 2 * row["inputs"] if what == "input" else row["results"]
+    return float(count / row["cycles"] * CLOCK / 1e6)
+
+
+def _find(data: Data, circuit: str, inputs: int, rate: float) -> Data:
+    found: Data = next(
+        r for r in data["rows"] if (r["circuit"], r["inputs"], r["rate"]) == (circuit, inputs, rate)
+    )
+    return found
+
+
+def _sizes(data: Data) -> tuple[int, int]:
+    return data["window"], 2 * data["window"]
+
+
+def _show(page: Report, data: Data) -> None:
+    rates = sorted({r["rate"] for r in data["rows"]})
+    for what, number in (("input", 13), ("output", 12)):
+        for inputs in _sizes(data):
+            gains = ("local / nested", "original / nested") if what == "input" else ()
+            heads = ("match rate", *CIRCUITS, *gains)
+            page.table(
+                f"{what} in M tuples/s, {data['cores']} cores, 100 MHz, {inputs} tuples (figure {number})",
+                heads, _rows(data, rates, inputs, what),
+            )  # fmt: skip
+    worst = min(_gain(data, "local", inputs, rate) for inputs in _sizes(data) for rate in rates)
+    first = min(_gain(data, "original", inputs, rate) for inputs in _sizes(data) for rate in rates)
+    page.say(f"Least input throughput over that of nested loops: local {worst:.3f}, original {first:.3f}.")
+    page.say(
+        "Published, in words: above nested loops while few tuples match, below when many do, since every full"
+    )
+    page.say(
+        "buffer stops all cores; the curves themselves are pictures. As in the paper, the streams do not end:"
+    )
+    page.say("pairs that would meet later are not counted, for which handshake join has fewer results.")
+    page.result(local_over_nested=worst, original_over_nested=first, cycles_per_second=_speed(data))
+
+
+def _speed(data: Data) -> float:
+    """Simulated cycles of the local circuit per second of processor time."""
+    mine = [r for r in data["rows"] if r["circuit"] == "local"]
+    return float(sum(r["simulated"] for r in mine) / max(sum(r["seconds"] for r in mine), 1e-9))
+
+
+def _gain(data: Data, circuit: str, inputs: int, rate: float) -> float:
+    mine, theirs = (_rate(_find(data, name, inputs, rate), "input") for name in (circuit, "nested loops"))
+    return mine / theirs
+
+
+def _rows(data: Data, rates: Sequence[float], inputs: int, what: str) -> Iterator[tuple[str, ...]]:
+    for rate in rates:
+        values = [f"{_rate(_find(data, name, inputs, rate), what):.3f}" for name in CIRCUITS]
+        gains = [f"{_gain(data, name, inputs, rate):.2f}" for name in CIRCUITS[:2]]
+        yield (f"{rate:.1%}", *values, *(gains if what == "input" else ()))
+
+
+def _draw(data: Data, folder: Path) -> None:
+    from handshake.bench import plots  # matplotlib is needed for pictures alone
+
+    title = f"{data['cores']} join cores at 100 MHz, windows of {data['window']} tuples"
+    with plots.figure(folder / "circuit_rates.svg", 2, title) as (_, axes):
+        for view, what in zip(axes, ("input", "output"), strict=True):
+            for colour, name in zip(plots.SERIES, CIRCUITS, strict=False):
+                for inputs, style in zip(_sizes(data), ("-", "--"), strict=True):
+                    rows = [r for r in data["rows"] if (r["circuit"], r["inputs"]) == (name, inputs)]
+                    points = [(100 * r["rate"], _rate(r, what)) for r in rows]
+                    view.plot(
+                        *zip(*points, strict=True),
+                        style,
+                        color=colour,
+                        marker="o",
+                        label=f"{name}, {inputs} tuples",
+                    )
+            view.set(xlabel="match rate (%)", ylabel="M tuples/s", title=f"{what} throughput")
+            view.set_yscale("symlog" if what == "output" else "log")
+            plots.plain_logarithmic(view.yaxis)
+            view.legend(fontsize=7)
+        plots.machine(axes[0], data)

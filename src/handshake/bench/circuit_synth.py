@@ -1,0 +1,305 @@
+"""`handshake bench circuit_synth`: clock and resources of the join circuit against the number of cores.
+
+Figures 10 and 11 of the FPGA paper and figure 18 of handshake join. Every (design, cores, seed) is kept as a
+file of its own as soon as it is known, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from handshake.bench import circuit_published as published
+from handshake.bench import report
+from handshake.bench.report import Data, Report
+from handshake.circuit.emit import to_rtlil
+from handshake.circuit.join.design import Design, original
+from handshake.circuit.join.join import HandshakeJoin
+from handshake.circuit.join.workload import SEGMENT, papers_condition
+from handshake.circuit.synth import FAMILIES, netlist, place_and_route, resources
+from handshake.errors import InputError, suggest
+
+__all__ = ["DESIGNS", "run"]
+
+DESIGNS: dict[str, tuple[str, Callable[[int], Design]]] = {
+    "local": (
+        "local admission, pipelined comparison, windows in distributed RAM",
+        lambda n: Design(n, SEGMENT * n, SEGMENT * n),
+    ),
+    "global": (
+        "the papers' admission, otherwise the same",
+        lambda n: Design(n, SEGMENT * n, SEGMENT * n, admission="global"),
+    ),
+    "original": (
+        "the papers' circuit: shift registers, plain comparison, all cores suspended together",
+        lambda n: original(n, SEGMENT * n, SEGMENT * n),
+    ),
+    "block": ("local, 256 tuples per core and stream in block RAM", lambda n: Design(n, 256 * n, 256 * n)),
+}
+_MOST_CORES = {"original": 32, "block": 32}
+"""Beyond these the ECP5-85F has too few registers, or block RAMs, to place them."""
+FOLDER = "circuit_synth"
+
+
+def run(
+    cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3",
+    jobs: int = 1, quick: bool = False, out: str | None = None, source: str | None = None,
+) -> None:  # fmt: skip
+    """Synthesise, place and route what is not known yet; then the tables and pictures of all that is."""
+    if source is None:
+        counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
+        chosen = _chosen("local" if quick else designs)
+        folder = Path(out or ".") / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        _work(folder, counts, chosen, [1] if quick else _numbers(seeds), jobs)
+        data = _gathered(folder, quick)
+    else:
+        data = report.load(source, "circuit_synth")
+    report.publish("circuit_synth", data, _show, _draw, out)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise InputError(f"'{text}' is not a list of whole numbers; write it as 2,4,8") from None
+
+
+def _chosen(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in DESIGNS:
+            raise InputError(f"no design '{name}'; choose of {', '.join(DESIGNS)}{suggest(name, DESIGNS)}")
+    return names
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Something to find out: resources (seed None), or the clock by one seed."""
+
+    folder: Path
+    design: str
+    cores: int
+    seed: int | None
+
+    @property
+    def path(self) -> Path:
+        tail = "" if self.seed is None else f"_{self.seed}"
+        return self.folder / f"{self.design}_{self.cores}{tail}.json"
+
+    def circuit(self) -> HandshakeJoin:
+        return HandshakeJoin(papers_condition(), DESIGNS[self.design][1](self.cores))
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.design, self.cores)
+
+    @property
+    def known(self) -> bool:
+        """Whether an earlier run has found it out, for the same circuit."""
+        return self.path.exists() and json.loads(self.path.read_text())["digest"] == self.digest
+
+    def find_out(self) -> None:
+        figures = self._resources() if self.seed is None else place_and_route(self._netlist(), self.seed)
+        kept = {
+            "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest, **figures
+        }  # fmt: skip
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(kept, indent=1) + "\n")
+        partial.replace(self.path)
+        clock = f": {figures['fmax']:.1f} MHz" if "fmax" in figures else ""
+        report.progress(f"{self.path.name} done{clock}")
+
+    def _resources(self) -> dict[str, Any]:
+        return {"resources": {family: resources(self.circuit(), family) for family in FAMILIES}}
+
+    def _netlist(self) -> str:
+        with _LOCK:  # seeds share it
+            return _netlist(self.design, self.cores)
+
+
+_LOCK = Lock()
+
+
+@lru_cache(maxsize=4)
+def _netlist(design: str, cores: int) -> str:
+    return netlist(HandshakeJoin(papers_condition(), DESIGNS[design][1](cores)))
+
+
+@lru_cache(maxsize=64)
+def _digest(design: str, cores: int) -> str:
+    text = to_rtlil(HandshakeJoin(papers_condition(), DESIGNS[design][1](cores)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _work(
+    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], jobs: int
+) -> None:
+    """Small circuits first: whoever stops early has the left part of every curve."""
+    tasks = [
+        _Task(folder, design, count, seed)
+        for count in cores
+        for design in designs
+        for seed in (None, *(seeds if count <= _MOST_CORES.get(design, count) else ()))
+    ]
+    waiting = [task for task in tasks if not task.known]
+    report.progress(f"{len(waiting)} of {len(tasks)} to find out")
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in [pool.submit(task.find_out) for task in waiting]:
+            done.result()
+
+
+def _gathered(folder: Path, quick: bool) -> Data:
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    rows = [
+        _row(design, count, found) for design, count in sorted({(f["design"], f["cores"]) for f in found})
+    ]
+    return {
+        "benchmark": "circuit_synth",
+        "machine": "ECP5-85F by Yosys and nextpnr",
+        "quick": quick,
+        "rows": rows,
+    }
+
+
+def _row(design: str, cores: int, found: Sequence[Data]) -> Data:
+    mine = [f for f in found if (f["design"], f["cores"]) == (design, cores)]
+    clocks = sorted(f["fmax"] for f in mine if f["seed"] is not None)
+    used: Data = next((f["used"] for f in mine if f["seed"] is not None), {})
+    counts: Data = next((f["resources"] for f in mine if f["seed"] is None), {})
+    return {"design": design, "cores": cores, "clocks": clocks, "used": used, "resources": counts}
+
+
+def exponent(points: Sequence[tuple[int, float]]) -> float:
+    """k of clock ~ cores ** -k, by least squares of the logarithms.
+
+    >>> round(exponent([(2, 100.0), (8, 50.0)]), 3)
+    0.5
+    """
+    xs, ys = ([math.log(value) for value in each] for each in zip(*points, strict=True))
+    return -statistics.linear_regression(xs, ys).slope
+
+
+def _medians(data: Data, design: str) -> list[tuple[int, float]]:
+    rows = sorted((r for r in data["rows"] if r["design"] == design), key=lambda row: int(row["cores"]))
+    return [(r["cores"], statistics.median(r["clocks"])) for r in rows if r["clocks"]]
+
+
+def _show(page: Report, data: Data) -> None:
+    heads = ("design", "cores", "clock (MHz)", "spread", "seeds", "LUT4", "registers", "RAM16", "block RAM")
+    page.table(
+        "Clock and resources, ECP5-85F (figures 10, 11; handshake figure 18)", heads, _clock_rows(data)
+    )
+    xilinx_heads = (
+        "design",
+        "cores",
+        "LUTs",
+        "registers",
+        "shift reg.",
+        "LUT RAM",
+        "block RAM",
+        "of the LUTs",
+    )
+    page.table(
+        "Resources, Virtex-6 (figure 11; no clock: no open place and route)", xilinx_heads, _xilinx_rows(data)
+    )
+    for name, (text, _) in DESIGNS.items():
+        for line in _trend(data, name, text):
+            page.say(line)
+    low, high = published.TEUBNER_CLOCK
+    page.say(
+        f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} up"
+    )
+    page.say(f"to 200 cores; {published.OGE_SLICES_AT_64:.0%} of the slices of an XC6VLX240T at 64 cores.")
+    page.result(**_figures(data))
+
+
+def _trend(data: Data, name: str, text: str) -> Iterator[str]:
+    medians = _medians(data, name)
+    if len(medians) > 1:
+        (few, first), (many, last) = medians[0], medians[-1]
+        yield f"{name}: {text}."
+        yield (
+            f"  from {few} to {many} cores the median clock goes from {first:.1f} to {last:.1f} MHz "
+            f"({last / first - 1:+.1%}); clock ~ cores^-k with k = {exponent(medians):.3f}"
+        )
+
+
+def _figures(data: Data) -> dict[str, float | str]:
+    kept = {name: _medians(data, name) for name in DESIGNS}
+    return {f"{name}_{m[-1][0]}": m[-1][1] for name, m in kept.items() if m}
+
+
+def _clock_rows(data: Data) -> Iterator[tuple[str, ...]]:
+    for row in sorted(data["rows"], key=lambda r: (list(DESIGNS).index(r["design"]), r["cores"])):
+        clocks, cells = row["clocks"], row["resources"].get("ecp5", {})
+        middle = f"{statistics.median(clocks):.1f}" if clocks else "not placed"
+        spread = f"{clocks[0]:.1f} to {clocks[-1]:.1f}" if clocks else ""
+        kinds = ("luts", "registers", "distributed_ram", "block_ram")
+        yield (
+            row["design"], str(row["cores"]), middle, spread, str(len(clocks)),
+            *(f"{cells.get(k, 0):,}" for k in kinds),
+        )  # fmt: skip
+
+
+VIRTEX6_LUTS = 150_720
+"""Look-up tables of the papers' XC6VLX240T (table I)."""
+
+
+def _xilinx_rows(data: Data) -> Iterator[tuple[str, ...]]:
+    for row in sorted(data["rows"], key=lambda r: (list(DESIGNS).index(r["design"]), r["cores"])):
+        cells = row["resources"].get("xilinx", {})
+        kinds = ("luts", "registers", "shift_registers", "distributed_ram", "block_ram")
+        share = f"{cells.get('luts', 0) / VIRTEX6_LUTS:.1%}"
+        yield (row["design"], str(row["cores"]), *(f"{cells.get(kind, 0):,}" for kind in kinds), share)
+
+
+def _draw(data: Data, folder: Path) -> None:
+    from handshake.bench import plots  # matplotlib is needed for pictures alone
+
+    with plots.figure(folder / "circuit_synth.svg", 2, "Handshake join in hardware") as (_, (left, right)):
+        for colour, name in zip(plots.SERIES, DESIGNS, strict=False):
+            _draw_clock(left, data, name, colour)
+            _draw_luts(right, data, name, colour)
+        left.axhline(published.OGE_CLOCK, color=plots.COLOURS["published"], linestyle=":", label="FPGA paper")
+        left.axhspan(*published.TEUBNER_CLOCK, color="#bbbbbb", alpha=0.4, label="handshake join, figure 18")
+        left.set(
+            title="Clock, median and range of seeds (ECP5-85F)",
+            xlabel="join cores",
+            ylabel="MHz",
+            ylim=(0, None),
+        )
+        right.set(title="Look-up tables (Virtex-6)", xlabel="join cores", ylabel="LUTs")
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            plots.plain_logarithmic(axes.xaxis)
+            axes.legend(fontsize=8)
+        plots.machine(left, data)
+
+
+def _draw_clock(axes: Any, data: Data, name: str, colour: str) -> None:
+    rows = sorted(
+        (r for r in data["rows"] if r["design"] == name and r["clocks"]), key=lambda r: int(r["cores"])
+    )
+    if rows:
+        xs = [r["cores"] for r in rows]
+        middle = [statistics.median(r["clocks"]) for r in rows]
+        below = [m - r["clocks"][0] for m, r in zip(middle, rows, strict=True)]
+        above = [r["clocks"][-1] - m for m, r in zip(middle, rows, strict=True)]
+        axes.errorbar(xs, middle, [below, above], marker="o", capsize=3, color=colour, label=name)
+
+
+def _draw_luts(axes: Any, data: Data, name: str, colour: str) -> None:
+    rows = sorted((r for r in data["rows"] if r["design"] == name), key=lambda r: int(r["cores"]))
+    points = [(r["cores"], r["resources"]["xilinx"]["luts"]) for r in rows if r["resources"]]
+    if points:
+        axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=name)

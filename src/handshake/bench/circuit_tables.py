@@ -1,0 +1,96 @@
+"""`handshake bench circuit_tables`: the clock that the join circuit needs for 500,000 tuples/s, and its size.
+
+Tables 1 and 2 of handshake join, for windows of 100 tuples: cycles per step are measured by simulation, and
+the clock follows. Power is not given: no open tool estimates it for these chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from handshake.bench import circuit_published as published
+from handshake.bench import report
+from handshake.bench.report import Data, Report
+from handshake.circuit.join.arrivals import feed_of
+from handshake.circuit.join.design import Design
+from handshake.circuit.join.join import HandshakeJoin
+from handshake.circuit.join.workload import keys, papers_condition
+from handshake.circuit.simulate import simulate
+from handshake.circuit.synth import resources
+
+__all__ = ["run"]
+
+VIRTEX6_LUTS = 474_240
+"""Look-up tables of an XC6VLX760T."""
+STEPS = 12
+
+
+def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
+    """Measure, or take an earlier run's figures."""
+    data = report.load(source, "circuit_tables") if source else _measured(quick)
+    report.publish("circuit_tables", data, _show, _draw, out)
+
+
+def _measured(quick: bool) -> Data:
+    table = published.TABLE[:2] if quick else published.TABLE
+    rows = [_row(each.cores, quick) for each in table]
+    return {
+        "benchmark": "circuit_tables",
+        "machine": "simulated; Yosys for Virtex-6",
+        "quick": quick,
+        "rows": rows,
+    }
+
+
+def _row(cores: int, quick: bool) -> Data:
+    report.progress(f"{cores} cores")
+    design = Design(cores, published.WINDOW, published.WINDOW)
+    circuit, condition = HandshakeJoin(papers_condition(), design), papers_condition()
+    beats = [(condition.left.pack(pair), condition.right.pack(pair)) for pair in keys(STEPS, 0.0)]
+    taken = simulate(
+        circuit, {"arrivals": feed_of(condition, beats, end=False)}, stop_at_eos=False, quiet=400
+    ).accepted["arrivals"]  # fmt: skip
+    cycles = (taken[-1] - taken[3]) / (len(taken) - 4)
+    cells = {} if quick else resources(HandshakeJoin(condition, design), "xilinx")
+    # A step takes a tuple of each stream; the papers' 500,000 tuples/s are those of one stream.
+    return {"cores": cores, "cycles": cycles, "clock": cycles * published.RATE / 1e6, "cells": cells}
+
+
+def _show(page: Report, data: Data) -> None:
+    heads = ("cores", "cycles per step", "clock (MHz)", "published", "LUTs", "of the chip", "published")
+    title = "Clock for 500,000 tuples/s of each stream, windows of 100 tuples (tables 1 and 2)"
+    page.table(title, heads, _rows(data))
+    page.say("Power is not given: no open tool estimates it. Published, weighted by area: 168, 133, 150 and")
+    page.say("188 mW at 1, 2, 5 and 10 cores; clock times area, which dynamic power follows, is below.")
+    for row in data["rows"]:
+        if row["cells"]:
+            product = row["clock"] * row["cells"].get("luts", 0) / 1000
+            page.say(f"  {row['cores']:>2} cores: {product:.1f} MHz x 1,000 LUTs")
+    page.result(**{f"clock_{row['cores']}": float(row["clock"]) for row in data["rows"]})
+
+
+def _rows(data: Data) -> Iterator[tuple[str, ...]]:
+    stated = {row.cores: row for row in published.TABLE}
+    for row in data["rows"]:
+        luts = row["cells"].get("luts", 0)
+        yield (
+            str(row["cores"]), f"{row['cycles']:.1f}", f"{row['clock']:.1f}",
+            f"{stated[row['cores']].clock:g}",
+            f"{luts:,}", f"{luts / VIRTEX6_LUTS:.2%}", f"{stated[row['cores']].luts:.2f}%",
+        )  # fmt: skip
+
+
+def _draw(data: Data, folder: Path) -> None:
+    from handshake.bench import plots  # matplotlib is needed for pictures alone
+
+    with plots.figure(folder / "circuit_tables.svg", 1, "Clock for 500,000 tuples/s") as (_, (axes,)):
+        points = [(row["cores"], row["clock"]) for row in data["rows"]]
+        axes.plot(*zip(*points, strict=True), marker="o", color=plots.SERIES[0], label="this circuit")
+        for row in published.TABLE:
+            plots.published(axes, row.cores, row.clock, f"{row.clock:g} MHz")
+        axes.set(xlabel="join cores", ylabel="MHz", xscale="log", yscale="log")
+        plots.plain_logarithmic(axes.xaxis)
+        plots.plain_logarithmic(axes.yaxis)
+        axes.legend()
+        plots.machine(axes, data)

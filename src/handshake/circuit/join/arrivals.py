@@ -1,0 +1,60 @@
+"""What enters a join circuit: in each beat a tuple of R, one of S, or both, R counting as the earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from handshake.circuit.join.condition import Condition
+from handshake.circuit.simulate import Feed
+from handshake.circuit.testbench import ALWAYS, Beat
+from handshake.circuit.types import Row, Wire
+from handshake.schema import BOOL
+
+__all__ = ["HAS_LEFT", "HAS_RIGHT", "arrivals_row", "feed_of", "steps"]
+
+HAS_LEFT, HAS_RIGHT = "l?", "r?"
+"""Fields that say whether a beat has a tuple of R, and of S."""
+
+
+def arrivals_row(condition: Condition) -> Row:
+    """The wires of the input: both tuples side by side, and which of them are there."""
+    flags = (Wire(HAS_LEFT, BOOL, 1), Wire(HAS_RIGHT, BOOL, 1))
+    left = (replace(w, name=f"l.{w.name}") for w in condition.left)
+    right = (replace(w, name=f"r.{w.name}") for w in condition.right)
+    return Row((*flags, *left, *right))
+
+
+def steps(order: Iterable[tuple[int, int]]) -> Iterator[tuple[int | None, int | None]]:
+    """Arrivals (side, payload) in order as beats: an R tuple and the S tuple right after it share one.
+
+    >>> list(steps([(0, 1), (1, 2), (1, 3), (0, 4)]))
+    [(1, 2), (None, 3), (4, None)]
+    """
+    waiting: int | None = None
+    for side, payload in order:
+        if side == 0:
+            if waiting is not None:
+                yield waiting, None
+            waiting = payload
+        else:
+            yield waiting, payload
+            waiting = None
+    if waiting is not None:
+        yield waiting, None
+
+
+def feed_of(
+    condition: Condition,
+    beats: Iterable[tuple[int | None, int | None]],
+    *,
+    pattern: Iterable[bool] = ALWAYS,
+    end: bool = True,
+) -> Feed:
+    """Packed tuples as beats of the circuit's input, and the end after them."""
+    width = condition.left.bits
+    packed = [
+        Beat((left is not None) | (right is not None) << 1 | (left or 0) << 2 | (right or 0) << (2 + width))
+        for left, right in beats
+    ]
+    return Feed([*packed, *[Beat(None, True)] * end], tuple(pattern))

@@ -1,0 +1,142 @@
+"""What a join circuit is made of, as a value: cores, windows, buffers, and which variant of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from handshake.errors import UnsupportedError
+
+__all__ = ["ADMISSIONS", "OVERLOADS", "WINDOWS", "Design", "original"]
+
+WINDOWS = ("registers", "memory")
+ADMISSIONS = ("local", "global")
+OVERLOADS = ("hold", "discard")
+FAN = 16
+"""Flags that one stage of the global admission gathers; one of its registers drives half as many cores."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A handshake join of tuple windows: `left` and `right` tuples over `cores` join cores.
+
+    >>> Design(4, 10, 8).segments
+    ((3, 2), (3, 2), (2, 2), (2, 2))
+    """
+
+    cores: int
+    left: int
+    """Tuples in the window of R."""
+    right: int
+    """Tuples in the window of S."""
+    buffer: int = 8
+    """Results that a core's output buffer holds."""
+    merger_buffer: int = 4
+    """Results that a merger's output buffer holds."""
+    windows: str = "memory"
+    """Segments in shift registers, as the papers have them, or in distributed or block RAM."""
+    admission: str = "local"
+    """Who waits for a full buffer: all cores at once (`global`, the papers'), or who needs to (`local`)."""
+    overload: str = "hold"
+    """What happens to input meanwhile: it is held back, or (under global admission) discarded and counted."""
+    pipeline: int = 3
+    """Registers between a segment and the output buffer: 0 to 3."""
+    margin: int | None = None
+    """Free places at which a core's buffer calls itself full; None: as many as are needed to lose nothing."""
+
+    def __post_init__(self) -> None:
+        _whole("cores", self.cores, 1)
+        for name in ("left", "right"):
+            _whole(f"the {name} window", getattr(self, name), self.cores, "; every core holds a tuple of it")
+        _whole("a merger's buffer", self.merger_buffer, 3)
+        _whole("a core's buffer", self.buffer, 3)
+        _whole("pipeline", self.pipeline, 0)
+        _one_of("windows", self.windows, WINDOWS)
+        _one_of("admission", self.admission, ADMISSIONS)
+        _one_of("overload", self.overload, OVERLOADS)
+        if self.pipeline > 3:
+            raise UnsupportedError(
+                f"a comparison has up to 3 pipeline stages; {self.pipeline} were asked for"
+            )
+        if self.overload == "discard" and self.admission == "local":
+            raise UnsupportedError(
+                "tuples are discarded under global admission, when all cores are suspended; local admission "
+                "holds them back (overload='hold')"
+            )
+        if self.margin is None and self.buffer <= self.needed_margin:
+            raise UnsupportedError(
+                f"a core's buffer of {self.buffer} results is too small: {self.needed_margin} may be on "
+                f"their way when it fills up; give it at least {self.needed_margin + 1}"
+            )
+
+    @property
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """Tuples of R and of S that each core holds; they differ by one where a window cannot be halved."""
+        lengths = [[w // self.cores + (i < w % self.cores) for i in range(self.cores)] for w in self._both]
+        # S enters at the last core, so its longer segments are there.
+        return tuple(zip(lengths[0], reversed(lengths[1]), strict=True))
+
+    @property
+    def _both(self) -> tuple[int, int]:
+        return self.left, self.right
+
+    @property
+    def mergers(self) -> int:
+        """Mergers in the tree over the cores."""
+        return self.cores - 1
+
+    @property
+    def gather_stages(self) -> int:
+        """Registers between a full flag and the suspension of all cores, on the way up."""
+        stages, flags = 1, self.cores + self.mergers
+        while flags > FAN:
+            stages, flags = stages + 1, -(-flags // FAN)
+        return stages
+
+    @property
+    def spread_stages(self) -> int:
+        """Registers between the controller and the cores, on the way down."""
+        return 1
+
+    @property
+    def needed_margin(self) -> int:
+        """Results that may still come when a buffer says that it is full."""
+        register = 1  # the one before the ring, which may be empty when the ring is full
+        if self.admission == "local":
+            return register + self.pipeline
+        return register + self.gather_stages + self.spread_stages + self.pipeline
+
+    @property
+    def core_margin(self) -> int:
+        """Free places at which a core's buffer calls itself full."""
+        return self.needed_margin if self.margin is None else self.margin
+
+    @property
+    def relays(self) -> int:
+        """Registers between the driver and the last core, which may lie far from it."""
+        return self.cores // 16
+
+    @property
+    def in_flight(self) -> int:
+        """Tuples of S that wait for their step to reach the last core, with two to spare."""
+        shortest: int = 1 + sum(min(lengths) for lengths in zip(*self.segments, strict=True))
+        return 2 * self.cores // shortest + 3  # a step takes two cycles from core to core
+
+    def with_(self, **changes: Any) -> Design:
+        """The same with some parameters changed."""
+        return replace(self, **changes)
+
+
+def original(cores: int, left: int, right: int, **changes: Any) -> Design:
+    """The papers' circuit: windows in shift registers, plain comparison, all cores suspended together."""
+    return Design(cores, left, right, windows="registers", admission="global", pipeline=0).with_(**changes)
+
+
+def _whole(what: str, value: Any, least: int, why: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UnsupportedError(f"{what} must be a whole number from {least} up{why}; {value!r} was given")
+
+
+def _one_of(what: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UnsupportedError(f"no {what} '{value}'; choose {' or '.join(choices)}")

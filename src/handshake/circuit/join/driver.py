@@ -1,0 +1,222 @@
+"""Drivers: they take the arrivals, give them to both ends of the line, and push the last ones through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.lib.enum import Enum
+from amaranth.lib.stream import Signature
+from amaranth.lib.wiring import In, Out
+
+from handshake.circuit.block import Block
+from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
+from handshake.circuit.join.buffer import Buffer
+from handshake.circuit.join.condition import Condition
+from handshake.circuit.join.core import STEP_BITS, State
+from handshake.circuit.join.design import Design
+from handshake.circuit.stream import stream_in
+
+__all__ = ["GlobalDriver", "LocalDriver", "Relay"]
+
+
+class Phase(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
+    """Where the input is: open, pushed through by empty tuples, at its end, or waiting for the results."""
+
+    OPEN = 0
+    FLUSH = 1
+    END = 2
+    WAIT = 3
+
+
+class _Driver(Block):
+    """Ports: `arrivals`; `over`: all results of this input have left, so the next one may come."""
+
+    def __init__(self, condition: Condition, design: Design, ports: dict[str, Any], extra: Any) -> None:
+        self.condition, self.design = condition, design
+        self.longest = max(design.left, design.right)
+        streams = {"arrivals": stream_in(arrivals_row(condition)), "over": In(1)}
+        super().__init__({**streams, **ports}, (condition.key, self.longest, extra))
+
+    def _common(self, m: Module) -> None:
+        self.phase = Signal(Phase)
+        self.left = Signal(range(self.longest), name="flushes_left")
+
+    @property
+    def _tuples(self) -> tuple[Value, Value]:
+        """The two tuples of a beat, each with its valid flag."""
+        whole, width = self.arrivals.payload.as_value(), self.condition.left.bits
+        return Cat(_bit(1), whole[2 : 2 + width]), Cat(_bit(1), whole[2 + width :])
+
+    def _shifts(self) -> tuple[Value, Value]:
+        payload = self.arrivals.payload
+        return payload[HAS_LEFT] & self.arrivals.valid, payload[HAS_RIGHT] & self.arrivals.valid
+
+    def _close(self, m: Module) -> None:
+        with m.If(self.arrivals.eos):
+            m.d.sync += [self.phase.eq(Phase.FLUSH), self.left.eq(self.longest - 1)]
+
+    def _flushed(self, m: Module) -> None:
+        m.d.sync += self.left.eq(self.left - 1)
+        with m.If(self.left == 0):
+            m.d.sync += self.phase.eq(Phase.END)
+
+    def _wait(self, m: Module) -> None:
+        with m.If(self.over):
+            m.d.sync += self.phase.eq(Phase.OPEN)
+
+
+def _bit(value: Any) -> Value:
+    return value if isinstance(value, Value) else Value.cast(bool(value))
+
+
+class LocalDriver(_Driver):
+    """Gives steps and R tuples to the first core, S tuples to the last one; holds back input while they wait.
+
+    Ports: `r` and `s`, towards the line.
+    """
+
+    def __init__(self, condition: Condition, design: Design) -> None:
+        r, s = condition.left.bits + 1 + STEP_BITS, condition.right.bits + 1
+        ports = {"r": Out(Signature(r)), "s": Out(Signature(s))}
+        super().__init__(condition, design, ports, design.in_flight)
+
+    def build(self) -> Module:
+        m = Module()
+        self._common(m)
+        self.has, self.ready = Signal(name="has_step"), Signal(name="is_open", init=1)
+        self.token = Signal(self.r.payload.shape())
+        self.queue = Buffer(self.condition.right.bits + 1, self.design.in_flight)
+        self.queue.build(m)
+        m.d.comb += [
+            self.arrivals.ready.eq(self.ready),
+            self.r.valid.eq(self.has), self.r.payload.eq(self.token),
+            self.s.valid.eq(self.queue.valid), self.s.payload.eq(self.queue.head),
+            self.queue.pop.eq(self.queue.valid & self.s.ready),
+        ]  # fmt: skip
+        with m.If(self.has & self.r.ready):
+            m.d.sync += self.has.eq(0)
+        free = Signal()  # as of the cycle before, so that nothing here waits for the line
+        m.d.sync += free.eq(~self.has & (self.queue.after != self.queue.places))
+        with m.If(self.ready):
+            self._open(m)
+        with m.Elif(free & ~self.has):
+            self._issue(m)
+        return m
+
+    def _issue(self, m: Module) -> None:
+        with m.Switch(self.phase):
+            with m.Case(Phase.OPEN):
+                m.d.sync += self.ready.eq(1)
+            with m.Case(Phase.FLUSH):  # empty tuples on both sides, as many as the longer window holds
+                self._step(m, _bit(1), _bit(1), _bit(0), _bit(0))
+                m.d.comb += self.queue.push.eq(1)
+                self._flushed(m)
+            with m.Case(Phase.END):
+                self._step(m, _bit(0), _bit(0), _bit(1), _bit(0))
+                m.d.sync += self.phase.eq(Phase.WAIT)
+            with m.Case(Phase.WAIT):
+                self._wait(m)
+
+    def _step(self, m: Module, shift_r: Value, shift_s: Value, end: Value, tuple_: Value) -> None:
+        m.d.sync += [self.has.eq(1), self.token.eq(Cat(shift_r, shift_s, end, tuple_))]
+
+    def _open(self, m: Module) -> None:
+        (left, right), (shift_r, shift_s) = self._tuples, self._shifts()
+        m.d.comb += [self.queue.data.eq(right), self.queue.push.eq(shift_s)]
+        with m.If(shift_r | shift_s):
+            self._step(m, shift_r, shift_s, _bit(0), left)
+        with m.If(self.arrivals.valid | self.arrivals.eos):
+            m.d.sync += self.ready.eq(0)
+        self._close(m)
+
+
+class Relay(Block):
+    """A register on a long way: takes, then gives. Ports: `i` and `o`."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__({"i": In(Signature(bits)), "o": Out(Signature(bits))}, bits)
+
+    def build(self) -> Module:
+        m = Module()
+        has = Signal()
+        held = Signal(self.i.payload.shape())
+        m.d.comb += [self.i.ready.eq(~has), self.o.valid.eq(has), self.o.payload.eq(held)]
+        with m.If(~has):
+            m.d.sync += [held.eq(self.i.payload), has.eq(self.i.valid)]
+        with m.Elif(self.o.ready):
+            m.d.sync += has.eq(0)
+        return m
+
+
+class GlobalDriver(_Driver):
+    """The controller of the papers: starts all cores together, and suspends them while a buffer is full.
+
+    It goes through the same states as the cores, as many cycles ahead as its signals need to reach them.
+    """
+
+    def __init__(self, condition: Condition, design: Design) -> None:
+        r, s = condition.left.bits + 1, condition.right.bits + 1
+        outputs: dict[str, Any] = {name: Out(1) for name in ("go", "shift_r", "shift_s", "end", "suspend")}
+        ports = {"suspended": In(1), **outputs, "r": Out(r), "s": Out(s), "discarded": Out(32)}
+        self.scans = tuple(max(lengths) for lengths in zip(*design.segments, strict=True))
+        super().__init__(condition, design, ports, (self.scans, design.overload))
+
+    def build(self) -> Module:
+        m = Module()
+        self._common(m)
+        self.state = Signal(State)
+        self.count = Signal(range(max(self.scans)))
+        self.wants_s = Signal()
+        m.d.comb += self.suspend.eq(self.suspended)
+        with m.If(~self.suspended), m.Switch(self.state):
+            with m.Case(State.READY):
+                self._ready(m)
+            with m.Case(State.SCAN_R):
+                self._scan(m, self.scans[1], Mux(self.wants_s, State.SCAN_S, State.READY))
+            with m.Case(State.SCAN_S):
+                self._scan(m, self.scans[0], State.READY)
+        if self.design.overload == "discard":
+            self._discard(m)
+        return m
+
+    def _scan(self, m: Module, length: int, then: Any) -> None:
+        m.d.sync += self.count.eq(self.count + 1)
+        with m.If(self.count == length - 1):
+            m.d.sync += [self.count.eq(0), self.state.eq(then)]
+
+    def _ready(self, m: Module) -> None:
+        with m.Switch(self.phase):
+            with m.Case(Phase.OPEN):
+                self._open(m)
+            with m.Case(Phase.FLUSH):
+                self._step(m, _bit(1), _bit(1))
+                m.d.sync += [self.r.eq(0), self.s.eq(0)]
+                self._flushed(m)
+            with m.Case(Phase.END):
+                m.d.comb += [self.go.eq(1), self.end.eq(1)]
+                m.d.sync += self.phase.eq(Phase.WAIT)
+            with m.Case(Phase.WAIT):
+                self._wait(m)
+
+    def _open(self, m: Module) -> None:
+        (left, right), (shift_r, shift_s) = self._tuples, self._shifts()
+        m.d.comb += self.arrivals.ready.eq(1)
+        m.d.sync += [self.r.eq(left), self.s.eq(right)]
+        self._step(m, shift_r, shift_s)
+        self._close(m)
+
+    def _step(self, m: Module, shift_r: Value, shift_s: Value) -> None:
+        m.d.comb += [self.go.eq(shift_r | shift_s), self.shift_r.eq(shift_r), self.shift_s.eq(shift_s)]
+        m.d.sync += self.wants_s.eq(shift_s)
+        with m.If(shift_r):
+            m.d.sync += self.state.eq(State.SCAN_R)
+        with m.Elif(shift_s):
+            m.d.sync += self.state.eq(State.SCAN_S)
+
+    def _discard(self, m: Module) -> None:
+        """While cores are suspended, tuples that arrive are dropped and counted; the end never is."""
+        shift_r, shift_s = self._shifts()
+        with m.If(self.suspended & (self.phase == Phase.OPEN) & ~self.arrivals.eos):
+            m.d.comb += self.arrivals.ready.eq(1)
+            m.d.sync += self.discarded.eq(self.discarded + shift_r + shift_s)

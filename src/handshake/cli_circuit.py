@@ -1,0 +1,84 @@
+"""What `handshake compile` and `handshake explain --circuit` do; imported when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from handshake.circuit.compiler import Compiled, compile_plan
+from handshake.circuit.picture import draw
+from handshake.circuit.report import report
+from handshake.circuit.translate import Bounds
+from handshake.cli_query import read_query
+from handshake.errors import InputError
+from handshake.preview import plain_table
+
+__all__ = ["compile_query", "explain_circuit"]
+
+
+def compile_query(
+    path: str,
+    output: str | None,
+    *,
+    groups: int | None = None,
+    text: int | None = None,
+    nullable: Sequence[str] = (),
+    without: Sequence[str] = (),
+    figures: bool = False,
+) -> None:
+    """Write a query's circuit as Verilog; with `figures`, say what it costs."""
+    bounds = Bounds(groups=groups, text=text, nullable=_by_stream(nullable))
+    compiled = compile_plan(read_query(path), bounds, without=without)
+    if output is not None:
+        write(output, compiled.verilog())
+    if figures or output is None:
+        for line in plain_table(report(compiled, synthesis=figures)):
+            print(line)
+
+
+def explain_circuit(
+    path: str,
+    svg_file: str | None,
+    *,
+    groups: int | None = None,
+    text: int | None = None,
+    without: Sequence[str] = (),
+) -> None:
+    """Draw a query's circuit, or list its blocks with the cycle in which each one has its result."""
+    compiled = compile_plan(read_query(path), Bounds(groups=groups, text=text), without=without)
+    if svg_file is not None:
+        write(svg_file, draw(compiled.nets))
+        return
+    for line in plain_table(_blocks(compiled)):
+        print(line)
+
+
+def _blocks(compiled: Compiled) -> list[tuple[str, str]]:
+    circuit = compiled.circuit()
+    facts = [(name, f"input, {net.row.bits} wires") for name, net in circuit.leaves.items()]
+    for net in circuit.order:
+        if net.inputs:
+            facts.append((circuit.blocks[net.unit].title, f"cycle {net.latency}, {net.row.bits} wires"))
+    return [*facts, *report(compiled, synthesis=False)]
+
+
+def write(path: str, text: str) -> None:
+    """Write a text file; `-` is standard output."""
+    if path == "-":
+        print(text, end="")
+        return
+    try:
+        Path(path).write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from None
+
+
+def _by_stream(given: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Fields written as STREAM.FIELD, by stream."""
+    found: dict[str, frozenset[str]] = {}
+    for text in given:
+        stream, dot, name = text.partition(".")
+        if not dot or not name:
+            raise InputError(f"--nullable '{text}' is no field; write STREAM.FIELD")
+        found[stream] = found.get(stream, frozenset()) | {name}
+    return found

@@ -1,0 +1,118 @@
+"""`handshake run --backend circuit`: files through the simulated circuit of a query."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from handshake.circuit.host import QueryRun, run_plan
+from handshake.circuit.translate import Bounds
+from handshake.cli_query import RunRequest
+from handshake.errors import InputError
+from handshake.plan.algebra import Plan
+from handshake.preview import Preview, plain_table
+from handshake.queries.replay import replayed
+from handshake.sources import check_output, sink_for
+from handshake.sources.declared import BAD, BadRows
+
+__all__ = ["run_query"]
+
+CLOCK_MHZ = 100
+"""The papers' clock."""
+
+
+def run_query(request: RunRequest) -> int:
+    """Read the inputs, simulate, deliver the results."""
+    plan = request.plan
+    paths, outputs = request.input_paths(plan), request.output_paths(plan)
+    if request.bad is not None:
+        check_output(request.bad)
+    bad = BadRows(request.strict)
+    tables = _read(plan, paths, bad)
+    began = time.perf_counter()
+    done = run_plan(
+        plan,
+        tables,
+        Bounds(groups=request.groups, text=request.text),
+        without=request.without,
+        engine=request.simulator,
+        arrival=time.time_ns() // 1000,
+        vcd=Path(request.vcd) if request.vcd else None,
+    )
+    seconds = time.perf_counter() - began
+    _deliver(request, done, outputs, bad)
+    _report(request, done, bad, seconds)
+    return 0
+
+
+def _read(plan: Plan, paths: dict[str, str], bad: BadRows) -> dict[str, pa.Table]:
+    """All rows of each input, in the order in which they arrive."""
+    batches: dict[str, list[pa.RecordBatch]] = {}
+    for piece in replayed(plan, paths, bad):
+        for name, (batch, _) in piece.batches.items():
+            batches.setdefault(name, []).append(batch)
+    return {name: pa.Table.from_batches(parts) for name, parts in batches.items()}
+
+
+def _deliver(request: RunRequest, done: QueryRun, outputs: dict[str, str], bad: BadRows) -> None:
+    with contextlib.ExitStack() as stack:
+        for name, table in done.results.items():
+            if name in outputs:
+                sink = stack.enter_context(sink_for(outputs[name], table.schema))
+                for batch in table.to_batches():
+                    sink.write(batch)
+        if request.bad is not None and bad.rows:
+            stack.enter_context(sink_for(request.bad, BAD)).write(bad.taken())
+
+
+def _report(request: RunRequest, done: QueryRun, bad: BadRows, seconds: float) -> None:
+    out = request.summary_to
+    if not request.outputs:
+        for name, table in done.results.items():
+            preview = Preview(table.schema)
+            for batch in table.to_batches():
+                preview.add(batch)
+            print(name, file=out)
+            for line in preview.lines():
+                print(line, file=out)
+    for line in plain_table(_facts(request, done, bad, seconds)):
+        print(line, file=out)
+    if request.metrics is not None:
+        _write_metrics(request.metrics, done, bad, seconds)
+
+
+def _facts(request: RunRequest, done: QueryRun, bad: BadRows, seconds: float) -> list[tuple[str, str]]:
+    run = done.run
+    facts = [(name, f"{len(taken) - 1:,} rows") for name, taken in run.accepted.items()]
+    facts += [(name, f"{table.num_rows:,} results") for name, table in done.results.items()]
+    words = {"late": "late", "no_time": "without a time", "unknown": "of no stream"}
+    facts += [(word, f"{n:,} rows") for key, word in words.items() if (n := done.counters.get(key, 0))]
+    if n := done.counters.get("overflow", 0):
+        facts.append(
+            ("overflow", f"{n:,} rows of groups beyond {request.groups} were dropped; give more --groups")
+        )
+    if bad.count:
+        facts.append(("bad", f"{bad.count:,} rows{'' if request.bad else '; --bad FILE keeps them'}"))
+    facts.append(("circuit", f"{run.cycles:,} cycles, {run.cycles / CLOCK_MHZ:,.1f} µs at {CLOCK_MHZ} MHz"))
+    facts.append(("simulated in", f"{seconds:.2f} s by {request.simulator}"))
+    return facts
+
+
+def _write_metrics(path: str, done: QueryRun, bad: BadRows, seconds: float) -> None:
+    figures: dict[str, Any] = {
+        "cycles": done.run.cycles,
+        "results": {name: table.num_rows for name, table in done.results.items()},
+        "latency": done.compiled.latency,
+        **done.counters,
+        "bad": bad.count,
+        "seconds": seconds,
+    }
+    try:
+        Path(path).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise InputError(f"metrics file '{path}' cannot be written: {error.strerror}") from None

@@ -1,0 +1,99 @@
+"""Benchmarks of the join circuit: that they run, say what they found, and go on where they were."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handshake.bench import circuit_published as published
+from handshake.bench import circuit_rates, circuit_synth, circuit_tables
+from handshake.circuit.join.design import Design
+from handshake.circuit.join.join import HandshakeJoin
+from handshake.circuit.join.workload import papers_condition
+from handshake.circuit.synth import counted, resources
+from handshake.errors import InputError
+
+
+def test_rates_against_match_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    circuit_rates.run(quick=True, out=str(tmp_path))
+    data = json.loads((tmp_path / "circuit_rates.json").read_text())
+    kept = {(r["circuit"], r["inputs"], r["rate"]): r for r in data["rows"]}
+    assert {name for name, _, _ in kept} == set(circuit_rates.CIRCUITS)
+    # As published: many matches slow the original down; local admission is at least as fast as nested loops.
+    slow, fast = (kept["original", 32, rate]["cycles"] for rate in (1.0, 0.1))
+    assert slow > fast
+    assert kept["local", 32, 1.0]["cycles"] < min(
+        kept[n, 32, 1.0]["cycles"] for n in circuit_rates.CIRCUITS[1:]
+    )
+    assert "Least input throughput over that of nested loops" in (tmp_path / "circuit_rates.txt").read_text()
+    assert (tmp_path / "circuit_rates.svg").exists() == (find_spec("matplotlib") is not None)
+    capsys.readouterr()
+    circuit_rates.run(source=str(tmp_path / "circuit_rates.json"))
+    assert capsys.readouterr().out.splitlines()[-1].startswith("RESULT local_over_nested=")
+
+
+def test_clock_for_a_given_rate(tmp_path: Path) -> None:
+    circuit_tables.run(quick=True, out=str(tmp_path))
+    rows = json.loads((tmp_path / "circuit_tables.json").read_text())["rows"]
+    assert [row["cores"] for row in rows] == [1, 2]
+    assert [row["cycles"] for row in rows] == [201, 101]
+    assert rows[0]["clock"] == 201 * published.RATE / 1e6
+
+
+def _known(folder: Path, cores: int, clocks: dict[int, float]) -> None:
+    """Files as a run leaves them."""
+    digest = circuit_synth._digest("local", cores)
+    cells = {"luts": 100 * cores, "registers": 9}
+    common = {"design": "local", "cores": cores, "digest": digest}
+    found: list[dict[str, Any]] = [{**common, "seed": None, "resources": {"ecp5": cells, "xilinx": cells}}]
+    found += [{**common, "seed": seed, "fmax": fmax, "used": {}, "path": []} for seed, fmax in clocks.items()]
+    for each in found:
+        tail = "" if each["seed"] is None else f"_{each['seed']}"
+        (folder / f"local_{cores}{tail}.json").write_text(json.dumps(each))
+
+
+def test_synthesis_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / circuit_synth.FOLDER
+    folder.mkdir()
+    _known(folder, 2, {1: 100.0, 2: 120.0, 3: 110.0})
+    _known(folder, 4, {1: 90.0, 2: 99.0, 3: 105.0})
+    circuit_synth.run(cores="2,4", designs="local", seeds="1,2,3", out=str(tmp_path))
+    said = capsys.readouterr()
+    assert "0 of 8 to find out" in said.err
+    assert "from 2 to 4 cores the median clock goes from 110.0 to 99.0 MHz (-10.0%)" in said.out
+    assert said.out.splitlines()[-1] == "RESULT local_4=99"
+
+
+def test_other_circuits_are_not_taken_for_known(tmp_path: Path) -> None:
+    _known(tmp_path, 2, {1: 100.0})
+    task = circuit_synth._Task(tmp_path, "local", 2, 1)
+    assert task.known
+    task.path.write_text(task.path.read_text().replace(task.digest, "0" * 16))
+    assert not task.known
+
+
+def test_what_synthesis_cannot_make(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^no design 'locale'; choose of local, global, original, block;"):
+        circuit_synth.run(designs="locale", out=str(tmp_path))
+    with pytest.raises(InputError, match=r"^'2,x' is not a list of whole numbers; write it as 2,4,8$"):
+        circuit_synth.run(cores="2,x", out=str(tmp_path))
+
+
+def test_cells_by_kind() -> None:
+    cells = {"LUT6": 5, "LUT2": 2, "FDRE": 7, "RAM32M": 3, "RAMB36E1": 1, "SRL16E": 4, "CARRY4": 6, "BUFG": 1}
+    assert counted(cells) == {
+        "luts": 7, "registers": 7, "block_ram": 1, "distributed_ram": 3, "shift_registers": 4, "carries": 6
+    }  # fmt: skip
+
+
+def test_windows_go_into_block_ram_when_they_are_long() -> None:
+    found = {
+        tuples: resources(HandshakeJoin(papers_condition(), Design(1, tuples, tuples)), "ecp5")
+        for tuples in (8, 128)
+    }
+    assert "block_ram" not in found[8]
+    assert found[128]["block_ram"] > 0

@@ -1,0 +1,132 @@
+"""Simulators and texts: both engines agree cycle for cycle; Verilog has each component once and simulates."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from circuits import SMALL
+from handshake.bench.circuits import PUBLISHED, Case, compiled, measured
+from handshake.circuit.emit import to_verilog
+from handshake.circuit.fifo import Fifo
+from handshake.circuit.rules import RULES, optimise
+from handshake.circuit.simulate import Beat, Feed, Simulation, feed, simulate
+from handshake.circuit.union import Union
+from handshake.circuit.yosys import run_yosys
+from handshake.errors import HandshakeError, UnsupportedError
+
+HELD = (True, False, False, True, True)
+TRADES = [(n, ("UBSN", "ABBN")[n % 3 == 1], 10 * n, 90_000 + 5_000 * n, 20 * n) for n in range(12)]
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+
+@needs_compiler
+def test_engines_agree_on_a_union_with_and_without_ends() -> None:
+    streams = {
+        f"i{n}": feed(SMALL, [(n, k) for k in range(4 * n)], pattern=HELD[n:] + HELD[:n]) for n in range(3)
+    }
+    for ready in ((True,), HELD):
+        runs = [
+            simulate(Union(SMALL, 3), streams, engine=engine, ready={"o": ready})
+            for engine in ("amaranth", "cxxrtl-quick")
+        ]
+        assert runs[0] == runs[1]
+        assert len(runs[0].outputs["o"]) >= 12
+
+
+@needs_compiler
+def test_engines_agree_on_a_query_and_the_waveform_is_kept(tmp_path: Path) -> None:
+    """Q4: windows, a multiplexer, arithmetic, and memories of the order of windows."""
+    circuit = compiled("Q4")
+    fed = {"Trades": feed(circuit.inputs["Trades"], TRADES, pattern=HELD)}
+    ready = {"WeightedUBSTrades": HELD[::-1]}
+    here = simulate(circuit.circuit(), fed, ready=ready, vcd=tmp_path / "a.vcd")
+    there = simulate(circuit.circuit(), fed, ready=ready, engine="cxxrtl-quick", vcd=tmp_path / "c.vcd")
+    assert here == there
+    assert len(here.tuples("WeightedUBSTrades", circuit.outputs["WeightedUBSTrades"])) == 5
+    for file in tmp_path.iterdir():
+        assert "$enddefinitions" in file.read_text()
+
+
+def test_a_simulation_can_be_run_again() -> None:
+    made = Simulation(Fifo(SMALL, 2))
+    runs = [made.run({"i": feed(SMALL, [(n, n)])}).tuples("o", SMALL) for n in range(3)]
+    assert runs == [[(0, 0)], [(1, 1)], [(2, 2)]]
+
+
+def test_what_simulations_refuse() -> None:
+    with pytest.raises(UnsupportedError, match=r"^no simulator 'verilog'; choose one of amaranth, cxxrtl, "):
+        simulate(Fifo(SMALL, 2), {}, engine="verilog")
+    with pytest.raises(HandshakeError, match=r"^the circuit has no input stream 'x' \(it has: i\)$"):
+        simulate(Fifo(SMALL, 2), {"x": Feed(())})
+    with pytest.raises(
+        HandshakeError, match=r"^the circuit was stopped after 5 cycles with beats left: {'i': 1}$"
+    ):
+        simulate(Fifo(SMALL, 1), {"i": Feed([Beat(0)] * 2)}, ready={"o": (False,)}, limit=5)
+
+
+def test_verilog_has_each_component_once_and_names_its_fields() -> None:
+    text = compiled("Q4").verilog()
+    modules = re.findall(r"^module (\S+?)\(", text, re.MULTILINE)
+    assert len(modules) == len(set(modules))
+    assert {"query", "equal", "select", "windows", "wsum", "sub_plan"} <= set(modules)
+    assert len(re.findall(r"^  sub_plan ", text, re.MULTILINE)) == 5  # one module, five copies
+    assert "Trades__payload.Price" in text
+
+
+def test_verilog_can_be_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "fifo.v"
+    file.write_text(to_verilog(Fifo(SMALL, 2), "fifo"))
+    told = run_yosys("", (f"read_verilog {file}", "hierarchy -check -top fifo", "tee -o {output} stat"))
+    assert "fifo" in told
+
+
+def test_a_failure_of_yosys_is_told() -> None:
+    with pytest.raises(HandshakeError, match=r"^Yosys failed: .*No such command: nonsense"):
+        run_yosys("", ("nonsense",))
+
+
+# Table 3.
+
+
+@pytest.mark.parametrize("optimised", [False, True])
+@pytest.mark.parametrize("query", ["Q1", "Q2", "Q4"])
+def test_table_3(query: str, optimised: bool) -> None:
+    found = measured(Case(query, optimised))
+    assert found.declared == found.latency == PUBLISHED[query][optimised]
+    assert found.issue_rate == 1.0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("optimised", [False, True])
+@pytest.mark.parametrize("query", ["Q3", "Q5"])
+def test_table_3_of_large_circuits(query: str, optimised: bool) -> None:
+    found = measured(Case(query, optimised))
+    assert found.declared == found.latency == PUBLISHED[query][optimised]
+    assert found.issue_rate == 1.0
+    assert query == "Q3" or found.worst == found.latency + 2 * 16
+
+
+@pytest.mark.parametrize("query", PUBLISHED)
+def test_declared_latencies_are_the_papers(query: str) -> None:
+    (plain,) = compiled(query, tuple(RULES)).latency.values()
+    (best,) = compiled(query).latency.values()
+    assert (plain, best) == PUBLISHED[query]
+
+
+def test_each_rule_can_be_left_out() -> None:
+    cycles = {
+        (query, name): next(iter(compiled(query, (name,)).latency.values()))
+        for query in PUBLISHED
+        for name in RULES
+    }
+    assert cycles["Q1", "eliminate_registers"] == 3
+    assert cycles["Q2", "eliminate_registers"] == 4  # comparisons side by side save one of five
+    assert cycles["Q3", "multiplex_windows"] == 3
+    assert cycles["Q4", "multiplex_windows"] == 3
+    assert cycles["Q5", "multiplex_windows"] == 6
+    with pytest.raises(UnsupportedError, match=r"^no rule 'unnest'; there are unnest_group_in_window, "):
+        optimise({}, ["unnest"])
