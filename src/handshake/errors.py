@@ -9,6 +9,7 @@ __all__ = [
     "ExpressionError",
     "HandshakeError",
     "InputError",
+    "QueryError",
     "SchemaError",
     "UnsupportedError",
     "WindowError",
@@ -45,6 +46,35 @@ class ExpressionError(HandshakeError):
         super().__init__(message + where)
         self.line = line
         self.column = column
+
+
+class QueryError(ExpressionError):
+    """A continuous query that cannot be read or planned; its text ends with the line and a caret."""
+
+    def __init__(
+        self, message: str, text: str = "", line: int | None = None, column: int | None = None
+    ) -> None:
+        super().__init__(message, line, column)
+        self.message = str(self)
+        self.excerpt = _excerpt(text, line, column)
+
+    def __str__(self) -> str:
+        excerpt = getattr(self, "excerpt", "")
+        return f"{super().__str__()}\n{excerpt}" if excerpt else super().__str__()
+
+
+def _excerpt(text: str, line: int | None, column: int | None) -> str:
+    """The line that an error is in, and a caret below the place."""
+    lines = text.split("\n")
+    if line is None or column is None or not 1 <= line <= len(lines):
+        return ""
+    shown = lines[line - 1].replace("\t", " ").replace("\r", " ")
+    start = max(0, column - 1 - _ROOM) if len(shown) > 2 * _ROOM else 0
+    return f"  {shown[start : start + 2 * _ROOM]}\n  {' ' * (column - 1 - start)}^"
+
+
+_ROOM = 60
+"""Characters of a long line that are shown on each side of a caret."""
 
 
 def failed(error: BaseException, what: str) -> Exception:

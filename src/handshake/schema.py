@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,6 +36,8 @@ __all__ = [
     "TimeOfDay",
     "Timestamp",
     "Type",
+    "arrow_of",
+    "bits_of",
     "type_from_arrow",
 ]
 
@@ -125,7 +128,12 @@ class TimeOfDay(Type):
 
 @dataclass(frozen=True)
 class String(Type):
-    """UTF-8 text, compared by code point."""
+    """UTF-8 text, compared by code point; a declared length in bytes bounds it and makes no other type."""
+
+    length: int | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return "string" if self.length is None else f"string({self.length})"
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,60 @@ def type_from_arrow(arrow: pa.DataType) -> Type:
     if pa.types.is_fixed_size_binary(arrow):
         return BINARY
     return Opaque(str(arrow))
+
+
+_UNFIXED: dict[type[Type], Callable[[Any], pa.DataType]] = {
+    Bool: lambda _: pa.bool_(),
+    Null: lambda _: pa.null(),
+    Date: lambda _: pa.date32(),
+    String: lambda _: pa.string(),
+    Binary: lambda _: pa.binary(),
+    Float: lambda kind: pa.float32() if kind.bits == 32 else pa.float64(),
+    Timestamp: lambda kind: pa.timestamp(kind.unit, kind.zone),
+    Interval: lambda kind: pa.int64() if kind.unit == "d" else pa.duration(kind.unit),
+    TimeOfDay: lambda kind: pa.time64(kind.unit) if kind.unit in ("us", "ns") else pa.time32(kind.unit),
+}
+
+
+def arrow_of(kind: Type) -> pa.DataType:
+    """The Arrow type in which values of a type are held; whole numbers of any width in the next one up.
+
+    >>> arrow_of(Int(33))
+    DataType(int64)
+    """
+    match kind:
+        case Int(bits=bits, signed=signed) if bits <= 64:
+            width = next(w for w in (8, 16, 32, 64) if bits <= w)
+            return getattr(pa, f"{'' if signed else 'u'}int{width}")()
+        case Int(bits=bits, signed=signed) if bits - signed <= 126:  # below 10**38
+            return pa.decimal128(_DIGITS, 0)
+        case Decimal(precision=precision, scale=scale) if precision <= _DIGITS and scale <= _DIGITS:
+            return pa.decimal128(precision or _DIGITS, scale)
+    if type(kind) not in _UNFIXED:
+        raise SchemaError(f"values of type {kind} cannot be held; cast them to a smaller type")
+    return _UNFIXED[type(kind)](kind)
+
+
+def bits_of(kind: Type) -> int:
+    """How many bits a value of a type takes on wires; texts need a declared length."""
+    match kind:
+        case Bool():
+            return 1
+        case Int(bits=bits) | Float(bits=bits):
+            return bits
+        case Date() | TimeOfDay(unit="s" | "ms"):
+            return 32
+        case Decimal(precision=precision) if precision:
+            return int(10**precision - 1).bit_length() + 1
+        case Timestamp() | Interval() | TimeOfDay():
+            return 64
+        case String(length=int() as length):
+            return 8 * length
+    hint = "; declare a length, such as string(8)" if isinstance(kind, String) else ""
+    raise SchemaError(f"{kind} has no fixed number of bits{hint}")
+
+
+_DIGITS = 38
 
 
 def _decimal(arrow: pa.DataType) -> Type:

@@ -60,7 +60,7 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["Scope", "bind"]
+__all__ = ["Scope", "bind", "bind_value"]
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,15 @@ def bind(expr: Expr, scope: Scope) -> Expr:
             "compare it with something", expr
         )  # fmt: skip
     return coerce(bound, BOOL)
+
+
+def bind_value(expr: Expr, scope: Scope) -> Expr:
+    """Resolve, type and fold an expression of any type."""
+    check_size(expr)
+    try:
+        return fold(_operand(expr, scope))
+    except RecursionError:
+        raise ExpressionError("the expression is nested too deeply") from None
 
 
 def _operand(expr: Expr, scope: Scope) -> Expr:

@@ -85,6 +85,8 @@ class Column(Expr):
 
     side: int
     name: str
+    shown: str | None = field(default=None, kw_only=True, compare=False, repr=False)
+    """What it is called in messages, where that is not `l.name` or `r.name`."""
 
 
 @dataclass(frozen=True)
@@ -268,8 +270,8 @@ def show(expr: Expr) -> str:
     match expr:
         case Name(parts=parts):
             return ".".join(parts)
-        case Column(side=side, name=name):
-            return f"{'lr'[side]}.{name}"
+        case Column(side=side, name=name, shown=shown):
+            return shown or f"{'lr'[side]}.{name}"
         case Literal(value=value):
             return literal_text(value, expr.type)
         case Arithmetic(op=op) | Compare(op=op):

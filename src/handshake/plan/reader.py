@@ -39,6 +39,9 @@ def moving(text: str) -> str:
 class Reader:
     """Translates one text; knows it, so that errors can point into it."""
 
+    what = "the predicate"
+    """What the text is called in errors."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.lines = [0, *(match.end() for match in re.finditer("\n", text))]
@@ -56,7 +59,7 @@ class Reader:
         try:
             return sqlglot.parse_one(self.text, dialect=Predicate, into=exp.Condition)
         except SqlglotError as error:
-            raise self._syntax_error(error) from None
+            raise self.syntax_error(error) from None
         except RecursionError:
             raise
         except Exception as error:  # some of sqlglot's functions fail on arguments that they do not expect
@@ -129,16 +132,16 @@ class Reader:
             return None
         return self.text[node.meta["start"] : node.meta["end"] + 1]
 
-    def _syntax_error(self, error: SqlglotError) -> ExpressionError:
+    def syntax_error(self, error: SqlglotError) -> ExpressionError:
         unclosed = re.search(r"Missing (\S+) from \d+:(\d+)", f"{error} {error.__cause__}")
         if unclosed:
             at = self.position(min(int(unclosed[2]), len(self.text)))
             return ExpressionError(
-                f"cannot read the predicate: a {unclosed[1]} is never closed", at.line, at.column
+                f"cannot read {self.what}: a {unclosed[1]} is never closed", at.line, at.column
             )
         details = (getattr(error, "errors", None) or [{}])[0]
         found = details.get("highlight")
-        what = f"cannot read the predicate near '{found}'" if found else "cannot read the predicate"
+        what = f"cannot read {self.what} near '{found}'" if found else f"cannot read {self.what}"
         why = str(details.get("description") or str(error).split("\n")[0]).rstrip(".")
         if "Required keyword" in why:
             why = "an operand is missing"

@@ -1,0 +1,405 @@
+"""The streaming algebra: Glacier's Table 1, and the window join. Frozen nodes that know their schemas.
+
+Plans are in assembly style: arithmetic, comparison and selection are separate operators, and each operator
+that computes appends one column. A plan is a value, so equal sub-plans are the same computation: a stream
+that two statements read is the same node below both. See docs/queries.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal as OneOf
+
+from handshake.plan.aggregates import aggregate_type
+from handshake.plan.expr import Column, Expr
+from handshake.schema import UNITS, Field, Schema, Timestamp, Type
+from handshake.window import Window
+
+__all__ = [
+    "ARRIVAL",
+    "Aggregate",
+    "Apply",
+    "Clock",
+    "Concat",
+    "Demux",
+    "Group",
+    "Node",
+    "Output",
+    "Parameter",
+    "Plan",
+    "Project",
+    "Select",
+    "Sliding",
+    "Source",
+    "Union",
+    "WindowJoin",
+    "Windowing",
+    "reads",
+    "rebuild",
+    "walk",
+]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the times of a stream's tuples are counted: the type of one, and its unit."""
+
+    type: Type
+    unit: str
+
+
+ARRIVAL = Clock(Timestamp("us", "UTC"), "us")
+"""The clock of a stream without a time column: when a tuple arrives, as its source sees it."""
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """A window that slides: SIZE and ADVANCE in nanoseconds or in tuples."""
+
+    kind: OneOf["time", "tuples"]
+    size: int
+    advance: int
+
+    def __str__(self) -> str:
+        unit = UNITS["s"] if self.kind == "time" else 1
+        size, advance = (_number(n, unit) for n in (self.size, self.advance))
+        return f"SIZE {size} ADVANCE {advance} {self.kind.upper()}"
+
+
+def _number(value: int, unit: int) -> str:
+    whole, rest = divmod(value, unit)
+    return f"{whole}.{rest:09}".rstrip("0") if rest else str(whole)
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator. `schema` has the columns of its results, `clock` how their times are counted."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the results."""
+        raise NotImplementedError
+
+    @property
+    def clock(self) -> Clock:
+        """How the times of results are counted. Every tuple has a time, also where no column shows it."""
+        return self.children[0].clock
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """The plans that this one reads, sub-plans with a parameter last."""
+        return ()
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        """The same operator on other plans."""
+        return self
+
+
+@dataclass(frozen=True)
+class Demux:
+    """Which tuples of a stream that carries several are this one's (section 5.3)."""
+
+    stream: str
+    """The input that carries them."""
+    field: str
+    """The field of that input which tells the streams apart."""
+    values: tuple[int | str, ...]
+    """What that field holds in tuples of this stream."""
+
+
+@dataclass(frozen=True)
+class Source(Node):
+    """An input stream as declared."""
+
+    name: str
+    fields: Schema
+    time: str | None = None
+    """The column with the tuples' times; None: they are stamped when they arrive."""
+    ticks: Clock = ARRIVAL
+    lateness: int = 0
+    """For how many nanoseconds the stream's clock runs behind its newest tuple."""
+    demux: Demux | None = None
+
+    @property
+    def schema(self) -> Schema:
+        return self.fields
+
+    @property
+    def clock(self) -> Clock:
+        return self.ticks
+
+
+@dataclass(frozen=True)
+class Parameter(Node):
+    """The x of a sub-plan: one window, or one group."""
+
+    name: str
+    fields: Schema
+    ticks: Clock
+
+    @property
+    def schema(self) -> Schema:
+        return self.fields
+
+    @property
+    def clock(self) -> Clock:
+        return self.ticks
+
+
+@dataclass(frozen=True)
+class _Unary(Node):
+    input: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, input=children[0])
+
+
+@dataclass(frozen=True)
+class Project(_Unary):
+    """Keeps these columns, in this order; each is (its name in the result, its name in the input)."""
+
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def schema(self) -> Schema:
+        types = {f.name: f.type for f in self.input.schema}
+        fields = tuple(Field(new, types[old]) for new, old in self.columns)
+        return Schema(fields, self.input.schema.stream)
+
+
+@dataclass(frozen=True)
+class Select(_Unary):
+    """Keeps tuples in which `field` is TRUE."""
+
+    field: str
+
+    @property
+    def schema(self) -> Schema:
+        return self.input.schema
+
+
+@dataclass(frozen=True)
+class Apply(_Unary):
+    """Appends a column: one operation of arithmetic, comparison or logic on columns and constants.
+
+    `operation` is a typed expression of one node, whose operands are `Column(0, …)` or `Literal`. `type` has
+    just the bits that its values can need.
+    """
+
+    name: str
+    operation: Expr
+    type: Type
+
+    @property
+    def schema(self) -> Schema:
+        known = self.input.schema
+        return Schema((*known.fields, Field(self.name, self.type)), known.stream)
+
+
+@dataclass(frozen=True)
+class Union(Node):
+    """All tuples of several streams with the same columns, as they arrive."""
+
+    inputs: tuple[Node, ...]
+
+    @property
+    def schema(self) -> Schema:
+        return self.inputs[0].schema
+
+    @property
+    def clock(self) -> Clock:
+        return _common([node.clock for node in self.inputs])
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.inputs
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, inputs=children)
+
+
+def _common(clocks: list[Clock]) -> Clock:
+    """The clock that counts in the finest of several units."""
+    return min(clocks, key=lambda clock: UNITS[clock.unit])
+
+
+@dataclass(frozen=True)
+class Aggregate(_Unary):
+    """One value of a finite input: `name` = `function` of `field`. Emits that column alone."""
+
+    name: str
+    function: str
+    """One of plan.aggregates.FUNCTIONS."""
+    field: str | None = None
+    """None for functions of no column: count of all tuples, window_start, window_end."""
+    weights: tuple[int, ...] = ()
+    """wsum: the weights times 10**`scale`, that of the newest tuple first."""
+    scale: int = 0
+
+    @property
+    def schema(self) -> Schema:
+        argument = None if self.field is None else self.input.schema.get(self.field).type
+        kind = aggregate_type(self.function, argument, self.clock.type, self.weights, self.scale)
+        return Schema((Field(self.name, kind),), self.input.schema.stream)
+
+
+@dataclass(frozen=True)
+class _WithBody(Node):
+    input: Node
+    parameter: str
+    body: Node
+    """The sub-plan; its leaves named `parameter` stand for one group or window."""
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.input, self.body)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, input=children[0], body=children[1])
+
+
+@dataclass(frozen=True)
+class Group(_WithBody):
+    """Routes each tuple to the sub-plan of its group; results are the keys, then the sub-plan's columns."""
+
+    keys: tuple[str, ...]
+
+    @property
+    def schema(self) -> Schema:
+        known = self.input.schema
+        fields = (*(Field(key, known.get(key).type) for key in self.keys), *self.body.schema.fields)
+        return Schema(fields, known.stream)
+
+
+@dataclass(frozen=True)
+class Windowing(_WithBody):
+    """Slices a stream into windows and runs the sub-plan on each one when it closes."""
+
+    window: Sliding
+    pane: int | None = field(default=None, kw_only=True)
+    """Set by the optimiser: aggregates are kept for panes of this length and put together for each window."""
+
+    @property
+    def schema(self) -> Schema:
+        return self.body.schema
+
+
+@dataclass(frozen=True)
+class Concat(Node):
+    """Puts the columns of several plans side by side, row by row: each yields one row per window or group."""
+
+    inputs: tuple[Node, ...]
+
+    @property
+    def schema(self) -> Schema:
+        fields = tuple(f for node in self.inputs for f in node.schema)
+        return Schema(fields, self.inputs[0].schema.stream)
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.inputs
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, inputs=children)
+
+
+@dataclass(frozen=True)
+class WindowJoin(Node):
+    """Combinations of one tuple of each stream, all in their windows when the last arrives, where `on` holds.
+
+    Columns of results are named `stream.column`. In `on`, `Column(k, name)` is a column of the k-th input.
+    The time of a result is the latest of its members' times.
+    """
+
+    inputs: tuple[Node, ...]
+    names: tuple[str, ...]
+    """What the streams are called in the query; distinct."""
+    windows: tuple[Window | None, ...]
+    """None: tuples of that stream are kept for ever."""
+    on: Expr
+    """A typed condition, as a whole: how it is split is each engine's affair."""
+
+    @property
+    def schema(self) -> Schema:
+        fields = [
+            Field(f"{name}.{f.name}", f.type)
+            for name, node in zip(self.names, self.inputs, strict=True)
+            for f in node.schema
+        ]
+        return Schema(tuple(fields), "join")
+
+    @property
+    def clock(self) -> Clock:
+        return _common([node.clock for node in self.inputs])
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.inputs
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, inputs=children)
+
+
+@dataclass(frozen=True)
+class Output(_Unary):
+    """A named result: `INTO name`."""
+
+    name: str
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(self.input.schema.fields, self.name)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All statements of a text: the inputs that it declares, and its results by name."""
+
+    inputs: tuple[Source, ...]
+    outputs: tuple[Output, ...]
+
+    def output(self, name: str) -> Output:
+        """The result of that name."""
+        return next(output for output in self.outputs if output.name == name)
+
+    def map(self, rule: Callable[[Node], Node]) -> Plan:
+        """The same plan with every result rewritten."""
+        outputs = []
+        for output in self.outputs:
+            rewritten = rule(output)
+            assert isinstance(rewritten, Output)
+            outputs.append(rewritten)
+        return Plan(self.inputs, tuple(outputs))
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, parents first."""
+    waiting = [node]
+    while waiting:
+        here = waiting.pop()
+        yield here
+        waiting.extend(reversed(here.children))
+
+
+def rebuild(node: Node, rule: Callable[[Node], Node]) -> Node:
+    """Rewrite a plan bottom-up; what two parents share is rewritten once and stays shared."""
+    done: dict[int, Node] = {}
+
+    def rewritten(here: Node) -> Node:
+        if id(here) not in done:
+            children = tuple(rewritten(child) for child in here.children)
+            same = all(a is b for a, b in zip(children, here.children, strict=True))
+            done[id(here)] = rule(here if same else here.with_children(children))
+        return done[id(here)]
+
+    return rewritten(node)
+
+
+def reads(operation: Expr) -> frozenset[str]:
+    """The columns that an operation reads."""
+    return frozenset(child.name for child in operation.children if isinstance(child, Column))

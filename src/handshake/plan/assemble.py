@@ -1,0 +1,95 @@
+"""Expressions to assembly: one `Apply` for each operation, its value in a column of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+from string import ascii_lowercase
+
+from handshake.errors import ExpressionError
+from handshake.plan.algebra import Apply, Node, Project, Select
+from handshake.plan.expr import Cast, Column, Expr, Literal, show, transform
+from handshake.plan.ranges import ranges
+from handshake.schema import BOOL, NULL, Decimal, Int, Type
+
+__all__ = ["Fresh", "appended", "column_of", "exact_type", "fused", "selected"]
+
+_WIDEST = 512
+
+
+class Fresh:
+    """Names for intermediate columns: a, b, …, z, a1, …, none of them taken."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = {name.casefold() for name in taken}
+        self._names = self._all()
+
+    def _all(self) -> Iterator[str]:
+        for turn in count():
+            yield from (f"{letter}{turn or ''}" for letter in ascii_lowercase)
+
+    def take(self, names: Iterable[str]) -> None:
+        """Keep away from these names, too."""
+        self._taken |= {name.casefold() for name in names}
+
+    def __call__(self) -> str:
+        name = next(name for name in self._names if name not in self._taken)
+        self._taken.add(name)
+        return name
+
+
+def exact_type(operation: Expr) -> Type:
+    """The type of a computed column: whole numbers in just the bits or digits that they can need."""
+    kind = operation.type
+    if isinstance(operation, (Column, Cast)) or not isinstance(kind, (Int, Decimal)):
+        return kind
+    low, high = ranges(operation, False)
+    bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0) + 1
+    if bits > _WIDEST:
+        raise ExpressionError(f"{show(operation)} needs more than {_WIDEST} bits; make its operands smaller")
+    if isinstance(kind, Int):
+        return Int(bits)
+    return Decimal(max(len(str(max(abs(low), abs(high)))), kind.scale, 1), kind.scale)
+
+
+def column_of(node: Node, name: str) -> Column:
+    """A column of a plan's results, as an operand."""
+    return Column(0, name, type=node.schema.get(name).type)
+
+
+def appended(node: Node, expr: Expr, fresh: Fresh, name: str | None = None) -> tuple[Node, str]:
+    """Compute a typed expression over a plan's columns, step by step; the plan, and where the value is.
+
+    `name` is for the last column, unless the expression is one that is there already.
+    """
+    if isinstance(expr, Column):
+        return node, expr.name
+    operands: list[Expr] = []
+    for child in expr.children:
+        if isinstance(child, Literal):
+            operands.append(child)
+            continue
+        node, column = appended(node, child, fresh)
+        operands.append(column_of(node, column))
+    operation = expr.with_children(tuple(operands)) if operands else expr
+    called = name or fresh()
+    kind = BOOL if operation.type == NULL else exact_type(operation)
+    return Apply(node, called, operation, kind), called
+
+
+def selected(node: Node, condition: Expr, fresh: Fresh) -> Node:
+    """Keep tuples for which a typed condition holds."""
+    if isinstance(condition, Literal) and condition.value is True:
+        return node
+    node, column = appended(node, condition, fresh)
+    return Select(node, column)
+
+
+def fused(operation: Expr, columns: dict[str, Expr]) -> Expr:
+    """An operation with its operands' own computations in place of their columns."""
+    return transform(operation, lambda e: columns.get(e.name, e) if isinstance(e, Column) else e)
+
+
+def kept(node: Node, names: Iterable[str]) -> Node:
+    """Only these columns, by their own names."""
+    return Project(node, tuple((name, name) for name in names))

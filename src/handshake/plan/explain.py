@@ -1,0 +1,162 @@
+"""Plans for people: as text and as a graph, in the signs of Glacier's Table 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+
+from handshake.plan.algebra import (
+    Aggregate,
+    Apply,
+    Concat,
+    Demux,
+    Group,
+    Node,
+    Output,
+    Parameter,
+    Plan,
+    Project,
+    Select,
+    Source,
+    Union,
+    Windowing,
+    WindowJoin,
+)
+from handshake.plan.expr import Column, Expr, show, transform
+from handshake.window import Duration
+
+__all__ = ["dot", "explain_plan", "label"]
+
+
+def explain_plan(plan: Plan) -> str:
+    """A plan as text: each result with its operators below it, down to the inputs."""
+    return "\n\n".join("\n".join(_lines(output)) for output in plan.outputs) + "\n"
+
+
+def _lines(node: Node) -> list[str]:
+    lines = [label(node)]
+    for at, child in enumerate(node.children):
+        first, rest = ("└─ ", "   ") if at == len(node.children) - 1 else ("├─ ", "│  ")
+        below = _lines(child)
+        lines += [first + below[0], *(rest + line for line in below[1:])]
+    return lines
+
+
+@singledispatch
+def label(node: Node) -> str:
+    """An operator in one line."""
+    return type(node).__name__
+
+
+@label.register
+def _(node: Output) -> str:
+    columns = ", ".join(f"{f.name} {f.type}" for f in node.schema)
+    return f"{node.name} ({columns})"
+
+
+@label.register
+def _(node: Source) -> str:
+    timed = f" by {node.time}" if node.time else ""
+    return f"{node.name}{timed}{_carried(node.demux)}"
+
+
+def _carried(demux: Demux | None) -> str:
+    if demux is None:
+        return ""
+    values = " or ".join(str(value) for value in demux.values)
+    return f" from {demux.stream} where {demux.field} = {values}"
+
+
+@label.register
+def _(node: Parameter) -> str:
+    return node.name
+
+
+@label.register
+def _(node: Project) -> str:
+    return "π " + ", ".join(new if new == old else f"{new}:{old}" for new, old in node.columns)
+
+
+@label.register
+def _(node: Select) -> str:
+    return f"σ {node.field}"
+
+
+@label.register
+def _(node: Apply) -> str:
+    return f"⊛ {node.name}: {show(_plain(node.operation))}"
+
+
+def _plain(expr: Expr) -> Expr:
+    return transform(expr, lambda e: replace(e, shown=e.name) if isinstance(e, Column) else e)
+
+
+@label.register
+def _(node: Union) -> str:
+    return "∪"
+
+
+@label.register
+def _(node: Aggregate) -> str:
+    weights = ""
+    if node.weights:
+        shown = (_weight(weight, node.scale) for weight in node.weights)
+        weights = f", [{', '.join(shown)}]"
+    return f"{node.function} {node.name}: ({node.field or ''}{weights})"
+
+
+def _weight(weight: int, scale: int) -> str:
+    digits = f"{abs(weight):0{scale + 1}}"
+    sign = "-" if weight < 0 else ""
+    return (
+        f"{sign}{digits[: len(digits) - scale]}.{digits[len(digits) - scale :]}" if scale else sign + digits
+    )
+
+
+@label.register
+def _(node: Group) -> str:
+    return f"grp {node.parameter}|{', '.join(node.keys)}"
+
+
+@label.register
+def _(node: Windowing) -> str:
+    panes = ""
+    if node.pane is not None:
+        panes = f", panes of {Duration(node.pane) if node.window.kind == 'time' else f'{node.pane} tuples'}"
+    return f"⊞ {node.parameter}|{node.window}{panes}"
+
+
+@label.register
+def _(node: Concat) -> str:
+    return "∞"
+
+
+@label.register
+def _(node: WindowJoin) -> str:
+    held = ", ".join(
+        f"{name} {'for ever' if window is None else window}"
+        for name, window in zip(node.names, node.windows, strict=True)
+    )
+    return f"⋈ {held}: {show(node.on)}"
+
+
+def dot(plan: Plan) -> str:
+    """A plan as a graph in Graphviz' language; what several results read is drawn once."""
+    numbers: dict[Node, int] = {}
+    lines = ["digraph plan {", "  rankdir=BT;", '  node [shape=box, fontname="sans-serif"];']
+    for output in plan.outputs:
+        _draw(output, numbers, lines)
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _draw(node: Node, numbers: dict[Node, int], lines: list[str]) -> int:
+    if node in numbers:
+        return numbers[node]
+    numbers[node] = here = len(numbers)
+    text = label(node).replace("\\", "\\\\").replace('"', '\\"')
+    lines.append(f'  n{here} [label="{text}"];')
+    for at, child in enumerate(node.children):
+        body = isinstance(node, (Group, Windowing)) and at == 1
+        below = _draw(child, numbers, lines)
+        lines.append(f"  n{below} -> n{here}{' [style=dashed]' if body else ''};")
+    return here

@@ -1,0 +1,171 @@
+"""The language of continuous queries, as sqlglot reads it: Spark's SQL with Glacier's streams and windows.
+
+CREATE INPUT STREAM name (field type, …) [TIMESTAMP BY field [IN unit]] [LATENESS seconds];
+CREATE INPUT STREAM name (field type, …) FROM mux WHERE field = constant [TIMESTAMP BY …];
+SELECT … FROM stream [SIZE k ADVANCE l TIME|TUPLES], … WHERE … GROUP BY … INTO name;
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from sqlglot import TokenType, exp
+
+from handshake.plan.dialect import Predicate
+
+__all__ = ["Continuous", "CreateStream", "FieldDefinition", "Slide"]
+
+
+class CreateStream(exp.Expression):  # type: ignore[misc, unused-ignore]
+    """CREATE INPUT STREAM."""
+
+    arg_types: ClassVar[dict[str, bool]] = {
+        "this": True,
+        "expressions": True,
+        "mux": False,
+        "condition": False,
+        "time": False,
+        "unit": False,
+        "lateness": False,
+    }
+
+
+class FieldDefinition(exp.Expression):  # type: ignore[misc, unused-ignore]
+    """A field of a stream: its name, its type's name, and the sizes in parentheses."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "kind": True, "expressions": False}
+
+
+class Slide(exp.Expression):  # type: ignore[misc, unused-ignore]
+    """[SIZE k ADVANCE l TIME|TUPLES]."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "advance": False, "kind": True}
+
+
+_WINDOW = "[SIZE 600 ADVANCE 60 TIME] or [SIZE 4 ADVANCE 1 TUPLES]"
+_END_OF_TABLE = (
+    TokenType.COMMA,
+    TokenType.WHERE,
+    TokenType.GROUP_BY,
+    TokenType.INTO,
+    TokenType.R_PAREN,
+    TokenType.UNION,
+    TokenType.SEMICOLON,
+    TokenType.L_BRACKET,
+)
+
+
+class Continuous(Predicate):
+    """The dialect of continuous queries."""
+
+    class Parser(Predicate.Parser):
+        QUERY_MODIFIER_PARSERS: ClassVar[dict[TokenType, Callable[..., Any]]] = {
+            **Predicate.Parser.QUERY_MODIFIER_PARSERS,
+            TokenType.INTO: lambda self: ("into", self._parse_into()),
+        }
+
+        def _parse_create(self) -> Any:
+            start = self._prev
+            if not self._match_text_seq("INPUT", "STREAM"):
+                self.raise_error("CREATE makes an INPUT STREAM here", self._curr or start)
+            node = CreateStream(this=self._parse_name("the name of a stream"))
+            self._match_l_paren()
+            node.set("expressions", self._parse_csv(self._parse_field_definition))
+            self._match_r_paren()
+            self._parse_stream_options(node)
+            return self._at(node, start)
+
+        def _parse_stream_options(self, node: exp.Expr) -> None:
+            if self._match(TokenType.FROM):
+                node.set("mux", self._parse_name("the input that carries the stream"))
+                if not self._match(TokenType.WHERE):
+                    self.raise_error(
+                        "WHERE must say which tuples are this stream's, as in WHERE MsgType = 68"
+                    )
+                node.set("condition", self._parse_disjunction())
+            if self._match_text_seq("TIMESTAMP"):
+                if not self._match_text_seq("BY"):
+                    self.raise_error("write TIMESTAMP BY and the field with the tuples' times")
+                node.set("time", self._parse_name("the field with the tuples' times"))
+                if self._match_text_seq("IN"):
+                    node.set("unit", self._parse_name("a unit, such as MICROSECONDS"))
+            if self._match_text_seq("LATENESS"):
+                node.set("lateness", self._parse_number_of("LATENESS takes a number of seconds"))
+
+        def _parse_field_definition(self) -> Any:
+            start = self._curr
+            name = self._parse_name("the name of a field")
+            kind = self._curr
+            if kind.token_type in (TokenType.COMMA, TokenType.R_PAREN):
+                self.raise_error(f"field '{name.name}' has no type", kind or start)
+            self._advance()
+            sizes = []
+            if self._match(TokenType.L_PAREN):
+                sizes = self._parse_csv(lambda: self._parse_number_of("a type's size is a number"))
+                self._match_r_paren()
+            node = FieldDefinition(this=name, kind=kind.text, expressions=sizes)
+            return self._at(node, start)
+
+        def _parse_name(self, what: str) -> Any:
+            start = self._curr
+            name = self._parse_id_var(any_token=True)
+            if not isinstance(name, exp.Identifier):
+                self.raise_error(f"{what} is missing", start or self._prev)
+            return self._at(name, start)
+
+        def _parse_number_of(self, what: str) -> Any:
+            number = self._parse_number()
+            if not isinstance(number, exp.Literal):
+                self.raise_error(what, self._curr or self._prev)
+            return number
+
+        def _at(self, node: Any, token: Any) -> Any:
+            if token is not None:
+                node.meta["start"] = token.start
+            return node
+
+        def _parse_table(self, *args: Any, **options: Any) -> Any:
+            """A stream or a sub-query, its window, its alias; nothing else comes FROM."""
+            start = self._curr
+            this = self._parse_stream_or_query()
+            self._at(this, start)
+            window = self._parse_slide()
+            if self._curr.token_type not in _END_OF_TABLE:
+                alias = self._parse_table_alias()
+                if alias is not None:
+                    this.set("alias", alias)
+            this.set("slide", window or self._parse_slide())
+            return this
+
+        def _parse_stream_or_query(self) -> Any:
+            if not self._match(TokenType.L_PAREN):
+                return exp.Table(this=self._parse_name("a stream or a query in parentheses"))
+            query = self._parse_select()
+            if query is None:
+                self.raise_error("a query in parentheses is needed here", self._curr or self._prev)
+            self._match_r_paren()
+            return exp.Subquery(this=query)
+
+        def _parse_slide(self) -> Any:
+            start = self._curr
+            if not self._match(TokenType.L_BRACKET):
+                return None
+            if not self._match_text_seq("SIZE"):
+                self.raise_error(f"a window is {_WINDOW}", self._curr or start)
+            size = self._parse_number_of("SIZE takes a number")
+            advance = None
+            if self._match_text_seq("ADVANCE"):
+                advance = self._parse_number_of("ADVANCE takes a number")
+            if not self._match_texts(("TIME", "TUPLES")):
+                self.raise_error(f"TIME or TUPLES is missing; a window is {_WINDOW}", self._curr or start)
+            node = Slide(this=size, advance=advance, kind=self._prev.text.lower())
+            if not self._match(TokenType.R_BRACKET):
+                self.raise_error("a window ends with ]", self._curr or start)
+            return self._at(node, start)
+
+        def _parse_into(self) -> Any:
+            if not self._match(TokenType.INTO):
+                return None
+            start = self._curr
+            return self._at(exp.Into(this=self._parse_name("the name of the result")), start)

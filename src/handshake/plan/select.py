@@ -1,0 +1,418 @@
+"""One SELECT to the algebra: windows around a sub-plan, joins, grouping, aggregates side by side."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sqlglot import exp
+
+from handshake.errors import ExpressionError, SchemaError, suggest
+from handshake.plan.algebra import (
+    Aggregate,
+    Concat,
+    Group,
+    Node,
+    Parameter,
+    Project,
+    Sliding,
+    Windowing,
+    WindowJoin,
+)
+from handshake.plan.assemble import Fresh, appended, selected
+from handshake.plan.bind import Scope, bind, bind_value
+from handshake.plan.declare import duration
+from handshake.plan.dialect import sql_text
+from handshake.plan.expr import Column, Expr, Name, conjunction, show, transform, walk
+from handshake.plan.statements import AggregateCall, StatementReader
+from handshake.plan.types import fail
+from handshake.schema import NULL, UNITS, Schema
+from handshake.window import Window
+
+__all__ = ["Selecting"]
+
+_CLAUSES = frozenset(("expressions", "from_", "joins", "where", "group", "having", "into"))
+
+
+class Streams(Protocol):
+    """Who knows the streams of the text."""
+
+    def stream(self, node: exp.Table) -> tuple[str, Node]:
+        """A stream by name."""
+
+    def query(self, node: exp.Expr) -> Node:
+        """The plan of a sub-query."""
+
+
+@dataclass(frozen=True)
+class _Item:
+    """What stands in FROM: a plan, what it is called, and its window as written."""
+
+    name: str
+    node: Node
+    slide: exp.Expr | None
+    tree: exp.Expr
+
+
+class QueryScope(Scope):
+    """What names mean in a query: columns of the streams in FROM, by the names that these have there."""
+
+    def _unqualified(self, name: Name) -> Column:
+        found = [side for side, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
+        if len(found) > 1:
+            ways = " or ".join(f"{self.schemas[side].stream}.{name.parts[0]}" for side in found)
+            raise fail(f"column '{name.parts[0]}' is in more than one stream; write {ways}", name)
+        if not found and len(self.schemas) == 1:
+            return self._column(0, name.parts[0], name)
+        return super()._unqualified(name)
+
+    def _column(self, side: int, column: str, name: Name) -> Column:
+        schema = self.schemas[side]
+        if schema.find(column) is None:
+            hint = suggest(column, schema.names)
+            raise fail(f"no field '{column}' in {schema.stream} ({', '.join(schema.names)}){hint}", name)
+        return replace(super()._column(side, column, name), shown=show(name))
+
+
+class Selecting:
+    """Plans one SELECT."""
+
+    def __init__(self, streams: Streams, reader: StatementReader, node: exp.Select) -> None:
+        self._streams, self._reader, self._node = streams, reader, node
+        self._fresh = Fresh()
+
+    def plan(self) -> Node:
+        """The plan."""
+        self._reader.check(self._node, _CLAUSES)
+        items = self._items()
+        return self._joined(items) if len(items) > 1 else self._single(items[0])
+
+    # FROM.
+
+    def _items(self) -> list[_Item]:
+        first = self._node.args.get("from_")
+        if first is None:
+            raise self._reader.error("FROM is missing: a query reads a stream", self._node)
+        joins = self._node.args.get("joins") or []
+        items = [self._item(first.this), *(self._item(self._joining(join)) for join in joins)]
+        for at, item in enumerate(items):
+            if item.name.casefold() in (other.name.casefold() for other in items[:at]):
+                raise self._reader.error(
+                    f"two streams in FROM are called '{item.name}'; give one an alias with AS", item.tree
+                )
+        return items
+
+    def _joining(self, join: exp.Join) -> Any:
+        kind = str(join.args.get("kind") or "").upper()
+        unread = {k for k, v in join.args.items() if v and k not in ("this", "kind", "on")}
+        if unread or kind not in ("", "CROSS", "INNER"):
+            raise self._reader.error(
+                "streams are joined with a comma, or with JOIN … ON; no other kind is known", join
+            )
+        return join.this
+
+    def _item(self, tree: exp.Expr) -> _Item:
+        alias = tree.args.get("alias")
+        if alias is not None and alias.args.get("columns"):
+            raise self._reader.error("an alias renames the stream, not its columns", tree)
+        if isinstance(tree, exp.Table):
+            name, node = self._streams.stream(tree)
+        else:
+            name, node = "query", self._streams.query(tree.this)
+        called = alias.name if alias is not None else name
+        return _Item(called, node, tree.args.get("slide"), tree)
+
+    # One stream.
+
+    def _single(self, item: _Item) -> Node:
+        self._fresh.take(item.node.schema.names)
+        if item.slide is None:
+            return self._body(item, item.node)
+        window = self._sliding(item.slide, item.node)
+        x = Parameter("x", item.node.schema, item.node.clock)
+        return Windowing(item.node, "x", self._body(item, x), window)
+
+    def _body(self, item: _Item, node: Node) -> Node:
+        schema = Schema(item.node.schema.fields, item.name)
+        scope = QueryScope((schema,), {item.name: 0})
+        where = self._node.args.get("where")
+        if where is not None:
+            node = selected(node, bind(self._expr(where.this), scope), self._fresh)
+        listed = self._list(scope)
+        if self._reader_noted or self._node.args.get("group") is not None:
+            if item.slide is None:
+                raise self._unbounded(item)
+            return self._aggregated(node, scope, listed)
+        if self._node.args.get("having") is not None:
+            raise self._reader.error(
+                "HAVING needs GROUP BY or aggregates; use WHERE", self._node.args["having"]
+            )
+        return self._computed(node, [(name, bind_value(e, scope), e) for name, e in listed])
+
+    def _unbounded(self, item: _Item) -> ExpressionError:
+        what = next((call.function + "()" for call in self._reader_noted), "GROUP BY")
+        return self._reader.error(
+            f"{what} over {item.name}, which never ends; give it a window, as in "
+            f"{item.name} [SIZE 600 ADVANCE 60 TIME]", item.tree
+        )  # fmt: skip
+
+    def _expr(self, node: Any) -> Expr:
+        return self._reader.expr(node)
+
+    # The list of what is selected.
+
+    def _list(self, scope: Scope) -> list[tuple[str | None, Expr]]:
+        """Names (None: to be found) and expressions, in order; aggregates are noted on the way."""
+        self._reader.noted = {}
+        listed: list[tuple[str | None, Expr]] = []
+        for node in self._node.expressions:
+            if isinstance(node, exp.Star) or (
+                isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+            ):
+                listed += self._star(node, scope)
+                continue
+            alias = node.alias if isinstance(node, exp.Alias) else None
+            if isinstance(node, exp.Alias):
+                node = node.this
+            listed.append((alias or self._name_of(node), self._expr(node)))
+        having = self._node.args.get("having")
+        self._having = None if having is None else self._expr(having.this)
+        self._reader_noted, self._reader.noted = dict(self._reader.noted), None
+        return self._named(listed)
+
+    def _star(self, node: exp.Expr, scope: Scope) -> list[tuple[str | None, Expr]]:
+        self._reader.check(node, frozenset(("this", "table")))
+        sides = range(len(scope.schemas))
+        if isinstance(node, exp.Column):
+            table = node.args["table"].name
+            if table not in scope.qualifiers:
+                hint = suggest(table, scope.qualifiers)
+                raise self._reader.error(f"no stream '{table}' in FROM{hint}", node)
+            sides = range(scope.qualifiers[table], scope.qualifiers[table] + 1)
+        names = [f.name for schema in scope.schemas for f in schema]
+        return [
+            (
+                f.name if names.count(f.name) == 1 else f"{schema.stream}_{f.name}",
+                Name((schema.stream, f.name)),
+            )
+            for schema in (scope.schemas[side] for side in sides)
+            for f in schema
+        ]
+
+    def _name_of(self, node: exp.Expr) -> str | None:
+        """What a column is called that has no alias."""
+        if isinstance(node, exp.Column):
+            return node.name
+        plain = re.sub(r"[^0-9A-Za-z]+", "_", sql_text(node)).strip("_").lower()
+        return plain or None
+
+    def _named(self, listed: list[tuple[str | None, Expr]]) -> list[tuple[str | None, Expr]]:
+        names = [name or f"column{at}" for at, (name, _) in enumerate(listed, 1)]
+        for at, name in enumerate(names):
+            if name.casefold() in (other.casefold() for other in names[:at]):
+                node = self._node.expressions[min(at, len(self._node.expressions) - 1)]
+                raise self._reader.error(
+                    f"two columns of the result are called '{name}'; name one with AS", node
+                )
+        self._fresh.take(names)
+        return [(name, e) for name, (_, e) in zip(names, listed, strict=True)]
+
+    def _computed(self, node: Node, items: list[tuple[str | None, Expr, Expr]]) -> Node:
+        """Compute what is selected, then keep that alone."""
+        columns = []
+        for name, bound, written in items:
+            assert name is not None
+            if bound.type == NULL:
+                raise fail(
+                    f"column '{name}' is NULL and has no type; cast it, as in CAST(NULL AS INT)", written
+                )
+            free = name not in node.schema.names
+            node, column = appended(node, bound, self._fresh, name if free else None)
+            columns.append((name, column))
+        same = tuple((name, name) for name in node.schema.names)
+        return node if tuple(columns) == same else Project(node, tuple(columns))
+
+    # Aggregates.
+
+    def _aggregated(self, node: Node, scope: Scope, listed: list[tuple[str | None, Expr]]) -> Node:
+        node, keys = self._keys(node, scope)
+        node, calls = self._arguments(node, scope)
+        names = self._result_names(listed)
+        if keys:
+            body = self._aggregates(Parameter("y", node.schema, node.clock), calls, names)
+            result: Node = Group(node, "y", body, tuple(keys.values()))
+        else:
+            result = self._aggregates(node, calls, names)
+        self._fresh.take(result.schema.names)
+        columns = {Name((f"\0{at}",)): names[call] for at, call in enumerate(calls)}
+        after = _Grouped(result, keys, columns, scope)
+        if self._having is not None:
+            condition = bind(after.rewritten(self._having), after.scope)
+            result = selected(result, condition, self._fresh)
+        items = [(name, bind_value(after.rewritten(e), after.scope), e) for name, e in listed]
+        return self._computed(result, items)
+
+    def _keys(self, node: Node, scope: Scope) -> tuple[Node, dict[Expr, str]]:
+        """Group keys: the expressions as written, and the columns that hold them."""
+        group = self._node.args.get("group")
+        keys: dict[Expr, str] = {}
+        if group is None:
+            return node, keys
+        self._reader.check(group, frozenset(("expressions",)))
+        for tree in group.expressions:
+            written = self._expr(tree)
+            bound = bind_value(written, scope)
+            if not any(isinstance(e, Column) for e in walk(bound)):
+                raise self._reader.error(
+                    f"GROUP BY takes a column or what is computed from one, not {sql_text(tree)}", tree
+                )
+            node, keys[written] = appended(node, bound, self._fresh)
+        if len(set(keys.values())) < len(keys):
+            raise self._reader.error("a column stands twice in GROUP BY", group)
+        return node, keys
+
+    def _arguments(self, node: Node, scope: Scope) -> tuple[Node, dict[AggregateCall, str | None]]:
+        calls: dict[AggregateCall, str | None] = {}
+        for call in self._reader_noted:
+            calls[call] = None
+            if call.argument is not None:
+                bound = bind_value(call.argument, scope)
+                if bound.type == NULL:
+                    raise fail(f"{call.function}() of NULL has no type; cast it", call.argument)
+                node, calls[call] = appended(node, bound, self._fresh)
+        return node, calls
+
+    def _result_names(self, listed: list[tuple[str | None, Expr]]) -> dict[AggregateCall, str]:
+        """The column of each aggregate: by its alias where it stands alone in the list."""
+        names: dict[AggregateCall, str] = {}
+        for at, call in enumerate(self._reader_noted):
+            alone = [name for name, e in listed if e == Name((f"\0{at}",))]
+            names[call] = alone[0] if alone and alone[0] else self._fresh()
+        return names
+
+    def _aggregates(
+        self, node: Node, calls: dict[AggregateCall, str | None], names: dict[AggregateCall, str]
+    ) -> Node:
+        parts = [self._aggregate(node, call, names[call], field) for call, field in calls.items()]
+        if not parts:  # keys alone: a group is there when a tuple is
+            parts = [Aggregate(node, self._fresh(), "count")]
+        return parts[0] if len(parts) == 1 else Concat(tuple(parts))
+
+    def _aggregate(self, node: Node, call: AggregateCall, name: str, field: str | None) -> Node:
+        made = Aggregate(node, name, call.function, field, call.weights, call.scale)
+        try:
+            made.schema.get(name)
+        except SchemaError as error:
+            at = call.at
+            raise ExpressionError(str(error), at.line if at else None, at.column if at else None) from None
+        return made
+
+    # Several streams.
+
+    def _joined(self, items: list[_Item]) -> Node:
+        schemas = tuple(Schema(item.node.schema.fields, item.name) for item in items)
+        scope = QueryScope(schemas, {item.name: side for side, item in enumerate(items)})
+        conditions = [join.args["on"] for join in self._node.args["joins"] if join.args.get("on") is not None]
+        if self._node.args.get("where") is not None:
+            conditions.append(self._node.args["where"].this)
+        on = conjunction(tuple(bind(self._expr(c), scope) for c in conditions))
+        join = WindowJoin(
+            tuple(item.node for item in items),
+            tuple(item.name for item in items),
+            tuple(self._held(item) for item in items),
+            on,
+        )
+        self._fresh.take(join.schema.names)
+        listed = self._list(scope)
+        for clause in ("group", "having"):
+            if self._node.args.get(clause) is not None:
+                raise self._join_unbounded("GROUP BY", self._node.args[clause])
+        if self._reader_noted:
+            raise self._join_unbounded(f"{next(iter(self._reader_noted)).function}()", self._node)
+        return self._computed(join, [(n, self._flat(bind_value(e, scope), items), e) for n, e in listed])
+
+    def _join_unbounded(self, what: str, node: exp.Expr) -> ExpressionError:
+        return self._reader.error(
+            f"{what} over the results of a join, which never end; put the join in parentheses and give it a "
+            "window: FROM (SELECT …) [SIZE 600 ADVANCE 60 TIME]", node
+        )  # fmt: skip
+
+    def _flat(self, expr: Expr, items: list[_Item]) -> Expr:
+        """An expression on the streams of a join as one on its results."""
+
+        def flat(e: Expr) -> Expr:
+            return replace(e, side=0, name=f"{items[e.side].name}.{e.name}") if isinstance(e, Column) else e
+
+        return transform(expr, flat)
+
+    def _held(self, item: _Item) -> Window:
+        if item.slide is None:
+            raise self._reader.error(
+                f"stream {item.name} of the join has no window, and would have to be kept for ever; write "
+                f"{item.name} [SIZE 600 TIME]", item.tree
+            )  # fmt: skip
+        if item.slide.args.get("advance") is not None:
+            raise self._reader.error(
+                "a window of a join slides with every tuple; leave out ADVANCE", item.slide
+            )
+        kind, size = self._length(item.slide.this, item.slide.args["kind"])
+        return Window(kind, size)
+
+    # Windows.
+
+    def _sliding(self, slide: exp.Expr, node: Node) -> Sliding:
+        kind, size = self._length(slide.this, slide.args["kind"])
+        if slide.args.get("advance") is not None:
+            advance = self._length(slide.args["advance"], kind)[1]
+        else:  # the granule: a tuple, or the second in which SIZE is given
+            advance = 1 if kind == "tuples" else UNITS["s"]
+            if size % advance:
+                raise self._reader.error("a SIZE of broken seconds needs an ADVANCE", slide)
+        unit = UNITS[node.clock.unit]
+        if kind == "time" and (size % unit or advance % unit):
+            raise self._reader.error(
+                f"the window is finer than the times of the stream, which count {node.clock.unit}", slide
+            )
+        return Sliding(kind, size, advance)
+
+    def _length(self, node: Any, kind: str) -> tuple[Any, int]:
+        if kind == "tuples":
+            if not re.fullmatch("[0-9]{1,12}", str(node.this)):
+                raise self._reader.error(f"a number of tuples is whole, not {node.this}", node)
+            length = int(node.this)
+        else:
+            length = duration(node, self._reader)
+        if length == 0:
+            raise self._reader.error("a window holds something: SIZE and ADVANCE are more than 0", node)
+        return kind, length
+
+
+class _Grouped:
+    """What names mean after grouping: keys and aggregates, nothing else."""
+
+    def __init__(self, node: Node, keys: dict[Expr, str], columns: dict[Name, str], scope: Scope) -> None:
+        self._keys, self._columns, self._before = keys, columns, scope
+        self.scope = QueryScope((Schema(node.schema.fields, "the groups"),), {})
+
+    def rewritten(self, expr: Expr) -> Expr:
+        """An expression of the list with columns of the groups in place of keys and aggregates."""
+        for known, column in (*self._keys.items(), *self._columns.items()):
+            if expr == known or self._same(expr, known):
+                return Name((column,), at=expr.at)
+        if isinstance(expr, Name):
+            self._before.resolve(expr)  # an unknown name is a plainer mistake
+            raise fail(
+                f"column '{show(expr)}' is neither grouped nor aggregated; put it in GROUP BY, or in an "
+                f"aggregate such as max({show(expr)})", expr
+            )  # fmt: skip
+        children = tuple(self.rewritten(child) for child in expr.children)
+        return expr.with_children(children) if children else expr
+
+    def _same(self, expr: Expr, key: Expr) -> bool:
+        """Whether two names stand for the same column."""
+        if not isinstance(expr, Name) or not isinstance(key, Name) or expr.parts[0].startswith("\0"):
+            return False
+        if key.parts[0].startswith("\0"):
+            return False
+        return self._before.resolve(expr) == self._before.resolve(key)
