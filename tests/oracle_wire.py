@@ -103,9 +103,7 @@ class Receiver:
         self.counts["unknown"] += 1
 
     def _number(self, number: int) -> None:
-        if self.seen and number < max(self.seen):
-            self.counts["out_of_sequence"] += 1
-        elif self.seen and number == max(self.seen):
+        if self.seen and number <= max(self.seen):
             self.counts["out_of_sequence"] += 1
         if number in self.seen or (self.seen and number < self.seen[0]):
             self.counts["repeated"] += 1

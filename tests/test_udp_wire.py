@@ -232,7 +232,7 @@ A, B = Layout.parse("t byte, x int"), Layout.parse("t byte, y long")
     [
         ((), None, "a receiver needs at least one stream to receive"),
         ((Stream("a", A), Stream("b", B)), None, "several streams (a, b) in one input need a type field"),
-        ((Stream("a", A, (1,)), Stream("b", B)), "t", "no value of 't' marks the stream b; give it at least one"),
+        ((Stream("a", A, (1,)), Stream("b", B)), "t", "no value of 't' marks the stream b; give it"),
         ((Stream("a", A, (1,)), Stream("b", B, (2, 1))), "t", "t = 1 marks both a and b; keep one"),
         ((Stream("a", A, (1,)),), "u", "no field 'u' in the tuple (t int8, x int32)"),
         (

@@ -88,7 +88,8 @@ def _figures(mode: str, told: dict[str, Any], counters: Counters) -> dict[str, A
     # of coalesced datagrams the kernel counts runs, so that only the sequence numbers tell the loss
     accounted = got + counters.missing == sent and (MODES[mode]["coalesce"] or got + dropped == sent)
     return {
-        "mode": mode, "rate": told["datagrams"] / told["seconds"], "sent": sent, "got": got, "lost": sent - got,
+        "mode": mode, "rate": told["datagrams"] / told["seconds"],
+        "sent": sent, "got": got, "lost": sent - got,
         "dropped": dropped, "missing": counters.missing, "accounted": accounted,
         "sender_us": told["cpu"] / sent * 1e6,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Stream de-multiplexing (Glacier 5.3): datagrams to the streams whose tuples they carry, as Arrow batches."""
+"""Stream de-multiplexing (Glacier 5.3): datagrams to the streams whose tuples they carry, as batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADER = np.dtype(">i8")
 
 @dataclass(frozen=True)
 class Stream:
-    """One of the streams that an input carries: its tuples, and the values of the type field that mark them."""
+    """One of the streams of an input: its tuples, and the values of the type field that mark them."""
 
     name: str
     layout: Layout
@@ -223,8 +223,8 @@ class _TypeField:
         for other, place in places.items():
             if place != (offset, raw):
                 raise SchemaError(
-                    f"the type field '{name}' is at byte {offset} of {first}'s tuples but at byte {place[0]} of "
-                    f"{other}'s, or of another type; it must be at the same place in all streams of an input"
+                    f"the type field '{name}' is at byte {offset} of {first}'s tuples but at byte {place[0]} "
+                    f"of {other}'s, or of another type; it must be at the same place in all of an input's"
                 )
         if raw.kind not in "iu":
             raise SchemaError(

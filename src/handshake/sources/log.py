@@ -1,8 +1,9 @@
-"""A durable log of one stream: Arrow data in segment files, readable by row number, also while it is written.
+"""A durable log of one stream: Arrow data in segment files, read by row number, also while it is written.
 
-A segment is two files named after the number of its first row: `….arrows`, an Arrow IPC stream, and `….index`,
-one record per batch. A batch is *there* when its index record is: the record is written after the data has
-been synced to the disk. After a crash, whole batches without a record get theirs, and what is torn is cut off.
+A segment is two files named after the number of its first row: `….arrows`, an Arrow IPC stream, and
+`….index`, one record per batch. A batch is *there* when its index record is: the record is written after the
+data has been synced to the disk. After a crash, whole batches without a record get theirs, and what is torn
+is cut off.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from handshake.errors import InputError
 __all__ = ["LogReader", "LogWriter"]
 
 _RECORD = np.dtype([("rows", "<u8"), ("end", "<u8"), ("data", "<u4"), ("own", "<u4")])
-"""Rows of the segment up to and with this batch, where its bytes end, their checksum, and the record's own."""
+"""Rows of the segment up to and with this batch, where its bytes end, their checksum, the record's own."""
 _DIGITS = 20
 _ENDING = b"\xff\xff\xff\xff\0\0\0\0"
 """The mark with which an Arrow stream ends."""
@@ -89,7 +90,7 @@ def _segments(folder: Path) -> list[Segment]:
 class LogWriter:
     """Appends batches.
 
-    `sync`: seconds between syncs to the disk, 0 for one with every batch. `segment_bytes`: when a file is full.
+    `sync`: seconds between syncs to the disk, 0 for one with every batch. `segment_bytes`: of a full file.
     `keep_bytes`: when all files together are larger, the oldest ones go; without it, all are kept.
     """
 
@@ -173,7 +174,8 @@ class LogWriter:
 
     def _seal(self) -> None:
         self.sync()
-        _write(self._data, self._pending + _ENDING)
+        if self._rows:
+            _write(self._data, _ENDING)
         os.close(self._data)
         os.close(self._index)
 

@@ -240,7 +240,7 @@ class Outbox:
             at = headers.ctypes.data + done * _HEADER.itemsize
             room = min(len(headers) - done, 1024)
             moved = _LIBC.sendmmsg(self._socket.fileno(), ctypes.c_void_p(at), room, 0)
-            # refused: an earlier datagram met no receiver; the kernel says so once, and this one goes out next
+            # refused: an earlier datagram met no receiver; the kernel says so once, this one goes out next
             done += _checked(moved, (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED, errno.ENOBUFS))
 
     def _send_each(self, rows: np.ndarray) -> None:

@@ -279,7 +279,7 @@ class UdpSender:
         self, tuples: Any, *, rate: float | None = None, layout: Layout | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> int:  # fmt: skip
-        """Send columns (a table, a batch or a dict of lists); `rate`: datagrams per second. How many went out.
+        """Send columns (a table, a batch or a dict of lists), at `rate` datagrams per second; how many.
 
         `layout`: tuples of another stream, where the receiver tells streams apart by a type field.
         """

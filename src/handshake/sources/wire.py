@@ -174,8 +174,9 @@ def _type(name: str, kind: str, sizes: list[int]) -> tuple[pa.DataType, bytes | 
     if kind in _NAMES and not sizes:
         return _NAMES[kind], None
     raise SchemaError(
-        f"field '{name}' has the type '{kind}{tuple(sizes) if sizes else ''}', which has no form on the wire; "
-        f"use {', '.join(_NAMES)}, string(n), binary(n) or decimal(p, s){suggest(kind, (*_NAMES, *_SIZED))}"
+        f"field '{name}' has the type '{kind}{tuple(sizes) if sizes else ''}', which has no form on the "
+        f"wire; use {', '.join(_NAMES)}, string(n), binary(n) or decimal(p, s)"
+        f"{suggest(kind, (*_NAMES, *_SIZED))}"
     )
 
 
