@@ -13,11 +13,12 @@ from typing import Literal as OneOf
 
 from handshake.plan.aggregates import aggregate_type
 from handshake.plan.expr import Column, Expr
-from handshake.schema import UNITS, Field, Schema, Timestamp, Type
+from handshake.schema import INT64, UNITS, Field, Schema, Timestamp, Type
 from handshake.window import Window
 
 __all__ = [
     "ARRIVAL",
+    "POSITIONS",
     "Aggregate",
     "Apply",
     "Clock",
@@ -51,6 +52,8 @@ class Clock:
 
 ARRIVAL = Clock(Timestamp("us", "UTC"), "us")
 """The clock of a stream without a time column: when a tuple arrives, as its source sees it."""
+POSITIONS = Clock(INT64, "tuples")
+"""What counts inside of tuple windows: positions in their input."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _(node: Project) -> str:
 
 @label.register
 def _(node: Select) -> str:
-    return f"σ {node.field}"
+    return f"σ {node.field}"  # noqa: RUF001 - the paper's sign
 
 
 @label.register
@@ -93,7 +93,7 @@ def _plain(expr: Expr) -> Expr:
 
 @label.register
 def _(node: Union) -> str:
-    return "∪"
+    return "∪"  # noqa: RUF001 - the paper's sign
 
 
 @label.register

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from handshake.errors import ExpressionError, SchemaError, suggest
 from handshake.plan.algebra import (
+    POSITIONS,
     Aggregate,
     Concat,
     Group,
@@ -130,7 +131,8 @@ class Selecting:
         if item.slide is None:
             return self._body(item, item.node)
         window = self._sliding(item.slide, item.node)
-        x = Parameter("x", item.node.schema, item.node.clock)
+        clock = item.node.clock if window.kind == "time" else POSITIONS
+        x = Parameter("x", item.node.schema, clock)
         return Windowing(item.node, "x", self._body(item, x), window)
 
     def _body(self, item: _Item, node: Node) -> Node:

@@ -1,0 +1,216 @@
+"""Aggregates of panes, and of windows from panes: plain loops, each tuple and each pane touched once.
+
+A *slot* is a pane of a group (or any other set of tuples that are aggregated together). Exact sums are kept in
+limbs of 32 bits inside 64-bit words, so that 2**31 of them can be added, and taken away again, before one runs
+over; a float64 is a whole multiple of 2**-1074 and has its place among 67 limbs (a superaccumulator), so float
+sums are exact, too, whatever the order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+__all__ = [
+    "FLOAT_LIMBS",
+    "add_floats",
+    "add_limbs",
+    "compact",
+    "count_rows",
+    "greatest",
+    "slide_add",
+    "slide_greatest",
+    "slide_present",
+]
+
+Array = np.ndarray[Any, Any]
+FLOAT_LIMBS = 67
+_MASK = np.int64(0xFFFFFFFF)
+
+
+@njit(nogil=True)
+def count_rows(slots: Array, valid: Array, out: Array) -> None:
+    """Count rows of each slot; an empty `valid` stands for all."""
+    everything = len(valid) == 0
+    for i in range(len(slots)):
+        if everything or valid[i]:
+            out[slots[i]] += 1
+
+
+@njit(nogil=True)
+def add_limbs(slots: Array, values: Array, valid: Array, out: Array) -> None:
+    """Sum whole numbers, given as columns of limbs, by slot."""
+    everything = len(valid) == 0
+    for i in range(len(slots)):
+        if everything or valid[i]:
+            for k in range(values.shape[1]):
+                out[slots[i], k] += values[i, k]
+
+
+@njit(nogil=True)
+def add_floats(slots: Array, values: Array, bits: Array, valid: Array, out: Array, odd: Array) -> None:
+    """Sum float64s exactly by slot; `odd` counts NaN, plus and minus infinity."""
+    everything = len(valid) == 0
+    for i in range(len(slots)):
+        if not (everything or valid[i]):
+            continue
+        value, word, slot = values[i], bits[i], slots[i]
+        exponent = (word >> 52) & 0x7FF
+        if exponent == 0x7FF:
+            odd[slot, 0 if value != value else 1 if value > 0 else 2] += 1
+            continue
+        digits = word & 0xFFFFFFFFFFFFF
+        if exponent:
+            digits |= 1 << 52
+            exponent -= 1
+        limb, shift = exponent >> 5, exponent & 31
+        low = (digits & _MASK) << shift
+        high = (digits >> 32) << shift
+        sign = np.int64(-1) if word < 0 else np.int64(1)
+        out[slot, limb] += sign * (low & _MASK)
+        out[slot, limb + 1] += sign * ((low >> 32) & _MASK)
+        out[slot, limb + 1] += sign * (high & _MASK)
+        out[slot, limb + 2] += sign * ((high >> 32) & _MASK)
+
+
+@njit(nogil=True)
+def greatest(slots: Array, keys: Array, valid: Array, out: Array, seen: Array) -> None:
+    """The greatest key of each slot."""
+    everything = len(valid) == 0
+    for i in range(len(slots)):
+        if everything or valid[i]:
+            slot = slots[i]
+            if not seen[slot] or keys[i] > out[slot]:
+                out[slot] = keys[i]
+                seen[slot] = True
+
+
+@njit(nogil=True)
+def slide_present(
+    ins: Array, in_groups: Array, in_counts: Array, outs: Array, out_groups: Array, out_counts: Array,
+    held: Array, active: Array, spots: Array, count: int,
+) -> tuple[Array, Array, int]:  # fmt: skip
+    """Which groups have tuples in each window: where each window's groups begin, and the groups.
+
+    Before window i, panes ins[i] to ins[i + 1] come in and outs[i] to outs[i + 1] go out. `held` counts each
+    group's tuples, `active` lists the groups that have some, `spots` says where they are listed.
+    """
+    windows = len(ins) - 1
+    starts = np.zeros(windows + 1, np.int64)
+    found = np.empty(max(16, 2 * windows), np.int32)
+    used = 0
+    for i in range(windows):
+        for row in range(ins[i], ins[i + 1]):
+            group = in_groups[row]
+            if held[group] == 0:
+                active[count], spots[group] = group, count
+                count += 1
+            held[group] += in_counts[row]
+        for row in range(outs[i], outs[i + 1]):
+            group = out_groups[row]
+            held[group] -= out_counts[row]
+            if held[group] == 0:
+                count -= 1
+                last = active[count]
+                active[spots[group]], spots[last] = last, spots[group]
+        if used + count > len(found):
+            larger = np.empty(2 * (used + count), np.int32)
+            larger[:used] = found[:used]
+            found = larger
+        found[used : used + count] = active[:count]
+        used += count
+        starts[i + 1] = used
+    return starts, found[:used], count
+
+
+@njit(nogil=True)
+def slide_add(
+    ins: Array, in_groups: Array, in_values: Array, outs: Array, out_groups: Array, out_values: Array,
+    starts: Array, groups: Array, sums: Array, result: Array,
+) -> None:  # fmt: skip
+    """Sums of windows: panes that come in are added, panes that go out are taken away."""
+    limbs = sums.shape[1]
+    for i in range(len(ins) - 1):
+        for row in range(ins[i], ins[i + 1]):
+            for k in range(limbs):
+                sums[in_groups[row], k] += in_values[row, k]
+        for row in range(outs[i], outs[i + 1]):
+            for k in range(limbs):
+                sums[out_groups[row], k] -= out_values[row, k]
+        for at in range(starts[i], starts[i + 1]):
+            for k in range(limbs):
+                result[at, k] = sums[groups[at], k]
+
+
+@njit(nogil=True)
+def slide_greatest(
+    ins: Array, in_groups: Array, in_keys: Array, in_seen: Array, in_last: Array, windows: Array,
+    starts: Array, groups: Array, keys: Array, last: Array, after: Array, before: Array, head: Array,
+    tail: Array, used: int, result: Array, known: Array,
+) -> int:  # fmt: skip
+    """The greatest keys of windows: for each group a list of panes that may still become the greatest.
+
+    Along a list, keys fall and the last windows that panes belong to rise; its head is the answer.
+    """
+    for i in range(len(ins) - 1):
+        for row in range(ins[i], ins[i + 1]):
+            if not in_seen[row]:
+                continue
+            group, key, until = in_groups[row], in_keys[row], in_last[row]
+            right, left = -1, tail[group]
+            while left >= 0 and last[left] > until:  # only behind a tuple that came late
+                right, left = left, before[left]
+            if right >= 0 and keys[right] >= key:
+                continue
+            while left >= 0 and keys[left] <= key:
+                left = before[left]
+            node = used
+            used += 1
+            keys[node], last[node], before[node], after[node] = key, until, left, right
+            if left >= 0:
+                after[left] = node
+            else:
+                head[group] = node
+            if right >= 0:
+                before[right] = node
+            else:
+                tail[group] = node
+        for at in range(starts[i], starts[i + 1]):
+            group = groups[at]
+            first = head[group]
+            while first >= 0 and last[first] < windows[i]:
+                first = after[first]
+            head[group] = first
+            if first < 0:
+                tail[group] = -1
+            else:
+                before[first] = -1
+                result[at] = keys[first]
+            known[at] = first >= 0
+    return used
+
+
+@njit(nogil=True)
+def compact(
+    keys: Array, last: Array, after: Array, before: Array, head: Array, tail: Array,
+    new_keys: Array, new_last: Array, new_after: Array, new_before: Array,
+) -> int:  # fmt: skip
+    """Copy the lists to the front of other arrays."""
+    used = 0
+    for group in range(len(head)):
+        node, previous = head[group], -1
+        if node >= 0:
+            head[group] = used
+        while node >= 0:
+            new_keys[used], new_last[used], new_before[used] = keys[node], last[node], previous
+            if previous >= 0:
+                new_after[previous] = used
+            new_after[used] = -1
+            previous = used
+            used += 1
+            node = after[node]
+        if previous >= 0:
+            tail[group] = previous
+    return used

@@ -1,0 +1,74 @@
+"""Which sub-plans of windows can be computed from panes: algebraic aggregates, grouped or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from handshake.plan.aggregates import ALGEBRAIC, BOUNDS
+from handshake.plan.algebra import (
+    Aggregate,
+    Apply,
+    Concat,
+    Group,
+    Node,
+    Parameter,
+    Project,
+    Select,
+    Sliding,
+)
+
+__all__ = ["PaneShape", "pane_length", "pane_shape"]
+
+
+@dataclass(frozen=True)
+class PaneShape:
+    """A sub-plan in parts: steps on tuples, keys, aggregates, and steps on the results."""
+
+    before: Node
+    """π, σ and ⊛ on the window's tuples."""
+    keys: tuple[str, ...] | None
+    """None: no grouping."""
+    aggregates: tuple[Aggregate, ...]
+    result: Node
+    """The node whose results the steps after it read."""
+
+
+def pane_shape(body: Node, parameter: str) -> PaneShape | None:
+    """The parts of a sub-plan, or None where it needs each window's tuples."""
+    node = body
+    while isinstance(node, (Project, Select, Apply)):
+        node = node.input
+    if isinstance(node, Group):
+        made = _aggregates(node.body)
+        plain = made is not None and all(_is(a.input, node.parameter) for a in made)
+        before, keys = node.input, node.keys
+    else:
+        made = _aggregates(node)
+        plain = made is not None and len({a.input for a in made}) == 1
+        before, keys = (made[0].input if made else node), None
+    if made is None or not plain or not _simple(before, parameter):
+        return None
+    return PaneShape(before, keys, made, node)
+
+
+def _aggregates(node: Node) -> tuple[Aggregate, ...] | None:
+    parts = node.inputs if isinstance(node, Concat) else (node,)
+    made = tuple(part for part in parts if isinstance(part, Aggregate))
+    known = all(a.function in (*ALGEBRAIC, *BOUNDS) for a in made)
+    return made if len(made) == len(parts) and known else None
+
+
+def _simple(node: Node, parameter: str) -> bool:
+    while isinstance(node, (Project, Select, Apply)):
+        node = node.input
+    return _is(node, parameter)
+
+
+def _is(node: Node, parameter: str) -> bool:
+    return isinstance(node, Parameter) and node.name == parameter
+
+
+def pane_length(window: Sliding) -> int:
+    """The longest panes of which all windows are made."""
+    return gcd(window.size, window.advance)

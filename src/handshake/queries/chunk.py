@@ -1,0 +1,118 @@
+"""What flows between operators: some tuples of a stream with their stamps, and how far its clock has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from handshake.errors import HandshakeError
+from handshake.schema import Schema, Type, arrow_of
+
+__all__ = ["BEGINNING", "END", "Array", "Chunk", "Flow", "Trace", "fit", "joined"]
+
+Array = np.ndarray[Any, Any]
+BEGINNING, END = -(2**62), 2**62
+"""What a clock shows before the first tuple, and after the last."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tuples, with the stamps that some operator above asks for (None: nobody does)."""
+
+    columns: dict[str, pa.Array]
+    rows: int
+    times: Array | None = None
+    """In units of the stream's clock; where `timed` is False, the tuple has none."""
+    timed: Array | None = None
+    """None: all tuples have a time."""
+    clocks: Array | None = None
+    places: Array | None = None
+    """Where each tuple, or the one that it is a result of, came among all arrivals."""
+
+    def take(self, rows: Array) -> Chunk:
+        """Some of the tuples, in another order perhaps."""
+        picked = pa.array(rows)
+        columns = {name: column.take(picked) for name, column in self.columns.items()}
+        stamps = (None if stamp is None else stamp[rows] for stamp in self.stamps)
+        return Chunk(columns, len(rows), *stamps)
+
+    @property
+    def stamps(self) -> tuple[Array | None, ...]:
+        """Times, where they are known, clocks, places."""
+        return (self.times, self.timed, self.clocks, self.places)
+
+    def with_columns(self, columns: dict[str, pa.Array]) -> Chunk:
+        """Other columns of the same tuples."""
+        return replace(self, columns=columns)
+
+
+def joined(chunks: Sequence[Chunk]) -> Chunk:
+    """Several chunks of a stream, one after the other."""
+    if len(chunks) == 1:
+        return chunks[0]
+    names = chunks[0].columns
+    columns = {name: pa.concat_arrays([chunk.columns[name] for chunk in chunks]) for name in names}
+    rows = sum(chunk.rows for chunk in chunks)
+    times, clocks, places = (
+        None if stamps[0] is None else np.concatenate(stamps)
+        for stamps in zip(*((c.times, c.clocks, c.places) for c in chunks), strict=True)
+    )
+    timed = None
+    if any(chunk.timed is not None for chunk in chunks):
+        timed = np.concatenate([np.ones(c.rows, np.bool_) if c.timed is None else c.timed for c in chunks])
+    return Chunk(columns, rows, times, timed, clocks, places)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How a stream's clock moves during a step: from `places[i]` on it shows `clocks[i]`."""
+
+    places: Array
+    clocks: Array
+
+    @property
+    def last(self) -> int | None:
+        """What the clock shows at the end of the step; None: it has not moved."""
+        return int(self.clocks[-1]) if len(self.clocks) else None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What an operator gives in one step."""
+
+    chunk: Chunk
+    trace: Trace
+    ended: bool = False
+    """No tuple will follow."""
+
+
+def fit(array: pa.Array, kind: Type, what: str) -> pa.Array:
+    """Values in the Arrow type that columns of a type have."""
+    target = arrow_of(kind)
+    if array.type == target:
+        return array
+    if pa.types.is_dictionary(array.type):
+        return fit(array.dictionary_decode(), kind, what)
+    try:
+        if pa.types.is_decimal(array.type) and pa.types.is_temporal(target):
+            array = array.cast(pa.int64())
+        if pa.types.is_int64(array.type) and pa.types.is_temporal(target) and target.bit_width == 32:
+            array = array.cast(pa.int32())
+        return array.cast(target)
+    except pa.ArrowInvalid as error:
+        raise HandshakeError(f"a value of {what} does not fit {kind}: {error}") from None
+
+
+def empty(schema: Schema) -> dict[str, pa.Array]:
+    """Columns without a row."""
+    return {f.name: pa.array([], arrow_of(f.type)) for f in schema}
+
+
+def is_true(array: pa.Array) -> pa.Array:
+    """Where a condition holds, NULL being no."""
+    return pc.fill_null(array, False) if array.null_count else array

@@ -1,0 +1,69 @@
+"""∪: tuples of several streams in the order of their arrival; its clock is the slowest of theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from handshake.plan.algebra import Node
+from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, joined
+from handshake.schema import UNITS
+
+__all__ = ["Clocks", "UnionOperator", "in_unit"]
+
+
+def in_unit(flow: Flow, own: str, unit: str) -> Flow:
+    """A flow whose times are counted in a finer unit."""
+    factor = UNITS[own] // UNITS[unit]
+    if factor == 1 or flow.chunk.times is None:
+        return flow
+    chunk = flow.chunk
+    assert chunk.clocks is not None
+    assert chunk.times is not None
+    times = np.where(chunk.timed, chunk.times, 0) if chunk.timed is not None else chunk.times
+    scaled = Chunk(
+        chunk.columns, chunk.rows, times * factor, chunk.timed, _scaled(chunk.clocks, factor), chunk.places
+    )
+    return Flow(scaled, Trace(flow.trace.places, _scaled(flow.trace.clocks, factor)), flow.ended)
+
+
+def _scaled(clocks: Array, factor: int) -> Array:
+    return np.where((clocks <= BEGINNING) | (clocks >= END), clocks, clocks * factor)
+
+
+class Clocks:
+    """The clock of an operator with several inputs: the least that one of them shows."""
+
+    def __init__(self, count: int) -> None:
+        self._shown = [BEGINNING] * count
+        self._least = BEGINNING
+
+    def step(self, flows: list[Flow]) -> Trace:
+        """How it moves when its inputs' do."""
+        places = np.unique(np.concatenate([flow.trace.places for flow in flows]))
+        shown = []
+        for k, flow in enumerate(flows):
+            known = np.concatenate([[self._shown[k]], flow.trace.clocks])
+            shown.append(known[np.searchsorted(flow.trace.places, places, "right")])
+            self._shown[k] = int(known[-1])
+        least = np.maximum(np.min(shown, axis=0), self._least) if len(places) else places
+        if len(least):
+            self._least = int(least[-1])
+        return Trace(places, least)
+
+
+class UnionOperator:
+    """Merges streams by arrival."""
+
+    def __init__(self, node: Node) -> None:
+        self._units = [child.clock.unit for child in node.children]
+        self._unit = node.clock.unit
+        self._clocks = Clocks(len(self._units))
+
+    def step(self, flows: list[Flow]) -> Flow:
+        """What has come on all inputs."""
+        flows = [in_unit(flow, own, self._unit) for flow, own in zip(flows, self._units, strict=True)]
+        chunk = joined([flow.chunk for flow in flows])
+        assert chunk.places is not None
+        if np.any(chunk.places[1:] < chunk.places[:-1]):
+            chunk = chunk.take(np.argsort(chunk.places, kind="stable"))
+        return Flow(chunk, self._clocks.step(flows), all(flow.ended for flow in flows))
