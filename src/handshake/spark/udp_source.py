@@ -1,20 +1,26 @@
 """`format("handshake-udp")`: the rows of a durable log of datagrams as a replayable source of Spark's.
 
-The log is what `handshake receive` (or `handshake.sources.record`) writes; offsets are row numbers in it. So a
-micro-batch that is run again reads the same rows in the same order.
+The log is what `handshake receive` (or `handshake.sources.record`) writes; offsets are row numbers in it. So
+a micro-batch that is run again reads the same rows in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from handshake.errors import InputError
@@ -107,7 +113,7 @@ def _parts(options: _Options, start: int, stop: int) -> Sequence[Rows]:
     """Runs of rows in order, so that the partitions of a micro-batch follow each other as arrivals did."""
     count = min(options.partitions, -(-(stop - start) // _ROWS))
     edges = [start + (stop - start) * part // max(count, 1) for part in range(count + 1)]
-    return [Rows(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    return [Rows(a, b) for a, b in pairwise(edges)]
 
 
 @dataclass
@@ -129,14 +135,20 @@ def _first(options: _Options, reader: LogReader) -> int:
 
 
 @dataclass
-class _StreamReader(DataSourceStreamReader):
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     options: _Options
+    until: int | None = None
+    """With the trigger availableNow: where the log ended when the query began."""
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.until = LogReader(self.options.path).end
 
     def initialOffset(self) -> dict[str, int]:
         return {"row": _first(self.options, LogReader(self.options.path))}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        end = max(LogReader(self.options.path).end, start["row"])
+        newest = LogReader(self.options.path).end if self.until is None else self.until
+        end = max(newest, start["row"])
         return {"row": min(end, start["row"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else end}
 
     def getDefaultReadLimit(self) -> ReadLimit:
