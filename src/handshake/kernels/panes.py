@@ -1,9 +1,9 @@
 """Aggregates of panes, and of windows from panes: plain loops, each tuple and each pane touched once.
 
-A *slot* is a pane of a group (or any other set of tuples that are aggregated together). Exact sums are kept in
-limbs of 32 bits inside 64-bit words, so that 2**31 of them can be added, and taken away again, before one runs
-over; a float64 is a whole multiple of 2**-1074 and has its place among 67 limbs (a superaccumulator), so float
-sums are exact, too, whatever the order.
+A *slot* is a pane of a group (or any other set of tuples that are aggregated together). Exact sums are kept
+in limbs of 32 bits inside 64-bit words, so that 2**31 of them can be added, and taken away again, before one
+runs over; a float64 is a whole multiple of 2**-1074 and has its place among 67 limbs (a superaccumulator), so
+float sums are exact, too, whatever the order.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class PaneShape:
     """A sub-plan in parts: steps on tuples, keys, aggregates, and steps on the results."""
 
     before: Node
-    """π, σ and ⊛ on the window's tuples."""
+    """Projections, selections and computed columns on the window's tuples."""
     keys: tuple[str, ...] | None
     """None: no grouping."""
     aggregates: tuple[Aggregate, ...]

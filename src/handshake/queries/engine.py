@@ -98,8 +98,10 @@ class Query:
         return self.push_together({stream: (tuples, None)})
 
     def push_together(self, given: Mapping[str, tuple[Any, Array | None]]) -> Results:
-        """Push tuples of several inputs at once, with the places at which they come among all (rising, from the
-        number of tuples that have come before); None: they come now."""
+        """Push tuples of several inputs at once, each with the places at which they come among all arrivals.
+
+        Places rise, from the number of tuples that have come before; None: they come now.
+        """
         if self._ended:
             raise HandshakeError("this query has ended; make a new one to push more tuples")
         batches: dict[str, tuple[pa.RecordBatch, Array]] = {}

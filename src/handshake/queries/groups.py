@@ -29,7 +29,7 @@ def _encoded(array: pa.Array) -> tuple[Array, pa.Array]:
 
 def codes_of(keys: Sequence[pa.Array]) -> tuple[Array, Array]:
     """For each row the number of its combination of keys, and a row that has each combination."""
-    codes, values = _encoded(keys[0])
+    codes, _ = _encoded(keys[0])
     for key in keys[1:]:
         more, others = _encoded(key)
         _, codes = np.unique(codes * max(len(others), 1) + more, return_inverse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Context
 from decimal import Decimal as PyDecimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def _ranked(aggregate: Aggregate, array: pa.Array, segments: Array, bounds: Arra
 def _modes(keys: Array, bounds: Array) -> list[int | None]:
     """Where the most frequent key of each segment is; of several, the least."""
     found: list[int | None] = []
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         if start == stop:
             found.append(None)
             continue
@@ -119,12 +120,6 @@ def _middle(a: Any, b: Any) -> Any:
     """The mean of two values, which may be the same one."""
     if isinstance(a, PyDecimal):
         return _EXACT.multiply(_EXACT.add(a, b), PyDecimal("0.5"))
-    if isinstance(a, float):
-        return (
-            a
-            if a == b or (math.isnan(a) and math.isnan(b))
-            else a / 2 + b / 2
-            if math.isinf(a + b)
-            else (a + b) / 2
-        )
+    if isinstance(a, float) and math.isinf(a + b):  # perhaps only on the way
+        return a / 2 + b / 2
     return (a + b) / 2

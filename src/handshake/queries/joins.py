@@ -164,7 +164,7 @@ class JoinOperator:
         return pa.RecordBatch.from_arrays([*columns, *stamps], schema=self._schemas[k])
 
     def _seen(self, k: int, chunks: list[Chunk]) -> dict[int, Array]:
-        """How many tuples of each other stream came before each of this one's; at one place, in their order."""
+        """How many tuples of each other stream came before each of this one's; ties in their order."""
         if sum(chunk.rows > 0 for chunk in chunks) < 2:
             return {}
         here = chunks[k].places

@@ -1,8 +1,8 @@
-"""Windows from panes: tuples that are in the same windows are aggregated at once, windows slide over the rest.
+"""Windows from panes: tuples that are in the same windows are aggregated at once, windows slide over panes.
 
-A pane here is a set of tuples with the same first and the same last window, so that tuples that come late, and
-miss some of their windows, have panes of their own. Each pane comes in with its first window and goes out after
-its last: the cost of a tuple does not depend on how many windows it is in.
+A pane here is a set of tuples with the same first and the same last window, so that tuples that come late,
+and miss some of their windows, have panes of their own. Each pane comes in with its first window and goes out
+after its last: the cost of a tuple does not depend on how many windows it is in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Aggregate, Windowing
 from handshake.plan.panes import PaneShape
 from handshake.queries.aggregates import Additive, Extreme, part_of
-from handshake.queries.chunk import Array, Chunk, fit
+from handshake.queries.chunk import Array, Chunk, empty, fit
 from handshake.queries.groups import GroupIndex
 from handshake.queries.pipeline import Pipeline, chain
 from handshake.queries.windows import Results
@@ -148,7 +148,7 @@ class _Lists:
 
 
 class _First:
-    """An aggregate that nobody asked for: where the first tuple of each group came, for the order of groups."""
+    """An aggregate that nobody asked for: where each group's first tuple came, for the order of groups."""
 
     compiled, dtype = True, np.int64
 
@@ -234,6 +234,8 @@ class Panes:
 
     def close(self, windows: Array, starts: Array, ends: Array) -> Results:
         """Slide over these windows."""
+        if not self._waiting:  # no tuple was selected yet
+            return Results(empty(self._node.schema), np.empty(0, np.int64))
         moves = self._moves(windows)
         groups = max(1, len(self._index))
         values = [state.slide(at, moves, groups) for at, state in enumerate(self._states)]

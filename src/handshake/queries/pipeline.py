@@ -1,4 +1,4 @@
-"""π, σ and ⊛ in one go: whole chains of them become a few compiled expressions on columns."""
+"""Projection, selection and computed columns: chains of them become a few compiled expressions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIMPLE = (Project, Select, Apply)
 
 
 def chain(node: Node) -> tuple[Node, list[Node]]:
-    """The plan below a chain of π, σ and ⊛, and these, first applied first."""
+    """The plan below a chain of Project, Select and Apply, and these, first applied first."""
     above: list[Node] = []
     while isinstance(node, _SIMPLE):
         above.append(node)

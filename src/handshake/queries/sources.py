@@ -40,9 +40,8 @@ def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array
     valid = np.asarray(column.is_valid()) if column.null_count else None
     whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
     times = np.asarray((whole.fill_null(BEGINNING) if valid is not None else whole).to_numpy())
-    if len(times) and (
-        times.max() >= END or (times[times > BEGINNING] if valid is not None else times).min() <= BEGINNING
-    ):
+    known = times if valid is None else times[valid]
+    if len(known) and (known.max() >= END or known.min() <= BEGINNING):
         raise InputError(f"a time in column '{source.time}' of stream {source.name} is beyond 62 bits")
     return times, valid
 

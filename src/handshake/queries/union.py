@@ -1,4 +1,4 @@
-"""∪: tuples of several streams in the order of their arrival; its clock is the slowest of theirs."""
+"""Union: tuples of several streams in the order of their arrival; its clock is the slowest of theirs."""
 
 from __future__ import annotations
 

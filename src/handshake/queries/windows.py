@@ -239,7 +239,7 @@ class _Recent:
         self._kept = joined([_tail(self._kept, stays), bare])
 
     def of(self, windows: Array) -> tuple[Array | None, ...]:
-        """For each window: the largest time, if there is one, the largest clock, the place of its last tuple."""
+        """For each window: its largest time, if there is one, largest clock, and last tuple's place."""
         kept, starts = self._kept, windows * self._spans.advance - self._from
         times = timed = clocks = places = None
         if kept.times is not None:
@@ -252,7 +252,7 @@ class _Recent:
         return times, timed, clocks, places
 
     def _largest(self, values: Array, starts: Array) -> Array:
-        """The maxima of runs of `size` values (van Herk): of the rest of a block, and of the next one's start."""
+        """The maxima of runs of `size` values (van Herk): of a block's rest, and of the next one's start."""
         size = self._spans.size
         padded = np.append(values, np.full(-len(values) % size, BEGINNING)).reshape(-1, size)
         ahead = np.maximum.accumulate(padded, axis=1).ravel()

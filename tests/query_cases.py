@@ -1,0 +1,72 @@
+# ruff: noqa: E501 - a query is easier to read in one line
+"""Queries that every back end is tested on: the paper's, windows and aggregates of all kinds, joins."""
+
+from __future__ import annotations
+
+__all__ = ["JOINS", "PAPER", "QUERIES", "TRADES", "TWO"]
+
+TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
+TIMESTAMP BY Ts;"""
+PAPER = {
+    "Q1": 'SELECT Price, Volume FROM Trades WHERE Symbol = "UBSN" INTO UBSTrades',
+    "Q2": 'SELECT Price, Volume FROM Trades WHERE Symbol = "UBSN" AND Volume > 100000 INTO LargeUBSTrades',
+    "Q3": """SELECT count() AS Number
+FROM Trades [SIZE 600 ADVANCE 60 TIME]
+WHERE Symbol = "UBSN"
+INTO NumUBSTrades""",
+    "Q4": """SELECT wsum(Price,[.5,.25,.125,.125]) AS Wprice
+FROM (SELECT * FROM Trades
+WHERE Symbol = "UBSN")
+[SIZE 4 ADVANCE 1 TUPLES]
+INTO WeightedUBSTrades""",
+    "Q5": """SELECT Symbol, avg(Price) AS AvgPrice
+FROM Trades [SIZE 600 ADVANCE 60 TIME]
+GROUP BY Symbol
+INTO PriceAverages""",
+}
+WIDE = """CREATE INPUT STREAM S (g string(4), h double, i int8, l long, u uint64, d decimal(12, 2), e decimal(38, 3),
+  x double, f float, b bool, t timestamp(3)) TIMESTAMP BY t;"""
+SOON = "CREATE INPUT STREAM S (k int, v int, t long) TIMESTAMP BY t IN MILLISECONDS LATENESS .004;"
+TWO = """CREATE INPUT STREAM R (k int8, v int, t timestamp(3)) TIMESTAMP BY t;
+CREATE INPUT STREAM S (k int8, w int, t timestamp(3)) TIMESTAMP BY t;
+CREATE INPUT STREAM U (k int8, z int, t timestamp(3)) TIMESTAMP BY t;"""
+QUERIES = {
+    "sums": (WIDE, "SELECT sum(i) a, sum(l) b, sum(u) c, sum(d) d, sum(x) x, sum(f) f FROM S [SIZE .01 ADVANCE .004 TIME]"),
+    "averages": (WIDE, "SELECT g, avg(i) a, avg(l) b, avg(d) d, avg(x) x FROM S [SIZE 5 ADVANCE 2 TUPLES] GROUP BY g"),
+    "extremes": (WIDE, """SELECT b, min(l) a, max(u) m, min(d) d, max(e) e, min(x) x, max(f) f, max(g) g, min(t) t, max(i) i
+        FROM S [SIZE .009 ADVANCE .003 TIME] GROUP BY b"""),
+    "counts": (WIDE, "SELECT count() n, count(g) g, window_start() a, window_end() z FROM S [SIZE .006 ADVANCE .003 TIME] WHERE i > 0"),
+    "positions": (WIDE, "SELECT window_start() a, window_end() z, max(l) m, count(*) n FROM S [SIZE 3 ADVANCE 2 TUPLES] WHERE i > 0"),
+    "holistic": (WIDE, "SELECT median(i) a, median(d) d, median(x) x, mode(g) g, mode(x) m, mode(b) b FROM S [SIZE .01 ADVANCE .005 TIME]"),
+    "weighted": (WIDE, "SELECT g, wsum(x, [.5, 2]) x, wsum(d, [-1, .25]) d, wsum(i, [1, 2, 3]) i FROM S [SIZE 6 ADVANCE 1 TUPLES] GROUP BY g"),
+    "keys": (WIDE, "SELECT h, g, count() n, max(l) m FROM S [SIZE .02 ADVANCE .01 TIME] GROUP BY h, g"),
+    "computed keys": (WIDE, "SELECT i % 2 AS odd, sum(l * 2) / count() AS m FROM S [SIZE 4 ADVANCE 4 TUPLES] WHERE i <> 0 GROUP BY i % 2 HAVING count() > 1"),
+    "gaps": (WIDE, "SELECT sum(i) s, count() n FROM S [SIZE .002 ADVANCE .005 TIME]"),
+    "tuple gaps": (WIDE, "SELECT sum(i) s, min(l) n FROM S [SIZE 2 ADVANCE 5 TUPLES]"),
+    "uneven": (WIDE, "SELECT g, count() n, sum(x) s, max(l) m FROM S [SIZE .007 ADVANCE .003 TIME] GROUP BY g"),
+    "contents": (WIDE, "SELECT i, l - 1 AS m FROM S [SIZE .006 ADVANCE .003 TIME] WHERE i > 0"),
+    "no advance": (WIDE, "SELECT sum(i) s FROM S [SIZE 3 TUPLES]"),
+    "lateness": (SOON, "SELECT k, sum(v) s, max(v) m, count() n FROM S [SIZE .01 ADVANCE .005 TIME] GROUP BY k"),
+    "late extremes": (SOON, "SELECT max(v) m, min(v) n FROM S [SIZE .02 ADVANCE .002 TIME]"),
+    "cascade": (WIDE, """SELECT g, sum(i) AS s FROM S [SIZE .004 ADVANCE .002 TIME] GROUP BY g INTO A;
+        SELECT max(s) AS m, count() AS n FROM A [SIZE .008 ADVANCE .004 TIME] INTO B;
+        SELECT s, i FROM (SELECT sum(i) AS s, max(i) AS i FROM S [SIZE 2 ADVANCE 1 TUPLES]) WHERE i > 0 INTO C;
+        SELECT sum(s) AS t FROM C [SIZE .01 ADVANCE .005 TIME] INTO D"""),
+    "arithmetic": (WIDE, "SELECT l * l AS a, l + u AS b, (i + 1) * (i + 1) AS c, d * 1.5 AS d, x / i AS e, t - t AS z FROM S WHERE i + l > 0 OR b"),
+    "constants": (WIDE, "SELECT 1 AS one, 'x' AS x, CAST(NULL AS INT) AS n FROM S WHERE NULL OR i = 1"),
+    "union": (TWO, "SELECT k, v AS x FROM R WHERE v > 0 UNION SELECT k, w + 1 FROM S INTO A; SELECT k, sum(x) AS s, count() AS n FROM A [SIZE .01 ADVANCE .005 TIME] GROUP BY k INTO B; SELECT sum(x) AS s FROM A [SIZE 3 ADVANCE 2 TUPLES] INTO C"),
+    "union of results": (TWO, "SELECT count() AS n FROM R [SIZE .006 ADVANCE .003 TIME] UNION SELECT v FROM R UNION ALL SELECT max(w) FROM S [SIZE 2 ADVANCE 1 TUPLES] INTO A; SELECT sum(n) AS s FROM A [SIZE 2 ADVANCE 1 TUPLES] INTO B"),
+    "carried": ("""CREATE INPUT STREAM Mux (kind int8, a int, b int, t timestamp(3)) TIMESTAMP BY t;
+        CREATE INPUT STREAM A (kind int8, a int, t timestamp(3)) FROM Mux WHERE kind = 1 TIMESTAMP BY t;
+        CREATE INPUT STREAM B (kind int8, b int, t timestamp(3)) FROM Mux WHERE kind IN (2, -3) TIMESTAMP BY t;""",
+        "SELECT sum(a) AS s FROM A [SIZE .006 ADVANCE .003 TIME] INTO X; SELECT b FROM B WHERE b > 0 INTO Y; SELECT count() AS n FROM Mux [SIZE 3 ADVANCE 3 TUPLES] INTO Z"),
+}  # fmt: skip
+JOINS = {
+    "band": "SELECT R.k, v, w FROM R [SIZE .008 TIME], S [SIZE .005 TIME] WHERE v BETWEEN w - 10 AND w + 10",
+    "equality": "SELECT R.k, v - w AS d FROM R [SIZE 4 TUPLES], S [SIZE 3 TUPLES] WHERE R.k = S.k",
+    "mixed": "SELECT a.v, b.w FROM R [SIZE .01 TIME] AS a JOIN S [SIZE 3 TUPLES] b ON a.v > b.w",
+    "three": "SELECT v, w, z FROM R [SIZE .01 TIME], S [SIZE .01 TIME], U [SIZE .006 TIME] WHERE R.k = S.k AND U.z > R.v",
+    "self": "SELECT a.v, b.v AS u FROM R [SIZE .01 TIME] a, R [SIZE .004 TIME] b WHERE a.k = b.k AND a.v < b.v",
+    "windowed": """SELECT count() AS n, max(d) AS m FROM (SELECT v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME]
+        WHERE R.k <= S.k) [SIZE .01 ADVANCE .005 TIME]""",
+}

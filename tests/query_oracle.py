@@ -1,0 +1,358 @@
+"""docs/queries.md as a program: plain Python, one tuple and one window at a time, nothing clever.
+
+`run` takes a plan as it was parsed and all arrivals, and gives the rows of every result, with physical values
+(see oracle_values.py), in the order in which they come.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from handshake.plan import algebra
+from handshake.plan.algebra import Node, Plan, Source
+from handshake.schema import UNITS, Decimal, Float
+from oracle import evaluate
+
+Row = dict[str, Any]
+BEGINNING, END = -math.inf, math.inf
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """A tuple: its time (None: it has none), its clock, and where it came among all arrivals."""
+
+    row: Row
+    time: int | None
+    clock: float
+    place: float
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All tuples of a stream, and how its clock moves: (place, what it shows from then on)."""
+
+    tuples: list[Stamped]
+    trace: list[tuple[float, float]]
+
+
+@dataclass
+class Counts:
+    """What was not in a window, and why."""
+
+    late: int = 0
+    no_time: int = 0
+
+
+Arrivals = Sequence[tuple[str, Row]]
+
+
+def run(plan: Plan, arrivals: Arrivals, counts: Counts | None = None) -> dict[str, list[Row]]:
+    """The rows of each result."""
+    found = counts if counts is not None else Counts()
+    seen: dict[int, Stream] = {}
+    return {
+        output.name: [dict(t.row) for t in _stream(output.input, arrivals, found, seen).tuples]
+        for output in plan.outputs
+    }
+
+
+def _stream(node: Node, arrivals: Arrivals, counts: Counts, seen: dict[int, Stream]) -> Stream:
+    if id(node) not in seen:
+        if isinstance(node, Source):
+            seen[id(node)] = _source(node, arrivals)
+        else:
+            inputs = node.children[:1] if isinstance(node, algebra.Windowing) else node.children
+            below = [_stream(child, arrivals, counts, seen) for child in inputs]
+            below = [_in_unit(s, child, node) for s, child in zip(below, inputs, strict=True)]
+            seen[id(node)] = _OPERATORS[type(node)](node, below, counts)
+    return seen[id(node)]
+
+
+def _in_unit(stream: Stream, child: Node, node: Node) -> Stream:
+    factor = UNITS[child.clock.unit] // UNITS[node.clock.unit]
+    tuples = [
+        replace(t, time=None if t.time is None else t.time * factor, clock=t.clock * factor)
+        for t in stream.tuples
+    ]
+    return Stream(tuples, [(place, clock * factor) for place, clock in stream.trace])
+
+
+# Streams.
+
+
+def _source(node: Source, arrivals: Arrivals) -> Stream:
+    clock, behind = BEGINNING, node.lateness // UNITS[node.clock.unit]
+    tuples, trace = [], []
+    for place, (name, row) in enumerate(arrivals):
+        demux = node.demux
+        if name != (node.name if demux is None else demux.stream):
+            continue
+        if demux is not None and row[demux.field] not in demux.values:
+            continue
+        assert node.time is not None
+        time = row[node.time]
+        clock = clock if time is None else max(clock, time - behind)
+        tuples.append(Stamped({f.name: row[f.name] for f in node.fields}, time, clock, place))
+        trace.append((place, clock))
+    return Stream(tuples, [*trace, (len(arrivals), END)])
+
+
+def _project(node: algebra.Project, below: list[Stream], counts: Counts) -> Stream:
+    return _each(below[0], lambda rows: _projected(node, rows))
+
+
+def _select(node: algebra.Select, below: list[Stream], counts: Counts) -> Stream:
+    return _each(below[0], lambda rows: _selected(node, rows))
+
+
+def _apply(node: algebra.Apply, below: list[Stream], counts: Counts) -> Stream:
+    return _each(below[0], lambda rows: _applied(node, rows))
+
+
+def _each(stream: Stream, step: Callable[[list[Row]], list[Row]]) -> Stream:
+    return Stream([replace(t, row=row) for t in stream.tuples for row in step([t.row])], stream.trace)
+
+
+def _union(node: algebra.Union, below: list[Stream], counts: Counts) -> Stream:
+    tuples = sorted((t for stream in below for t in stream.tuples), key=lambda t: t.place)
+    return Stream(tuples, _slowest(below))
+
+
+def _slowest(streams: list[Stream]) -> list[tuple[float, float]]:
+    """The least that the clocks of several streams show."""
+    places = sorted({place for stream in streams for place, _ in stream.trace})
+    return [(place, min(_shows(stream, place) for stream in streams)) for place in places]
+
+
+def _shows(stream: Stream, place: float) -> float:
+    return max((clock for at, clock in stream.trace if at <= place), default=BEGINNING)
+
+
+def _join(node: algebra.WindowJoin, below: list[Stream], counts: Counts) -> Stream:
+    tuples = []
+    for members in itertools.product(*(enumerate(stream.tuples) for stream in below)):
+        if _meet(node, below, members) and evaluate(node.on, [t.row for _, t in members]) is True:
+            tuples.append(_together(node, [t for _, t in members]))
+    tuples.sort(key=lambda found: found[0])
+    return Stream([t for _, t in tuples], _slowest(below))
+
+
+def _together(node: algebra.WindowJoin, members: list[Stamped]) -> tuple[Any, Stamped]:
+    row = {f"{name}.{k}": v for name, t in zip(node.names, members, strict=True) for k, v in t.row.items()}
+    times = [t.time for t in members if t.time is not None]
+    places = [t.place for t in members]
+    stamped = Stamped(row, max(times, default=None), max(t.clock for t in members), max(places))
+    return (max(places), *places), stamped
+
+
+def _meet(node: algebra.WindowJoin, below: list[Stream], members: Sequence[tuple[int, Stamped]]) -> bool:
+    """Whether, when the last of them arrives, each member is in its window."""
+    timed = any(window is not None and window.kind == "time" for window in node.windows)
+    if timed and any(t.time is None for _, t in members):
+        return False
+    for (i, (own, a)), (j, (_, b)) in itertools.permutations(enumerate(members), 2):
+        window = node.windows[i]
+        if window is None:
+            continue
+        if window.kind == "time":
+            if b.time - a.time >= window.size // UNITS[node.clock.unit]:
+                return False
+        elif (a.place, i) < (b.place, j):
+            before = sum((t.place, i) < (b.place, j) for t in below[i].tuples)
+            if own < before - window.size:
+                return False
+    return True
+
+
+# Windows.
+
+
+def _windowing(node: algebra.Windowing, below: list[Stream], counts: Counts) -> Stream:
+    by = _by_time if node.window.kind == "time" else _by_count
+    tuples = []
+    for start, end, members, closing in by(node, below[0], counts):
+        for row in _body(node.body, {node.parameter: [t.row for t in members]}, (start, end)):
+            tuples.append(replace(closing, row=row))
+    return Stream(tuples, below[0].trace)
+
+
+def _by_time(
+    node: algebra.Windowing, stream: Stream, counts: Counts
+) -> Iterable[tuple[int, int, list[Stamped], Stamped]]:
+    unit = UNITS[node.clock.unit]
+    size, advance = node.window.size // unit, node.window.advance // unit
+    windows: dict[int, list[Stamped]] = {}
+    for t in stream.tuples:
+        if t.time is None:
+            counts.no_time += 1
+            continue
+        covering = [
+            j for j in range((t.time - size) // advance, t.time // advance + 1) if j * advance + size > t.time
+        ]
+        open_ones = [j for j in covering if j * advance + size > t.clock]
+        counts.late += len(open_ones) < len(covering)
+        for j in open_ones:
+            windows.setdefault(j, []).append(t)
+    for j, members in sorted(windows.items()):
+        end = j * advance + size
+        place = min(place for place, clock in stream.trace if clock >= end)
+        yield j * advance, end, members, Stamped({}, end - 1, end - 1, place)
+
+
+def _by_count(
+    node: algebra.Windowing, stream: Stream, counts: Counts
+) -> Iterable[tuple[int, int, list[Stamped], Stamped]]:
+    size, advance = node.window.size, node.window.advance
+    for start in range(0, len(stream.tuples) - size + 1, advance):
+        members = stream.tuples[start : start + size]
+        times = [t.time for t in members if t.time is not None]
+        clock = max(t.clock for t in members)
+        yield start, start + size, members, Stamped({}, max(times, default=None), clock, members[-1].place)
+
+
+_OPERATORS: dict[type[Node], Callable[..., Stream]] = {
+    algebra.Project: _project,
+    algebra.Select: _select,
+    algebra.Apply: _apply,
+    algebra.Union: _union,
+    algebra.WindowJoin: _join,
+    algebra.Windowing: _windowing,
+}
+
+
+# Sub-plans: rows of one window or group to rows.
+
+
+def _body(node: Node, given: dict[str, list[Row]], bounds: tuple[int, int]) -> list[Row]:
+    match node:
+        case algebra.Parameter(name=name):
+            return given[name]
+        case algebra.Project():
+            return _projected(node, _body(node.input, given, bounds))
+        case algebra.Select():
+            return _selected(node, _body(node.input, given, bounds))
+        case algebra.Apply():
+            return _applied(node, _body(node.input, given, bounds))
+        case algebra.Concat(inputs=inputs):
+            parts = zip(*(_body(child, given, bounds) for child in inputs), strict=True)
+            return [{k: v for row in rows for k, v in row.items()} for rows in parts]
+        case algebra.Group():
+            return _grouped(node, _body(node.input, given, bounds), given, bounds)
+        case algebra.Aggregate():
+            return [{node.name: _aggregate(node, _body(node.input, given, bounds), bounds)}]
+    raise AssertionError(node)
+
+
+def _projected(node: algebra.Project, rows: list[Row]) -> list[Row]:
+    return [{new: row[old] for new, old in node.columns} for row in rows]
+
+
+def _selected(node: algebra.Select, rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row[node.field] is True]
+
+
+def _applied(node: algebra.Apply, rows: list[Row]) -> list[Row]:
+    return [{**row, node.name: evaluate(node.operation, [row])} for row in rows]
+
+
+def _grouped(
+    node: algebra.Group, rows: list[Row], given: dict[str, list[Row]], bounds: tuple[int, int]
+) -> list[Row]:
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(_key(row[key]) for key in node.keys), []).append(row)
+    return [
+        {**{key: members[0][key] for key in node.keys}, **result}
+        for members in groups.values()
+        for result in _body(node.body, {**given, node.parameter: members}, bounds)
+    ]
+
+
+def _key(value: Any) -> Any:
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+# Aggregates.
+
+
+def _aggregate(node: algebra.Aggregate, rows: list[Row], bounds: tuple[int, int]) -> Any:
+    if node.function in ("window_start", "window_end"):
+        return bounds[node.function == "window_end"]
+    if node.field is None:
+        return len(rows)
+    values = [row[node.field] for row in rows if row[node.field] is not None]
+    if node.function == "count":
+        return len(values)
+    kind, result = node.input.schema.get(node.field).type, node.schema.get(node.name).type
+    if node.function == "wsum":
+        return _wsum(node, values, kind)
+    return _FUNCTIONS[node.function](values, kind, result) if values else None
+
+
+def _sum(values: list[Any], kind: Any, result: Any) -> Any:
+    return _exact(values) if isinstance(kind, Float) else sum(values)
+
+
+def _exact(values: list[float]) -> float:
+    """The sum of floats as if with unlimited digits, then rounded."""
+    if any(math.isnan(v) for v in values) or {math.inf, -math.inf} <= set(values):
+        return math.nan
+    if any(math.isinf(v) for v in values):
+        return next(v for v in values if math.isinf(v))
+    try:
+        return math.fsum(values)
+    except OverflowError:  # on the way, or at the end
+        halved = math.fsum(v / 4 for v in values)
+        return halved * 4
+
+
+def _avg(values: list[Any], kind: Any, result: Any) -> Any:
+    if isinstance(kind, Decimal):
+        number, count = sum(values) * 10 ** (result.scale - kind.scale), len(values)
+        away = (2 * abs(number) + count) // (2 * count)
+        return -away if number < 0 else away
+    return _sum(values, kind, result) / len(values)
+
+
+def _order(value: Any) -> Any:
+    return (math.isnan(value), value) if isinstance(value, float) else value
+
+
+def _median(values: list[Any], kind: Any, result: Any) -> Any:
+    ranked = sorted(values, key=_order)
+    low, high = ranked[(len(ranked) - 1) // 2], ranked[len(ranked) // 2]
+    if isinstance(kind, Decimal):
+        return (low + high) * 10 ** (result.scale - kind.scale) // 2
+    if isinstance(kind, Float) and math.isinf(low + high):
+        return low / 2 + high / 2
+    return (low + high) / 2
+
+
+def _mode(values: list[Any], kind: Any, result: Any) -> Any:
+    counted = {_key(v): sum(_key(w) == _key(v) for w in values) for v in values}
+    most = max(counted.values())
+    return min((v for v in values if counted[_key(v)] == most), key=_order)
+
+
+def _wsum(node: algebra.Aggregate, values: list[Any], kind: Any) -> Any:
+    count = len(node.weights)
+    if len(values) < count:
+        return None
+    newest = values[::-1][:count]
+    if isinstance(kind, Float):
+        return _exact([v * (w / 10**node.scale) for v, w in zip(newest, node.weights, strict=True)])
+    return sum(v * w for v, w in zip(newest, node.weights, strict=True))
+
+
+_FUNCTIONS: dict[str, Callable[[list[Any], Any, Any], Any]] = {
+    "sum": _sum,
+    "avg": _avg,
+    "min": lambda values, kind, result: min(values, key=_order),
+    "max": lambda values, kind, result: max(values, key=_order),
+    "median": _median,
+    "mode": _mode,
+}
