@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ TEXTS = {
 }
 TEXTS = {k: re.sub(r"(SIZE|ADVANCE|LATENESS) \.", r"\1 0.", v) for k, v in TEXTS.items()}
 VALUES: dict[pa.DataType, list[Any]] = {
-    pa.int8(): [1, 2, 3, -3], pa.int32(): [0, 5, 7, 100_001, -4], pa.int64(): [1, 2, 3], pa.uint64(): [0, 2**64 - 1],
+    pa.int8(): [1, 2, 3, -3], pa.int32(): [0, 5, 7, 100_001, -4],
+    pa.int64(): [1, 2, 3], pa.uint64(): [0, 2**64 - 1],
     pa.string(): ["UBSN", "UBSN", "CSGN", ""], pa.float64(): [0.1, -0.0, 1e300, float("nan")],
     pa.float32(): [0.5, 3.0], pa.bool_(): [True, False],
 }  # fmt: skip
@@ -59,7 +61,7 @@ def made_up(plan: Plan, count: int, step: int, disorder: bool, seed: int = 1) ->
 def _value(draw: random.Random, field: Any) -> Any:
     kind = arrow_of(field.type)
     if pa.types.is_decimal(kind):
-        return pa.scalar(draw.randrange(-30, 30)).cast(kind).as_py()
+        return Decimal(draw.randrange(-30, 30)).scaleb(-kind.scale)
     return draw.choice(VALUES.get(kind, [0]))
 
 
@@ -79,7 +81,7 @@ def plain(table: pa.Table, schema: pa.Schema) -> list[Any]:
     """Rows in any order, with physical values of the declared types."""
     columns = [_back(table.column(f.name), f.type) for f in schema]
     rows = physical_rows(pa.Table.from_arrays(columns, schema=schema))
-    return sorted((str(sorted(row.items())) for row in rows))
+    return sorted(str(sorted(row.items())) for row in rows)
 
 
 def _back(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""The one task that has a Spark query's windows, without Spark: any micro-batches, any partitions, any restarts."""
+"""The task that has a Spark query's windows, without Spark: any micro-batches, partitions and restarts."""
 
 from __future__ import annotations
 

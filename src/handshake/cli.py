@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from handshake import __version__
+from handshake import __version__, cli_receive
 from handshake.bench.commands import add_commands
 from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, OVERLOAD, Choice, JoinRequest, join_files
 from handshake.cli_multijoin import register
@@ -302,6 +302,7 @@ def demo(
 
 
 register(app, reporting)
+cli_receive.register(app, reporting)
 
 
 @bench.command(

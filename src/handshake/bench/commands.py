@@ -39,6 +39,30 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_latency(bench, call)
     _add_scaling(bench, call)
     _add_spark(bench, call)
+    _add_udp(bench, call)
+
+
+def _add_udp(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Datagrams per second over loopback into Arrow columns, and what is lost beyond that.
+
+\b
+Examples:
+  handshake bench udp
+  handshake bench udp --rates 300000,1000000 --modes plain --seconds 5
+"""
+    )
+    def udp(
+        rates: Annotated[
+            str | None, typer.Option(metavar="N,N,…", help="Datagrams per second; 100,000 to 1,500,000.")
+        ] = None,
+        seconds: Annotated[float, typer.Option(min=0.1, help="How long each rate is kept.")] = 2.0,
+        buffer: Annotated[int, typer.Option(min=1, metavar="MB", help="The socket's buffer.")] = 64,
+        modes: Annotated[
+            str, typer.Option(metavar="MODE,…", help="plain, offload, both; see docs/sources.md.")
+        ] = "plain,offload,both",
+    ) -> None:
+        call("udp", rates=rates, seconds=seconds, buffer=buffer, modes=modes)
 
 
 def _add_spark(bench: typer.Typer, call: Callable[..., None]) -> None:

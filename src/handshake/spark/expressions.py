@@ -80,14 +80,19 @@ def _compared(op: str, a: Column, b: Column) -> Column:
 
 @native.register
 def _(expr: tree.And, known: Known) -> Column | None:
-    parts = [native(arg, known) for arg in expr.args]
-    return None if None in parts else reduce(lambda a, b: a & b, (p for p in parts if p is not None))
+    parts = _all(expr.args, known)
+    return None if parts is None else reduce(lambda a, b: a & b, parts)
 
 
 @native.register
 def _(expr: tree.Or, known: Known) -> Column | None:
-    parts = [native(arg, known) for arg in expr.args]
-    return None if None in parts else reduce(lambda a, b: a | b, (p for p in parts if p is not None))
+    parts = _all(expr.args, known)
+    return None if parts is None else reduce(lambda a, b: a | b, parts)
+
+
+def _all(args: tuple[Expr, ...], known: Known) -> list[Column] | None:
+    parts = [part for arg in args if (part := native(arg, known)) is not None]
+    return parts if len(parts) == len(args) else None
 
 
 @native.register

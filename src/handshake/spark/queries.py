@@ -330,4 +330,4 @@ def _natively(step: _Step, nodes: list[Node], result: Schema) -> DataFrame | Non
         None if values[f.name] is None else values[f.name].cast(kind.dataType).alias(f.name)  # type: ignore[union-attr]
         for f, kind in zip(result, kinds, strict=True)
     ]
-    return None if None in made else frame.select(*made)  # type: ignore[arg-type]
+    return None if any(m is None for m in made) else frame.select(*made)  # type: ignore[arg-type]
