@@ -1,8 +1,8 @@
 """A market's feed over UDP, queried live on Spark: the five queries of the Glacier paper, and a join.
 
-A generator sends trades and quotes, told apart by their first byte, to a port of this machine. `handshake receive`
-puts the datagrams into a durable log, and Spark runs all queries on that. In the end the same log is queried in
-this process, and the results must be the same.
+A generator sends trades and quotes, told apart by their first byte, to a port of this machine. `handshake
+receive` puts the datagrams into a durable log, and Spark runs all queries on that. In the end the same log is
+queried in this process, and the results must be the same.
 
     python examples/finance.py --rate 20000 --seconds 30
 """
@@ -43,7 +43,8 @@ SELECT count() AS Number FROM Trades [SIZE 600 ADVANCE 60 TIME] WHERE Symbol = "
 SELECT wsum(Price,[.5,.25,.125,.125]) AS Wprice
 FROM (SELECT * FROM Trades WHERE Symbol = "UBSN") [SIZE 4 ADVANCE 1 TUPLES] INTO WeightedUBSTrades;
 
-SELECT Symbol, avg(Price) AS AvgPrice FROM Trades [SIZE 600 ADVANCE 60 TIME] GROUP BY Symbol INTO PriceAverages;
+SELECT Symbol, avg(Price) AS AvgPrice FROM Trades [SIZE 600 ADVANCE 60 TIME] GROUP BY Symbol
+INTO PriceAverages;
 
 SELECT t.Symbol, Price, Bid, Ask FROM Trades [SIZE 1 TIME] t, Quotes [SIZE 1 TIME] q
 WHERE t.Symbol = q.Symbol AND Price BETWEEN Bid AND Ask INTO TradesInSpread
@@ -65,15 +66,21 @@ def messages(first: int, count: int, speed: float, rate: float) -> tuple[dict[st
     prices = 10_000 + np.cumsum(random.integers(-3, 4, count))
     volumes = np.where(random.random(count) < 0.01, 200_000, random.integers(1, 5_000, count))
     trades = {
-        "MsgType": np.full(count, 84, np.int8), "Seqnr": np.arange(first, first + count, dtype=np.int32),
-        "Symbol": SYMBOLS.take(pa.array(random.integers(0, 8, count))), "Price": prices.astype(np.int32),
-        "Volume": volumes.astype(np.int32), "Ts": times,
-    }  # fmt: skip
+        "MsgType": np.full(count, 84, np.int8),
+        "Seqnr": np.arange(first, first + count, dtype=np.int32),
+        "Symbol": SYMBOLS.take(pa.array(random.integers(0, 8, count))),
+        "Price": prices.astype(np.int32),
+        "Volume": volumes.astype(np.int32),
+        "Ts": times,
+    }
     bids = prices + random.integers(-50, 50, count)
     quotes = {
-        "MsgType": np.full(count, 81, np.int8), "Symbol": SYMBOLS.take(pa.array(random.integers(0, 8, count))),
-        "Bid": bids.astype(np.int32), "Ask": (bids + random.integers(0, 4, count)).astype(np.int32), "Ts": times,
-    }  # fmt: skip
+        "MsgType": np.full(count, 81, np.int8),
+        "Symbol": SYMBOLS.take(pa.array(random.integers(0, 8, count))),
+        "Bid": bids.astype(np.int32),
+        "Ask": (bids + random.integers(0, 4, count)).astype(np.int32),
+        "Ts": times,
+    }
     return trades, quotes
 
 

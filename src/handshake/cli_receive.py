@@ -31,8 +31,8 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
     @app.command(
         help="""Receive datagrams of packed tuples, and put them into a durable log.
 
-The query's CREATE INPUT STREAM says what a datagram holds. The log is a folder per stream, which Spark reads as
-format("handshake-udp"). Ctrl-C ends it when all that came is written.
+The query's CREATE INPUT STREAM says what a datagram holds. The log is a folder per stream, which Spark reads
+as format("handshake-udp"). Ctrl-C ends it when all that came is written.
 
 \b
 Example:
@@ -71,7 +71,7 @@ Example:
 
 \b
 Example:
-  handshake send trades.parquet udp://127.0.0.1:5000?sequence=yes --query trades.sql --input Trades --rate 10000
+  handshake send trades.parquet udp://127.0.0.1:5000?sequence=yes --query trades.sql --input Trades
 """,
     )
     def send(

@@ -29,8 +29,8 @@ def layout_of(source: Source) -> Layout:
 def _field(source: Source, field: Any) -> pa.Field:
     if isinstance(field.type, Binary):
         raise SchemaError(
-            f"field '{field.name}' of stream {source.name} is binary of any length, which a datagram of tuples "
-            "cannot hold; every field has a fixed width on the wire"
+            f"field '{field.name}' of stream {source.name} is binary of any length, which a datagram of "
+            "tuples cannot hold; every field has a fixed width on the wire"
         )
     width = field.type.length if isinstance(field.type, String) else None
     return pa.field(field.name, arrow_of(field.type), False, None if width is None else {WIDTH: str(width)})
@@ -62,8 +62,8 @@ def _types(source: Source) -> tuple[int, ...]:
     kind = source.fields.find(source.demux.field)
     if kind is None or not isinstance(kind.type, Int):
         raise InputError(
-            f"stream {source.name} comes in datagrams, so that it needs the field '{source.demux.field}' that "
-            "marks its tuples, as a whole number"
+            f"stream {source.name} comes in datagrams, so that it needs the field '{source.demux.field}' "
+            "that marks its tuples, as a whole number"
         )
     return tuple(int(value) for value in source.demux.values)
 
@@ -94,8 +94,8 @@ def udp_batches(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Batches as they come, each with its stream's name, for `Query.push`.
 
-    Ctrl-C ends it cleanly when the caller then calls `receiver.stop()` and takes what is left: another loop over
-    this gives what the kernel still held, and ends. `receiver.counters` has the counts at any time.
+    Ctrl-C ends it cleanly when the caller then calls `receiver.stop()` and takes what is left: another loop
+    over this gives what the kernel still held, and ends. `receiver.counters` has the counts at any time.
     """
     for batches in receiver.batches(idle=idle, ends=ends):
         yield from batches.items()
