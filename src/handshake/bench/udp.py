@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from handshake.bench import report
 from handshake.bench.child import in_child
+from handshake.errors import InputError, suggest
 from handshake.sources.demux import Counters, Stream
 from handshake.sources.udp import Endpoint, UdpReceiver, UdpSender
 from handshake.sources.wire import Layout
@@ -38,10 +39,11 @@ def run(
     rates: str | None = None, seconds: float = 2.0, buffer: int = 64, modes: str = "plain,offload,both"
 ) -> None:
     """Try rates from low to high in each mode; the highest without loss."""
-    wanted = [int(rate) for rate in rates.split(",")] if rates else list(RATES)
-    samples = [
-        _sample(mode.strip(), rate, seconds, buffer << 20) for mode in modes.split(",") for rate in wanted
-    ]
+    wanted, kinds = _rates(rates), [mode.strip() for mode in modes.split(",")]
+    for mode in kinds:
+        if mode not in MODES:
+            raise InputError(f"no mode '{mode}'; there are {', '.join(MODES)}{suggest(mode, MODES)}")
+    samples = [_sample(mode, rate, seconds, buffer << 20) for mode in kinds for rate in wanted]
     _show(samples)
     report.result(
         **{
@@ -49,6 +51,13 @@ def run(
         },
         accounted=str(all(s["accounted"] for s in samples)).lower(),
     )
+
+
+def _rates(text: str | None) -> list[int]:
+    parts = (text or "").replace("_", "").split(",")
+    if text is not None and not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--rates {text} are no whole numbers, such as 300000,1000000")
+    return list(RATES) if text is None else [int(part) for part in parts]
 
 
 def _lossless(samples: Sequence[dict[str, Any]], mode: str) -> int:
@@ -61,7 +70,7 @@ def _sample(mode: str, rate: int, seconds: float, buffer: int) -> dict[str, Any]
     endpoint = Endpoint("127.0.0.1", 0, True, 256, buffer, switches["coalesce"])
     with UdpReceiver(endpoint, Stream("Trades", TRADES)) as receiver:
         told: dict[str, Any] = {}
-        options = {
+        options: dict[str, Any] = {
             "port": receiver.endpoint.port,
             "rate": rate,
             "seconds": seconds,

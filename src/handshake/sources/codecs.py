@@ -230,4 +230,4 @@ def _within(little: np.ndarray, limit: int) -> np.ndarray:
     below = (high < top) | ((high == top) & (low < np.uint64(bottom)))
     # above -limit: the smallest allowed is 1 - limit
     top, bottom = divmod(1 - limit, 1 << 64)
-    return below & ((high > top) | ((high == top) & (low >= np.uint64(bottom))))
+    return np.asarray(below & ((high > top) | ((high == top) & (low >= np.uint64(bottom)))))

@@ -152,7 +152,7 @@ class Demux:
         for index in those[wrong].tolist():
             self.counters.malformed += 1
             self._bad(got.bytes(index), reason)
-        return those[~wrong]
+        return np.asarray(those[~wrong])
 
     def _number(self, got: Datagrams, good: np.ndarray) -> None:
         if not self._header:
@@ -165,7 +165,7 @@ class Demux:
     def _without_ends(self, got: Datagrams, good: np.ndarray) -> np.ndarray:
         empty = got.lengths[good] == self._header
         self.counters.ends += int(empty.sum())
-        return good[~empty]
+        return np.asarray(good[~empty])
 
     def _by_type(self, got: Datagrams, good: np.ndarray, kind: _TypeField) -> dict[str, pa.RecordBatch]:
         short = got.lengths[good] < self._header + kind.offset + kind.raw.itemsize
@@ -255,7 +255,7 @@ def _check(streams: tuple[Stream, ...], type_field: str | None) -> None:
 def _at(flat: np.ndarray, offsets: np.ndarray, raw: np.dtype[Any]) -> np.ndarray:
     """The values of a type at any bytes of a buffer."""
     anywhere = np.ndarray(max(len(flat) - raw.itemsize + 1, 0), raw, flat.data, strides=(1,))
-    return anywhere[offsets]
+    return np.asarray(anywhere[offsets])
 
 
 def _offsets(starts: np.ndarray, counts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

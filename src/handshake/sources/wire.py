@@ -124,7 +124,7 @@ class Layout:
         """The packed tuples that begin at `offsets` of a buffer, copied one after the other."""
         # A view with a tuple at every byte: taking elements of it copies each tuple once, at any address.
         anywhere = np.ndarray(max(len(flat) - self.width + 1, 0), self.dtype, flat.data, strides=(1,))
-        return anywhere[offsets]
+        return np.asarray(anywhere[offsets])
 
     def unpack(self, packed: np.ndarray) -> tuple[pa.RecordBatch, np.ndarray | None]:
         """Arrow columns, and which tuples hold only values of their types (None: all of them)."""

@@ -233,9 +233,8 @@ def _given(plan: Plan, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     for source in plan.inputs:
         if source.name in found:
             continue
-        carrier_name = source.demux.stream if source.demux is not None else None
-        if carrier_name in inputs and source.demux is not None:
-            found[source.name] = inputs[carrier_name].where(
+        if source.demux is not None and source.demux.stream in inputs:
+            found[source.name] = inputs[source.demux.stream].where(
                 F.col(source.demux.field).isin(*source.demux.values)
             )
         elif any(node == source for output in plan.outputs for node in walk(output)):
