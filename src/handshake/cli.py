@@ -18,10 +18,11 @@ from handshake import __version__, cli_receive
 from handshake.bench.commands import add_commands
 from handshake.cli_join import ALGORITHMS, BACKENDS, METHODS, OVERLOAD, Choice, JoinRequest, join_files
 from handshake.cli_multijoin import register
+from handshake.cli_query import register as register_queries
 from handshake.cli_spark import Place, join_files_on_spark
 from handshake.demo import show_demo
 from handshake.demo_spark import show_spark_demo
-from handshake.errors import HandshakeError
+from handshake.errors import HandshakeError, QueryError
 from handshake.sources import one_line
 
 __all__ = ["app", "main", "run"]
@@ -43,6 +44,7 @@ Examples:
   handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
       --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05"
   handshake join --help
+  handshake run query.sql --input Trades=trades.parquet
 
 \b
 On Spark, streams and clusters included, from Python:
@@ -92,6 +94,8 @@ def reporting(interrupted: str = "interrupted") -> Iterator[None]:
     """Turn what may go wrong in a command into a line on standard error and an exit status."""
     try:
         yield
+    except QueryError as error:
+        _fail(error.message, BAD_USAGE, error.excerpt)
     except HandshakeError as error:
         _fail(str(error), BAD_USAGE)
     except MemoryError:
@@ -103,8 +107,10 @@ def reporting(interrupted: str = "interrupted") -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def _fail(message: str, status: int) -> NoReturn:
+def _fail(message: str, status: int, excerpt: str = "") -> NoReturn:
     _complain(message)
+    if excerpt:
+        print(excerpt, file=sys.stderr, flush=True)
     raise typer.Exit(status) from None
 
 
@@ -303,6 +309,7 @@ def demo(
 
 register(app, reporting)
 cli_receive.register(app, reporting)
+register_queries(app, reporting)
 
 
 @bench.command(

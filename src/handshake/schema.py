@@ -225,7 +225,7 @@ def arrow_of(kind: Type) -> pa.DataType:
         case Int(bits=bits, signed=signed) if bits <= 64:
             width = next(w for w in (8, 16, 32, 64) if bits <= w)
             return getattr(pa, f"{'' if signed else 'u'}int{width}")()
-        case Int(bits=bits, signed=signed) if bits - signed <= 126:  # below 10**38
+        case Int(bits=bits) if bits <= 128:
             return pa.decimal128(_DIGITS, 0)
         case Decimal(precision=precision, scale=scale) if precision <= _DIGITS and scale <= _DIGITS:
             return pa.decimal128(precision or _DIGITS, scale)

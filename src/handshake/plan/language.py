@@ -115,8 +115,8 @@ class Continuous(Predicate):
             return self._at(name, start)
 
         def _parse_number_of(self, what: str) -> Any:
-            number = self._parse_number()
-            if not isinstance(number, exp.Literal):
+            number = self._parse_primary()
+            if not isinstance(number, exp.Literal) or number.is_string:
                 self.raise_error(what, self._curr or self._prev)
             return number
 

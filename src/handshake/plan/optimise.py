@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from handshake.plan.algebra import Node, Plan, Windowing, rebuild
-from handshake.plan.panes import pane_length, pane_shape
+from handshake.plan.algebra import Node, Plan
+from handshake.plan.rules import (
+    flatten_unions,
+    fold_constants,
+    push_down_filters,
+    push_down_projections,
+    share_expressions,
+    unnest_groups,
+    use_panes,
+)
 
-__all__ = ["RULES", "optimise"]
+__all__ = ["RULES", "Rule", "optimise"]
+
+Rule = Callable[[Node], Node]
+RULES: tuple[Rule, ...] = (
+    fold_constants,
+    flatten_unions,
+    push_down_filters,
+    share_expressions,
+    push_down_projections,
+    use_panes,
+    unnest_groups,
+)
+"""All rules, in the order in which they are applied."""
 
 
-def use_panes(node: Node) -> Node:
-    """Algebraic aggregates of windows from those of panes, instead of each window's from its tuples."""
-    if isinstance(node, Windowing) and pane_shape(node.body, node.parameter) is not None:
-        return replace(node, pane=pane_length(node.window))
-    return node
+def optimise(plan: Plan, rules: tuple[Rule, ...] = RULES[:-1]) -> Plan:
+    """Apply rules to every result of a plan.
 
-
-RULES: tuple[Callable[[Node], Node], ...] = (lambda node: rebuild(node, use_panes),)
-
-
-def optimise(plan: Plan, rules: tuple[Callable[[Node], Node], ...] = RULES) -> Plan:
-    """Apply all rules, in order."""
+    Un-nesting is left to back ends that have a copy of a sub-plan for each open window, as circuits do: where
+    windows are made of panes, they share the groups already.
+    """
     for rule in rules:
         plan = plan.map(rule)
     return plan

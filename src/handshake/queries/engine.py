@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.frames import table_of
-from handshake.plan.algebra import Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
+from handshake.plan.algebra import Group, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
 from handshake.plan.explain import explain_plan, label
 from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
+from handshake.plan.rules import nested
 from handshake.queries.chunk import Array, Flow
 from handshake.queries.joins import JoinOperator
 from handshake.queries.panes import Panes
@@ -206,8 +207,8 @@ class Query:
         counts.rows = {name: op.rows for name, op in self._sources.items()}
         windows = [op for op in self._operators.values() if isinstance(op, WindowOperator)]
         joins = [op for op in self._operators.values() if isinstance(op, JoinOperator)]
-        counts.late = sum(op.late for op in (*windows, *joins))
-        counts.no_time = sum(op.no_time for op in (*windows, *joins))
+        counts.late = sum(op.late for op in windows) + sum(op.late for op in joins)
+        counts.no_time = sum(op.no_time for op in windows) + sum(op.no_time for op in joins)
         counts.windows = sum(op.closed for op in windows)
         return counts
 
@@ -231,7 +232,7 @@ class Query:
 
 def _inputs(node: Node) -> tuple[Node, ...]:
     """The plans that an operator reads while it runs: sub-plans are its own affair."""
-    if isinstance(node, Windowing):
+    if isinstance(node, (Windowing, Group)):
         return (node.input,)
     below, nodes = chain(node)
     return (below,) if nodes else node.children
@@ -246,9 +247,15 @@ def _operator(node: Node, query: Query) -> Any:
         case WindowJoin():
             return JoinOperator(node, query._cores)
         case Windowing():
-            shape = pane_shape(node.body, node.parameter) if node.pane is not None else None
-            return WindowOperator(node, Tuples(node) if shape is None else Panes(node, shape))
+            return _windows(node)
+        case Group() if (inside := nested(node)) is not None:
+            return _windows(inside)
     below, nodes = chain(node)
     if nodes:
         return Pipeline(below.schema.fields, nodes)
     raise UnsupportedError(f"the in-process engine cannot run {label(node)} outside of a window")
+
+
+def _windows(node: Windowing) -> WindowOperator:
+    shape = pane_shape(node.body, node.parameter) if node.pane is not None else None
+    return WindowOperator(node, Tuples(node) if shape is None else Panes(node, shape))

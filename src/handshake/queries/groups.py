@@ -55,7 +55,8 @@ class GroupIndex:
         codes, first = codes_of(keys)
         rows = pa.array(first)
         found = [_canonical(key.take(rows)) for key in keys]
-        fresh, numbers = [], np.zeros(len(first), np.int32)
+        fresh: list[int] = []
+        numbers = np.zeros(len(first), np.int32)
         for at, row in enumerate(zip(*(map(_hashable, key.to_pylist()) for key in found), strict=True)):
             known = self._numbers.setdefault(row, len(self._numbers))
             numbers[at] = known

@@ -42,7 +42,7 @@ def _weighted(aggregate: Aggregate, array: pa.Array, bounds: Array) -> pa.Array:
     rows = bounds[1:][enough][:, None] - 1 - np.arange(n)
     values = array.take(pa.array(rows.ravel()))
     if isinstance(kind, Float):
-        made = _weighted_floats(aggregate, np.asarray(values.cast(pa.float64())).reshape(-1, n))
+        made: list[Any] = _weighted_floats(aggregate, np.asarray(values.cast(pa.float64())).reshape(-1, n))
     else:
         assert isinstance(kind, Decimal)
         made = _weighted_exactly(aggregate, values, kind)

@@ -42,7 +42,7 @@ class _Two:
     ) -> None:
         times = [f"{name}.{_TIME}" if timed else None for name in node.names]
         plan = prepare(
-            *schemas, E(_named(node)), left_window=node.windows[0], right_window=node.windows[1],
+            schemas[0], schemas[1], E(_named(node)), left_window=node.windows[0], right_window=node.windows[1],
             left_time=times[0], right_time=times[1], lateness=lateness if timed else None, cores=cores,
             algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
         )  # fmt: skip
@@ -95,7 +95,7 @@ class _Many:
     def lost(self) -> tuple[int, int]:
         """Late tuples, and tuples without a time."""
         metrics = self._engine.metrics()
-        return sum(metrics.late), sum(metrics.no_time)
+        return metrics.late, metrics.no_time
 
     def close(self) -> None:
         """Stop the cores."""
@@ -183,8 +183,10 @@ class JoinOperator:
         """Results by the arrival of their last tuples, then of the others."""
         none = np.empty(0, np.int64)
         if not batches:
-            stamps = (none, None, none) if timed else (None, None, None)
-            return Chunk(empty(self._node.schema), 0, *stamps, none)
+            columns = empty(self._node.schema)
+            if not timed:
+                return Chunk(columns, 0, places=none)
+            return Chunk(columns, 0, none, None, none, none)
         table = pa.Table.from_batches(batches).combine_chunks()
         places, times, clocks = (self._stamps(table, h) for h in (_PLACE, _TIME, _CLOCK))
         order = np.lexsort((*places[::-1], places.max(axis=0)))

@@ -57,14 +57,16 @@ def _rows(part: Any, rows: Array) -> Any:
 def _stacked(tables: list[_Table]) -> _Table:
     if len(tables) == 1:
         return tables[0]
-    columns = (np.concatenate([getattr(t, n) for t in tables]) for n in ("first", "last", "groups", "counts"))
-    parts = []
+    first, last, groups, counts = (
+        np.concatenate([getattr(t, name) for t in tables]) for name in ("first", "last", "groups", "counts")
+    )
+    parts: list[Any] = []
     for pieces in zip(*(t.parts for t in tables), strict=True):
         if isinstance(pieces[0], tuple):
             parts.append(tuple(np.concatenate(p) for p in zip(*pieces, strict=True)))
         else:
             parts.append(np.concatenate(pieces))
-    return _Table(*columns, tuple(parts))
+    return _Table(first, last, groups, counts, tuple(parts))
 
 
 @dataclass(frozen=True)

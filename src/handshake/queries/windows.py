@@ -257,7 +257,8 @@ class _Recent:
         padded = np.append(values, np.full(-len(values) % size, BEGINNING)).reshape(-1, size)
         ahead = np.maximum.accumulate(padded, axis=1).ravel()
         behind = np.maximum.accumulate(padded[:, ::-1], axis=1)[:, ::-1].ravel()
-        return np.maximum(behind[starts], ahead[starts + size - 1])
+        largest: Array = np.maximum(behind[starts], ahead[starts + size - 1])
+        return largest
 
 
 def _tail(chunk: Chunk, start: int) -> Chunk:

@@ -1,101 +1,186 @@
-"""Receivers for inputs as a query declares them: `CREATE INPUT STREAM …` says what lies in a datagram."""
+"""Files read by a declared schema: rows that do not fit it are put aside, each with the reason."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
 
-from handshake.errors import InputError, SchemaError, suggest
-from handshake.plan.algebra import Node, Plan, Source, rebuild
-from handshake.schema import Binary, Int, String, arrow_of
-from handshake.sources.demux import Stream
-from handshake.sources.udp import Endpoint, UdpReceiver
-from handshake.sources.wire import WIDTH, Layout
+from handshake.errors import HandshakeError, InputError, SchemaError, suggest
+from handshake.schema import Schema, String, arrow_of
+from handshake.sources.files import check_bytes, format_of, one_line, read
 
-__all__ = ["ARRIVAL_COLUMN", "direct", "layout_of", "receiver_for", "streams_for", "udp_batches"]
+__all__ = ["BAD", "BadRows", "fitted", "read_declared", "read_standard_input"]
 
-ARRIVAL_COLUMN = "__arrival"
-"""When a datagram came, for streams that are declared without a time."""
-
-
-def layout_of(source: Source) -> Layout:
-    """How tuples of a stream lie in datagrams."""
-    return Layout.of(pa.schema([_field(source, field) for field in source.fields]))
+BAD = pa.schema(
+    [("stream", pa.string()), ("row", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
+)
+"""What is kept of a bad row: its stream, its number (from 1, a header not counted), why, and what it held."""
+_MOST_TEXT = 500
 
 
-def _field(source: Source, field: Any) -> pa.Field:
-    if isinstance(field.type, Binary):
-        raise SchemaError(
-            f"field '{field.name}' of stream {source.name} is binary of any length, which a datagram of "
-            "tuples cannot hold; every field has a fixed width on the wire"
-        )
-    width = field.type.length if isinstance(field.type, String) else None
-    return pa.field(field.name, arrow_of(field.type), False, None if width is None else {WIDTH: str(width)})
+@dataclass
+class BadRows:
+    """Rows that did not fit; with `strict`, the first one is an error."""
+
+    strict: bool = False
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, stream: str, row: int, reason: str, text: str) -> None:
+        """Put one aside."""
+        if self.strict:
+            raise InputError(f"{stream} input, row {row}: {reason}")
+        self.count += 1
+        self.rows.append({"stream": stream, "row": row, "reason": reason, "text": one_line(text, _MOST_TEXT)})
+
+    def taken(self) -> pa.RecordBatch:
+        """What has come since the last time."""
+        batch = pa.RecordBatch.from_pylist(self.rows, schema=BAD)
+        self.rows = []
+        return batch
 
 
-def streams_for(plan: Plan, name: str) -> tuple[tuple[Stream, ...], str | None]:
-    """The streams that an input carries, and the field that tells them apart (None: it carries one)."""
-    source = _input(plan, name)
-    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == name]
-    if not carried:
-        return (Stream(name, layout_of(source)),), None
-    fields = {s.demux.field for s in carried if s.demux is not None}
-    if len(fields) > 1:
-        raise InputError(
-            f"the streams of {name} are told apart by several fields ({', '.join(sorted(fields))})"
-        )
-    return tuple(Stream(s.name, layout_of(s), _types(s)) for s in carried), fields.pop()
+def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
+    """A file or folder, in the columns and types of a schema; columns that it does not name are left out."""
+    stream = schema.stream
+    form = None if Path(path).is_dir() else format_of(path)
+    if form is not None and form.kind == "CSV":
+        with _opened(path, stream, form.compression) as source:
+            batches = list(_csv_batches(source, form.delimiter, schema, bad))
+        return pa.Table.from_batches(batches, _arrow(schema))
+    table = read(path, stream)
+    return pa.Table.from_batches([fitted(table, schema, bad, 0)])
 
 
-def _input(plan: Plan, name: str) -> Source:
-    known = {source.name: source for source in plan.inputs}
-    if name not in known:
-        raise InputError(f"no input stream '{name}' in the query ({', '.join(known)}){suggest(name, known)}")
-    return known[name]
+def _opened(path: str | Path, stream: str, compression: str | None) -> Any:
+    try:
+        check_bytes(Path(path))
+    except InputError as error:
+        raise InputError(f"{stream} input: {error}") from error.__cause__
+    return pa.input_stream(str(path), compression=compression)
 
 
-def _types(source: Source) -> tuple[int, ...]:
-    assert source.demux is not None
-    kind = source.fields.find(source.demux.field)
-    if kind is None or not isinstance(kind.type, Int):
-        raise InputError(
-            f"stream {source.name} comes in datagrams, so that it needs the field '{source.demux.field}' "
-            "that marks its tuples, as a whole number"
-        )
-    return tuple(int(value) for value in source.demux.values)
+def read_standard_input(schema: Schema, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """CSV from standard input, as it comes."""
+    return _csv_batches(sys.stdin.buffer, ",", schema, bad)
 
 
-def receiver_for(
-    url: str, plan: Plan, name: str, *, bad: str | None = None, strict: bool = False, arrival: bool = False
-) -> UdpReceiver:
-    """A receiver of an input's datagrams; with `arrival`, streams without a time get a column that has it."""
-    streams, field = streams_for(plan, name)
-    stamped = arrival and any(_input(plan, stream.name).time is None for stream in streams)
-    column = ARRIVAL_COLUMN if stamped else None
-    return UdpReceiver(Endpoint.parse(url), streams, type_field=field, arrival=column, bad=bad, strict=strict)
+def _arrow(schema: Schema) -> pa.Schema:
+    return pa.schema([(f.name, arrow_of(f.type)) for f in schema])
 
 
-def direct(plan: Plan) -> Plan:
-    """The same plan with streams that another carries as inputs of their own: a receiver tells them apart."""
+def _csv_batches(source: Any, delimiter: str, schema: Schema, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """Batches of text fields, each read by its declared type."""
+    row = 0
+    refused: list[HandshakeError] = []
 
-    def plain(node: Node) -> Node:
-        return replace(node, demux=None) if isinstance(node, Source) else node
+    def ragged(invalid: Any) -> str:
+        what = f"{invalid.actual_columns} fields where the header has {invalid.expected_columns}"
+        try:
+            bad.add(schema.stream, max(0, (invalid.number or 1) - 1), what, invalid.text)
+        except InputError as error:  # it could not get through Arrow's code
+            refused.append(error)
+            return "error"
+        return "skip"
 
-    carriers = {source.demux.stream for source in plan.inputs if source.demux is not None}
-    inputs = tuple(replace(s, demux=None) for s in plan.inputs if s.name not in carriers)
-    return Plan(inputs, plan.map(lambda output: rebuild(output, plain)).outputs)
+    try:
+        reader = csv.open_csv(
+            source,
+            read_options=csv.ReadOptions(use_threads=False),
+            parse_options=csv.ParseOptions(
+                delimiter=delimiter, invalid_row_handler=ragged, newlines_in_values=True
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types={f.name: pa.string() for f in schema}, null_values=[""],
+                strings_can_be_null=True, quoted_strings_can_be_null=False,
+                include_columns=None, check_utf8=True,
+            ),
+        )  # fmt: skip
+        for batch in reader:
+            yield fitted(pa.Table.from_batches([batch]), schema, bad, row)
+            row += batch.num_rows
+    except pa.ArrowInvalid as error:
+        if refused:
+            raise refused[0] from None
+        raise InputError(f"{schema.stream} input cannot be read as CSV: {one_line(error)}") from None
 
 
-def udp_batches(
-    receiver: UdpReceiver, *, idle: float | None = None, ends: int | None = None
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Batches as they come, each with its stream's name, for `Query.push`.
+def fitted(table: pa.Table, schema: Schema, bad: BadRows, first: int) -> pa.RecordBatch:
+    """A table's rows in the declared columns and types, less those that do not fit."""
+    arrays = []
+    reasons: dict[int, str] = {}
+    for f in schema:
+        column = _whole(table.column(_named(f.name, table.column_names, schema.stream)))
+        array, wrong = _converted(column, arrow_of(f.type))
+        if isinstance(f.type, String) and f.type.length is not None:
+            wrong = wrong | _too_long(array, f.type.length)
+        arrays.append(array)
+        for row in np.flatnonzero(wrong):
+            reasons.setdefault(int(row), f"{column[row].as_py()!r} in column '{f.name}' is not {f.type}")
+    batch = pa.RecordBatch.from_arrays(arrays, schema=_arrow(schema))
+    if not reasons:
+        return batch
+    for at, reason in sorted(reasons.items()):
+        bad.add(schema.stream, first + at + 1, reason, str(table.slice(at, 1).to_pylist()[0]))
+    stays = np.ones(batch.num_rows, np.bool_)
+    stays[list(reasons)] = False
+    return batch.filter(pa.array(stays))
 
-    Ctrl-C ends it cleanly when the caller then calls `receiver.stop()` and takes what is left: another loop
-    over this gives what the kernel still held, and ends. `receiver.counters` has the counts at any time.
-    """
-    for batches in receiver.batches(idle=idle, ends=ends):
-        yield from batches.items()
+
+def _named(name: str, given: list[str], stream: str) -> str:
+    """A column by its name, in any case where that is unambiguous."""
+    found = [n for n in given if n == name] or [n for n in given if n.casefold() == name.casefold()]
+    if len(found) != 1:
+        hint = suggest(name, given)
+        raise SchemaError(f"{stream} input has no column '{name}' ({', '.join(given)}){hint}")
+    return found[0]
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    made = column.combine_chunks()
+    if isinstance(made, pa.ChunkedArray):
+        made = pa.concat_arrays(made.chunks) if made.num_chunks else pa.array([], made.type)
+    return made.dictionary_decode() if pa.types.is_dictionary(made.type) else made
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Any]:
+    """Values in another type, and which of them have none there."""
+    fine = np.zeros(len(array), np.bool_)
+    if array.type == kind:
+        return array, fine
+    try:
+        return _cast(array, kind), fine
+    except pa.ArrowInvalid:
+        pass
+    except pa.ArrowNotImplementedError:
+        raise SchemaError(f"a column of {array.type} cannot be read as {kind}") from None
+    values = [_one(array.slice(at, 1), kind) for at in range(len(array))]
+    wrong = np.array([value is None for value in values])
+    return pa.concat_arrays([pa.nulls(1, kind) if v is None else v for v in values]), wrong
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(array.type) and pa.types.is_decimal(kind):
+        array = array.cast(pa.decimal128(38, max(kind.scale, 9)))
+    if pa.types.is_floating(array.type) and pa.types.is_integer(kind):
+        return array.cast(kind, safe=True)
+    return array.cast(kind)
+
+
+def _one(value: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return _cast(value, kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _too_long(array: pa.Array, length: int) -> Any:
+    return np.asarray(pc.fill_null(pc.greater(pc.binary_length(array), length), False))

@@ -20,7 +20,7 @@ from handshake.errors import InputError, suggest
 from handshake.sources.folders import combine
 from handshake.sources.text import read_csv, read_json
 
-__all__ = ["Format", "format_of", "one_line", "read"]
+__all__ = ["Format", "check_bytes", "format_of", "one_line", "read"]
 
 _KINDS = {
     ".parquet": "Parquet",
@@ -111,7 +111,7 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _read_file(path: Path) -> pa.Table:
-    _check_bytes(path)
+    check_bytes(path)
     form = format_of(path)
     try:
         table = _READERS[form.kind](path, form)
@@ -125,7 +125,7 @@ def _read_file(path: Path) -> pa.Table:
     return _plain(table, path)
 
 
-def _check_bytes(path: Path) -> None:
+def check_bytes(path: Path) -> None:
     """Refuse what cannot be opened, is no file, or holds no byte."""
     try:
         with open(path, "rb") as file:

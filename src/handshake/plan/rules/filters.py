@@ -1,0 +1,191 @@
+"""Predicate push-down: tuples that a condition rules out go as early as they may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+from handshake.plan.algebra import (
+    Apply,
+    Group,
+    Node,
+    Parameter,
+    Project,
+    Select,
+    Union,
+    Windowing,
+    WindowJoin,
+    rebuild,
+)
+from handshake.plan.assemble import Fresh, column_of, fused, kept, selected
+from handshake.plan.expr import Column, Expr, Literal, conjunction, conjuncts, sides, transform, walk
+from handshake.schema import BOOL
+
+__all__ = ["push_down_filters"]
+
+
+def push_down_filters(node: Node) -> Node:
+    """Move selections below what does not need the tuples that they drop."""
+    return rebuild(node, _pushed)
+
+
+def _pushed(node: Node) -> Node:
+    match node:
+        case Select(input=below, field=field):
+            return _sink(below, column_of(below, field))
+        case WindowJoin():
+            return _into_inputs(node)
+        case Windowing():
+            return _out_of_window(node)
+    return node
+
+
+def _here(node: Node, condition: Expr) -> Node:
+    """The condition right above a plan, whose columns stay as they were."""
+    names = node.schema.names
+    made = selected(node, condition, Fresh(names))
+    return made if made.schema.names == names else kept(made, names)
+
+
+@singledispatch
+def _sink(node: Any, condition: Expr) -> Node:
+    """A plan less the tuples for which a condition does not hold."""
+    return _here(node, condition)
+
+
+@_sink.register
+def _(node: Project, condition: Expr) -> Node:
+    names = {new: column_of(node.input, old) for new, old in node.columns}
+    return replace(node, input=_sink(node.input, fused(condition, dict(names))))
+
+
+@_sink.register
+def _(node: Apply, condition: Expr) -> Node:
+    below = fused(condition, {node.name: node.operation})
+    if isinstance(below, Literal):
+        return node if below.value is True else _here(node, condition)
+    return replace(node, input=_sink(node.input, below))
+
+
+@_sink.register
+def _(node: Select, condition: Expr) -> Node:
+    return replace(node, input=_sink(node.input, condition))
+
+
+@_sink.register
+def _(node: Union, condition: Expr) -> Node:
+    return Union(tuple(_sink(child, condition) for child in node.inputs))
+
+
+@_sink.register
+def _(node: Windowing, condition: Expr) -> Node:
+    """Results of a window that are dropped need not leave it."""
+    return _out_of_window(replace(node, body=_sink(node.body, condition)))
+
+
+@_sink.register
+def _(node: Group, condition: Expr) -> Node:
+    """Conditions on keys alone rule out whole groups."""
+    on_keys = [part for part in conjuncts(condition) if _names(part) and _names(part) <= set(node.keys)]
+    others = tuple(part for part in conjuncts(condition) if part not in on_keys)
+    if not on_keys:
+        return _here(node, condition)
+    group = replace(node, input=_sink(node.input, conjunction(tuple(on_keys))))
+    return _here(group, conjunction(others)) if others else group
+
+
+@_sink.register
+def _(node: WindowJoin, condition: Expr) -> Node:
+    """A condition on results is one on members."""
+    names = {
+        f"{name}.{f.name}": Column(side, f.name, type=f.type, shown=f"{name}.{f.name}")
+        for side, (name, child) in enumerate(zip(node.names, node.inputs, strict=True))
+        for f in child.schema
+    }
+    on = transform(condition, lambda e: names[e.name] if isinstance(e, Column) else e)
+    parts = (*conjuncts(node.on), *conjuncts(on))
+    wanted = tuple(part for part in parts if not (isinstance(part, Literal) and part.value is True))
+    return _into_inputs(replace(node, on=conjunction(wanted)))
+
+
+def _names(expr: Expr) -> set[str]:
+    return {e.name for e in walk(expr) if isinstance(e, Column)}
+
+
+def _into_inputs(node: WindowJoin) -> Node:
+    """Conditions on one member alone, where its window is of time: one of tuples counts those ruled out."""
+    inputs = list(node.inputs)
+    staying = []
+    for part in conjuncts(node.on):
+        read = sides(part)
+        side = min(read, default=0)
+        window = node.windows[side]
+        if len(read) == 1 and (window is None or window.kind == "time"):
+            inputs[side] = _sink(inputs[side], _alone(part))
+        else:
+            staying.append(part)
+    if len(staying) == len(conjuncts(node.on)):
+        return node
+    on = conjunction(tuple(staying)) if staying else Literal(True, type=BOOL)
+    return replace(node, inputs=tuple(inputs), on=on)
+
+
+def _alone(expr: Expr) -> Expr:
+    return transform(expr, lambda e: replace(e, side=0) if isinstance(e, Column) else e)
+
+
+def _out_of_window(node: Windowing) -> Node:
+    """Selections on the tuples of a time window, below it, where windows left empty give nothing anyway."""
+    if node.window.kind != "time":
+        return node
+    body = node.body
+    above: list[Node] = []
+    while isinstance(body, (Project, Select, Apply)):
+        above.append(body)
+        body = body.input
+    if isinstance(body, Group):
+        condition, before = _lifted(body.input, node.parameter)
+        made: Node = replace(body, input=before)
+    elif isinstance(body, Parameter) and above:
+        condition, made = _lifted(node.body, node.parameter)
+        above = []
+    else:
+        return node
+    if condition is None:
+        return node
+    for step in reversed(above):
+        made = step.with_children((made,))
+    return replace(node, input=_sink(node.input, condition), body=made)
+
+
+def _lifted(node: Node, parameter: str) -> tuple[Expr | None, Node]:
+    """The conditions of a chain on a window's tuples, in terms of these, and the chain without selections."""
+    if isinstance(node, Parameter):
+        return None, node
+    if not isinstance(node, (Project, Select, Apply)):
+        return None, node
+    condition, below = _lifted(node.input, parameter)
+    if isinstance(node, Select):
+        own = _in_terms(node.input, node.field)
+        if own is not None:
+            return own if condition is None else conjunction((*conjuncts(condition), *conjuncts(own))), below
+    return condition, node.with_children((below,))
+
+
+def _in_terms(node: Node, name: str) -> Expr | None:
+    """A column of a chain by the columns of the parameter below it."""
+    expr: Expr = column_of(node, name)
+    while not isinstance(node, Parameter):
+        match node:
+            case Apply(input=below, name=called, operation=operation):
+                expr = fused(expr, {called: operation})
+            case Project(input=below, columns=columns):
+                names = {new: column_of(below, old) for new, old in columns}
+                expr = fused(expr, dict(names))
+            case Select(input=below):
+                pass
+            case _:
+                return None
+        node = below
+    return expr

@@ -1,0 +1,21 @@
+"""Panes: sliding aggregates from those of short pieces, instead of each window's from its tuples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handshake.plan.algebra import Node, Windowing, rebuild
+from handshake.plan.panes import pane_length, pane_shape
+
+__all__ = ["use_panes"]
+
+
+def use_panes(node: Node) -> Node:
+    """Mark windows whose aggregates are algebraic (section 4.6)."""
+    return rebuild(node, _marked)
+
+
+def _marked(node: Node) -> Node:
+    if isinstance(node, Windowing) and pane_shape(node.body, node.parameter) is not None:
+        return replace(node, pane=pane_length(node.window))
+    return node

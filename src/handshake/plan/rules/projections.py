@@ -1,0 +1,181 @@
+"""Projection push-down: columns that nobody reads are not computed, kept in windows, or joined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+
+from handshake.plan.algebra import (
+    Aggregate,
+    Apply,
+    Concat,
+    Group,
+    Node,
+    Output,
+    Parameter,
+    Project,
+    Select,
+    Union,
+    Windowing,
+    WindowJoin,
+    reads,
+    rebuild,
+    walk,
+)
+from handshake.plan.assemble import kept
+from handshake.plan.expr import Column
+from handshake.plan.expr import walk as walk_expr
+from handshake.schema import Schema
+
+__all__ = ["push_down_projections"]
+
+Names = frozenset[str]
+
+
+def push_down_projections(node: Node) -> Node:
+    """Ask for the columns that are read, from the result down."""
+    assert isinstance(node, Output)
+    return replace(node, input=_pruned(node.input, frozenset(node.schema.names)))
+
+
+@singledispatch
+def _pruned(node: Node, needed: Names) -> Node:
+    """A plan that has at least the needed columns, in the order in which they were."""
+    return node
+
+
+@_pruned.register
+def _(node: Project, needed: Names) -> Node:
+    columns = tuple((new, old) for new, old in node.columns if new in needed) or node.columns[:1]
+    below = _pruned(node.input, frozenset(old for _, old in columns))
+    if isinstance(below, Project):
+        inner = dict(below.columns)
+        columns, below = tuple((new, inner[old]) for new, old in columns), below.input
+    same = tuple((name, name) for name in below.schema.names)
+    return below if columns == same else Project(below, columns)
+
+
+@_pruned.register
+def _(node: Select, needed: Names) -> Node:
+    return replace(node, input=_pruned(node.input, needed | {node.field}))
+
+
+@_pruned.register
+def _(node: Apply, needed: Names) -> Node:
+    if node.name not in needed:
+        return _pruned(node.input, needed)
+    return replace(node, input=_pruned(node.input, (needed - {node.name}) | reads(node.operation)))
+
+
+@_pruned.register
+def _(node: Union, needed: Names) -> Node:
+    return Union(tuple(_exactly(child, needed) for child in node.inputs))
+
+
+@_pruned.register
+def _(node: WindowJoin, needed: Names) -> Node:
+    read: list[set[str]] = [set() for _ in node.inputs]
+    for e in walk_expr(node.on):
+        if isinstance(e, Column):
+            read[e.side].add(e.name)
+    inputs = []
+    for name, child, own in zip(node.names, node.inputs, read, strict=True):
+        wanted = own | {f.name for f in child.schema if f"{name}.{f.name}" in needed}
+        inputs.append(_exactly(child, frozenset(wanted)))
+    return replace(node, inputs=tuple(inputs))
+
+
+def _exactly(node: Node, needed: Names) -> Node:
+    """A plan with the needed columns and no other; with its first one, if none is needed."""
+    names = [name for name in node.schema.names if name in needed] or [node.schema.names[0]]
+    below = _pruned(node, frozenset(names))
+    if list(below.schema.names) == names:
+        return below
+    return _pruned(kept(below, names), frozenset(names))
+
+
+@_pruned.register
+def _(node: Windowing, needed: Names) -> Node:
+    body = _pruned(node.body, needed)
+    below = _exactly(node.input, _used(body, node.parameter))
+    return replace(node, input=below, body=_typed(body, node.parameter, below.schema))
+
+
+@_pruned.register
+def _(node: Group, needed: Names) -> Node:
+    body = _pruned(node.body, needed)
+    used = _used(body, node.parameter) | set(node.keys)
+    below = _pruned(node.input, frozenset(used))
+    return replace(node, input=below, body=_typed(body, node.parameter, below.schema))
+
+
+def _typed(body: Node, parameter: str, schema: Schema) -> Node:
+    """A sub-plan whose parameter has other columns."""
+
+    def put(node: Node) -> Node:
+        if isinstance(node, Parameter) and node.name == parameter:
+            return replace(node, fields=Schema(schema.fields, node.fields.stream))
+        return node
+
+    changed = rebuild(body, put)
+    return rebuild(changed, _refreshed)
+
+
+def _refreshed(node: Node) -> Node:
+    """Inner parameters of groups follow the columns of what they stand for."""
+    if isinstance(node, Group):
+        wanted = node.input.schema.fields
+        for leaf in walk(node.body):
+            if isinstance(leaf, Parameter) and leaf.name == node.parameter and leaf.fields.fields != wanted:
+                return replace(node, body=_typed(node.body, node.parameter, node.input.schema))
+    return node
+
+
+def _used(body: Node, parameter: str) -> Names:
+    """The columns of the parameter that a sub-plan reads."""
+    return _asked(body, frozenset(body.schema.names), parameter)
+
+
+def _asked(node: Node, needed: Names, parameter: str) -> Names:
+    match node:
+        case Parameter(name=name):
+            return needed if name == parameter else frozenset()
+        case Project(input=below, columns=columns):
+            return _asked(below, frozenset(old for new, old in columns if new in needed), parameter)
+        case Select(input=below, field=field):
+            return _asked(below, needed | {field}, parameter)
+        case Apply(input=below, name=name, operation=operation):
+            return _asked(below, (needed - {name}) | reads(operation), parameter)
+        case Aggregate(input=below, field=field):
+            return _asked(below, frozenset() if field is None else frozenset((field,)), parameter)
+        case Concat(inputs=inputs):
+            return frozenset().union(*(_asked(i, needed, parameter) for i in inputs))
+        case Group(input=below, body=body, keys=keys, parameter=inner):
+            own = _asked(body, needed - set(keys), inner) | set(keys)
+            return _asked(below, frozenset(own), parameter) | _asked(body, needed - set(keys), parameter)
+    return needed
+
+
+@_pruned.register
+def _(node: Concat, needed: Names) -> Node:
+    wanted = [child for child in node.inputs if needed & set(child.schema.names)] or [node.inputs[0]]
+    made = _side_by_side([child for child in wanted if isinstance(child, Aggregate)])
+    if len(made) < len(wanted):
+        made = tuple(_pruned(child, needed) for child in wanted)
+    return made[0] if len(made) == 1 else Concat(made)
+
+
+def _side_by_side(aggregates: list[Aggregate]) -> tuple[Node, ...]:
+    """Aggregates of one plan go on reading one plan: it has the columns that any of them needs."""
+    fields: dict[Node, set[str]] = {}
+    for aggregate in aggregates:
+        own = fields.setdefault(aggregate.input, set())
+        if aggregate.field is not None:
+            own.add(aggregate.field)
+    inputs = {below: _pruned(below, frozenset(names)) for below, names in fields.items()}
+    return tuple(replace(aggregate, input=inputs[aggregate.input]) for aggregate in aggregates)
+
+
+@_pruned.register
+def _(node: Aggregate, needed: Names) -> Node:
+    return replace(node, input=_pruned(node.input, frozenset((node.field,) if node.field else ())))

@@ -1,0 +1,69 @@
+"""Common sub-expressions: what was computed already is not computed again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handshake.plan.algebra import Apply, Node, Project, Select, rebuild
+from handshake.plan.expr import Column, Expr
+
+__all__ = ["share_expressions"]
+
+
+def share_expressions(node: Node) -> Node:
+    """Let an operation that an earlier column holds already be a second name for that column."""
+    return rebuild(node, _shared)
+
+
+def _shared(node: Node) -> Node:
+    if not isinstance(node, Apply):
+        return node
+    known, same = computed(node.input)
+    operation = _renamed(node.operation, same)
+    found = known.get(operation)
+    types = {f.name: f.type for f in node.input.schema}
+    if found is None or types[found] != node.type:
+        return node
+    columns = (*((name, name) for name in node.input.schema.names), (node.name, found))
+    return Project(node.input, columns)
+
+
+def _renamed(operation: Expr, same: dict[str, str]) -> Expr:
+    operands = tuple(
+        replace(child, name=same.get(child.name, child.name)) if isinstance(child, Column) else child
+        for child in operation.children
+    )
+    return operation.with_children(operands) if operands else operation
+
+
+def computed(node: Node) -> tuple[dict[Expr, str], dict[str, str]]:
+    """Operations whose values a plan's columns hold, and columns that are other names of earlier ones."""
+    match node:
+        case Apply(input=below, name=name, operation=operation):
+            known, same = computed(below)
+            return {**known, _renamed(operation, same): name}, same
+        case Select(input=below):
+            return computed(below)
+        case Project(input=below, columns=columns):
+            return _through(columns, *computed(below))
+    return {}, {}
+
+
+def _through(
+    columns: tuple[tuple[str, str], ...], known: dict[Expr, str], same: dict[str, str]
+) -> tuple[dict[Expr, str], dict[str, str]]:
+    """What is known after a projection, by the names that columns have then."""
+    first: dict[str, str] = {}
+    copies: dict[str, str] = {}
+    for new, old in columns:
+        origin = same.get(old, old)
+        if origin in first:
+            copies[new] = first[origin]
+        else:
+            first[origin] = new
+    kept = {}
+    for operation, name in known.items():
+        reads = [child.name for child in operation.children if isinstance(child, Column)]
+        if name in first and all(read in first for read in reads):
+            kept[_renamed(operation, first)] = first[name]
+    return kept, copies

@@ -1,0 +1,28 @@
+"""Union flattening: one union of many streams instead of unions of unions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handshake.plan.algebra import Node, Project, Union, rebuild
+
+__all__ = ["flatten_unions"]
+
+
+def flatten_unions(node: Node) -> Node:
+    """Take the inputs of a union inside of a union for the outer one's own."""
+    return rebuild(node, _flat)
+
+
+def _flat(node: Node) -> Node:
+    if not isinstance(node, Union):
+        return node
+    return Union(tuple(branch for child in node.inputs for branch in _branches(child)))
+
+
+def _branches(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, Union):
+        return node.inputs
+    if isinstance(node, Project) and isinstance(node.input, Union):
+        return tuple(replace(node, input=branch) for branch in node.input.inputs)
+    return (node,)
