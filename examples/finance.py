@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from handshake.plan.query import parse_query
 from handshake.queries import Query
-from handshake.sources.receive import direct, layout_of
 from handshake.sources.log import LogReader
+from handshake.sources.receive import direct, layout_of
 from handshake.sources.udp import Endpoint, UdpSender
 
 QUERY = """

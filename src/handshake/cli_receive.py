@@ -14,8 +14,8 @@ import typer
 from handshake.errors import InputError
 from handshake.plan.query import parse_query
 from handshake.sources import one_line, read
-from handshake.sources.receive import layout_of, receiver_for
 from handshake.sources.demux import Counters
+from handshake.sources.receive import layout_of, receiver_for
 from handshake.sources.record import record
 from handshake.sources.udp import UdpReceiver, UdpSender
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from handshake.sources.demux import Stream
 from handshake.sources.udp import Endpoint, UdpReceiver
 from handshake.sources.wire import WIDTH, Layout
 
-__all__ = ["ARRIVAL_COLUMN", "direct", "layout_of", "receiver_for", "streams_for", "udp_batches"]
+__all__ = ["ARRIVAL_COLUMN", "direct", "layout_of", "receiver_for", "streams_for"]
 
 ARRIVAL_COLUMN = "__arrival"
 """When a datagram came, for streams that are declared without a time."""
@@ -69,8 +69,9 @@ def _types(source: Source) -> tuple[int, ...]:
 
 
 def receiver_for(
-    url: str, plan: Plan, name: str, *, bad: str | None = None, strict: bool = False, arrival: bool = False
-) -> UdpReceiver:
+    url: str, plan: Plan, name: str, *, bad: str | Callable[[bytes, str], None] | None = None,
+    strict: bool = False, arrival: bool = False,
+) -> UdpReceiver:  # fmt: skip
     """A receiver of an input's datagrams; with `arrival`, streams without a time get a column that has it."""
     streams, field = streams_for(plan, name)
     stamped = arrival and any(_input(plan, stream.name).time is None for stream in streams)
@@ -87,15 +88,3 @@ def direct(plan: Plan) -> Plan:
     carriers = {source.demux.stream for source in plan.inputs if source.demux is not None}
     inputs = tuple(replace(s, demux=None) for s in plan.inputs if s.name not in carriers)
     return Plan(inputs, plan.map(lambda output: rebuild(output, plain)).outputs)
-
-
-def udp_batches(
-    receiver: UdpReceiver, *, idle: float | None = None, ends: int | None = None
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Batches as they come, each with its stream's name, for `Query.push`.
-
-    Ctrl-C ends it cleanly when the caller then calls `receiver.stop()` and takes what is left: another loop
-    over this gives what the kernel still held, and ends. `receiver.counters` has the counts at any time.
-    """
-    for batches in receiver.batches(idle=idle, ends=ends):
-        yield from batches.items()

@@ -38,8 +38,9 @@ _FLAGS = {"yes": True, "1": True, "true": True, "no": False, "0": False, "false"
 class Endpoint:
     """Where datagrams are received, or sent to, and how they are framed.
 
-    >>> Endpoint.parse("udp://127.0.0.1:5000?sequence=yes")
-    Endpoint(host='127.0.0.1', port=5000, sequence=True, max_datagram=1500, buffer=67108864, coalesce=False)
+    >>> Endpoint.parse("udp://127.0.0.1:5000?sequence=yes")  # doctest: +NORMALIZE_WHITESPACE
+    Endpoint(host='127.0.0.1', port=5000, sequence=True, max_datagram=1500, buffer=67108864, coalesce=False,
+             ends=None, idle=None)
     """
 
     host: str
@@ -52,6 +53,10 @@ class Endpoint:
     """Bytes asked of the kernel for datagrams that wait; it grants net.core.rmem_max unless run as root."""
     coalesce: bool = False
     """Take runs of datagrams as one (UDP_GRO). Faster, but the kernel then counts drops in runs."""
+    ends: int | None = None
+    """How many senders must say that they are done for the stream to end."""
+    idle: int | None = None
+    """Seconds without a datagram after which the stream ends."""
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
@@ -77,16 +82,16 @@ def _host_and_port(url: str) -> tuple[str | None, int | None]:
 
 
 def _option(url: str, name: str, value: str) -> Any:
-    known = ("sequence", "max_datagram", "buffer", "coalesce")
+    known = ("sequence", "max_datagram", "buffer", "coalesce", "ends", "idle")
     if name not in known:
         raise InputError(
             f"'{url}' has the unknown option '{name}'; known are {', '.join(known)}{suggest(name, known)}"
         )
     if name in ("sequence", "coalesce") and value.lower() in _FLAGS:
         return _FLAGS[value.lower()]
-    if name in ("max_datagram", "buffer") and value.isdigit() and int(value) > 0:
+    if name not in ("sequence", "coalesce") and value.isdigit() and int(value) > 0:
         return int(value)
-    wanted = "yes or no" if name in ("sequence", "coalesce") else "a number of bytes"
+    wanted = "yes or no" if name in ("sequence", "coalesce") else "a whole number from 1 up"
     raise InputError(f"{name}={value} in '{url}' is not {wanted}")
 
 
@@ -104,13 +109,13 @@ class UdpReceiver:
         *,
         type_field: str | None = None,
         arrival: str | None = None,
-        bad: str | None = None,
+        bad: str | Callable[[bytes, str], None] | None = None,
         strict: bool = False,
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint) if isinstance(endpoint, str) else endpoint
         several = (streams,) if isinstance(streams, Stream) else tuple(streams)
-        self._bad_file = BadFile(bad) if bad is not None else None
-        tell = refuse if strict else self._bad_file
+        self._bad_file = BadFile(bad) if isinstance(bad, str) else None
+        tell = refuse if strict else self._bad_file or (None if isinstance(bad, str) else bad)
         told = {"bad": tell} if tell is not None else {}
         self.demux = Demux(several, type_field, self.endpoint.sequence, arrival=arrival, **told)
         self._socket = _opened(self.endpoint)
@@ -124,6 +129,7 @@ class UdpReceiver:
         for _ in range(_INBOXES):
             self._free.put(Inbox(slots, size))
         self._stopping, self._closed = threading.Event(), threading.Event()
+        self._heard = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="handshake-udp", daemon=True)
         self._thread.start()
 
@@ -147,15 +153,23 @@ class UdpReceiver:
         when `ends` senders have said that they are done. When nothing came for `every` seconds, an empty dict
         is given, so that the caller can look at its clock.
         """
-        quiet = time.monotonic()
-        while True:
-            inboxes, over = self._next(every)
-            if inboxes:
-                quiet = time.monotonic()
-            yield self._decoded(inboxes)
-            done = ends is not None and self.demux.counters.ends >= ends and self._full.empty()
-            if over or done or (idle is not None and time.monotonic() - quiet >= idle):
-                return
+        over = False
+        while not over:
+            batches, over = self.poll(every, idle=idle, ends=ends)
+            yield batches
+
+    def poll(
+        self, seconds: float, *, idle: float | None = None, ends: int | None = None
+    ) -> tuple[Batches, bool]:
+        """What has come, after at most so many seconds, and whether that was all."""
+        idle = self.endpoint.idle if idle is None else idle
+        ends = self.endpoint.ends if ends is None else ends
+        inboxes, over = self._next(seconds)
+        if inboxes:
+            self._heard = time.monotonic()
+        batches = self._decoded(inboxes)
+        done = ends is not None and self.demux.counters.ends >= ends and self._full.empty()
+        return batches, over or done or (idle is not None and time.monotonic() - self._heard >= idle)
 
     def _next(self, seconds: float) -> tuple[list[Inbox], bool]:
         """Inboxes that wait to be looked at, and whether no more will come."""
