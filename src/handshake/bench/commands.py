@@ -40,6 +40,27 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_scaling(bench, call)
     _add_spark(bench, call)
     _add_udp(bench, call)
+    _add_spark_queries(bench, call)
+
+
+def _add_spark_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_queries",
+        help="""The paper's queries on Spark, as translated and as written by hand.
+
+\b
+Examples:
+  handshake bench spark_queries
+  handshake bench spark_queries --rows 100000 --queries Q1,Q5
+""",
+    )
+    def spark_queries(
+        rows: Annotated[int, typer.Option(min=100, help="Tuples of a micro-batch.")] = 1_000_000,
+        batches: Annotated[int, typer.Option(min=2, help="Micro-batches of each run.")] = 6,
+        cores: Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")] = 2,
+        queries: Annotated[str | None, typer.Option(metavar="Q,Q,…", help="Some of Q1, Q2, Q3, Q5.")] = None,
+    ) -> None:
+        call("spark_queries", rows=rows, batches=batches, cores=cores, queries=queries)
 
 
 def _add_udp(bench: typer.Typer, call: Callable[..., None]) -> None:

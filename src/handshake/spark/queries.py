@@ -96,7 +96,7 @@ class _Translation:
 
     def output(self, output: Output) -> DataFrame:
         """The DataFrame of a result."""
-        timed: Any = rebuild(output, self._timed)
+        timed: Any = _narrowed(rebuild(output, self._timed))
         stateful = any(isinstance(node, Windowing) for node in walk(timed))
         return self._stateful(timed) if stateful else self._frame(timed.input)
 
@@ -212,6 +212,24 @@ def _by_panes(output: Output) -> Output | None:
     source, _ = chain(window.input)
     shape = pane_shape(window.body, window.parameter)
     return output if isinstance(source, Source) and shape is not None else None
+
+
+def _narrowed(root: Node) -> Node:
+    """Inputs with the columns alone that the projections right above them read, and their times."""
+    read: dict[Source, set[str]] = {}
+    for node in walk(root):
+        for child in node.children:
+            if isinstance(child, Source):
+                used = [old for _, old in node.columns] if isinstance(node, Project) else child.fields.names
+                read.setdefault(child, {str(child.time)}).update(used)
+
+    def narrow(here: Node) -> Node:
+        if not isinstance(here, Source) or here not in read:
+            return here
+        fields = tuple(f for f in here.fields if f.name in read[here])
+        return replace(here, fields=replace(here.fields, fields=fields))
+
+    return rebuild(root, narrow)
 
 
 def _replaced(node: Node, old: Node, new: Node) -> Node:

@@ -141,7 +141,7 @@ def _asked(node: Node, needed: Names, parameter: str) -> Names:
         case Parameter(name=name):
             return needed if name == parameter else frozenset()
         case Project(input=below, columns=columns):
-            return _asked(below, frozenset(old for new, old in columns if new in needed), parameter)
+            return _asked(below, frozenset(old for _, old in columns), parameter)
         case Select(input=below, field=field):
             return _asked(below, needed | {field}, parameter)
         case Apply(input=below, name=name, operation=operation):
