@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -153,7 +154,9 @@ def test_what_cannot_be_received(query: Path, capsys: pytest.CaptureFixture[str]
     query.write_text(text)
     assert run(["run", str(query), "--input", f"S=udp://127.0.0.1:{port}"]) == 2
     assert "field 'x' is a string without a width" in capsys.readouterr().err
-    two = "CREATE INPUT STREAM A (x int); CREATE INPUT STREAM B (x int); SELECT x FROM A UNION SELECT x FROM B"
+    two = (
+        "CREATE INPUT STREAM A (x int); CREATE INPUT STREAM B (x int); SELECT x FROM A UNION SELECT x FROM B"
+    )
     query.write_text(two)
     assert run(["run", str(query), "--input", f"A=udp://127.0.0.1:{port}", "--input", "B=b.csv"]) == 2
     assert "stream A comes over UDP and B from a file, which have no common order" in capsys.readouterr().err
@@ -168,3 +171,13 @@ def test_streams_of_an_input_are_told_apart_as_declared() -> None:
     ]
     assert field == "Kind"
     assert [source.name for source in direct(plan).inputs] == ["Trades", "Quotes"]
+
+
+def test_the_benchmark_accounts_for_every_datagram(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "udp", "--rates", "2000", "--seconds", "0.2", "--modes", "plain,both"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"RESULT plain_lossless=\d+ both_lossless=\d+ accounted=true", last)
+    assert run(["bench", "udp", "--modes", "plane"]) == 2
+    assert "no mode 'plane'; there are plain, offload, both; did you mean 'plain'?" in capsys.readouterr().err
+    assert run(["bench", "udp", "--rates", "many"]) == 2
+    assert "--rates many are no whole numbers, such as 300000,1000000" in capsys.readouterr().err
