@@ -38,7 +38,10 @@ _GROUPED = "SELECT k, max(v) AS v, min(g) AS g FROM {a} {window}{where} GROUP BY
 _COUNTED = "SELECT count() AS k, sum(v + 1) AS v, max(g) AS g FROM {a} {window}{where}"
 _BY_TEXT = "SELECT count(k) AS k, sum(v + 1) + max(v + 1) AS v, g FROM {a} {window}{where} GROUP BY g"
 _UNION = "SELECT k, v, g FROM {a} UNION SELECT k, v - 1, g FROM {b}{where} UNION SELECT v, k, g FROM R"
-_JOIN = "SELECT x.k, y.v, x.g FROM {a} [SIZE {n} TIME] x, {b} {held} y WHERE x.k <= y.k AND y.v > {n} AND x.g > ''"
+_JOIN = """SELECT x.k, y.v, x.g FROM {a} [SIZE {n} TIME] x, {b} {held} y
+    WHERE x.k <= y.k AND y.v > {n} AND x.g > ''"""
+_FORMS = (_PLAIN, _GROUPED, _COUNTED, _BY_TEXT, _UNION)
+_HELD = ("[SIZE .004 TIME]", "[SIZE 2 TUPLES]")
 
 
 @st.composite
@@ -47,14 +50,15 @@ def texts(draw: Any, joins: bool) -> str:
     streams = ["R", "S"]
     parts = [STREAMS]
     for at in range(draw(st.integers(1, 3))):
-        form = draw(
-            st.sampled_from((_PLAIN, _GROUPED, _COUNTED, _BY_TEXT, _UNION, *([_JOIN] if joins else [])))
-        )
+        form = draw(st.sampled_from((*_FORMS, _JOIN) if joins else _FORMS))
         text = form.format(
-            a=draw(st.sampled_from(streams)), b=draw(st.sampled_from(streams)), n=draw(st.integers(0, 2)) or 1,
-            window=draw(st.sampled_from(_WINDOWS)), held=draw(st.sampled_from(("[SIZE .004 TIME]", "[SIZE 2 TUPLES]"))),
+            a=draw(st.sampled_from(streams)),
+            b=draw(st.sampled_from(streams)),
+            n=draw(st.integers(1, 2)),
+            window=draw(st.sampled_from(_WINDOWS)),
+            held=draw(st.sampled_from(_HELD)),
             where=draw(st.sampled_from(("", *(f" WHERE {c}" for c in _CONDITIONS)))),
-        )  # fmt: skip
+        )
         if draw(st.booleans()):
             text = f"SELECT k, v, g FROM ({text}) WHERE {draw(st.sampled_from(_CONDITIONS))}"
         parts.append(f"{text} INTO Z{at};")
@@ -62,7 +66,7 @@ def texts(draw: Any, joins: bool) -> str:
     return "\n".join(parts)
 
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -41,6 +41,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_spark(bench, call)
     _add_udp(bench, call)
     _add_spark_queries(bench, call)
+    _add_queries(bench, call)
 
 
 def _add_spark_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
@@ -84,6 +85,23 @@ Examples:
         ] = "plain,offload,both",
     ) -> None:
         call("udp", rates=rates, seconds=seconds, buffer=buffer, modes=modes)
+
+
+def _add_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "queries",
+        help="""Continuous queries Q1, Q2, Q3 and Q5 on one core, filters beside DuckDB and Polars.
+
+\b
+Example:
+  handshake bench queries --rows 1000000
+""",
+    )
+    def queries(
+        rows: Annotated[int, typer.Option(min=1000, help="Tuples of the stream.")] = 4_000_000,
+        rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the best counts.")] = 5,
+    ) -> None:
+        call("queries", rows=rows, rounds=rounds)
 
 
 def _add_spark(bench: typer.Typer, call: Callable[..., None]) -> None:

@@ -42,8 +42,9 @@ class _Two:
     ) -> None:
         times = [f"{name}.{_TIME}" if timed else None for name in node.names]
         plan = prepare(
-            schemas[0], schemas[1], E(_named(node)), left_window=node.windows[0], right_window=node.windows[1],
-            left_time=times[0], right_time=times[1], lateness=lateness if timed else None, cores=cores,
+            schemas[0], schemas[1], E(_named(node)), left_window=node.windows[0],
+            right_window=node.windows[1], left_time=times[0], right_time=times[1],
+            lateness=lateness if timed else None, cores=cores,
             algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
         )  # fmt: skip
         self._engine = plan.start()

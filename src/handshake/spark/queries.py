@@ -45,6 +45,7 @@ from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
 from handshake.queries.pipeline import chain
 from handshake.schema import UNITS, Field, Schema, Timestamp, arrow_of
+from handshake.sources.receive import ARRIVAL_COLUMN
 from handshake.spark.expressions import native
 from handshake.spark.frames import arrow_schema
 from handshake.spark.query_joins import TIME, join_frames_of, with_times
@@ -64,10 +65,7 @@ from handshake.spark.query_tasks import (
 from handshake.spark.session import _prepare_session
 from handshake.spark.tables import carrier
 
-__all__ = ["ARRIVAL_COLUMN", "query_frames"]
-
-ARRIVAL_COLUMN = "__arrival"
-"""The time of tuples whose stream has no time column: when their micro-batch began."""
+__all__ = ["query_frames"]
 
 
 def query_frames(
@@ -145,7 +143,8 @@ class _Translation:
     def _source(self, source: Source) -> DataFrame:
         frame = self._inputs[source.name]
         if source.time == ARRIVAL_COLUMN:
-            frame = frame.withColumn(ARRIVAL_COLUMN, F.current_timestamp())
+            known = ARRIVAL_COLUMN in frame.columns  # as logs of datagrams have it
+            frame = frame if known else frame.withColumn(ARRIVAL_COLUMN, F.current_timestamp())
         fields = [field for field in source.fields if field.name != TIME]
         times = [_time(frame, source)] if len(fields) < len(source.fields.fields) else []
         return frame.select(*(_declared(frame, field, source) for field in fields), *times)

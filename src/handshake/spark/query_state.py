@@ -7,7 +7,7 @@ part), so that stamps, and with them results, are those of the in-process engine
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,9 @@ from handshake.schema import UNITS, arrow_of
 from handshake.spark.query_panes import PaneTable, SharedPanes, SharedWindows
 
 __all__ = ["Arrived", "PaneQuery", "Reduced", "TupleQuery", "load"]
+
+
+_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Reduced:
     steps = Pipeline(source.fields.fields, between) if between else None
     operator, panes = _operator(window)
     spans, tally = _spans(window), _Tally()
-    for batch in batches:
+    for batch in _larger(batches):
         flow = stamps.step(batch, np.arange(batch.num_rows))
         chunk = flow.chunk if steps is None else steps.apply(flow.chunk)
         tally.add(chunk, spans)
@@ -86,6 +89,18 @@ def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Reduced:
     table, keys = panes.taken()
     firsts, counts = tally.firsts()
     return Reduced(table, keys, tally.clock, firsts, counts, operator.late, operator.no_time, stamps.rows)
+
+
+def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Few and large batches: Spark's have ten thousand rows, which is little for compiled code."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _ROWS:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _operator(window: Windowing) -> tuple[SharedWindows, SharedPanes]:

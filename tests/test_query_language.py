@@ -1,0 +1,172 @@
+# ruff: noqa: E501, RUF001 - texts as they are said, signs as they are printed
+"""The language: plans as they are printed, types, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from handshake.errors import QueryError, SchemaError
+from handshake.plan.algebra import Demux, walk
+from handshake.plan.explain import dot, explain_plan
+from handshake.plan.picture import svg
+from handshake.plan.query import parse_query
+from handshake.schema import Int, arrow_of, bits_of
+from query_cases import PAPER, TRADES, TWO
+
+GOLDEN = {
+    "Q1": """UBSTrades (Price int32, Volume int32)
+└─ π Price, Volume
+   └─ σ a
+      └─ ⊛ a: Symbol = 'UBSN'
+         └─ Trades by Ts
+""",
+    "Q2": """LargeUBSTrades (Price int32, Volume int32)
+└─ π Price, Volume
+   └─ σ c
+      └─ ⊛ c: a AND b
+         └─ ⊛ b: Volume > 100000
+            └─ ⊛ a: Symbol = 'UBSN'
+               └─ Trades by Ts
+""",
+    "Q3": """NumUBSTrades (Number int64)
+└─ ⊞ x|SIZE 600 ADVANCE 60 TIME
+   ├─ Trades by Ts
+   └─ count Number: ()
+      └─ σ a
+         └─ ⊛ a: Symbol = 'UBSN'
+            └─ x
+""",
+    "Q4": """WeightedUBSTrades (Wprice decimal(13, 3))
+└─ ⊞ x|SIZE 4 ADVANCE 1 TUPLES
+   ├─ π Seqnr, Symbol, Price, Volume, Ts
+   │  └─ σ a
+   │     └─ ⊛ a: Symbol = 'UBSN'
+   │        └─ Trades by Ts
+   └─ wsum Wprice: (Price, [0.500, 0.250, 0.125, 0.125])
+      └─ x
+""",
+    "Q5": """PriceAverages (Symbol string(4), AvgPrice float64)
+└─ ⊞ x|SIZE 600 ADVANCE 60 TIME
+   ├─ Trades by Ts
+   └─ grp y|Symbol
+      ├─ x
+      └─ avg AvgPrice: (Price)
+         └─ y
+""",
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_plans_of_the_paper(name: str) -> None:
+    assert explain_plan(parse_query(TRADES + PAPER[name])) == GOLDEN[name]
+
+
+def test_the_paper_s_declaration_needs_no_time() -> None:
+    declared = "CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int);"
+    for text in PAPER.values():
+        source = parse_query(declared + text).inputs[0]
+        assert source.time is None
+        assert source.clock.unit == "us"
+
+
+def test_pictures() -> None:
+    plan = parse_query(TRADES + PAPER["Q5"])
+    graph = dot(plan)
+    assert graph.count("->") == 6
+    assert "[style=dashed]" in graph
+    drawing = svg(plan)
+    assert drawing.startswith("<svg ")
+    assert drawing.count("<rect") == 7
+    assert drawing.count("stroke-dasharray") == 2
+
+
+def test_a_stream_read_twice_is_planned_once() -> None:
+    text = "SELECT k FROM R INTO A; SELECT k FROM A INTO B; SELECT k FROM A INTO C"
+    plan = parse_query(TWO + text)
+    a = plan.output("A").input
+    assert all(any(node is a for node in walk(plan.output(name))) for name in "BC")
+
+
+def test_carried_streams() -> None:
+    text = """CREATE INPUT STREAM Mux (MsgType byte);
+        CREATE INPUT STREAM New (MsgType byte, ClOrdId int, Side char, At long) FROM Mux WHERE MsgType = 68
+            TIMESTAMP BY At IN MICROSECONDS LATENESS 1.5;
+        SELECT ClOrdId FROM New"""
+    source = parse_query(text).inputs[1]
+    assert source.demux == Demux("Mux", "MsgType", (68,))
+    assert (source.time, source.clock.unit, source.lateness) == ("At", "us", 1_500_000_000)
+    assert [bits_of(f.type) for f in source.fields] == [8, 32, 8, 64]
+
+
+def test_computed_columns_have_the_bits_that_they_need() -> None:
+    fields = (
+        parse_query(TWO + "SELECT k + k AS a, v * v AS b, v * v * v AS c FROM R").outputs[0].schema.fields
+    )
+    assert [f.type for f in fields] == [Int(9), Int(64), Int(96)]
+    assert [str(arrow_of(f.type)) for f in fields] == ["int16", "int64", "decimal128(38, 0)"]
+    with pytest.raises(
+        SchemaError, match=r"values of type int\d+ cannot be held; cast them to a smaller type"
+    ):
+        arrow_of(parse_query(TWO + "SELECT v*v*v*v*v*v AS c FROM R").outputs[0].schema.fields[0].type)
+
+
+WRONG = {
+    "SELECT k FORM R": "cannot read the query near 'R'",
+    "SELECT kk FROM R": "no field 'kk' in R (k, v, t); did you mean 'k'? (line 4, column 8)",
+    "SELECT k FROM T": "no stream 'T' (R, S, U, result)",
+    "SELECT S.k FROM R": "no input 'S' (R)",
+    "SELECT k FROM R, S": "stream R of the join has no window, and would have to be kept for ever; "
+    "write R [SIZE 600 TIME]",
+    "SELECT k FROM R [SIZE 1 TIME], S [SIZE 1 TIME]": "column 'k' is in more than one stream; write R.k or S.k",
+    "SELECT v FROM R [SIZE 1 ADVANCE 1 TIME], S [SIZE 1 TIME]": "a window of a join slides with every tuple; "
+    "leave out ADVANCE",
+    "SELECT count() FROM R": "count() over R, which never ends; give it a window, as in R [SIZE 600 ADVANCE 60 TIME]",
+    "SELECT k FROM R GROUP BY k": "GROUP BY over R, which never ends",
+    "SELECT count() FROM R [SIZE 1 TIME], S [SIZE 1 TIME]": "count() over the results of a join, which never end; put "
+    "the join in parentheses and give it a window",
+    "SELECT v, count() FROM R [SIZE 1 TIME] GROUP BY k": "column 'v' is neither grouped nor aggregated; put it in "
+    "GROUP BY, or in an aggregate such as max(v)",
+    "SELECT max(count()) FROM R [SIZE 1 TIME]": "count() has no meaning here; aggregates stand in SELECT and HAVING",
+    "SELECT sum(t) FROM R [SIZE 1 TIME]": "sum() takes numbers, not timestamp[ms]",
+    "SELECT wsum(v) FROM R [SIZE 1 TIME]": "wsum() takes a field and its weights, as in wsum(Price, [.5, .25, .25])",
+    "SELECT k FROM R [SIZE 0 TUPLES]": "a window holds something: SIZE and ADVANCE are more than 0",
+    "SELECT k FROM R [SIZE 1.5 TUPLES]": "a number of tuples is whole, not 1.5",
+    "SELECT k FROM R [SIZE .5 TIME]": "a SIZE of broken seconds needs an ADVANCE",
+    "SELECT k FROM R [SIZE 1 ADVANCE .0001 TIME]": "the window is finer than the times of the stream, which count ms",
+    "SELECT k FROM R [SIZE 1]": "cannot read the query near ']': TIME or TUPLES is missing; a window is "
+    "[SIZE 600 ADVANCE 60 TIME] or [SIZE 4 ADVANCE 1 TUPLES]",
+    "SELECT k FROM R WHERE v + 1": "the predicate must be true or false, but v + 1 is int64; compare it with something",
+    "SELECT k FROM R WHERE v = 'x'": "cannot compare v (int32) with 'x' (string); cast one of them",
+    "SELECT k, k FROM R": "two columns of the result are called 'k'; name one with AS",
+    "SELECT k FROM A INTO B; SELECT k FROM B INTO A": "a stream cannot feed itself: B reads A reads B",
+    "SELECT k FROM R INTO S": "there are two streams named 'S'",
+    "SELECT k FROM R UNION SELECT k, v FROM R": "UNION of 1 columns (k) with 2 (k, v)",
+    "SELECT k FROM R UNION SELECT t FROM R": "UNION of column 'k' (int8) with 't' (timestamp[ms]), which have no "
+    "common type; cast one",
+    "SELECT k FROM R ORDER BY k": "order has no meaning here",
+    "SELECT k FROM R LEFT JOIN S ON R.k = S.k": "streams are joined with a comma, or with JOIN",
+    "CREATE INPUT STREAM X (a it); SELECT a FROM X": "field 'a' has the unknown type it; did you mean 'int'?",
+    "CREATE INPUT STREAM X (a int) TIMESTAMP BY b; SELECT a FROM X": "no field 'b' in stream X",
+    "CREATE INPUT STREAM X (a string) TIMESTAMP BY a; SELECT a FROM X": "field 'a' is string; a time is a timestamp, or "
+    "a whole number with its unit, as in TIMESTAMP BY ts IN MICROSECONDS",
+    "CREATE INPUT STREAM X (k int8) FROM Q WHERE k = 1; SELECT k FROM X": "no input stream 'Q' is declared before",
+    "CREATE INPUT STREAM X (k int) FROM R WHERE k = 1; SELECT k FROM X": "field 'k' is int32 in X but int8 in R",
+    "CREATE INPUT STREAM X (k int8) FROM R WHERE k > 1; SELECT k FROM X": "streams are told apart by a field of the "
+    "input that carries them, as in WHERE MsgType = 68",
+    "DROP TABLE R": "a statement is CREATE INPUT STREAM … or SELECT …",
+    "": "the query selects nothing; write SELECT … FROM … INTO name",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_mistakes(text: str) -> None:
+    with pytest.raises(QueryError) as found:
+        parse_query(TWO + "\n" + text)
+    assert WRONG[text] in found.value.message
+
+
+def test_a_caret_shows_the_place() -> None:
+    with pytest.raises(QueryError) as found:
+        parse_query(TWO + "\nSELECT k\nFROM R WHERE vv > 1\n")
+    assert str(found.value).split("\n")[1:] == ["  FROM R WHERE vv > 1", "               ^"]
+    assert (found.value.line, found.value.column) == (5, 14)
