@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from handshake.errors import QueryError, SchemaError
+from handshake.errors import QueryError
 from handshake.plan.algebra import Demux, walk
 from handshake.plan.explain import dot, explain_plan
 from handshake.plan.picture import svg
@@ -104,13 +104,10 @@ def test_computed_columns_have_the_bits_that_they_need() -> None:
     )
     assert [f.type for f in fields] == [Int(9), Int(64), Int(96)]
     assert [str(arrow_of(f.type)) for f in fields] == ["int16", "int64", "decimal128(38, 0)"]
-    with pytest.raises(
-        SchemaError, match=r"values of type int\d+ cannot be held; cast them to a smaller type"
-    ):
-        arrow_of(parse_query(TWO + "SELECT v*v*v*v*v*v AS c FROM R").outputs[0].schema.fields[0].type)
 
 
 WRONG = {
+    "SELECT v*v*v*v*v*v AS c FROM R": "values of type int192 cannot be held; cast them to a smaller type",
     "SELECT k FORM R": "cannot read the query near 'R'",
     "SELECT kk FROM R": "no field 'kk' in R (k, v, t); did you mean 'k'? (line 4, column 8)",
     "SELECT k FROM T": "no stream 'T' (R, S, U, result)",

@@ -168,10 +168,13 @@ def _constant(expr: Literal, rows: int) -> pa.Array:
 
 
 def _in_arrow(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
-    operands = [evaluate(child, arrays, rows) for child in expr.children]
+    constant = isinstance(expr, Compare) and isinstance(expr.right, Literal)
+    plain = constant and isinstance(expr.children[1].type, (String, Binary))
+    read = expr.children[:1] if plain else expr.children
+    operands = [evaluate(child, arrays, rows) for child in read]
     match expr:
         case Compare(op=op):
-            return _COMPARE[op](*(_text(a) for a in operands))
+            return _COMPARE[op](*_comparable(expr, operands))
         case IsNull():
             return pc.is_null(operands[0])
         case Case():
@@ -188,6 +191,15 @@ def _in_arrow(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
             field = getattr(pc, name)(operands[0])
             return field.cast(pa.int64())
     raise UnsupportedError(f"{show(expr)} cannot be computed")
+
+
+def _comparable(expr: Compare, operands: list[pa.Array]) -> list[Any]:
+    """Operands in one layout; a constant on the right stays one, which spares a column of it."""
+    if len(operands) > 1:
+        return [_text(a) for a in operands]
+    assert isinstance(expr.right, Literal)
+    column = operands[0] if operands[0].type in (pa.string(), pa.binary()) else _text(operands[0])
+    return [column, pa.scalar(expr.right.value, column.type)]
 
 
 _COMPARE: dict[str, Callable[[pa.Array, pa.Array], pa.Array]] = {

@@ -55,14 +55,18 @@ def _ordered(function: str, kind: Type) -> Type:
 
 
 def _sum(kind: Type) -> Type:
-    """Wide enough that no sum of a window's values gets out of it."""
-    if isinstance(kind, Int) and kind.bits <= 32:
-        return INT64
-    return Decimal(_DIGITS, kind.scale if isinstance(kind, Decimal) else 0)
+    """Wide enough that no sum of a window's values gets out of it: ten digits for their number."""
+    if isinstance(kind, Int):
+        digits = len(str(2 ** (kind.bits - kind.signed)))
+        return INT64 if kind.bits <= 32 else Decimal(min(digits + 10, _DIGITS), 0)
+    assert isinstance(kind, Decimal)
+    return Decimal(min(kind.precision + 10, _DIGITS), kind.scale)
 
 
 def _average(kind: Type) -> Type:
-    return Decimal(_DIGITS, min(kind.scale + 4, _DIGITS)) if isinstance(kind, Decimal) else FLOAT64
+    if not isinstance(kind, Decimal):
+        return FLOAT64
+    return Decimal(min(kind.precision + 4, _DIGITS), min(kind.scale + 4, _DIGITS))
 
 
 def _median(kind: Type) -> Type:

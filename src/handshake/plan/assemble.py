@@ -41,7 +41,8 @@ class Fresh:
 def exact_type(operation: Expr) -> Type:
     """The type of a computed column: whole numbers in just the bits or digits that they can need."""
     kind = operation.type
-    if isinstance(operation, (Column, Cast)) or not isinstance(kind, (Int, Decimal)):
+    bounded = isinstance(kind, Int) or (isinstance(kind, Decimal) and kind.precision > 0)
+    if not isinstance(kind, (Int, Decimal)) or (isinstance(operation, (Column, Cast)) and bounded):
         return kind
     low, high = ranges(operation, False)
     bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0) + 1

@@ -28,7 +28,7 @@ from handshake.plan.dialect import sql_text
 from handshake.plan.expr import Column, Expr, Name, conjunction, show, transform, walk
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
-from handshake.schema import NULL, UNITS, Schema
+from handshake.schema import NULL, UNITS, Schema, arrow_of
 from handshake.window import Window
 
 __all__ = ["Selecting"]
@@ -231,6 +231,7 @@ class Selecting:
                 )
             free = name not in node.schema.names
             node, column = appended(node, bound, self._fresh, name if free else None)
+            _check_held(node, column, written)
             columns.append((name, column))
         same = tuple((name, name) for name in node.schema.names)
         return node if tuple(columns) == same else Project(node, tuple(columns))
@@ -270,6 +271,7 @@ class Selecting:
                     f"GROUP BY takes a column or what is computed from one, not {sql_text(tree)}", tree
                 )
             node, keys[written] = appended(node, bound, self._fresh)
+            _check_held(node, keys[written], written)
         if len(set(keys.values())) < len(keys):
             raise self._reader.error("a column stands twice in GROUP BY", group)
         return node, keys
@@ -282,7 +284,9 @@ class Selecting:
                 bound = bind_value(call.argument, scope)
                 if bound.type == NULL:
                     raise fail(f"{call.function}() of NULL has no type; cast it", call.argument)
-                node, calls[call] = appended(node, bound, self._fresh)
+                node, argument = appended(node, bound, self._fresh)
+                _check_held(node, argument, call.argument)
+                calls[call] = argument
         return node, calls
 
     def _result_names(self, listed: list[tuple[str | None, Expr]]) -> dict[AggregateCall, str]:
@@ -388,6 +392,14 @@ class Selecting:
         if length == 0:
             raise self._reader.error("a window holds something: SIZE and ADVANCE are more than 0", node)
         return kind, length
+
+
+def _check_held(node: Node, column: str, written: Expr) -> None:
+    """Refuse values that no column can hold."""
+    try:
+        arrow_of(node.schema.get(column).type)
+    except SchemaError as error:
+        raise fail(str(error), written) from None
 
 
 class _Grouped:

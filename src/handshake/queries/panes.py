@@ -8,6 +8,7 @@ after its last: the cost of a tuple does not depend on how many windows it is in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Aggregate, Windowing
 from handshake.plan.panes import PaneShape
 from handshake.queries.aggregates import Additive, Extreme, part_of
-from handshake.queries.chunk import Array, Chunk, empty, fit
+from handshake.queries.chunk import BEGINNING, END, Array, Chunk, empty, fit
 from handshake.queries.groups import GroupIndex
 from handshake.queries.pipeline import Pipeline, chain
 from handshake.queries.windows import Results
@@ -27,6 +28,8 @@ from handshake.schema import arrow_of
 __all__ = ["Panes"]
 
 _FEW = 1 << 16
+_RESULTS = 1 << 20
+"""About how many results are computed together."""
 _MANY_GROUPS = 1 << 13
 """Groups from which on those without tuples are forgotten."""
 
@@ -48,6 +51,20 @@ class _Table:
 
     def __len__(self) -> int:
         return len(self.first)
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """The earliest and the latest of the panes' last windows."""
+        return (int(self.last.min()), int(self.last.max())) if len(self.last) else (END, BEGINNING)
+
+    def parted(self, window: int) -> tuple[list[_Table], list[_Table]]:
+        """Panes whose last window comes before this one, and the others."""
+        if self.ends[1] < window:
+            return [self], []
+        if self.ends[0] >= window:
+            return [], [self]
+        gone = self.last < window
+        return [self.take(np.flatnonzero(gone))], [self.take(np.flatnonzero(~gone))]
 
 
 def _rows(part: Any, rows: Array) -> Any:
@@ -177,7 +194,7 @@ class Panes:
         if shape.keys is not None:
             self._states.append(_Lists(_First()))  # type: ignore[arg-type]
         self._waiting: list[_Table] = []
-        self._inside: _Table | None = None
+        self._inside: list[_Table] = []
         self._held = np.zeros(0, np.int64)
         self._active = self._spots = np.zeros(0, np.int64)
         self._present = self._seen = 0
@@ -227,10 +244,14 @@ class Panes:
 
     def spans(self) -> tuple[Array, Array]:
         """The windows of all panes."""
-        tables = [*self._waiting, *([] if self._inside is None else [self._inside])]
-        if not tables:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return np.concatenate([t.first for t in tables]), np.concatenate([t.last for t in tables])
+        held = [table.ends[1] for table in self._inside]  # all from the next window on
+        first = [*(t.first for t in self._waiting), np.full(len(held), BEGINNING)]
+        last = [*(t.last for t in self._waiting), np.array(held, np.int64)]
+        return np.concatenate(first), np.concatenate(last)
+
+    def block(self, windows: int) -> int:
+        """Results of that many windows at a time."""
+        return max(1, _RESULTS // max(1, self._present))
 
     # Panes to windows.
 
@@ -275,11 +296,10 @@ class Panes:
         entering = waiting.take(np.flatnonzero(coming))
         entering = entering.take(np.argsort(entering.first, kind="stable"))
         self._waiting = [waiting.take(np.flatnonzero(~coming))]
-        inside = entering if self._inside is None else _stacked([self._inside, entering])
-        going = inside.last < windows[-1]
-        leaving = inside.take(np.flatnonzero(going))
+        parted = [table.parted(int(windows[-1])) for table in (*self._inside, entering)]
+        leaving = _stacked([entering.take(np.empty(0, np.int64)), *(t for gone, _ in parted for t in gone)])
         leaving = leaving.take(np.argsort(leaving.last, kind="stable"))
-        self._inside = inside.take(np.flatnonzero(~going))
+        self._inside = [table for _, stay in parted for table in stay if len(table)]
         ins = np.concatenate([[0], np.searchsorted(entering.first, windows, "right")])
         outs = np.concatenate([[0], np.searchsorted(leaving.last, windows, "left")])
         self._grow(max(1, len(self._index)))
@@ -300,13 +320,13 @@ class Panes:
         """Forget groups without a tuple, once they are many."""
         if len(self._index) < _MANY_GROUPS:
             return
-        tables = [*self._waiting, *([] if self._inside is None else [self._inside])]
+        tables = [*self._waiting, *self._inside]
         used = np.unique(np.concatenate([table.groups for table in tables]))
         if 4 * len(used) > len(self._index):
             return
         self._index.keep(used)
         self._waiting = [_renumbered(table, used) for table in self._waiting]
-        self._inside = None if self._inside is None else _renumbered(self._inside, used)
+        self._inside = [_renumbered(table, used) for table in self._inside]
         for state in self._states:
             state.keep(used)
         self._held = self._held[used]

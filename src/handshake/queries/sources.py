@@ -58,6 +58,8 @@ class SourceOperator:
 
     def conformed(self, tuples: object) -> pa.RecordBatch:
         """Tuples in the columns and types of the declaration."""
+        if isinstance(tuples, pa.RecordBatch) and tuples.schema.equals(self.schema):
+            return tuples
         return conform(tuples, self.schema, self.source.name)
 
     def picked(self, batch: pa.RecordBatch | pa.Table) -> tuple[pa.RecordBatch, Array]:

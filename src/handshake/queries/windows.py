@@ -62,6 +62,9 @@ class Store(Protocol):
     def spans(self) -> tuple[Array, Array]:
         """The first and the last windows of all that is kept."""
 
+    def block(self, windows: int) -> int:
+        """How many of so many windows are to be computed together, so that what they need fits in memory."""
+
 
 class Tuples:
     """Keeps tuples as they are, and runs the sub-plan on the tuples of each window."""
@@ -80,6 +83,11 @@ class Tuples:
     def spans(self) -> tuple[Array, Array]:
         """The windows of all tuples."""
         return self._first, self._last
+
+    def block(self, windows: int) -> int:
+        """So many that their tuples, taken for each window, are not too many."""
+        each = int(np.sum(self._last - self._first + 1)) // windows
+        return max(1, min(_BLOCK, _EXPANDED // max(each, 1)))
 
     def close(self, windows: Array, starts: Array, ends: Array) -> Results:
         """Run the sub-plan on these windows."""
@@ -202,10 +210,8 @@ class WindowOperator:
         self._next = max(self._next, until + 1)
 
     def _blocks(self, windows: Array) -> Iterator[Array]:
-        """Few enough windows at a time that what is computed for them fits in memory."""
-        first, last = self._store.spans()
-        each = max(1, int(np.sum(last - first + 1)) // max(len(windows), 1)) if len(windows) else 1
-        step = max(1, min(_BLOCK, _EXPANDED // each))
+        """As many windows at a time as the store takes."""
+        step = self._store.block(len(windows)) if len(windows) else 1
         return (windows[at : at + step] for at in range(0, len(windows), step))
 
     def _stamped(self, results: Results, flow: Flow) -> Chunk:
