@@ -10,11 +10,13 @@ queried in this process, and the results must be the same.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,20 +104,23 @@ def generate(endpoint: Endpoint, rate: float, seconds: float, speed: float) -> i
     return sent
 
 
-def receiver(folder: Path, port: int) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def receiver(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     """`handshake receive`, as another process."""
     (folder / "query.sql").write_text(QUERY)
     command = [
         sys.executable, "-m", "handshake.cli", "receive", f"udp://127.0.0.1:{port}?sequence=yes",
         "--query", str(folder / "query.sql"), "--input", "Feed", "--log", str(folder / "log"), "--ends", "1",
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    while not all((folder / "log" / name / "schema.arrow").exists() for name in ("Trades", "Quotes")):
-        if process.poll() is not None:
-            raise RuntimeError(process.stderr.read())
-        time.sleep(0.05)
-    return process
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            while not all((folder / "log" / name / "schema.arrow").exists() for name in ("Trades", "Quotes")):
+                if process.poll() is not None:
+                    raise RuntimeError(f"'{' '.join(command)}' ended with status {process.returncode}")
+                time.sleep(0.05)
+            yield process
+        finally:
+            process.terminate()
 
 
 # Spark
@@ -130,6 +135,8 @@ class Live:
         self.seen = 0
 
     def sink(self, name: str) -> Any:
+        self.rows[name] = 0
+
         def take(frame: Any, batch: int) -> None:
             table = frame.toArrow()
             self.rows[name] = self.rows.get(name, 0) + table.num_rows
@@ -163,23 +170,6 @@ def start(spark: Any, folder: Path, live: Live) -> list[Any]:
         .start()
         for name, frame in frames.items()
     ]
-
-
-def settled(queries: list[Any], folder: Path) -> bool:
-    """Whether every query has read its log to the end."""
-    ends = {str(folder / "log" / name): LogReader(folder / "log" / name).end for name in ("Trades", "Quotes")}
-    for query in queries:
-        if query.exception() is not None:
-            raise query.exception()
-        progress = query.lastProgress
-        if progress is None:
-            return False
-        offsets = [json.loads(source["endOffset"] or "{}") for source in json.loads(progress.json)["sources"]]
-        if sorted(offset.get("row", -1) for offset in offsets) not in (
-            [ends[str(folder / "log" / "Trades")]], sorted(ends.values()),
-        ):  # fmt: skip
-            return False
-    return True
 
 
 def in_process(folder: Path) -> dict[str, int]:
@@ -219,19 +209,23 @@ def run(folder: Path, rate: float, seconds: float, speed: float, port: int) -> b
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
-    with started("finance", cores=2, **settings) as cluster:
-        receiving, live = receiver(folder, port), Live()
+    with started("finance", cores=2, **settings) as cluster, receiver(folder, port) as receiving:
+        live = Live()
         queries = start(cluster.session, folder, live)
         begun = time.monotonic()
         figures = [str(figure) for figure in (port, rate, seconds, speed)]
-        sender = subprocess.Popen([sys.executable, __file__, "--generate", *figures], stdout=subprocess.PIPE)
-        while receiving.poll() is None or not settled(queries, folder):
-            time.sleep(2)
-            live.show(time.monotonic() - begun)
-        assert sender.stdout is not None
-        sent, counters = int(sender.communicate()[0]), json.loads(receiving.communicate()[0])
+        with subprocess.Popen(
+            [sys.executable, __file__, "--generate", *figures], stdout=subprocess.PIPE, text=True
+        ) as sender:
+            while receiving.poll() is None:
+                time.sleep(2)
+                live.show(time.monotonic() - begun)
+            sent = int(sender.communicate()[0])
         for query in queries:
+            query.processAllAvailable()
             query.stop()
+        live.show(time.monotonic() - begun)
+        counters = json.loads(receiving.communicate()[0])
     print(f"sent {sent:,} datagrams; received {counters}")
     return live.rows == in_process(folder)
 

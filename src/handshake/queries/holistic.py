@@ -89,7 +89,7 @@ def _ranked(aggregate: Aggregate, array: pa.Array, segments: Array, bounds: Arra
     order = np.lexsort((keys, segments))
     values, sorted_keys = array.take(pa.array(order)), keys[order]
     if aggregate.function == "mode":
-        return values.take(pa.array(_modes(sorted_keys, bounds)))
+        return values.take(pa.array(_modes(sorted_keys, bounds), pa.int64()))
     return _medians(aggregate, values, bounds)
 
 
