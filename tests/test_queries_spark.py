@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,23 @@ def test_streams_agree_with_the_engine_across_restarts(spark: Any, tmp_path: Pat
     assert found
     if name in ("Q3", "Q5"):
         assert sink.sums(output.name, "late") == query.metrics().late > 0
+
+
+def test_instants_count_as_readings_of_utc_and_streams_without_a_time_by_arrival(spark: Any) -> None:
+    from handshake.spark.queries import query_frames
+
+    text = """CREATE INPUT STREAM Rate (timestamp timestamp, value long) TIMESTAMP BY timestamp;
+    CREATE INPUT STREAM Bare (value short);
+    SELECT window_start() AS at, sum(value) AS s FROM Rate [SIZE 10 ADVANCE 10 TIME] INTO Sums;
+    SELECT timestamp, value * 2 AS two FROM Rate WHERE value > 17 INTO Late;
+    SELECT count() AS n FROM Bare [SIZE 100000000 ADVANCE 100000000 TIME] INTO All"""
+    rate = spark.range(20).selectExpr("timestamp_micros(id * 1000000) AS timestamp", "id AS value")
+    bare = spark.range(5).selectExpr("CAST(id AS tinyint) AS value")
+    found = query_frames(text, {"Rate": rate, "Bare": bare})
+    start = datetime(1970, 1, 1)
+    assert sorted(found["Sums"].collect()) == [(start, 45), (start + timedelta(seconds=10), 145)]
+    assert sorted(found["Late"].collect()) == [(start + timedelta(seconds=n), 2 * n) for n in (18, 19)]
+    assert [row["n"] for row in found["All"].collect()] == [5]
 
 
 @pytest.mark.parametrize(

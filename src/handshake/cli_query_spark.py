@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -269,10 +270,19 @@ class _Live:
         _check(queries)
 
     def _tell(self, queries: list[Any], seconds: float) -> None:
-        rates = [float(p.inputRowsPerSecond or 0) for p in (q.lastProgress for q in queries) if p is not None]
+        told = [json.loads(p.json) for p in (query.lastProgress for query in queries) if p is not None]
         results = ", ".join(f"{name} {rows:,}" for name, rows in self.told.rows.items())
-        rate = f"{max(rates):,.0f} rows/s" if rates else "starting"
-        print(f"{seconds:6.0f} s  {rate}  {results}", file=sys.stderr, flush=True)
+        rate = max((p.get("processedRowsPerSecond") or 0 for p in told), default=0)
+        lag = max((_lag(p) for p in told), default=0)
+        print(
+            f"{seconds:6.0f} s  {rate:,.0f} rows/s  lag {lag:.1f} s  {results}", file=sys.stderr, flush=True
+        )
+
+
+def _lag(progress: dict[str, Any]) -> float:
+    """Seconds since the last micro-batch began: no result of what came later is there yet."""
+    began = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
+    return max((datetime.now(UTC) - began).total_seconds(), 0.0)
 
 
 def _check(queries: list[Any]) -> None:
