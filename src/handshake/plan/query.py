@@ -15,7 +15,7 @@ from handshake.plan.language import CreateStream
 from handshake.plan.select import Selecting
 from handshake.plan.statements import StatementReader
 from handshake.plan.types import unify
-from handshake.schema import Int, Type
+from handshake.schema import Decimal, Int, Type
 
 __all__ = ["parse_query"]
 
@@ -150,7 +150,21 @@ def _wider(left: Node, a: str, right: Node, b: str) -> Type | None:
         if x.type.signed == y.type.signed:
             return max(x.type, y.type, key=lambda kind: kind.bits)
         return Int(max(x.type.bits + (not x.type.signed), y.type.bits + (not y.type.signed)))
-    return unify(x, y)
+    kind = unify(x, y)
+    if isinstance(kind, Decimal) and not kind.precision:
+        whole = max(_digits(x.type), _digits(y.type))
+        return Decimal(min(whole + kind.scale, _MOST_DIGITS), kind.scale)
+    return kind
+
+
+_MOST_DIGITS = 38
+
+
+def _digits(kind: Type) -> int:
+    """How many digits a number can have before its point."""
+    if isinstance(kind, Int):
+        return len(str(2 ** (kind.bits - kind.signed)))
+    return kind.precision - kind.scale if isinstance(kind, Decimal) else 0
 
 
 def _shaped(node: Node, names: tuple[str, ...], kinds: list[Type]) -> Node:
