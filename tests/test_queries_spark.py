@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +31,6 @@ TEXTS = {
     **{name: TWO + text for name, text in JOINS.items()},
     **{name: "".join(QUERIES[name]) for name in CHOSEN},
 }
-TEXTS = {k: re.sub(r"(SIZE|ADVANCE|LATENESS) \.", r"\1 0.", v) for k, v in TEXTS.items()}
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int8(): [1, 2, 3, -3], pa.int32(): [0, 5, 7, 100_001, -4],
     pa.int64(): [1, 2, 3], pa.uint64(): [0, 2**64 - 1],

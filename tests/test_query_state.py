@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +29,6 @@ TEXTS = {
     **{name: TRADES + text for name, text in PAPER.items()},
     **{k: "".join(v) for k, v in QUERIES.items()},
 }
-TEXTS = {k: re.sub(r"(SIZE|ADVANCE|LATENESS) \.", r"\1 0.", v) for k, v in TEXTS.items()}
 PANES = [
     name for name, text in TEXTS.items() if all(_by_panes(o) for o in optimise(parse_query(text)).outputs)
 ]

@@ -62,7 +62,7 @@ from handshake.spark.query_tasks import (
     sending,
     unpacking,
 )
-from handshake.spark.session import _prepare_session
+from handshake.spark.session import prepare_session
 from handshake.spark.tables import carrier
 
 __all__ = ["query_frames"]
@@ -194,7 +194,7 @@ class _Translation:
         if not streaming:
             results = blobs.repartition(1).mapInArrow(finishing(make), "data binary")
             return results.mapInArrow(unpacking(output), kind)
-        _prepare_session(blobs.sparkSession)
+        prepare_session(blobs.sparkSession)
         told = (
             blobs.groupBy("slot")
             .transformWithStateInPandas(QueryState(make), TOLD, "append", "None")
