@@ -104,6 +104,34 @@ def test_batches_agree_with_the_oracle(spark: Any) -> None:
             assert expected or name == "mixed", f"{name}: {output.name} gives nothing"
 
 
+NATIVE = """i + j > 0; i * j; j - i; x < y; x = y; x >= y; x + y; x * y; s < 'CSGN'; s <> 'ü'; b OR i > 1;
+b AND x > 0; NOT (b AND i = 1); i IS NULL; i BETWEEN j - 2 AND j + 2; i IN (1, 127, j); l > i; l <= 3; b = (i > 0)"""
+ARROW = "l - 1; x <> y; i / j; i % 3; upper(s); CAST(i AS DOUBLE); ABS(i); x / y"
+
+
+@pytest.mark.parametrize(("texts", "inside"), [(NATIVE, False), (ARROW, True)], ids=["native", "arrow"])
+def test_expressions_have_the_oracles_values(spark: Any, texts: str, inside: bool) -> None:
+    from handshake.spark.queries import query_frames
+
+    declared = "CREATE INPUT STREAM S (i int8, j int, l long, x double, y double, s string(4), b bool);"
+    selected = [f"{text.strip()} AS e{n}" for n, text in enumerate(texts.split(";"))]
+    outputs = [f"SELECT {one} FROM S INTO r{n}" for n, one in enumerate(selected)] if inside else []
+    text = declared + ";".join(outputs or [f"SELECT {', '.join(selected)} FROM S INTO r0"])
+    plan, draw, nan = parse_query(text), random.Random(5), float("nan")
+    values = {
+        "i": [1, -128, 127, 0, None], "j": [5, -(2**31), 2**31 - 1, 0, None],
+        "l": [3, -(2**63), 2**63 - 1, None], "x": [0.0, -0.0, 1.5, nan, float("inf"), None],
+        "y": [0.0, 1.5, nan, -1e308, None], "s": ["", "CSGN", "ü", "UBS", None], "b": [True, False, None],
+    }  # fmt: skip
+    items = [("S", {name: draw.choice(some) for name, some in values.items()}) for _ in range(150)]
+    query = Query(plan)
+    wanted = query_oracle.run(plan, seen(query, items))
+    for name, frame in query_frames(plan, frames(spark, tables(query, items))).items():
+        assert ("MapInArrow" in frame._jdf.queryExecution().toString()) == inside
+        expected = sorted(str(sorted(row.items())) for row in wanted[name])
+        assert plain(frame.toArrow(), query.schema(name)) == expected
+
+
 def schema_text(source: Source) -> str:
     from pyspark.sql.pandas.types import from_arrow_schema
 
