@@ -34,7 +34,7 @@ QUERIES = {
 }
 """Q4, a window of tuples, cannot be written in PySpark without a stateful operator of one's own."""
 _SYMBOLS = pa.array(["UBSN", "CSGN", "NESN", "NOVN", "ROG", "ABBN", "ZURN", "SREN"])
-_SCHEMA = "Seqnr int, Symbol string, Price int, Volume int, Ts timestamp_ntz"
+_SCHEMA = "Seqnr int, Symbol string, Price int, Volume int, Ts timestamp"
 
 Make = Callable[[Any], Any]
 
@@ -100,7 +100,7 @@ def _write(folder: Path, rows: int, batches: int) -> None:
             "Symbol": _SYMBOLS.take(pa.array(random.integers(0, 8, rows))),
             "Price": pa.array(random.integers(1, 10_000, rows), pa.int32()),
             "Volume": pa.array(random.integers(1, 200_000, rows), pa.int32()),
-            "Ts": pa.array(times),
+            "Ts": pa.array(times, pa.timestamp("us", "UTC")),
         }
         pq.write_table(pa.table(columns), folder / f"{batch:03}.parquet", row_group_size=max(rows // 4, 1))
 

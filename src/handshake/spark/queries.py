@@ -140,14 +140,15 @@ class _Translation:
                 raise UnsupportedError(f"the Spark back end cannot run {label(below)} here")
         return _chain(_Step(frame, below.schema), nodes, node.schema) if nodes else frame
 
-    def _source(self, source: Source) -> DataFrame:
+    def _source(self, source: Source, *, to_arrow: bool = False) -> DataFrame:
+        """An input; on its way to Arrow, instants need not be made readings of a clock first."""
         frame = self._inputs[source.name]
         if source.time == ARRIVAL_COLUMN:
             known = ARRIVAL_COLUMN in frame.columns  # as logs of datagrams have it
             frame = frame if known else frame.withColumn(ARRIVAL_COLUMN, F.current_timestamp())
         fields = [field for field in source.fields if field.name != TIME]
         times = [_time(frame, source)] if len(fields) < len(source.fields.fields) else []
-        return frame.select(*(_declared(frame, field, source) for field in fields), *times)
+        return frame.select(*(_declared(frame, field, source, to_arrow) for field in fields), *times)
 
     # With state.
 
@@ -161,7 +162,7 @@ class _Translation:
                 "only; write the join to a stream of its own (INTO) and read that, or use --backend local"
             )
         if cut is not None and _by_panes(cut) is not None:
-            blobs = self._source(sources[0]).mapInArrow(reducing(cut, sources[0]), BLOBS)
+            blobs = self._source(sources[0], to_arrow=True).mapInArrow(reducing(cut, sources[0]), BLOBS)
             return self._run(cut, blobs, partial(PaneQuery, cut), streaming)
         whole = cut or output
         sent = [
@@ -187,7 +188,7 @@ class _Translation:
 
     def _prefix(self, source: Source) -> DataFrame:
         """An input, or what was computed of one already."""
-        return self._inputs[source.name] if "\0" in source.name else self._source(source)
+        return self._inputs[source.name] if "\0" in source.name else self._source(source, to_arrow=True)
 
     def _run(self, output: Output, blobs: DataFrame, make: Any, streaming: bool) -> DataFrame:
         kind = from_arrow_schema(carried(output.schema))
@@ -259,7 +260,7 @@ def _given(plan: Plan, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     return found
 
 
-def _declared(frame: DataFrame, field: Field, source: Source) -> Column:
+def _declared(frame: DataFrame, field: Field, source: Source, to_arrow: bool) -> Column:
     """A column of an input in the type that it is declared with."""
     if field.name not in frame.columns:
         raise SchemaError(
@@ -272,7 +273,8 @@ def _declared(frame: DataFrame, field: Field, source: Source) -> Column:
     if given == wanted:
         return column
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
-        return column if (given.tz is None) == (wanted.tz is None) else _zoned(field.name, wanted.tz)
+        alike = to_arrow or (given.tz is None) == (wanted.tz is None)
+        return column if alike else _zoned(field.name, wanted.tz)
     if _widens(given, wanted):
         return column.cast(from_arrow_schema(pa.schema([("c", wanted)]))[0].dataType).alias(field.name)
     raise SchemaError(
