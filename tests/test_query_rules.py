@@ -35,8 +35,9 @@ _CONDITIONS = (
 _WINDOWS = ("[SIZE .006 ADVANCE .003 TIME]", "[SIZE 3 ADVANCE 2 TUPLES]", "[SIZE .005 ADVANCE .002 TIME]")
 _PLAIN = "SELECT k, v + {n} AS v, g FROM {a}{where}"
 _GROUPED = "SELECT k, max(v) AS v, min(g) AS g FROM {a} {window}{where} GROUP BY k"
-_COUNTED = "SELECT count() AS k, sum(v + 1) AS v, max(g) AS g FROM {a} {window}{where}"
-_BY_TEXT = "SELECT count(k) AS k, sum(v + 1) + max(v + 1) AS v, g FROM {a} {window}{where} GROUP BY g"
+_COUNTED = "SELECT count() AS k, CAST(sum(v + 1) AS BIGINT) AS v, max(g) AS g FROM {a} {window}{where}"
+_BY_TEXT = """SELECT count(k) AS k, CAST(sum(v + 1) + max(v + 1) AS BIGINT) AS v, g
+    FROM {a} {window}{where} GROUP BY g"""
 _UNION = "SELECT k, v, g FROM {a} UNION SELECT k, v - 1, g FROM {b}{where} UNION SELECT v, k, g FROM R"
 _JOIN = """SELECT x.k, y.v, x.g FROM {a} [SIZE {n} TIME] x, {b} {held} y
     WHERE x.k <= y.k AND y.v > {n} AND x.g > ''"""

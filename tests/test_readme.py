@@ -15,7 +15,8 @@ import pytest
 import handshake
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = re.findall(r"```python\n(.*?)```\n+```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+_BLOCK = r"((?:(?!```).)*)```"
+EXAMPLES = re.findall(rf"```python\n{_BLOCK}\n+```\n{_BLOCK}", (ROOT / "README.md").read_text(), re.DOTALL)
 MODULES = [m.name for m in pkgutil.walk_packages(handshake.__path__, "handshake.")]
 
 

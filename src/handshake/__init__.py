@@ -4,6 +4,7 @@ from handshake.errors import (
     ExpressionError,
     HandshakeError,
     InputError,
+    QueryError,
     SchemaError,
     UnsupportedError,
     WindowError,
@@ -19,6 +20,7 @@ from handshake.multiway import (
     prepare_streams,
 )
 from handshake.plan import call, col, left, lit, right, sql
+from handshake.queries import Query, QueryMetrics
 from handshake.session import explain, join, listener, progress, watch
 from handshake.window import Time, Tuples
 
@@ -35,6 +37,9 @@ __all__ = [
     "MultiMetrics",
     "MultiPlan",
     "MultiReplay",
+    "Query",
+    "QueryError",
+    "QueryMetrics",
     "Replay",
     "SchemaError",
     "Time",

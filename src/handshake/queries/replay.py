@@ -84,10 +84,12 @@ def _live(source: Source, schema: Schema, bad: BadRows, stop: Callable[[], bool]
             waiting.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    while not stop():
+    while True:
         try:
             batch = waiting.get(timeout=0.1)
         except queue.Empty:
+            if stop():  # what has been read is still taken
+                return
             continue
         if isinstance(batch, BaseException):
             raise batch

@@ -1,0 +1,209 @@
+# ruff: noqa: E501 - commands in one line
+"""`handshake run` and `handshake explain`: files in and out, bad rows, mistakes, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv, feather, parquet
+
+from handshake.cli import run
+
+QUERY = """CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp(0)) TIMESTAMP BY Ts;
+SELECT Price FROM Trades WHERE Symbol = "UBSN" INTO UBS;
+SELECT Symbol, count() AS n, window_end() AS at FROM Trades [SIZE 60 ADVANCE 60 TIME] GROUP BY Symbol INTO Counts;
+"""
+ROWS = """Symbol,Price,Ts
+UBSN,10,2024-01-01 00:00:00
+CSGN,11,2024-01-01 00:00:30
+UBSN,12,2024-01-01 00:01:00
+"""
+BAD = ROWS + "UBSNX,1,2024-01-01 00:02:00\nUBSN,x,2024-01-01 00:02:00\nUBSN,3\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "q.sql").write_text(QUERY)
+    (tmp_path / "t.csv").write_text(ROWS)
+    (tmp_path / "bad.csv").write_text(BAD)
+    return tmp_path
+
+
+def test_results_are_shown(folder, capsys):
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 't.csv'}"]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[:4] == ["UBS", "Price", "   10", "   12"]
+    at = lines.index("Counts")
+    assert [line.split()[:2] for line in lines[at + 1 : at + 4]] == [
+        ["Symbol", "n"],
+        ["UBSN", "1"],
+        ["CSGN", "1"],
+    ]
+    assert "Trades  3 rows" in out
+    assert "Counts  3 results" in out
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "csv", "jsonl"])
+def test_all_formats_in_and_out(folder, ending):
+    table = csv.read_csv(folder / "t.csv")
+    given = folder / f"in.{ending}"
+    if ending == "parquet":
+        parquet.write_table(table, given)
+    elif ending == "arrow":
+        feather.write_feather(table, given, compression="uncompressed")
+    elif ending == "csv":
+        csv.write_csv(table, given)
+    else:
+        rows = [{**row, "Ts": row["Ts"].isoformat()} for row in table.to_pylist()]
+        given.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = folder / f"out.{ending}"
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={given}", "--output", f"UBS={out}"]) == 0
+    text = out.read_bytes()
+    if ending == "parquet":
+        assert parquet.read_table(out).to_pylist() == [{"Price": 10}, {"Price": 12}]
+    elif ending == "csv":
+        assert text == b'"Price"\n10\n12\n'
+    elif ending == "jsonl":
+        assert text == b'{"Price": 10}\n{"Price": 12}\n'
+
+
+def test_standard_input_and_output(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "handshake.cli", "run", str(folder / "q.sql"), "--input", "Trades=-", "--output", "UBS=-"],
+        input=ROWS, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == '"Price"\n10\n12\n'
+    assert "Trades  3 rows" in done.stderr
+
+
+def test_bad_rows_are_counted_and_kept(folder, capsys):
+    kept = folder / "kept.csv"
+    status = run(
+        [
+            "run",
+            str(folder / "q.sql"),
+            "--input",
+            f"Trades={folder / 'bad.csv'}",
+            "--bad",
+            str(kept),
+            "--metrics",
+            str(folder / "m.json"),
+        ]
+    )
+    assert status == 0
+    assert "bad     3 rows" in capsys.readouterr().out
+    rows = {row["row"]: row["reason"] for row in csv.read_csv(kept).to_pylist()}
+    assert rows == {
+        4: "'UBSNX' in column 'Symbol' is not string(4)",
+        5: "'x' in column 'Price' is not int32",
+        6: "2 fields where the header has 3",
+    }
+    figures = json.loads((folder / "m.json").read_text())
+    assert (figures["bad"], figures["rows"]) == (3, {"Trades": 3})
+
+
+def test_strict_stops_at_a_bad_row(folder, capsys):
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'bad.csv'}", "--strict"]) == 2
+    assert capsys.readouterr().err == "handshake: Trades input, row 6: 2 fields where the header has 3\n"
+    (folder / "bad.csv").write_text(ROWS + "UBSN,x,2024-01-01 00:02:00\n")
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'bad.csv'}", "--strict"]) == 2
+    assert capsys.readouterr().err == "handshake: Trades input, row 4: 'x' in column 'Price' is not int32\n"
+
+
+def test_typed_files_have_bad_rows_too(folder, capsys):
+    table = pa.table(
+        {"Symbol": ["UBSN", "UBSN"], "Price": pa.array([1, 2**40]), "Ts": pa.array([0, 1], pa.timestamp("s"))}
+    )
+    parquet.write_table(table, folder / "t.parquet")
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 't.parquet'}"]) == 0
+    out = capsys.readouterr().out
+    assert "Trades  1 rows" in out
+    assert "bad     1 rows; --bad FILE keeps them" in out
+
+
+WRONG = {
+    "--input Trades=t.csv --input Trades=t.csv": "--input is given twice for 'Trades'; give it once",
+    "": "no input for stream Trades; give --input Trades=PATH",
+    "--input Trads=t.csv": "--input 'Trads=t.csv': the query has no input 'Trads' (Trades); did you mean 'Trades'?",
+    "--input t.csv": "--input 't.csv' has no name; write NAME=PATH",
+    "--input Trades=no.csv": "Trades input: no file or folder 'no.csv'; did you mean 't.csv'?",
+    "--input Trades=t.csv --output x=y.csv": "--output 'x=y.csv': the query has no output 'x' (UBS, Counts)",
+    "--input Trades=t.csv --backend quantum": "no back end 'quantum' (local, spark, circuit)",
+    "--input Trades=t.csv --pace 0": "a pace is more than 0, and goes by the time columns of all inputs",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_mistakes(folder, capsys, monkeypatch, options):
+    monkeypatch.chdir(folder)
+    assert run(["run", "q.sql", *options.split()]) == 2
+    assert capsys.readouterr().err == f"handshake: {WRONG[options]}\n"
+
+
+def test_a_missing_column(folder, capsys):
+    (folder / "t.csv").write_text(ROWS.replace("Price", "Prize"))
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 't.csv'}"]) == 2
+    text = "handshake: Trades input has no column 'Price' (Symbol, Prize, Ts); did you mean 'Prize'?\n"
+    assert capsys.readouterr().err == text
+
+
+def test_a_syntax_error_has_a_caret(folder, capsys):
+    (folder / "q.sql").write_text("SELECT\n  FROM [")
+    assert run(["explain", str(folder / "q.sql")]) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == ["    FROM [", "         ^"]
+
+
+def test_explain_as_text_graph_and_drawing(folder, capsys):
+    assert run(["explain", str(folder / "q.sql")]) == 0
+    assert capsys.readouterr().out.startswith("UBS (Price int32)\n└─ π Price\n")
+    assert run(["explain", str(folder / "q.sql"), "--optimised"]) == 0
+    assert "panes of 1 minute" in capsys.readouterr().out
+    assert run(["explain", str(folder / "q.sql"), "--dot", "-", "--svg", str(folder / "p.svg")]) == 0
+    assert capsys.readouterr().out.startswith("digraph plan {")
+    assert (folder / "p.svg").read_text().startswith("<svg ")
+
+
+def test_a_pace_lets_rows_wait_for_their_times(folder, capsys):
+    began = time.perf_counter()
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 't.csv'}", "--pace", "200"]) == 0
+    assert time.perf_counter() - began >= 0.29
+    assert "Trades  3 rows" in capsys.readouterr().out
+
+
+def test_ctrl_c_finishes_what_has_come(folder):
+    out = folder / "counts.csv"
+    command = [
+        sys.executable,
+        "-m",
+        "handshake.cli",
+        "run",
+        str(folder / "q.sql"),
+        "--input",
+        "Trades=-",
+        "--output",
+        f"Counts={out}",
+    ]
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # A reader of CSV waits for a whole block of bytes; so many rows that one is there.
+    rows = ROWS + "".join(f"UBSN,{n},2024-01-01 00:01:00\n" for n in range(80_000))
+    with subprocess.Popen(command, **pipe) as process:
+        assert process.stdin is not None
+        process.stdin.write(rows.encode())
+        process.stdin.flush()
+        while not list(folder.glob(".handshake-*.tmp")):  # its output, so that it is running
+            assert process.poll() is None
+            time.sleep(0.1)
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        text, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "Ctrl-C, after the rows above" in text.decode()
+    assert [row["n"] for row in csv.read_csv(out).to_pylist()][:2] == [1, 1]
