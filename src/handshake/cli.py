@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from handshake import __version__
+from handshake import __version__, cli_receive
 from handshake.bench.commands import add_commands
 from handshake.cli_compile import register as register_compile
 from handshake.cli_join import (
@@ -339,6 +339,7 @@ def demo(
 
 
 register(app, reporting)
+cli_receive.register(app, reporting)
 register_queries(app, reporting)
 register_compile(app, reporting)
 

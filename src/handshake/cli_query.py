@@ -28,9 +28,12 @@ from handshake.plan.picture import svg
 from handshake.plan.query import parse_query
 from handshake.preview import Preview, plain_table
 from handshake.queries import Query
+from handshake.queries.live import Receivers, comes_live
 from handshake.queries.replay import Slice, replayed
 from handshake.sources import check_output, sink_for
 from handshake.sources.declared import BAD, BadRows
+from handshake.sources.demux import Counters
+from handshake.sources.receive import direct
 
 __all__ = ["BACKENDS", "RunRequest", "read_query", "register", "run_query"]
 
@@ -151,13 +154,18 @@ def _run_here(request: RunRequest) -> int:
     if request.bad is not None:
         check_output(request.bad)
     bad = BadRows(request.strict)
-    query = Query(plan, cores=request.cores)
+    live = comes_live(paths)
+    query = Query(direct(plan) if live else plan, cores=request.cores)
     with contextlib.ExitStack() as stack:
+        receivers = stack.enter_context(Receivers(plan, paths, bad)) if live else None
         delivery = _Delivery(query, outputs, stack)
         aside = None if request.bad is None else stack.enter_context(sink_for(request.bad, BAD))
         stop = stack.enter_context(_on_interrupt())
         watch = _Watch(query)
-        for piece in replayed(plan, paths, bad, pace=request.pace, stop=stop):
+        pieces = (
+            receivers.slices(stop) if receivers else replayed(plan, paths, bad, pace=request.pace, stop=stop)
+        )
+        for piece in pieces:
             delivery.take(query.push_together(piece.batches))
             watch.look(piece)
             if aside is not None and bad.rows:
@@ -166,7 +174,8 @@ def _run_here(request: RunRequest) -> int:
         watch.clear()
         if aside is not None and bad.rows:
             aside.write(bad.taken())
-    _report(request, query, delivery, watch, bad, stop())
+        counters = receivers.counters if receivers else {}
+    _report(request, query, delivery, watch, bad, stop(), counters)
     return 130 if stop() else 0
 
 
@@ -242,8 +251,9 @@ class _Watch:
 
 
 def _report(
-    request: RunRequest, query: Query, delivery: _Delivery, watch: _Watch, bad: BadRows, stopped: bool
-) -> None:
+    request: RunRequest, query: Query, delivery: _Delivery, watch: _Watch, bad: BadRows, stopped: bool,
+    counters: dict[str, Counters],
+) -> None:  # fmt: skip
     counts, seconds = query.metrics(), time.perf_counter() - watch.began
     out = request.summary_to
     for name, preview in delivery.previews.items():
@@ -257,13 +267,26 @@ def _report(
     facts += [(what, f"{n:,} rows") for what, n in lost.items() if n]
     if bad.count:
         facts.append(("bad", f"{bad.count:,} rows{'' if request.bad else '; --bad FILE keeps them'}"))
+    facts += [(f"{name}, datagrams", _datagrams(counts)) for name, counts in counters.items()]
     facts.append(("time", f"{seconds:.2f} s, {rows / max(seconds, 1e-9):,.0f} rows/s"))
     if stopped:
         facts.append(("ended by", "Ctrl-C, after the rows above"))
     for line in plain_table(facts):
         print(line, file=out)
     if request.metrics is not None:
-        _write_metrics(request.metrics, {**dataclasses.asdict(counts), "bad": bad.count, "seconds": seconds})
+        received = {name: counts.json() for name, counts in counters.items()}
+        figures = {**dataclasses.asdict(counts), "bad": bad.count, "seconds": seconds}
+        _write_metrics(request.metrics, {**figures, **({"datagrams": received} if received else {})})
+
+
+def _datagrams(counts: Counters) -> str:
+    """What came, and what did not."""
+    lost = {
+        "malformed": counts.malformed, "of unknown type": counts.unknown,
+        "out of sequence": counts.out_of_sequence, "missing": counts.missing,
+        "dropped by the kernel": counts.kernel_dropped or 0,
+    }  # fmt: skip
+    return ", ".join((f"{counts.datagrams:,}", *(f"{n:,} {what}" for what, n in lost.items() if n)))
 
 
 def _write_metrics(path: str, figures: dict[str, Any]) -> None:
@@ -294,8 +317,10 @@ _RUN_HELP = """Run continuous queries on files, or on standard input.
 
 QUERY.sql declares input streams and selects from them; docs/queries.md has the language. Inputs are files or
 folders: Parquet (.parquet), Arrow (.arrow, .feather), CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson); - is
-CSV on standard input. They are replayed by time. Rows that do not fit the declared types are counted and left
-out; --bad keeps them, --strict stops at the first. Ctrl-C ends the input, and finishes what has come.
+CSV on standard input, and udp://HOST:PORT datagrams (docs/sources.md). Files are replayed by time. Rows that
+do not fit the declared types are counted and left out; --bad keeps them, --strict stops at the first. Ctrl-C
+ends the input, and finishes what has come. --backend spark takes any format of Spark's as well, with options:
+NAME=kafka:kafka.bootstrap.servers=host:9092,subscribe=trades.
 
 \b
 Examples:

@@ -35,6 +35,8 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     add_spark_commands(bench, call)
     _add_synth(bench, call)
     _add_circuits(bench, call)
+    _add_udp(bench, call)
+    _add_spark_queries(bench, call)
     _add_queries(bench, call)
 
 
@@ -81,6 +83,49 @@ Example:
     )
     def circuits() -> None:
         call("circuits")
+
+
+def _add_spark_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_queries",
+        help="""The paper's queries on Spark, as translated and as written by hand.
+
+\b
+Examples:
+  handshake bench spark_queries
+  handshake bench spark_queries --rows 100000 --queries Q1,Q5
+""",
+    )
+    def spark_queries(
+        rows: Annotated[int, typer.Option(min=100, help="Tuples of a micro-batch.")] = 1_000_000,
+        batches: Annotated[int, typer.Option(min=2, help="Micro-batches of each run.")] = 6,
+        cores: Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")] = 2,
+        queries: Annotated[str | None, typer.Option(metavar="Q,Q,…", help="Some of Q1, Q2, Q3, Q5.")] = None,
+    ) -> None:
+        call("spark_queries", rows=rows, batches=batches, cores=cores, queries=queries)
+
+
+def _add_udp(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Datagrams per second over loopback into Arrow columns, and what is lost beyond that.
+
+\b
+Examples:
+  handshake bench udp
+  handshake bench udp --rates 300000,1000000 --modes plain --seconds 5
+"""
+    )
+    def udp(
+        rates: Annotated[
+            str | None, typer.Option(metavar="N,N,…", help="Datagrams per second; 100,000 to 1,500,000.")
+        ] = None,
+        seconds: Annotated[float, typer.Option(min=0.1, help="How long each rate is kept.")] = 2.0,
+        buffer: Annotated[int, typer.Option(min=1, metavar="MB", help="The socket's buffer.")] = 64,
+        modes: Annotated[
+            str, typer.Option(metavar="MODE,…", help="plain, offload, both; see docs/sources.md.")
+        ] = "plain,offload,both",
+    ) -> None:
+        call("udp", rates=rates, seconds=seconds, buffer=buffer, modes=modes)
 
 
 def _add_queries(bench: typer.Typer, call: Callable[..., None]) -> None:

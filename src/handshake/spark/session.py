@@ -34,7 +34,15 @@ from handshake.spark.store import open_store
 from handshake.spark.versions import versions
 from handshake.window import Spec, Windows, windows_of
 
-__all__ = ["Predicate", "define", "explain_frames", "explained", "join_frames", "state_root"]
+__all__ = [
+    "Predicate",
+    "define",
+    "explain_frames",
+    "explained",
+    "join_frames",
+    "prepare_session",
+    "state_root",
+]
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -102,7 +110,7 @@ def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **optio
     definition = plan.definition if plan.runs == "native" else _settled(plan.definition, plan.runs)
     match plan.runs:
         case "streaming":
-            _prepare_session(left.sparkSession)
+            prepare_session(left.sparkSession)
             joined = join_streams(left, right, definition, str(plan.name))
         case "static":
             joined = join_static(left, right, definition)
@@ -244,7 +252,7 @@ def _marked(root: str) -> str:
     return marker
 
 
-def _prepare_session(session: SparkSession) -> None:
+def prepare_session(session: SparkSession) -> None:
     """Python state needs RocksDB; queries that began with another store keep it in their checkpoint."""
     if session.conf.get(_PROVIDER, None) != _ROCKSDB:
         session.conf.set(_PROVIDER, _ROCKSDB)

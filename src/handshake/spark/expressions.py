@@ -1,0 +1,135 @@
+"""Expressions as Spark's columns, where Spark computes the same values; else None, and Arrow computes them.
+
+What is taken over: comparisons and logic (NULL as in SQL in both), sums, differences and products of whole
+numbers that fit 64 bits, and of doubles. What is not: division, decimals, casts that can fail, functions.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from functools import reduce, singledispatch
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from handshake.plan import expr as tree
+from handshake.plan.expr import Expr
+from handshake.schema import BOOL, DATE, FLOAT64, Bool, Date, Float, Int, String, Type
+
+__all__ = ["native"]
+
+Known = Mapping[str, Column]
+
+
+@singledispatch
+def native(expr: Expr, known: Known) -> Column | None:
+    """The column that has the values of an expression; `known` are those of the names in it."""
+    return None
+
+
+@native.register
+def _(expr: tree.Column, known: Known) -> Column | None:
+    return known[expr.name]
+
+
+@native.register
+def _(expr: tree.Literal, known: Known) -> Column | None:
+    kind, value = expr.type, expr.value
+    if value is None:
+        return None
+    if _is_long(kind) or isinstance(kind, (Bool, String)):
+        return F.lit(value)
+    if kind == FLOAT64:
+        return F.lit(float(value))
+    if kind == DATE:
+        return F.lit(datetime.date(1970, 1, 1) + datetime.timedelta(days=int(value)))
+    return None
+
+
+@native.register
+def _(expr: tree.Compare, known: Known) -> Column | None:
+    a, b = native(expr.left, known), native(expr.right, known)
+    x, y = expr.left.type, expr.right.type
+    if a is None or b is None:
+        return None
+    if _is_long(x) and _is_long(y):
+        return _compared(expr.op, a, b)
+    if x != y or not isinstance(x, (Bool, String, Date, Float)):
+        return None
+    if not isinstance(x, Float):
+        return _compared(expr.op, a, b)
+    # Spark has NaN equal to itself and above all numbers; here every comparison with it is false
+    return _compared(expr.op, a, b) & ~F.isnan(a) & ~F.isnan(b) if expr.op != "<>" else None
+
+
+def _compared(op: str, a: Column, b: Column) -> Column:
+    match op:
+        case "=":
+            return a == b
+        case "<>":
+            return a != b
+        case "<":
+            return a < b
+        case "<=":
+            return a <= b
+        case ">":
+            return a > b
+    return a >= b
+
+
+@native.register
+def _(expr: tree.And, known: Known) -> Column | None:
+    parts = _all(expr.args, known)
+    return None if parts is None else reduce(lambda a, b: a & b, parts)
+
+
+@native.register
+def _(expr: tree.Or, known: Known) -> Column | None:
+    parts = _all(expr.args, known)
+    return None if parts is None else reduce(lambda a, b: a | b, parts)
+
+
+def _all(args: tuple[Expr, ...], known: Known) -> list[Column] | None:
+    parts = [part for arg in args if (part := native(arg, known)) is not None]
+    return parts if len(parts) == len(args) else None
+
+
+@native.register
+def _(expr: tree.Not, known: Known) -> Column | None:
+    arg = native(expr.arg, known)
+    return None if arg is None or expr.arg.type != BOOL else ~arg
+
+
+@native.register
+def _(expr: tree.IsNull, known: Known) -> Column | None:
+    arg = native(expr.arg, known)
+    return None if arg is None else arg.isNull()
+
+
+@native.register
+def _(expr: tree.Arithmetic, known: Known) -> Column | None:
+    a, b = native(expr.left, known), native(expr.right, known)
+    if a is None or b is None or expr.op not in ("+", "-", "*"):
+        return None
+    kinds = (expr.left.type, expr.right.type)
+    if all(_is_long(kind) for kind in kinds):
+        if not _fits(expr.op, *kinds):
+            return None
+        a, b = a.cast("long"), b.cast("long")
+    elif kinds != (FLOAT64, FLOAT64):
+        return None
+    return a + b if expr.op == "+" else a - b if expr.op == "-" else a * b
+
+
+def _is_long(kind: Type) -> bool:
+    """Whether values are in one of Spark's whole numbers."""
+    return isinstance(kind, Int) and kind.bits - kind.signed <= 63 and kind.bits <= 64
+
+
+def _fits(op: str, a: Type, b: Type) -> bool:
+    """Whether no value can leave 64 bits."""
+    assert isinstance(a, Int)
+    assert isinstance(b, Int)
+    bits = [kind.bits + (not kind.signed) for kind in (a, b)]
+    return sum(bits) <= 64 if op == "*" else max(bits) + 1 <= 64

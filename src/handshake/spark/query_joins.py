@@ -1,0 +1,152 @@
+"""Window joins of a query by `handshake.join`: two streams at once, further ones one after the other.
+
+Of several streams, a combination is a result when its last tuple finds all others in their windows: that is,
+when for any two of its tuples t_j - t_i < T_i. So joins of two, with these as further conditions, are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from handshake.errors import UnsupportedError
+from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
+from handshake.plan.build import E
+from handshake.plan.expr import (
+    Arithmetic,
+    Column,
+    Compare,
+    Expr,
+    Literal,
+    Name,
+    conjunction,
+    conjuncts,
+    transform,
+)
+from handshake.plan.expr import walk as parts_of
+from handshake.schema import Field, Interval, Timestamp
+from handshake.spark.session import join_frames
+from handshake.window import Window
+
+__all__ = ["TIME", "join_frames_of", "with_times"]
+
+TIME = "__time"
+"""The time of a join's tuples, which a projection may have dropped."""
+_MILLISECOND = 10**6
+
+
+def with_times(node: Node) -> Node:
+    """A plan below a join with its tuples' times in a column of their own."""
+
+    def timed(here: Node) -> Node:
+        if isinstance(here, Source) and here.time is not None:
+            fields = (*here.fields.fields, Field(TIME, Timestamp("us", "UTC")))
+            return Source(
+                here.name, type(here.fields)(fields, here.fields.stream), here.time, here.ticks, here.lateness
+            )
+        if isinstance(here, Project) and TIME in here.input.schema.names:
+            return Project(here.input, (*here.columns, (TIME, TIME)))
+        return here
+
+    return rebuild(node, timed)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Streams joined so far; columns are `k_i`, the i-th of stream k, and `k_t`, its time."""
+
+    frame: DataFrame
+    streams: tuple[int, ...]
+    time: str | None
+    window: Window | None
+
+
+def join_frames_of(node: WindowJoin, frames: list[DataFrame], state_dir: str | None) -> DataFrame:
+    """The results of a join; `frames` may have a column `TIME`. Columns are named `stream.column`."""
+    _check(node, frames)
+    sides = [_side(node, k, frame) for k, frame in enumerate(frames)]
+    waiting = list(conjuncts(node.on))
+    held = sides[0]
+    for side in sides[1:]:
+        held, waiting = _joined(node, held, side, waiting, state_dir)
+    names = [f"`{k}_{i}`" for k, child in enumerate(node.inputs) for i in range(len(child.schema.fields))]
+    return held.frame.select(*names).toDF(*node.schema.names)
+
+
+def _check(node: WindowJoin, frames: list[DataFrame]) -> None:
+    counted = any(window is None or window.kind == "tuples" for window in node.windows)
+    if len(frames) > 2 and counted:
+        raise UnsupportedError(
+            "a join of more than two streams runs on Spark with windows of time only; "
+            "join two of them INTO a stream and that with the third, or use --backend local"
+        )
+    if any(child.clock.unit == "ns" for child in node.inputs):
+        raise UnsupportedError(
+            "Spark counts time in microseconds, and a stream of this join counts nanoseconds; declare its "
+            "time as timestamp, or use --backend local"
+        )
+
+
+def _side(node: WindowJoin, k: int, frame: DataFrame) -> _Side:
+    names = [c for c in frame.columns if c != TIME]
+    columns = [F.col(f"`{name}`").alias(f"{k}_{i}") for i, name in enumerate(names)]
+    timed = TIME in frame.columns
+    made = frame.select(*columns, *([F.col(TIME).alias(f"{k}_t")] if timed else []))
+    if timed and frame.isStreaming:
+        behind = max(source.lateness for source in walk(node.inputs[k]) if isinstance(source, Source))
+        made = made.withWatermark(f"{k}_t", f"{-(-behind // _MILLISECOND)} milliseconds")
+    return _Side(made, (k,), f"{k}_t" if timed else None, node.windows[k])
+
+
+def _joined(
+    node: WindowJoin, left: _Side, right: _Side, waiting: list[Expr], state_dir: str | None
+) -> tuple[_Side, list[Expr]]:
+    streams = (*left.streams, *right.streams)
+    now = [part for part in waiting if all(c.side in streams for c in _columns(part))]
+    later = [part for part in waiting if part not in now]
+    on = conjunction((*(_named(part, node, left) for part in now), *_further(node, left, right)))
+    at = f"{streams[-1]}_at" if len(node.inputs) > 2 and len(streams) < len(node.inputs) else None
+    joined = join_frames(
+        left.frame, right.frame, E(on), left_window=left.window, right_window=right.window,
+        left_time=left.time, right_time=right.time, state_dir=state_dir, result_time=at,
+    )  # fmt: skip
+    return _Side(joined, streams, at, _shorter(left.window, right.window)), later
+
+
+def _shorter(a: Window | None, b: Window | None) -> Window | None:
+    """What no combination exceeds: the next tuple is within both windows of the later of the two."""
+    return min((w for w in (a, b) if w is not None), key=lambda w: w.size, default=None)
+
+
+def _columns(expr: Expr) -> list[Column]:
+    return [part for part in parts_of(expr) if isinstance(part, Column)]
+
+
+def _named(expr: Expr, node: WindowJoin, left: _Side) -> Expr:
+    """A condition on the columns of the two DataFrames."""
+
+    def named(e: Expr) -> Expr:
+        if not isinstance(e, Column):
+            return e
+        place = node.inputs[e.side].schema.names.index(e.name)
+        return Name(("l" if e.side in left.streams else "r", f"{e.side}_{place}"))
+
+    return transform(expr, named)
+
+
+def _further(node: WindowJoin, left: _Side, right: _Side) -> list[Expr]:
+    """That the new tuple finds each member in its own window, not just the latest of them."""
+    if len(left.streams) == 1:
+        return []
+    new = Name(("r", f"{right.streams[0]}_t"))
+    return [
+        Compare("<", new, Arithmetic("+", Name(("l", f"{k}_t")), _interval(node.windows[k])))
+        for k in left.streams
+    ]
+
+
+def _interval(window: Window | None) -> Expr:
+    assert window is not None
+    return Literal(-(-window.size // 1000), type=Interval("us"))

@@ -1,0 +1,277 @@
+"""What one task does for a whole query: it adds a micro-batch's panes, or tuples, to those that it holds.
+
+Source tasks send what they have as blobs; here these are taken in the order of arrival (input, partition,
+part), so that stamps, and with them results, are those of the in-process engine.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.errors import HandshakeError
+from handshake.plan.algebra import Output, Plan, Source, Windowing
+from handshake.plan.panes import pane_shape
+from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, empty, joined
+from handshake.queries.engine import Query
+from handshake.queries.pipeline import Pipeline, chain
+from handshake.queries.sources import Needs, SourceOperator
+from handshake.queries.windows import Spans
+from handshake.schema import UNITS, arrow_of
+from handshake.spark.query_panes import PaneTable, SharedPanes, SharedWindows
+
+__all__ = ["Arrived", "PaneQuery", "Reduced", "TupleQuery", "load"]
+
+
+_ROWS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A blob, and where it stands in the order of arrival."""
+
+    source: int
+    partition: int
+    part: int
+    data: bytes
+
+
+def _ordered(blobs: Iterable[Arrived]) -> list[Arrived]:
+    return sorted(blobs, key=lambda blob: (blob.source, blob.partition, blob.part))
+
+
+# Windows from panes: source tasks aggregate, this puts their panes together.
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """Panes of one partition's tuples, as the partition alone sees its clock."""
+
+    table: PaneTable | None
+    keys: list[pa.Array]
+    clock: int
+    """What the clock of these tuples alone shows in the end."""
+    firsts: Array
+    counts: Array
+    """How many tuples begin with which window, of those that are not late for this partition alone."""
+    late: int
+    no_time: int
+    rows: int
+
+
+def _window(output: Output) -> tuple[Windowing, Source, list[Any], list[Any]]:
+    """⊞ on a source: the window, its source, the steps between them, and those after the window."""
+    window, above = chain(output.input)
+    assert isinstance(window, Windowing)
+    source, between = chain(window.input)
+    assert isinstance(source, Source)
+    return window, source, between, above
+
+
+def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Reduced:
+    """The panes of one partition."""
+    window, source, between, _ = _window(output)
+    stamps = SourceOperator(source, Needs(True, False), lambda: 0)
+    steps = Pipeline(source.fields.fields, between) if between else None
+    operator, panes = _operator(window)
+    spans, tally = _spans(window), _Tally()
+    for batch in _larger(batches):
+        flow = stamps.step(batch, np.arange(batch.num_rows))
+        chunk = flow.chunk if steps is None else steps.apply(flow.chunk)
+        tally.add(chunk, spans)
+        operator.take(chunk)
+        tally.clock = flow.trace.last if flow.trace.last is not None else tally.clock
+    table, keys = panes.taken()
+    firsts, counts = tally.firsts()
+    return Reduced(table, keys, tally.clock, firsts, counts, operator.late, operator.no_time, stamps.rows)
+
+
+def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Few and large batches: Spark's have ten thousand rows, which is little for compiled code."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _ROWS:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _operator(window: Windowing) -> tuple[SharedWindows, SharedPanes]:
+    shape = pane_shape(window.body, window.parameter)
+    assert shape is not None
+    panes = SharedPanes(window, shape)
+    return SharedWindows(window, panes), panes
+
+
+def _spans(window: Windowing) -> Spans:
+    unit = UNITS[window.clock.unit]
+    return Spans(window.window.size // unit, window.window.advance // unit)
+
+
+@dataclass
+class _Tally:
+    """First windows of tuples, to tell later how many of them an older partition's clock has made late."""
+
+    clock: int = BEGINNING
+    pieces: list[tuple[Array, Array]] = field(default_factory=list)
+
+    def add(self, chunk: Chunk, spans: Spans) -> None:
+        assert chunk.times is not None
+        assert chunk.clocks is not None
+        first, last = spans.first(chunk.times), spans.last(chunk.times)
+        punctual = (spans.first(chunk.clocks) <= first) & (last >= first)
+        if chunk.timed is not None:
+            punctual &= chunk.timed
+        self.pieces.append(np.unique(first[punctual], return_counts=True))
+
+    def firsts(self) -> tuple[Array, Array]:
+        if not self.pieces:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return tuple(np.concatenate(column) for column in zip(*self.pieces, strict=True))  # type: ignore[return-value]
+
+
+class PaneQuery:
+    """A window on a source, from panes that the source's tasks have made."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        window, _, _, above = _window(output)
+        self._operator, self._panes = _operator(window)
+        self._spans = _spans(window)
+        self._above = Pipeline(window.schema.fields, above) if above else None
+        self._empty = Chunk(empty(window.input.schema), 0, *_no_stamps())
+        self._clock = BEGINNING
+        self.late = self.no_time = self.rows = 0
+
+    def step(self, blobs: Iterable[Arrived], ended: bool) -> list[pa.RecordBatch]:
+        """Take what has come, and give what it completes."""
+        for blob in _ordered(blobs):
+            self._take(pickle.loads(blob.data))
+        clock = END if ended else self._clock
+        trace = Trace(np.array([0]), np.array([clock]))
+        if clock == BEGINNING:
+            return []
+        return self._batches(self._operator.closing(Flow(self._empty, trace, ended)))
+
+    def _take(self, got: Reduced) -> None:
+        opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else BEGINNING
+        self.rows, self.no_time = self.rows + got.rows, self.no_time + got.no_time
+        self.late += got.late + int(got.counts[got.firsts < opened].sum())
+        if got.table is not None:
+            self._panes.put(got.table, got.keys, opened)
+        self._clock = max(self._clock, got.clock)
+
+    def _batches(self, chunks: Sequence[Chunk]) -> list[pa.RecordBatch]:
+        if not chunks:
+            return []
+        chunk = joined(list(chunks))
+        columns, rows = chunk.columns, chunk.rows
+        if self._above is not None:
+            columns, rows, _ = self._above.run(columns, rows)
+        return [_batch(self.output, columns)] if rows else []
+
+
+def _no_stamps() -> tuple[Array, None, Array]:
+    none = np.empty(0, np.int64)
+    return none, None, none
+
+
+def _batch(output: Output, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    schema = pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+# Any other plan: the in-process engine on the tuples themselves.
+
+
+class TupleQuery:
+    """A query of the in-process engine that lives in the state of a Spark query."""
+
+    def __init__(self, output: Output, sources: tuple[Source, ...]) -> None:
+        self.output = output
+        self._sources = tuple(replace(source, demux=None) for source in sources)
+        self._query = Query(Plan(self._sources, (output,)), optimised=False)
+        self._clocks = [BEGINNING] * len(sources)
+        self._count = 0
+
+    def step(self, blobs: Iterable[Arrived], ended: bool) -> list[pa.RecordBatch]:
+        """Push what has come, streams merged by time."""
+        tables = self._tables(_ordered(blobs))
+        given = {self._sources[at].name: (table, place) for at, (table, place) in tables.items()}
+        results = self._query.push_together(given)[self.output.name] if given else []
+        return [*results, *(self._query.finish()[self.output.name] if ended else [])]
+
+    def _tables(self, blobs: list[Arrived]) -> dict[int, tuple[pa.Table, Array]]:
+        found: dict[int, pa.Table] = {}
+        for at in sorted({blob.source for blob in blobs}):
+            parts = [pa.ipc.open_stream(blob.data).read_all() for blob in blobs if blob.source == at]
+            found[at] = pa.concat_tables(parts)
+        rows = sum(table.num_rows for table in found.values())
+        places = self._places(found)
+        self._count += rows
+        return {at: (table, places[at]) for at, table in found.items()}
+
+    def _places(self, tables: dict[int, pa.Table]) -> dict[int, Array]:
+        """Where tuples stand among all arrivals: by their sources' clocks, ties by declaration."""
+        keys = {at: self._clock(at, table) for at, table in tables.items()}
+        sources = (
+            np.repeat(list(keys), [len(key) for key in keys.values()]) if keys else np.empty(0, np.int64)
+        )
+        order = np.lexsort((sources, np.concatenate(list(keys.values())))) if keys else sources
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order)) + self._count
+        return {at: places[sources == at] for at in tables}
+
+    def _clock(self, at: int, table: pa.Table) -> Array:
+        """The largest times so far, in nanoseconds; without a time column streams take turns."""
+        source = self._sources[at]
+        if source.time is None:
+            return np.arange(table.num_rows)
+        column = table.column(source.time).combine_chunks()
+        whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
+        times = np.asarray(whole.fill_null(BEGINNING)).astype(np.int64)
+        unit = UNITS[source.clock.unit]
+        scaled = np.where(
+            times == BEGINNING, BEGINNING, np.clip(times, BEGINNING // unit, END // unit) * unit
+        )
+        rising = np.maximum.accumulate(np.append(self._clocks[at], scaled))[1:]
+        self._clocks[at] = int(rising[-1]) if len(rising) else self._clocks[at]
+        return rising
+
+    @property
+    def late(self) -> int:
+        """Tuples that missed a window."""
+        return self._query.metrics().late
+
+    @property
+    def no_time(self) -> int:
+        """Tuples without a time, where one is needed."""
+        return self._query.metrics().no_time
+
+    @property
+    def rows(self) -> int:
+        """Tuples so far."""
+        return sum(self._query.metrics().rows.values())
+
+
+Stateful = PaneQuery | TupleQuery
+
+
+def load(state: bytes | None, fresh: Stateful) -> Stateful:
+    """The query as it was after the last micro-batch, if there was one."""
+    if state is None:
+        return fresh
+    held: Stateful = pickle.loads(state)
+    if held.output != fresh.output:
+        raise HandshakeError(
+            f"the checkpoint is of another query than '{fresh.output.name}' as it is now: its plan has "
+            "changed; use a new checkpoint, or the old text"
+        )
+    return held

@@ -1,0 +1,193 @@
+"""The functions that run inside of Spark's tasks for a continuous query."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from handshake.plan.algebra import Node, Output, Source
+from handshake.queries.pipeline import Pipeline
+from handshake.queries.sources import arrow_schema
+from handshake.schema import Schema, arrow_of
+from handshake.spark.query_state import Arrived, Stateful, load, reduce_panes
+from handshake.spark.tables import carrier
+
+__all__ = [
+    "BLOBS",
+    "FIGURES",
+    "TOLD",
+    "QueryState",
+    "chained",
+    "finishing",
+    "reducing",
+    "sending",
+    "unpacking",
+]
+
+BLOBS = "slot int, source int, partition int, part int, data binary"
+"""What source tasks send to the one task that has the query's state."""
+FIGURES = ("rows", "late", "no_time", "results")
+TOLD = "data binary, " + ", ".join(f"{name} bigint" for name in FIGURES)
+_BLOB = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("source", pa.int32()),
+        ("partition", pa.int32()),
+        ("part", pa.int32()),
+        ("data", pa.binary()),
+    ]
+)
+_ONE = pa.schema([("data", pa.binary())])
+
+Batches = Iterator[pa.RecordBatch]
+Task = Callable[[Batches], Batches]
+
+
+def _partition() -> int:
+    task: Any = TaskContext.get()
+    return int(task.partitionId())
+
+
+def _blob(source: int, part: int, data: bytes) -> pa.RecordBatch:
+    columns = [[0], [source], [_partition()], [part], [data]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, _BLOB, strict=True)], schema=_BLOB
+    )
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Tuples in the types of the declaration; Spark has carried them in its own."""
+    columns = [_back(batch.column(f.name), f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _back(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp(kind.unit, column.type.tz)).view(pa.int64()).view(kind)
+    return column.cast(kind)
+
+
+def carried(schema: Schema) -> pa.Schema:
+    """The types in which Spark carries columns."""
+    return pa.schema([(f.name, carrier(arrow_of(f.type))) for f in schema])
+
+
+def chained(below: Schema, nodes: list[Node], result: Schema) -> Task:
+    """Projections, selections and operations, computed by Arrow and compiled kernels."""
+
+    def run_chain(batches: Batches) -> Batches:
+        pipeline = Pipeline(below.fields, nodes)
+        expected = pa.schema([(f.name, arrow_of(f.type)) for f in below])
+        target = carried(result)
+        for batch in batches:
+            given = conformed(batch, expected)
+            columns, rows, _ = pipeline.run(
+                dict(zip(given.schema.names, given.columns, strict=True)), batch.num_rows
+            )
+            if rows:
+                yield pa.RecordBatch.from_arrays(
+                    [columns[f.name].cast(f.type) for f in target], schema=target
+                )
+
+    return run_chain
+
+
+def reducing(output: Output, source: Source) -> Task:
+    """A partition's tuples to panes."""
+
+    def reduce_partition(batches: Batches) -> Batches:
+        schema = arrow_schema(source)
+        reduced = reduce_panes(output, (conformed(batch, schema) for batch in batches))
+        if reduced.rows:
+            yield _blob(0, 0, pickle.dumps(reduced))
+
+    return reduce_partition
+
+
+def sending(at: int, source: Source) -> Task:
+    """A partition's tuples as they are, in few and large pieces."""
+
+    def send_tuples(batches: Batches) -> Batches:
+        schema = arrow_schema(source)
+        for part, batch in enumerate(batches):
+            if batch.num_rows:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, schema) as writer:
+                    writer.write_batch(conformed(batch, schema))
+                yield _blob(at, part, sink.getvalue().to_pybytes())
+
+    return send_tuples
+
+
+class QueryState(StatefulProcessor):
+    """The one task of a streaming query that has its windows; Spark commits them with the batch."""
+
+    def __init__(self, make: Callable[[], Stateful]) -> None:
+        self.make = make
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self.state = handle.getValueState("query", "data binary")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        """One micro-batch."""
+        held = self.state.get()
+        query = load(None if held is None else bytes(held[0]), self.make())
+        before = (query.rows, query.late, query.no_time)
+        blobs = [_arrived(row) for frame in rows for row in frame.to_dict("records")]
+        results = [batch for batch in query.step(blobs, ended=False) if batch.num_rows]
+        self.state.update((pickle.dumps(query),))
+        after = (query.rows, query.late, query.no_time)
+        for batch in results:
+            yield _frame(batch.serialize().to_pybytes(), [0, 0, 0, batch.num_rows])
+        yield _frame(None, [*(b - a for a, b in zip(before, after, strict=True)), 0])
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+def _arrived(row: dict[str, Any]) -> Arrived:
+    return Arrived(int(row["source"]), int(row["partition"]), int(row["part"]), bytes(row["data"]))
+
+
+def _frame(data: bytes | None, figures: list[int]) -> pd.DataFrame:
+    return pd.DataFrame([[data, *figures]], columns=["data", *FIGURES])
+
+
+def finishing(make: Callable[[], Stateful]) -> Task:
+    """The whole of a finite query in one task: all that came, then the end of the streams."""
+
+    def run_to_the_end(batches: Batches) -> Batches:
+        blobs = [_arrived(row) for batch in batches for row in batch.to_pylist()]
+        for batch in make().step(blobs, ended=True):
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays([pa.array([batch.serialize().to_pybytes()])], schema=_ONE)
+
+    return run_to_the_end
+
+
+def unpacking(output: Output) -> Task:
+    """Blobs of results to rows."""
+
+    def unpack_results(batches: Batches) -> Batches:
+        schema = pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
+        target = carried(output.schema)
+        for batch in batches:
+            for blob in batch.column(0):
+                found = pa.ipc.read_record_batch(blob.as_buffer(), schema)
+                yield pa.RecordBatch.from_arrays(
+                    [column.cast(f.type) for column, f in zip(found.columns, target, strict=True)],
+                    schema=target,
+                )
+
+    return unpack_results

@@ -1,0 +1,148 @@
+"""The task that has a Spark query's windows, without Spark: any micro-batches, partitions and restarts."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import query_oracle
+from handshake.errors import HandshakeError
+from handshake.plan.algebra import Output, Source, walk
+from handshake.plan.optimise import optimise
+from handshake.plan.query import parse_query
+from handshake.queries import Query
+from oracle_values import rows as physical_rows
+from query_cases import PAPER, QUERIES, TRADES
+from query_streams import Item, arrivals, batch_of, compare, cuts, seen
+
+pytest.importorskip("pyspark")
+from handshake.spark.queries import _by_panes
+from handshake.spark.query_state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
+
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+TEXTS = {
+    **{name: TRADES + text for name, text in PAPER.items()},
+    **{k: "".join(v) for k, v in QUERIES.items()},
+}
+PANES = [
+    name for name, text in TEXTS.items() if all(_by_panes(o) for o in optimise(parse_query(text)).outputs)
+]
+TUPLES = [name for name in TEXTS if name != "carried"]
+
+
+def finished(state: Any, batches: list[list[Arrived]]) -> list[dict[str, Any]]:
+    """What a query gives, when after every micro-batch all that is left of it is what was saved."""
+    found = []
+    for blobs in batches:
+        fresh = state()
+        query = load(saved, fresh) if (saved := getattr(state, "saved", None)) else fresh
+        found += query.step(blobs, ended=False)
+        state.saved = pickle.dumps(query)
+    query = load(getattr(state, "saved", None), state())
+    found += query.step([], ended=True)
+    state.last = query
+    schema = found[0].schema if found else None
+    return [row for batch in found for row in physical_rows(pa.Table.from_batches([batch], schema))]
+
+
+class State:
+    """Makes queries, and has the bytes of the last one."""
+
+    saved: bytes | None = None
+    last: Any = None
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __call__(self) -> Any:
+        return self.make()
+
+
+def partitions(draw: Any, items: list[Item]) -> list[list[list[Item]]]:
+    """Micro-batches of partitions."""
+    batches: list[list[list[Item]]] = [[[]]]
+    for item in items:
+        where = draw(st.integers(0, 5))
+        if where == 0:
+            batches.append([[]])
+        elif where == 1:
+            batches[-1].append([])
+        batches[-1][-1].append(item)
+    return batches
+
+
+@pytest.mark.parametrize("name", PANES)
+@FEW
+@given(data=st.data())
+def test_panes_of_partitions_make_the_windows_of_the_oracle(name: str, data: st.DataObject) -> None:
+    plan = parse_query(TEXTS[name])
+    items = data.draw(arrivals(plan, step=90 if name in PAPER else 1))
+    query, counts = Query(plan), query_oracle.Counts()
+    wanted = query_oracle.run(plan, seen(query, items), counts)
+    (output,) = optimise(plan).outputs
+    source = next(node for node in walk(output) if isinstance(node, Source))
+    batches = [
+        [_reduced(query, output, source, n, rows) for n, rows in enumerate(parts)]
+        for parts in partitions(data.draw, items)
+    ]
+    state = State(lambda: PaneQuery(output))
+    compare({output.name: finished(state, batches)}, wanted)
+    assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
+    assert state.last.rows == len(items)
+
+
+def _reduced(query: Query, output: Output, source: Source, partition: int, items: list[Item]) -> Arrived:
+    pieces = [[row for _, row in items[at : at + 3]] for at in range(0, len(items), 3)]
+    reduced = reduce_panes(output, [batch_of(query, source.name, rows) for rows in pieces])
+    return Arrived(0, partition, 0, pickle.dumps(reduced))
+
+
+@pytest.mark.parametrize("name", TUPLES)
+@FEW
+@given(data=st.data())
+def test_the_engine_goes_on_from_what_was_saved(name: str, data: st.DataObject) -> None:
+    plan = optimise(parse_query(TEXTS[name]))
+    items = data.draw(arrivals(plan, step=90 if name in PAPER else 1, most=16))
+    query = Query(plan)
+    wanted = query_oracle.run(parse_query(TEXTS[name]), seen(query, items))
+    for output in plan.outputs:
+        sources = tuple(node for node in dict.fromkeys(walk(output)) if isinstance(node, Source))
+        names = [source.name for source in sources]
+        batches = [
+            [_sent(query, names, batch)] if batch[0][0] in names else [] for batch in cuts(data.draw, items)
+        ]
+        state = State(lambda o=output, s=sources: TupleQuery(o, s))
+        compare({output.name: finished(state, batches)}, {output.name: wanted[output.name]})
+
+
+def _sent(query: Query, names: list[str], batch: list[Item]) -> Arrived:
+    sink, rows = pa.BufferOutputStream(), batch_of(query, batch[0][0], [row for _, row in batch])
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return Arrived(names.index(batch[0][0]), 0, 0, sink.getvalue().to_pybytes())
+
+
+def test_several_streams_of_a_micro_batch_are_merged_by_time() -> None:
+    text = "CREATE INPUT STREAM {} (t long, x int) TIMESTAMP BY t;"
+    plan = parse_query(text.format("R") + text.format("S") + "SELECT x FROM R UNION SELECT x FROM S INTO A")
+    (output,) = plan.outputs
+    query = TupleQuery(output, plan.inputs)
+    blobs = [
+        _sent(Query(plan), ["R", "S"], [(name, {"t": t, "x": x}) for t, x in rows])
+        for name, rows in (("S", [(1, 10), (2, 20), (2, 21)]), ("R", [(2, 2), (0, 1), (3, 3)]))
+    ]
+    (batch,) = query.step(blobs, ended=False)
+    assert batch.column("x").to_pylist() == [10, 2, 1, 20, 21, 3]
+
+
+def test_a_checkpoint_of_another_query_is_refused() -> None:
+    a, b = (parse_query(TRADES + PAPER[name]).outputs[0] for name in ("Q3", "Q5"))
+    with pytest.raises(
+        HandshakeError, match=r"the checkpoint is of another query than 'PriceAverages' as it is now"
+    ):
+        load(pickle.dumps(PaneQuery(a)), PaneQuery(b))
