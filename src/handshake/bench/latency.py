@@ -8,6 +8,7 @@ run counts them from one window's length on.
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 from handshake.bench import report
@@ -21,6 +22,8 @@ __all__ = ["run"]
 
 RUNS = (("low_latency", "scan"), ("low_latency", "band"), ("cell", "scan"), ("handshake", "scan"))
 """Arrangements and methods; by band index, at the rate of the scan."""
+_PINNED = hasattr(os, "sched_setaffinity")
+"""Cores that are woken together may else be put on one processor, one after the other."""
 _P50, _P99 = 0.002, 0.010
 """What `low_latency` is meant to reach."""
 
@@ -65,7 +68,7 @@ def _sustained(algorithm: str, cores: int, window: float, guess: float, seconds:
 def _run(
     algorithm: str, method: str, cores: int, window: float, rate: float, seconds: float, tick: float
 ) -> Run:
-    plan = band_plan(algorithm, cores, window, method)
+    plan = band_plan(algorithm, cores, window, method, pin=_PINNED)
     feed(plan, 100.0, window, 0.5, tick=tick)  # compiles what small batches need
     unseen = window if algorithm == "handshake" else 0.0
     return feed(plan, rate, window, max(seconds, 2 * unseen), tick=tick, unseen=unseen)
@@ -99,6 +102,7 @@ def _show(page: Report, data: Data) -> None:
         "longest ms",
     )
     page.table(f"latency at half of the rate that a scan sustains, cores: {data['cores']}", heads, rows)
+    page.say("Cores are pinned, where the system can do that.")
     page.say(f"A batch of each stream comes every {data['tick'] * 1e3:g} ms, with all tuples of that time.")
     page.say(
         f"Sustained: with windows of {data['window']:,.0f} s. The line has shorter ones here, at a rate that"

@@ -17,13 +17,18 @@ _MORE = 3
 
 
 def band_plan(
-    algorithm: str, cores: int, window: float, method: str = "scan", room: int | None = None
+    algorithm: str,
+    cores: int,
+    window: float,
+    method: str = "scan",
+    room: int | None = None,
+    pin: bool = False,
 ) -> JoinPlan:
     """The field's band join with windows of so many seconds; with `room`, one that sheds what finds none."""
     return prepare(
         left_schema, right_schema, BAND, f"{round(window * 1000)} ms",
         time="ts", method=method, algorithm=algorithm, cores=cores,
-        overload="block" if room is None else "shed", room=room,
+        overload="block" if room is None else "shed", room=room, pin=pin,
     )  # fmt: skip
 
 

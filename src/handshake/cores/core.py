@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from handshake.cores.basic_window import BasicWindow, worth_an_index
 from handshake.cores.outer import Outer
-from handshake.cores.results import Made, Pairs, Results
+from handshake.cores.results import Made, Pairs, Results, together
 from handshake.cores.segment import Segment
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.cluster import Probe, probe_cost, probe_hash, sweep_cost
@@ -95,9 +96,9 @@ class JoinCore:
             else:
                 for pairs in found:
                     yield from self._made(pairs)
-        for program, group in scanned.values():
-            for pairs in self._scanned(program, piece, group):
-                yield from self._made(pairs)
+        calls = (self._scanned(program, piece, group) for program, group in scanned.values())
+        for pairs in together(chain.from_iterable(calls)):
+            yield from self._made(pairs)
 
     def outer(self, piece: BasicWindow) -> Outer:
         """New tuples, as the other side's indexes want to see them."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +19,12 @@ from handshake.kernels.evaluate import holds
 from handshake.kernels.gather import gather
 from handshake.plan.expr import conjunction
 
-__all__ = ["Made", "Pairs", "Results"]
+__all__ = ["Made", "Pairs", "Results", "together"]
 
 Array = np.ndarray[Any, Any]
 _RESULT_BYTES = 1 << 26
 """About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""
+_FEW_PAIRS = 1024
 _FEW = 16
 """So many pairs are made without asking how large they are."""
 
@@ -37,6 +38,33 @@ class Pairs(NamedTuple):
     windows: Sequence[BasicWindow]
     there: Array
     ends: Array
+
+
+def together(found: Iterable[Pairs]) -> Iterator[Pairs]:
+    """Pairs of one piece: few of several calls as one, since a batch costs the same whatever is in it."""
+    waiting: list[Pairs] = []
+    for pairs in found:
+        if len(pairs.here) > _FEW_PAIRS:
+            yield pairs
+            continue
+        # The next call writes into the same buffers.
+        waiting.append(
+            pairs._replace(here=pairs.here.copy(), there=pairs.there.copy(), ends=pairs.ends.copy())
+        )
+        if sum(len(some.here) for some in waiting) > _FEW_PAIRS:
+            yield _one(waiting)
+            waiting = []
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(found: list[Pairs]) -> Pairs:
+    if len(found) == 1:
+        return found[0]
+    here, there = (np.concatenate([getattr(pairs, name) for pairs in found]) for name in ("here", "there"))
+    starts = accumulate((len(pairs.here) for pairs in found), initial=0)
+    ends = np.concatenate([start + pairs.ends for start, pairs in zip(starts, found, strict=False)])
+    return Pairs(found[0].piece, here, [window for pairs in found for window in pairs.windows], there, ends)
 
 
 class Made(NamedTuple):
