@@ -235,7 +235,7 @@ class Gate:
 
     def _pass_on(self, step: _Arrival | _Advance | _Drain) -> None:
         if isinstance(step, _Arrival):
-            self.driver.arriving = step.at
+            self.driver.arriving, self.driver.more = step.at, bool(self._inbox)
             self._deliver(self.engine.push(step.side, step.batch, step.other))
         elif isinstance(step, _Advance):
             self.driver.advance(step.side, step.time)

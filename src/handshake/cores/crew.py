@@ -123,6 +123,24 @@ class Crew(Generic[T]):
                 lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
+    def do(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
+        """Do a task of worker `k` in the caller's thread, while all are idle; yields its results."""
+        self._check()
+        try:
+            for results in self.work(k, task):
+                self._note(k, task, results)
+                yield results
+        except Stopped:
+            self._check()
+            raise
+        except Exception as error:
+            self._failure = (error, task)
+            self._check()
+
+    def _note(self, k: int, task: T, results: pa.RecordBatch) -> None:
+        if self.arrival is not None:
+            self.latencies.note(k, results.num_rows, self.arrival(task))
+
     def least_busy(self) -> int:
         """The worker with the shortest queue."""
         return min(range(self.size), key=lambda k: len(self.inboxes[k]))
