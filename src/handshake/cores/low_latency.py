@@ -141,7 +141,7 @@ class LowLatency:
                 yield from self.crew.do(k, task) if at_once else self.crew.hand(k, task)
 
     def _at_once(self) -> bool:
-        """Whether to join here. Not where conjuncts are looked at outside of kernels: that may take any time."""
+        """Whether to join here. Not where conjuncts are looked at outside of kernels, which may take long."""
         return self._recent <= _AT_ONCE and not self.spec.prepared.doubtful and self.crew.idle()
 
     def _active(self, piece: BasicWindow) -> int:
