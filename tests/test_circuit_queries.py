@@ -78,6 +78,11 @@ def simulation(text: str, optimised: bool) -> tuple[Plan, Compiled, Simulation]:
     return plan, compiled, Simulation(compiled.circuit())
 
 
+@lru_cache(maxsize=8)
+def compiled_simulation(text: str) -> Simulation:
+    return Simulation(simulation(text, True)[1].circuit(), "cxxrtl-quick")
+
+
 def feeds_of(compiled: Compiled, items: list[Any], draw: Any) -> dict[str, Feed]:
     return {
         name: feed(
@@ -139,6 +144,19 @@ def test_circuits_of_all_types(name: str, optimised: bool, data: st.DataObject) 
 @given(data=st.data())
 def test_the_common_queries(name: str, data: st.DataObject) -> None:
     check(COMMON[name], data, True, most=12)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", PAPER)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_both_simulators_agree_on_the_papers_queries(name: str, data: st.DataObject) -> None:
+    plan, compiled, here = simulation(COMMON[name], True)
+    there = compiled_simulation(COMMON[name])
+    items = physical(plan, data.draw(arrivals(plan, most=40, step=90)))
+    fed = feeds_of(compiled, items, data.draw)
+    ready = {output: data.draw(patterns) for output in compiled.outputs}
+    assert here.run(fed, ready=ready) == there.run(fed, ready=ready)
 
 
 @pytest.mark.parametrize("name", GAPS)
