@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from handshake.circuit.simulate import ALWAYS, Beat, Feed, Run, feed, simulate
 from handshake.circuit.types import Row, Wire, wire
+from handshake.plan.algebra import Plan
+from handshake.queries.sources import arrow_schema
 from handshake.schema import STRING, Field, Int
+from oracle_values import rows as physical_rows
 
 SMALL = Row((wire(Field("a", Int(8))), wire(Field("b", Int(4, signed=False)))))
 TEXT = Row((wire(Field("key", STRING), length=2, nullable=True), wire(Field("v", Int(16)), nullable=True)))
@@ -38,6 +42,22 @@ def through(
     run = simulate(block, {"i": feed(row, tuples, pattern=pattern)}, ready={"o": ready})
     assert run.outputs["o"][-1].eos
     return run.tuples("o", after)
+
+
+def physical(plan: Plan, items: list[Any]) -> list[Any]:
+    """Arrivals with physical values, as wires and the oracle want them."""
+    schemas = {source.name: arrow_schema(source) for source in plan.inputs}
+    return [(name, physical_rows(_table(row, schemas[name]))[0]) for name, row in items]
+
+
+def _table(row: dict[str, Any], schema: pa.Schema) -> pa.Table:
+    arrays = [
+        pa.array([row[f.name]], pa.int64()).view(f.type)
+        if pa.types.is_timestamp(f.type)
+        else pa.array([row[f.name]], f.type)
+        for f in schema
+    ]
+    return pa.table(arrays, schema=schema)
 
 
 def latency_and_rate(

@@ -32,6 +32,8 @@ def test_rates_against_match_rate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Least input throughput over that of nested loops" in (tmp_path / "circuit_rates.txt").read_text()
     assert (tmp_path / "circuit_rates.svg").exists() == (find_spec("matplotlib") is not None)
     capsys.readouterr()
+    circuit_rates.run(quick=True, out=str(tmp_path))
+    assert capsys.readouterr().err.count(": 0 of 4 points to find out") == 3
     circuit_rates.run(source=str(tmp_path / "circuit_rates.json"))
     assert capsys.readouterr().out.splitlines()[-1].startswith("RESULT local_over_nested=")
 

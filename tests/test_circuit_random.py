@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, reject, settings
 from hypothesis import strategies as st
 
 import query_oracle
-from circuits import patterns
+from circuits import patterns, physical
 from handshake.circuit.compiler import compile_plan
 from handshake.circuit.rules import RULES
 from handshake.circuit.simulate import Simulation
+from handshake.errors import QueryError
 from handshake.plan.query import parse_query
 from handshake.queries import Query
-from query_streams import arrivals, compare, cuts, results, seen
+from query_streams import arrivals, compare, cuts, results
 from test_circuit_queries import bounds_of, check_run, feeds_of
 
 COLUMNS = {
@@ -28,7 +29,6 @@ COLUMNS = {
     "b": "bool",
 }
 NUMBERS = ("i", "j", "l", "u", "d")
-TIMES = st.sampled_from(["time", "tuples"])
 
 
 @st.composite
@@ -59,33 +59,34 @@ def conditions(draw: Any, fields: list[str], depth: int = 2) -> str:
 
 
 @st.composite
-def windows(draw: Any) -> str:
+def windows(draw: Any, loose: bool) -> str:
     size, advance = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     if -(-size // advance) > 3:
         advance = -(-size // 3)
-    if draw(TIMES) == "tuples":
+    if not loose and draw(st.booleans()):
         return f"[SIZE {size} ADVANCE {advance} TUPLES]"
     return f"[SIZE .00{size} ADVANCE .00{advance} TIME]"
 
 
 @st.composite
 def aggregated(draw: Any, source: str, fields: list[str]) -> tuple[str, list[str]]:
-    """A SELECT with aggregates over windows of a source, and the names of its columns."""
+    """A SELECT with aggregates over windows of a source, and the names of its columns.
+
+    The groups of a window come in any order, so what is made of them must not depend on one.
+    """
+    loose = "GROUP BY" in source
     where = f" WHERE {draw(conditions(fields, 1))}" if draw(st.booleans()) else ""
     known = [name for name in fields if name in NUMBERS or name.startswith("n")]
-    calls = draw(
-        st.lists(
-            st.sampled_from(["count()", "sum({x})", "min({x})", "max({x})", "wsum({x}, [2, -1])"]),
-            min_size=1,
-            max_size=2,
-        )
-    )
+    functions = ["count()", "sum({x})", "min({x})", "max({x})"]
+    functions += [] if loose else ["wsum({x}, [2, -1])"]
+    calls = draw(st.lists(st.sampled_from(functions), min_size=1, max_size=2))
     items = [f"{call.format(x=draw(st.sampled_from(known)))} AS n{k}" for k, call in enumerate(calls)]
     names = [f"n{k}" for k in range(len(items))]
     group = ""
     if "b" in fields and draw(st.booleans()):
         group, items, names = " GROUP BY b", ["b", *items], ["b", *names]
-    return f"SELECT {', '.join(items)} FROM {source} {draw(windows())}{where}{group}", names
+    window = draw(windows(loose))
+    return f"SELECT {', '.join(items)} FROM {source} {window}{where}{group}", names
 
 
 @st.composite
@@ -110,10 +111,15 @@ def queries(draw: Any) -> str:
     return f"{text}{made} INTO o"
 
 
-def check(data: st.DataObject, most: int) -> None:
+def check(data: st.DataObject, most: int, *, engine: bool) -> None:
     text = data.draw(queries())
     note(text)
-    plan = parse_query(text)
+    try:
+        plan = parse_query(text)
+    except QueryError as error:  # a product of more than 38 digits has no type to be held in
+        if "cannot be held; cast them to a smaller type" in str(error):
+            reject()
+        raise
     optimised = data.draw(st.booleans())
     left_out = () if optimised else tuple(RULES)
     compiled = compile_plan(plan, bounds_of(plan, 4), without=left_out)
@@ -121,11 +127,12 @@ def check(data: st.DataObject, most: int) -> None:
     for _ in range(2):
         items = data.draw(arrivals(plan, most=most))
         counts = query_oracle.Counts()
-        physical = seen(Query(plan), items)
-        wanted = query_oracle.run(plan, physical, counts)
-        compare(results(Query(plan), cuts(data.draw, items)), wanted)
+        given_ = physical(plan, items)
+        wanted = query_oracle.run(plan, given_, counts)
+        if engine:  # which compiles kernels for every new plan: minutes, not seconds
+            compare(results(Query(plan), cuts(data.draw, items)), wanted)
         ready = {name: data.draw(patterns) for name in compiled.outputs}
-        run = made.run(feeds_of(compiled, physical, data.draw), ready=ready)
+        run = made.run(feeds_of(compiled, given_, data.draw), ready=ready)
         check_run(plan, compiled, run, wanted)
         if not optimised:
             assert (run.probes.get("late", 0), run.probes.get("no_time", 0)) == (counts.late, counts.no_time)
@@ -133,7 +140,7 @@ def check(data: st.DataObject, most: int) -> None:
 
 # Shrinking would build hundreds of circuits; the text of the query is noted instead.
 QUICK = settings(
-    max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
+    max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
 )
 LONG = settings(QUICK, max_examples=300)
 
@@ -141,11 +148,11 @@ LONG = settings(QUICK, max_examples=300)
 @QUICK
 @given(st.data())
 def test_random_queries(data: st.DataObject) -> None:
-    check(data, 10)
+    check(data, 10, engine=False)
 
 
 @pytest.mark.soak
 @LONG
 @given(st.data())
 def test_random_queries_at_length(data: st.DataObject) -> None:
-    check(data, 30)
+    check(data, 30, engine=True)

@@ -6,6 +6,8 @@ Figures 12 and 13 of the FPGA paper: 64 cores of 8 tuples at 100 MHz, buffers of
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,7 @@ from typing import Any
 
 from handshake.bench import report
 from handshake.bench.report import Data, Report
+from handshake.circuit.emit import to_rtlil
 from handshake.circuit.join.arrivals import feed_of
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.join import HandshakeJoin
@@ -31,27 +34,44 @@ CIRCUITS = ("local", "original", "nested loops")
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Simulate all circuits on all inputs, or take an earlier run's figures."""
-    data = report.load(source, "circuit_rates") if source else _measured(quick)
+    data = report.load(source, "circuit_rates") if source else _measured(quick, out)
     report.publish("circuit_rates", data, _show, _draw, out)
 
 
-def _measured(quick: bool) -> Data:
+def _measured(quick: bool, out: str | None) -> Data:
     cores = 2 if quick else 64
-    window = SEGMENT * cores
     rates = (0.1, 1.0) if quick else RATES
-    rows: list[Data] = []
-    for name in CIRCUITS:
-        report.progress(f"building {name}")
-        circuit = _circuit(name, cores)
-        began = time.process_time()
-        simulation = Simulation(circuit, "amaranth" if quick else "cxxrtl")
-        report.progress(f"built {name} in {time.process_time() - began:.0f} s of this process")
-        for inputs in (window, 2 * window):
-            rows += [_point(name, simulation, window, inputs, rate) for rate in rates]
+    rows = [row for name in CIRCUITS for row in _curve(name, cores, rates, quick, out)]
     return {
         "benchmark": "circuit_rates", "machine": "simulated cycle by cycle", "quick": quick, "cores": cores,
-        "window": window, "rows": rows,
+        "window": SEGMENT * cores, "rows": rows,
     }  # fmt: skip
+
+
+def _curve(name: str, cores: int, rates: Sequence[float], quick: bool, out: str | None) -> list[Data]:
+    """All points of a circuit; those that an earlier run has kept are not simulated again."""
+    circuit, window = _circuit(name, cores), SEGMENT * cores
+    digest = hashlib.sha256(to_rtlil(_circuit(name, cores)).encode()).hexdigest()[:16]
+    kept = None if out is None else Path(out) / "circuit_rates" / f"{name.replace(' ', '_')}_{cores}.json"
+    rows = _kept(kept, digest)
+    known = {(row["inputs"], row["rate"]) for row in rows}
+    points = [(n, rate) for n in (window, 2 * window) for rate in rates if (n, rate) not in known]
+    report.progress(f"{name}: {len(points)} of {2 * len(rates)} points to find out")
+    simulation = Simulation(circuit, "amaranth" if quick else "cxxrtl") if points else None
+    for inputs, rate in points:
+        assert simulation is not None
+        rows.append(_point(name, simulation, window, inputs, rate))
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps({"digest": digest, "rows": rows}, indent=1) + "\n")
+    return sorted(rows, key=lambda row: (int(row["inputs"]), float(row["rate"])))
+
+
+def _kept(path: Path | None, digest: str) -> list[Data]:
+    if path is None or not path.exists():
+        return []
+    data = json.loads(path.read_text())
+    return list(data["rows"]) if data["digest"] == digest else []
 
 
 def _circuit(name: str, cores: int) -> Any:
@@ -142,13 +162,14 @@ def _show(page: Report, data: Data) -> None:
         "buffer stops all cores; the curves themselves are pictures. As in the paper, the streams do not end:"
     )
     page.say("pairs that would meet later are not counted, for which handshake join has fewer results.")
-    page.result(local_over_nested=worst, original_over_nested=first, cycles_per_second=_speed(data))
+    page.result(local_over_nested=worst, original_over_nested=first, **_speed(data))
 
 
-def _speed(data: Data) -> float:
-    """Simulated cycles of the local circuit per second of processor time."""
-    mine = [r for r in data["rows"] if r["circuit"] == "local"]
-    return float(sum(r["simulated"] for r in mine) / max(sum(r["seconds"] for r in mine), 1e-9))
+def _speed(data: Data) -> dict[str, float]:
+    """Simulated cycles of the local circuit per second of processor time, where that was measured."""
+    mine = [r for r in data["rows"] if r["circuit"] == "local" and r["seconds"]]
+    cycles, seconds = (sum(r[name] for r in mine) for name in ("simulated", "seconds"))
+    return {"cycles_per_second": float(cycles / seconds)} if seconds else {}
 
 
 def _gain(data: Data, circuit: str, inputs: int, rate: float) -> float:

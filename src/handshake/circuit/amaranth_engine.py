@@ -19,22 +19,22 @@ class AmaranthEngine:
 
     def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:
         """Elaborate the circuit once; each run starts from reset."""
-        top = Module()
-        top.domains.sync = ClockDomain()  # circuits of gates alone have none, and the bench waits for ticks
-        top.submodules.circuit = circuit
-        return _Prepared(top, circuit, ports).run
+        return _Prepared(circuit, ports).run
 
 
 class _Prepared:
     """A simulator that is reset before each run: making one costs more than a short run."""
 
-    def __init__(self, top: Module, circuit: Any, ports: Ports) -> None:
-        self._top, self._circuit, self._ports = top, circuit, ports
+    def __init__(self, circuit: Any, ports: Ports) -> None:
+        self._circuit, self._ports = circuit, ports
         self._bench: _Bench | None = None
         self._simulator: Simulator | None = None
 
     def _made(self) -> Simulator:
-        simulator = Simulator(self._top)
+        top = Module()
+        top.domains.sync = ClockDomain()  # circuits of gates alone have none, and the bench waits for ticks
+        top.submodules.circuit = self._circuit
+        simulator = Simulator(top)
         simulator.add_clock(1e-8)  # the papers' 100 MHz
         simulator.add_testbench(self._drive)
         return simulator

@@ -34,6 +34,8 @@ _TO_CXX = (
 )
 """Merging what is the same before C++ is written halves the time that g++ takes."""
 
+LARGE = 1_500_000
+"""Bytes of C++ from which on it is built with less care."""
 _IN_PARTS = (
     "hierarchy -top top",
     "proc",
@@ -65,7 +67,9 @@ def build(circuit: Any, ports: Ports, *, waveform: bool = False, level: str = "-
     if model is None:
         passes = tuple(step.replace("{debug}", "4" if waveform else "0") for step in _TO_CXX)
         model = in_pieces(guarded(run_yosys(text, passes)))
-    return _compile(model + "\n" + _bench(ports, waveform), level)
+    # Of a large flattened circuit, g++ would take minutes to gain a third.
+    quick = level == "-O2" and len(model) > LARGE
+    return _compile(model + "\n" + _bench(ports, waveform), "-O1" if quick else level)
 
 
 @lru_cache(maxsize=256)

@@ -137,8 +137,8 @@ class _Translator:
     def _(self, node: Union, timed: bool) -> Net:
         if timed:
             raise UnsupportedError(
-                "a time window over a union needs the clocks of all its inputs, which the circuit does not "
-                "follow; window each input and unite the results"
+                "a time window over a union has no bound on the windows that are open at once, since the "
+                "clock of one input may run ahead of another's; window each input and unite the results"
             )
         nets = [self.net(each, False) for each in node.inputs]
         common = common_row([net.row for net in nets], "union")
@@ -213,8 +213,7 @@ class _Translator:
     @_net.register
     def _(self, node: Windowing, timed: bool) -> Net:
         slide = self._slide(node, timed)
-        if slide.kind == "tuples":
-            self._check_order(node)
+        self._check_order(node)
         source = _without_register(self.net(node.input, timed or slide.kind == "time"))
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
         before, self._window = self._window, _Window(self._most(slide, node), slide.size)
@@ -228,16 +227,18 @@ class _Translator:
         return WindowNet(source, slide, body)
 
     def _check_order(self, node: Windowing) -> None:
-        """Tuple windows count arrivals, and in a circuit streams of a union arrive as they happen to."""
-        below: list[Node] = [node.input]
-        while below:
-            here = below.pop()
-            if isinstance(here, Union):
-                raise UnsupportedError(
-                    f"a window of tuples ({node.window}) over a union depends on how its inputs take turns, "
-                    "which a circuit does not promise; window each input and unite the results"
-                )
-            below += here.children[:1] if isinstance(here, Windowing) else here.children
+        """What counts tuples, or weighs them by their order, needs an order that the circuit promises."""
+        weighs = any(isinstance(n, Aggregate) and n.function == "wsum" for n in walk_plan(node.body))
+        if node.window.kind == "time" and not weighs:
+            return
+        loose = next((n for n in walk_plan(node.input) if isinstance(n, (Union, Group))), None)
+        if loose is not None:
+            kind, what = ("union", "streams") if isinstance(loose, Union) else ("GROUP BY", "groups")
+            reader = "wsum()" if weighs else f"a window of tuples ({node.window})"
+            raise UnsupportedError(
+                f"{reader} over the results of a {kind} depends on the order in which {what} come, "
+                "which a circuit does not promise"
+            )
 
     def _slide(self, node: Windowing, timed: bool) -> Slide:
         unit = UNITS[node.input.clock.unit] if node.window.kind == "time" else 1

@@ -1,0 +1,137 @@
+"""Circuits on the command line, and the example of their page."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from handshake.circuit.rules import RULES
+from handshake.cli import run
+from handshake.cli_compile import _HELP
+
+DOCS = Path(__file__).parent.parent / "docs"
+QUERY = """CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts int) TIMESTAMP BY Ts;
+SELECT Symbol, count() AS n, max(Price) AS high FROM Trades [SIZE 4 ADVANCE 2 TIME]
+GROUP BY Symbol INTO Highs"""
+TRADES = "Symbol,Price,Ts\nUBSN,5,0\nABBN,,1\nUBSN,7,2\nNESN,1,2\nUBSN,9,5\n"
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Path:
+    (tmp_path / "trades.csv").write_text(TRADES)
+    (tmp_path / "query.sql").write_text(QUERY)
+    return tmp_path / "query.sql"
+
+
+def test_run_gives_what_the_local_back_end_gives(query: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = query.parent
+    common = ["run", str(query), "--input", f"Trades={folder / 'trades.csv'}"]
+    assert run([*common, "--output", str(folder / "local.csv")]) == 0
+    circuit = [
+        "--backend",
+        "circuit",
+        "--simulator",
+        "amaranth",
+        "--groups",
+        "3",
+        "--vcd",
+        str(folder / "w.vcd"),
+    ]
+    metrics = ["--metrics", str(folder / "m.json")]
+    assert run([*common, *circuit, *metrics, "--output", str(folder / "circuit.csv")]) == 0
+    assert "cycles" in capsys.readouterr().out
+    local, wires = (pa.csv.read_csv(folder / f"{name}.csv").to_pylist() for name in ("local", "circuit"))
+    assert sorted(map(str, local)) == sorted(map(str, wires))
+    assert len(local) == 8
+    assert json.loads((folder / "m.json").read_text())["overflow"] == 0
+    assert (folder / "w.vcd").stat().st_size > 1000
+
+
+def test_a_group_too_many_is_reported(query: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--input", f"Trades={query.parent / 'trades.csv'}", "--groups", "2"]
+    assert run(["run", str(query), *given, "--backend", "circuit", "--simulator", "amaranth"]) == 0
+    assert re.search(
+        r"overflow +\d+ rows of groups beyond 2 were dropped; give more --groups", capsys.readouterr().out
+    )
+
+
+def test_compile_and_explain(query: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verilog, picture = query.with_suffix(".v"), query.with_suffix(".svg")
+    assert run(["compile", str(query), "-o", str(verilog), "--groups", "2"]) == 0
+    assert "module query(" in verilog.read_text()
+    assert run(["explain", str(query), "--circuit", "--groups", "2", "--svg", str(picture)]) == 0
+    root = ElementTree.fromstring(picture.read_text())
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "group by Symbol: CAM of 2" in texts
+    assert "sub-plan, 3 windows by 2 groups" in texts
+    assert run(["explain", str(query), "--circuit", "--groups", "2"]) == 0
+    assert re.search(r"Highs +latency 5 cycles", capsys.readouterr().out)
+
+
+def test_odd_names_of_columns_are_no_trouble(tmp_path: Path) -> None:
+    file = tmp_path / "q.sql"
+    file.write_text(
+        "CREATE INPUT STREAM S (`my key` string(2), `my-key` int, t int) TIMESTAMP BY t; SELECT `my key`, "
+        "max(`my-key`) AS `the most` FROM S [SIZE 2 ADVANCE 1 TIME] GROUP BY `my key` INTO T"
+    )
+    assert run(["compile", str(file), "--groups", "2", "-o", str(tmp_path / "q.v")]) == 0
+    assert "module query(" in (tmp_path / "q.v").read_text()
+    (tmp_path / "s.csv").write_text("my key,my-key,t\na,1,0\nb,2,1\n")
+    given = ["--input", f"S={tmp_path / 's.csv'}", "--output", str(tmp_path / "out.csv"), "--groups", "2"]
+    assert run(["run", str(file), *given, "--backend", "circuit"]) == 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 5
+
+
+def test_the_report_counts_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "q.sql"
+    file.write_text("CREATE INPUT STREAM S (a int, b int); SELECT a FROM S WHERE a > b INTO T")
+    assert run(["compile", str(file), "--report"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"T +latency 1 cycle\n", shown)
+    assert re.search(r"registers +34\n", shown)  # 32 bits, valid and eos
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "GROUP BY Symbol has no bound on the number of groups"),
+        (["--groups", "2", "--without", "unnest"], "no rule 'unnest'; there are unnest_group_in_window"),
+        (["--groups", "2", "--nullable", "Price"], "--nullable 'Price' is no field; write STREAM.FIELD"),
+        (
+            ["--groups", "2", "-o", "/nowhere/x.v"],
+            "'/nowhere/x.v' cannot be written: No such file or directory",
+        ),
+    ],
+)
+def test_compile_refuses(
+    query: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compile", str(query), *arguments]) != 0
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_help_names_the_rules() -> None:
+    assert all(name in _HELP for name in RULES)
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (DOCS / "circuits.md").read_text("utf-8")
+    code, shown = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "docs/circuits.md", "exec"), {})
+    assert out.getvalue() == shown
+
+
+def test_the_pictures_of_the_page_are_there() -> None:
+    page = (DOCS / "circuits.md").read_text("utf-8")
+    for name in re.findall(r"\((\S+\.svg)\)", page):
+        assert ElementTree.fromstring((DOCS / name).read_text("utf-8")).tag.endswith("svg")
