@@ -76,6 +76,20 @@ def test_compile_and_explain(query: Path, capsys: pytest.CaptureFixture[str]) ->
     assert re.search(r"Highs +latency 5 cycles", capsys.readouterr().out)
 
 
+def test_odd_names_of_columns_are_no_trouble(tmp_path: Path) -> None:
+    file = tmp_path / "q.sql"
+    file.write_text(
+        "CREATE INPUT STREAM S (`my key` string(2), `my-key` int, t int) TIMESTAMP BY t; SELECT `my key`, "
+        "max(`my-key`) AS `the most` FROM S [SIZE 2 ADVANCE 1 TIME] GROUP BY `my key` INTO T"
+    )
+    assert run(["compile", str(file), "--groups", "2", "-o", str(tmp_path / "q.v")]) == 0
+    assert "module query(" in (tmp_path / "q.v").read_text()
+    (tmp_path / "s.csv").write_text("my key,my-key,t\na,1,0\nb,2,1\n")
+    given = ["--input", f"S={tmp_path / 's.csv'}", "--output", str(tmp_path / "out.csv"), "--groups", "2"]
+    assert run(["run", str(file), *given, "--backend", "circuit"]) == 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 5
+
+
 def test_the_report_counts_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "q.sql"
     file.write_text("CREATE INPUT STREAM S (a int, b int); SELECT a FROM S WHERE a > b INTO T")

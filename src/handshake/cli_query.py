@@ -58,7 +58,7 @@ class RunRequest:
     metrics: str | None = None
     groups: int | None = None
     text: int | None = None
-    simulator: str = "cxxrtl"
+    simulator: str = "auto"
     vcd: str | None = None
     without: Sequence[str] = ()
 
@@ -344,8 +344,12 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         groups: Groups = None,
         text: Text = None,
         simulator: Annotated[
-            str, typer.Option(metavar="cxxrtl|amaranth", help="Circuit: compiled, or at once but slower.")
-        ] = "cxxrtl",
+            str,
+            typer.Option(
+                metavar="auto|amaranth|cxxrtl",
+                help="Circuit: the simulator in Python, or a compiled one; by the number of rows.",
+            ),
+        ] = "auto",
         vcd: Annotated[
             str | None, typer.Option(metavar="FILE", help="Circuit: keep the waveform there.")
         ] = None,

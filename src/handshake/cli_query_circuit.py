@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ __all__ = ["run_query"]
 
 CLOCK_MHZ = 100
 """The papers' clock."""
+MANY_ROWS = 2000
 
 
 def run_query(request: RunRequest) -> int:
@@ -34,6 +37,7 @@ def run_query(request: RunRequest) -> int:
         check_output(request.bad)
     bad = BadRows(request.strict)
     tables = _read(plan, paths, bad)
+    request = dataclasses.replace(request, simulator=_simulator(request, tables))
     began = time.perf_counter()
     done = run_plan(
         plan,
@@ -48,6 +52,14 @@ def run_query(request: RunRequest) -> int:
     _deliver(request, done, outputs, bad)
     _report(request, done, bad, seconds)
     return 0
+
+
+def _simulator(request: RunRequest, tables: dict[str, pa.Table]) -> str:
+    """The compiled one where there are rows enough to make up for building it."""
+    if request.simulator != "auto":
+        return request.simulator
+    rows = sum(table.num_rows for table in tables.values())
+    return "amaranth" if rows < MANY_ROWS or shutil.which("g++") is None else "cxxrtl"
 
 
 def _read(plan: Plan, paths: dict[str, str], bad: BadRows) -> dict[str, pa.Table]:

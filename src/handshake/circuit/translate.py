@@ -137,8 +137,8 @@ class _Translator:
     def _(self, node: Union, timed: bool) -> Net:
         if timed:
             raise UnsupportedError(
-                "a time window over a union needs the clocks of all its inputs, which the circuit does not "
-                "follow; window each input and unite the results"
+                "a time window over a union has no bound on the windows that are open at once, since the "
+                "clock of one input may run ahead of another's; window each input and unite the results"
             )
         nets = [self.net(each, False) for each in node.inputs]
         common = common_row([net.row for net in nets], "union")
