@@ -43,7 +43,8 @@ def test_clock_for_a_given_rate(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "circuit_tables.json").read_text())["rows"]
     assert [row["cores"] for row in rows] == [1, 2]
     assert [row["cycles"] for row in rows] == [201, 101]
-    assert rows[0]["clock"] == 201 * published.RATE / 1e6
+    assert [circuit_tables.clock(row) for row in rows] == [50.25, 25.25]
+    assert [row.clock for row in published.TABLE[:2]] == [50, 25]
 
 
 def _known(folder: Path, cores: int, clocks: dict[int, float]) -> None:
