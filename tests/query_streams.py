@@ -50,7 +50,7 @@ def arrivals(
 ) -> list[Item]:
     """Tuples of all inputs as they come; times in any order unless asked otherwise, some NULL."""
     inputs = [source for source in plan.inputs if source.demux is None]
-    count = draw(st.integers(0, most))
+    count, nulls = draw(st.integers(0, most)), draw(st.booleans())
     drift = 0
     out = []
     for _ in range(count):
@@ -62,12 +62,11 @@ def arrivals(
                 drift += draw(st.integers(0, 3 * step))
                 shift = 0 if sorted_times else draw(st.sampled_from([0, 0, 0, -2 * step, -9 * step]))
                 row[f.name] = drift + shift
-                if not sorted_times and draw(st.integers(0, 19)) == 0:
+                if nulls and not sorted_times and draw(st.integers(0, 19)) == 0:
                     row[f.name] = None
             else:
-                row[f.name] = (
-                    draw(st.none() | _values(kind)) if draw(st.integers(0, 7)) == 0 else draw(_values(kind))
-                )
+                values = _values(kind)
+                row[f.name] = draw(st.none() | values if nulls and draw(st.integers(0, 7)) == 0 else values)
         out.append((source.name, row))
     return out
 

@@ -203,7 +203,7 @@ def test_ctrl_c_finishes_what_has_come(folder):
             time.sleep(0.1)
         time.sleep(3)
         process.send_signal(signal.SIGINT)
-        text, errors = process.communicate(timeout=120)
+        text, errors = process.communicate(timeout=400)
     assert process.returncode == 130, errors
     assert "Ctrl-C, after the rows above" in text.decode()
     assert [row["n"] for row in csv.read_csv(out).to_pylist()][:2] == [1, 1]
