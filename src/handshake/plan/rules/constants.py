@@ -7,6 +7,7 @@ from dataclasses import replace
 from handshake.plan.algebra import Apply, Node, Project, Select, rebuild
 from handshake.plan.expr import Column, Expr, Literal
 from handshake.plan.fold import fold_node
+from handshake.schema import Decimal, Int, Type
 
 __all__ = ["fold_constants"]
 
@@ -38,7 +39,17 @@ def _apply(node: Apply) -> Node:
 
 def _constant(operand: Expr, known: dict[str, Literal]) -> Expr:
     found = known.get(operand.name) if isinstance(operand, Column) else None
-    return operand if found is None or found.type != operand.type else found
+    return found if found is not None and _alike(found.type, operand.type) else operand
+
+
+def _alike(constant: Type, column: Type) -> bool:
+    """Whether a constant means the same as the column that holds it, whose width fits it."""
+    match constant, column:
+        case Int(), Int():
+            return True
+        case Decimal(scale=x), Decimal(scale=y):
+            return x == y
+    return constant == column
 
 
 def _one_step(expr: Expr) -> bool:
