@@ -308,8 +308,8 @@ def demo(
 
 
 register(app, reporting)
-cli_receive.register(app, reporting)
 register_queries(app, reporting)
+cli_receive.register(app, reporting)
 
 
 @bench.command(
