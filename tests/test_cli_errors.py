@@ -159,7 +159,10 @@ USAGE = [
     (["join", "a.csv", "b.csv", "--on"], "'--on'"),
     (["join", "a.csv", "b.csv", "--on", "x", "--cores", "0"], "'--cores'"),
     (["join", "a.csv", "b.csv", "--on", "x", "--cores", "two"], "'--cores'"),
-    (["jion"], "'jion'. Did you mean 'join'?; the commands of 'handshake' are join, demo, multijoin, run, "),
+    (
+        ["jion"],
+        "'jion'. Did you mean 'join'?; the commands of 'handshake' are join, demo, multijoin, run, explain",
+    ),
     (["bench"], "the commands of 'handshake bench' are scan, batch, sustained"),
     (["bench", "all"], "'all'; the commands of 'handshake bench' are scan, batch, sustained"),
     (["bench", "batch", "--rows", "0"], "'--rows'"),
