@@ -114,7 +114,8 @@ ARROW = "l - 1; x <> y; i / j; i % 3; upper(s); CAST(i AS DOUBLE); ABS(i); x / y
 def test_expressions_have_the_oracles_values(spark: Any, texts: str, inside: bool) -> None:
     from handshake.spark.queries import query_frames
 
-    declared = "CREATE INPUT STREAM S (i int8, j int, l long, x double, y double, s string(4), b bool);"
+    fields = "i int8, j int, l long, x double, y double, s string(4), b bool, t long"
+    declared = f"CREATE INPUT STREAM S ({fields}) TIMESTAMP BY t;"
     selected = [f"{text.strip()} AS e{n}" for n, text in enumerate(texts.split(";"))]
     outputs = [f"SELECT {one} FROM S INTO r{n}" for n, one in enumerate(selected)] if inside else []
     text = declared + ";".join(outputs or [f"SELECT {', '.join(selected)} FROM S INTO r0"])
@@ -123,6 +124,7 @@ def test_expressions_have_the_oracles_values(spark: Any, texts: str, inside: boo
         "i": [1, -128, 127, 0, None], "j": [5, -(2**31), 2**31 - 1, 0, None],
         "l": [3, -(2**63), 2**63 - 1, None], "x": [0.0, -0.0, 1.5, nan, float("inf"), None],
         "y": [0.0, 1.5, nan, -1e308, None], "s": ["", "CSGN", "ü", "UBS", None], "b": [True, False, None],
+        "t": [0],
     }  # fmt: skip
     items = [("S", {name: draw.choice(some) for name, some in values.items()}) for _ in range(150)]
     query = Query(plan)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -181,3 +183,22 @@ def test_the_benchmark_accounts_for_every_datagram(capsys: pytest.CaptureFixture
     assert "no mode 'plane'; there are plain, offload, both; did you mean 'plain'?" in capsys.readouterr().err
     assert run(["bench", "udp", "--rates", "many"]) == 2
     assert "--rates many are no whole numbers, such as 300000,1000000" in capsys.readouterr().err
+
+
+def test_ctrl_c_finishes_what_has_come(
+    query: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+
+    def interrupt() -> None:
+        send_all(port, QUERY)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    given = ["--input", f"Feed=udp://127.0.0.1:{port}?sequence=yes"]
+    assert run(["run", str(query), *given, "--output", f"Totals={tmp_path / 'totals.csv'}"]) == 130
+    sender.join()
+    assert "Ctrl-C, after the rows above" in capsys.readouterr().out
+    assert len((tmp_path / "totals.csv").read_text().splitlines()) == 5

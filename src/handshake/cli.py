@@ -339,9 +339,9 @@ def demo(
 
 
 register(app, reporting)
-cli_receive.register(app, reporting)
 register_queries(app, reporting)
 register_compile(app, reporting)
+cli_receive.register(app, reporting)
 
 
 @bench.command(

@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from handshake.bench.report import progress, result, table
+from handshake.errors import HandshakeError
 from handshake.session import spark_module
+from handshake.sources import one_line
 
 __all__ = ["QUERIES", "run"]
 
@@ -126,6 +128,9 @@ def _measured(session: Any, make: Make, trades: Path, place: Path) -> list[float
     source = session.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(trades))
     writer = make(source).writeStream.format("noop").option("checkpointLocation", str(place))
     query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    except Exception as error:  # its text can be had while the session is there, not later
+        raise HandshakeError(f"a query of the benchmark failed on Spark: {one_line(error, 2000)}") from None
     told = [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
     return [one["batchDuration"] / 1000 for one in told if one["numInputRows"]][1:]
