@@ -50,8 +50,8 @@ class Windows(Block):
     the output register: one cycle; section 6.3); windows take turns in the order in which they closed.
     Latency is that of the sub-plan plus that of merging, from the beat that closes a window to its first
     result. The issue rate is 1 while a tuple closes at most one window; a tuple that closes w windows takes
-    w cycles, and after a gap in which no window is open the place of the next one is found in one cycle per bit.
-    Counters: `late` and `no_time` (tuples).
+    w cycles, and after a gap in which no window is open the place of the next one is found in one cycle per
+    bit. Counters: `late` and `no_time` (tuples).
     """
 
     def __init__(self, row: Row, slide: Slide, body: Body, *, merge: str = "union") -> None:
