@@ -36,6 +36,7 @@ CASES = {
     + "SELECT b, i > 0 AS p, count() n, max(l) m FROM S [SIZE .02 ADVANCE .01 TIME] WHERE l > 0 GROUP BY b, i > 0 HAVING count() > 1",
     "values": S
     + "SELECT l * l AS a, l + u AS b, (i + 1) * (i - 1) AS c, d * 1.5 AS d, t - t AS z, abs(i) y, l % i m, CAST(l AS TINYINT) k, coalesce(i, l) o, CASE WHEN b THEN i ELSE 7 END w FROM S WHERE i + l > 0 OR b IS NULL",
+    "held back": S + "SELECT wsum(d, [2, -1]) AS n, count() AS m FROM S [SIZE .003 ADVANCE .001 TIME]",
     "texts": S + "SELECT g, coalesce(g, 'none!') h FROM S WHERE g < 'U' OR g <> 'UBSN' AND i >= -1",
 }
 GAPS = {

@@ -107,6 +107,7 @@ def test_computed_columns_have_the_bits_that_they_need() -> None:
 
 
 WRONG = {
+    "CREATE INPUT STREAM X (k int8) FROM R WHERE ": "cannot read the query near 'WHERE': a condition is missing, as in WHERE MsgType = 68",
     "SELECT v*v*v*v*v*v AS c FROM R": "values of type int192 cannot be held; cast them to a smaller type",
     "SELECT k FORM R": "cannot read the query near 'R'",
     "SELECT kk FROM R": "no field 'kk' in R (k, v, t); did you mean 'k'? (line 4, column 8)",

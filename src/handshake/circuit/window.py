@@ -46,11 +46,11 @@ class Body(Protocol):
 class Windows(Block):
     """Runs `body` on each window of the stream `i` and sends the results on `o`.
 
-    `merge` is "union" (a FIFO per copy, round robin: two cycles) or "multiplexer" (results of the windows in
-    the order in which they closed, straight into the output register: one cycle; section 6.3). Latency is
-    that of the sub-plan plus that of merging, from the beat that closes a window to its first result. The
-    issue rate is 1 while a tuple closes at most one window; a tuple that closes w windows takes w cycles,
-    and after a gap in which no window is open the place of the next one is found in one cycle per bit.
+    `merge` is "union" (a FIFO per copy, then the output register: two cycles) or "multiplexer" (straight into
+    the output register: one cycle; section 6.3); windows take turns in the order in which they closed.
+    Latency is that of the sub-plan plus that of merging, from the beat that closes a window to its first
+    result. The issue rate is 1 while a tuple closes at most one window; a tuple that closes w windows takes
+    w cycles, and after a gap in which no window is open the place of the next one is found in one cycle per bit.
     Counters: `late` and `no_time` (tuples).
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import reduce
-from operator import add, or_
+from operator import or_
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value
@@ -15,7 +15,7 @@ from handshake.circuit.operators import copy_field
 from handshake.circuit.slide import CLOCK, START, TIME
 from handshake.circuit.stream import StreamSignature, forward, moves, register
 from handshake.circuit.types import Row, Wire, bits_of_range, null_of
-from handshake.circuit.union import Union, chosen
+from handshake.circuit.union import chosen
 from handshake.schema import INT64
 
 __all__ = ["TimeControl", "TupleControl"]
@@ -35,7 +35,7 @@ class Control:
         self.step_done, self.member = Signal(), Signal(n)
         self.tuple_done = Signal()
         self.discard, self.finish, self.finished = Signal(), Signal(), Signal()
-        self.pending = Signal(range(n * (block.body.latency + 4)))
+        self.pending = Signal(range(n * (block.body.latency + 6)))
         self.tuple = self.i.valid & ~self.tuple_done
 
     def build(self) -> None:
@@ -133,46 +133,22 @@ class Control:
     # Merging of results.
 
     def _merging(self) -> None:
-        m = self.m
-        if self.block.merge == "union":
-            drained = self._union()
-        else:
-            drained = self._multiplexer()
-        m.d.sync += self.pending.eq(self.pending + self.closing.any() * self.step_done - drained)
+        """Results of the windows in the order in which these closed, into the output register.
 
-    def _result(self, target: Any, copy: Block) -> None:
-        for each in self.block.after:
-            copy_field(self.m, target, copy.o.payload, each, each.name)
-
-    def _union(self) -> Value:
-        m, n = self.m, self.n
-        m.submodules.union = union = Union(self.block.after, n)
-        ended = Signal(n)
-        for s, copy in enumerate(self.copies):
-            sink = getattr(union, f"i{s}")
-            self._result(sink.payload, copy)
-            m.d.comb += [
-                sink.valid.eq(copy.o.valid & ~self.discard),
-                sink.eos.eq(self.finish & ~ended[s]),
-                copy.o.ready.eq(sink.ready & ~self.finish),
-            ]
-            m.d.sync += ended[s].eq((ended[s] | (self.finish & sink.ready)) & ~self.finished)
-        m.d.comb += self.finished.eq(self.finish & ended.all())
-        forward(m, union.o, self.block.o)
-        return reduce(add, (moves(c.o) & c.o.eos for c in self.copies))
-
-    def _multiplexer(self) -> Value:
+        A round-robin choice would let a younger window overtake an older one that is held back.
+        """
         m = self.m
         made = StreamSignature(self.block.after).create(path=("made",))
-        head = self.order.o
-        source = chosen(head.payload["copy"], [Cat(c.o.valid, c.o.eos) for c in self.copies])
+        head, streams = self.order.o, self._streams()
+        source = chosen(head.payload["copy"], [Cat(each.valid, each.eos) for each in streams])
         valid, eos = source[0] & head.valid, source[1] & head.valid
         payloads = []
-        for s, copy in enumerate(self.copies):
+        for s, each in enumerate(streams):
             result = Signal(self.block.after.layout, name=f"result{s}")
-            self._result(result, copy)
+            for field in self.block.after:
+                copy_field(m, result, each.payload, field, field.name)
             payloads.append(result)
-            m.d.comb += copy.o.ready.eq(head.payload["copy"][s] & head.valid & made.ready)
+            m.d.comb += each.ready.eq(head.payload["copy"][s] & head.valid & made.ready)
         m.d.comb += [
             made.payload.eq(chosen(head.payload["copy"], payloads)),
             made.valid.eq(valid & ~self.discard),
@@ -181,14 +157,23 @@ class Control:
             head.ready.eq(eos & made.ready),
         ]
         register(m, made, self.block.o)
-        return eos & made.ready
+        m.d.sync += self.pending.eq(self.pending + self.closing.any() * self.step_done - (eos & made.ready))
+
+    def _streams(self) -> list[Any]:
+        """The results of each copy: through a FIFO, or straight to the multiplexer (section 6.3)."""
+        if self.block.merge == "multiplexer":
+            return [copy.o for copy in self.copies]
+        streams = []
+        for s, copy in enumerate(self.copies):
+            self.m.submodules[f"fifo{s}"] = fifo = Fifo(self.block.body.after, 2)
+            forward(self.m, copy.o, fifo.i)
+            streams.append(fifo.o)
+        return streams
 
     def _order_room(self, closing: Value) -> Value:
-        """The multiplexer follows a queue of the copies that have closed."""
-        if self.block.merge == "union":
-            return Const(1, 1)
+        """Merging follows a queue of the copies that have closed."""
         row = Row((Wire("copy", INT64, self.n),))
-        depth = self.n + self.block.body.latency
+        depth = 2 * self.n + self.block.body.latency
         self.m.submodules.order = self.order = Fifo(row, max(2, depth))
         self.m.d.comb += [
             self.order.i.payload["copy"].eq(closing),

@@ -83,7 +83,10 @@ class Continuous(Predicate):
                     self.raise_error(
                         "WHERE must say which tuples are this stream's, as in WHERE MsgType = 68"
                     )
-                node.set("condition", self._parse_disjunction())
+                condition = self._parse_disjunction()
+                if condition is None:
+                    self.raise_error("a condition is missing, as in WHERE MsgType = 68", self._prev)
+                node.set("condition", condition)
             if self._match_text_seq("TIMESTAMP"):
                 if not self._match_text_seq("BY"):
                     self.raise_error("write TIMESTAMP BY and the field with the tuples' times")
