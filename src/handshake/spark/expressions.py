@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from handshake.plan import expr as tree
 from handshake.plan.expr import Expr
+from handshake.plan.ranges import ranges
 from handshake.schema import BOOL, DATE, FLOAT64, Bool, Date, Float, Int, String, Type
 
 __all__ = ["native"]
@@ -114,7 +115,8 @@ def _(expr: tree.Arithmetic, known: Known) -> Column | None:
         return None
     kinds = (expr.left.type, expr.right.type)
     if all(_is_long(kind) for kind in kinds):
-        if not _fits(expr.op, *kinds):
+        low, high = ranges(expr, False)
+        if low < -(2**63) or high >= 2**63:
             return None
         a, b = a.cast("long"), b.cast("long")
     elif kinds != (FLOAT64, FLOAT64):
@@ -125,11 +127,3 @@ def _(expr: tree.Arithmetic, known: Known) -> Column | None:
 def _is_long(kind: Type) -> bool:
     """Whether values are in one of Spark's whole numbers."""
     return isinstance(kind, Int) and kind.bits - kind.signed <= 63 and kind.bits <= 64
-
-
-def _fits(op: str, a: Type, b: Type) -> bool:
-    """Whether no value can leave 64 bits."""
-    assert isinstance(a, Int)
-    assert isinstance(b, Int)
-    bits = [kind.bits + (not kind.signed) for kind in (a, b)]
-    return sum(bits) <= 64 if op == "*" else max(bits) + 1 <= 64
