@@ -60,8 +60,11 @@ def _(expr: tree.Compare, known: Known) -> Column | None:
         return None
     if not isinstance(x, Float):
         return _compared(expr.op, a, b)
-    # Spark has NaN equal to itself and above all numbers; here every comparison with it is false
-    return _compared(expr.op, a, b) & ~F.isnan(a) & ~F.isnan(b) if expr.op != "<>" else None
+    if expr.op == "<>":
+        return None
+    # Spark has NaN equal to itself and above all numbers; here comparing it with a number is false
+    odd = a.isNotNull() & b.isNotNull() & (F.isnan(a) | F.isnan(b))
+    return F.when(odd, F.lit(False)).otherwise(_compared(expr.op, a, b))
 
 
 def _compared(op: str, a: Column, b: Column) -> Column:
