@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from handshake.plan import expr as tree
 from handshake.plan.expr import Expr
+from handshake.plan.ranges import ranges
 from handshake.schema import BOOL, DATE, FLOAT64, Bool, Date, Float, Int, String, Type
 
 __all__ = ["native"]
@@ -59,8 +60,11 @@ def _(expr: tree.Compare, known: Known) -> Column | None:
         return None
     if not isinstance(x, Float):
         return _compared(expr.op, a, b)
-    # Spark has NaN equal to itself and above all numbers; here every comparison with it is false
-    return _compared(expr.op, a, b) & ~F.isnan(a) & ~F.isnan(b) if expr.op != "<>" else None
+    if expr.op == "<>":
+        return None
+    # Spark has NaN equal to itself and above all numbers; here comparing it with a number is false
+    odd = a.isNotNull() & b.isNotNull() & (F.isnan(a) | F.isnan(b))
+    return F.when(odd, F.lit(False)).otherwise(_compared(expr.op, a, b))
 
 
 def _compared(op: str, a: Column, b: Column) -> Column:
@@ -114,7 +118,8 @@ def _(expr: tree.Arithmetic, known: Known) -> Column | None:
         return None
     kinds = (expr.left.type, expr.right.type)
     if all(_is_long(kind) for kind in kinds):
-        if not _fits(expr.op, *kinds):
+        low, high = ranges(expr, False)
+        if low < -(2**63) or high >= 2**63:
             return None
         a, b = a.cast("long"), b.cast("long")
     elif kinds != (FLOAT64, FLOAT64):
@@ -125,11 +130,3 @@ def _(expr: tree.Arithmetic, known: Known) -> Column | None:
 def _is_long(kind: Type) -> bool:
     """Whether values are in one of Spark's whole numbers."""
     return isinstance(kind, Int) and kind.bits - kind.signed <= 63 and kind.bits <= 64
-
-
-def _fits(op: str, a: Type, b: Type) -> bool:
-    """Whether no value can leave 64 bits."""
-    assert isinstance(a, Int)
-    assert isinstance(b, Int)
-    bits = [kind.bits + (not kind.signed) for kind in (a, b)]
-    return sum(bits) <= 64 if op == "*" else max(bits) + 1 <= 64
