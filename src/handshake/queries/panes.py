@@ -25,7 +25,7 @@ from handshake.queries.pipeline import Pipeline, chain
 from handshake.queries.windows import Results
 from handshake.schema import arrow_of
 
-__all__ = ["Panes"]
+__all__ = ["Panes", "Table", "stacked"]
 
 _FEW = 1 << 16
 _RESULTS = 1 << 20
@@ -35,7 +35,7 @@ _MANY_GROUPS = 1 << 13
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     """Panes: windows, group, number of tuples, and what the aggregates have of each."""
 
     first: Array
@@ -45,9 +45,9 @@ class _Table:
     parts: tuple[Any, ...]
     """For additive ones a matrix, for extremes keys and where there is one."""
 
-    def take(self, rows: Array) -> _Table:
+    def take(self, rows: Array) -> Table:
         parts = tuple(_rows(part, rows) for part in self.parts)
-        return _Table(self.first[rows], self.last[rows], self.groups[rows], self.counts[rows], parts)
+        return Table(self.first[rows], self.last[rows], self.groups[rows], self.counts[rows], parts)
 
     def __len__(self) -> int:
         return len(self.first)
@@ -57,7 +57,7 @@ class _Table:
         """The earliest and the latest of the panes' last windows."""
         return (int(self.last.min()), int(self.last.max())) if len(self.last) else (END, BEGINNING)
 
-    def parted(self, window: int) -> tuple[list[_Table], list[_Table]]:
+    def parted(self, window: int) -> tuple[list[Table], list[Table]]:
         """Panes whose last window comes before this one, and the others."""
         if self.ends[1] < window:
             return [self], []
@@ -71,7 +71,7 @@ def _rows(part: Any, rows: Array) -> Any:
     return tuple(p[rows] for p in part) if isinstance(part, tuple) else part[rows]
 
 
-def _stacked(tables: list[_Table]) -> _Table:
+def stacked(tables: list[Table]) -> Table:
     if len(tables) == 1:
         return tables[0]
     first, last, groups, counts = (
@@ -83,7 +83,7 @@ def _stacked(tables: list[_Table]) -> _Table:
             parts.append(tuple(np.concatenate(p) for p in zip(*pieces, strict=True)))
         else:
             parts.append(np.concatenate(pieces))
-    return _Table(first, last, groups, counts, tuple(parts))
+    return Table(first, last, groups, counts, tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class _Moves:
 
     windows: Array
     ins: Array
-    entering: _Table
+    entering: Table
     outs: Array
-    leaving: _Table
+    leaving: Table
     starts: Array
     groups: Array
 
@@ -193,8 +193,8 @@ class Panes:
         self._index = GroupIndex([arrow_of(shape.before.schema.get(key).type) for key in shape.keys or ()])
         if shape.keys is not None:
             self._states.append(_Lists(_First()))  # type: ignore[arg-type]
-        self._waiting: list[_Table] = []
-        self._inside: list[_Table] = []
+        self._waiting: list[Table] = []
+        self._inside: list[Table] = []
         self._held = np.zeros(0, np.int64)
         self._active = self._spots = np.zeros(0, np.int64)
         self._present = self._seen = 0
@@ -222,7 +222,7 @@ class Panes:
         selected = slots if places is None else slots[places]
         parts = [self._reduced(part, selected, len(begin), columns) for part in self._parts]
         groups = np.zeros(len(begin), np.int32)
-        self._waiting.append(_Table(begin, end, groups, counts, tuple(parts)))
+        self._waiting.append(Table(begin, end, groups, counts, tuple(parts)))
 
     def _add_groups(self, columns: dict[str, pa.Array], rows: int, first: Array, last: Array) -> None:
         groups = self._index.numbers([columns[key] for key in self._shape.keys or ()])
@@ -234,7 +234,7 @@ class Panes:
         arrivals[slots[::-1]] = np.arange(rows)[::-1] + self._seen
         parts.append((~arrivals, np.ones(count, np.bool_)))
         self._seen += rows
-        table = _Table(begin[pane], end[pane], group, np.bincount(slots, minlength=count), tuple(parts))
+        table = Table(begin[pane], end[pane], group, np.bincount(slots, minlength=count), tuple(parts))
         self._waiting.append(table)
 
     def _reduced(
@@ -291,13 +291,13 @@ class Panes:
 
     def _moves(self, windows: Array) -> _Moves:
         """Let panes in whose first window is among these, and out whose last is."""
-        waiting = _stacked(self._waiting)
+        waiting = stacked(self._waiting)
         coming = waiting.first <= windows[-1]
         entering = waiting.take(np.flatnonzero(coming))
         entering = entering.take(np.argsort(entering.first, kind="stable"))
         self._waiting = [waiting.take(np.flatnonzero(~coming))]
         parted = [table.parted(int(windows[-1])) for table in (*self._inside, entering)]
-        leaving = _stacked([entering.take(np.empty(0, np.int64)), *(t for gone, _ in parted for t in gone)])
+        leaving = stacked([entering.take(np.empty(0, np.int64)), *(t for gone, _ in parted for t in gone)])
         leaving = leaving.take(np.argsort(leaving.last, kind="stable"))
         self._inside = [table for _, stay in parted for table in stay if len(table)]
         ins = np.concatenate([[0], np.searchsorted(entering.first, windows, "right")])
@@ -338,9 +338,9 @@ class Panes:
         self._present = len(there)
 
 
-def _renumbered(table: _Table, used: Array) -> _Table:
+def _renumbered(table: Table, used: Array) -> Table:
     groups = np.searchsorted(used, table.groups).astype(np.int32)
-    return _Table(table.first, table.last, groups, table.counts, table.parts)
+    return Table(table.first, table.last, groups, table.counts, table.parts)
 
 
 def _bound(aggregate: Aggregate, values: Array) -> pa.Array:

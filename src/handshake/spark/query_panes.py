@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.queries.chunk import Chunk, Flow
-from handshake.queries.panes import Panes, _stacked, _Table
+from handshake.queries.panes import Panes, stacked, Table
 from handshake.queries.windows import WindowOperator
 
 __all__ = ["PaneTable", "SharedPanes", "SharedWindows"]
 
-PaneTable = _Table
+PaneTable = Table
 
 
 class SharedPanes(Panes):
@@ -21,7 +21,7 @@ class SharedPanes(Panes):
 
     def taken(self) -> tuple[PaneTable | None, list[pa.Array]]:
         """All panes that were made, and the keys of their groups by number."""
-        return (_stacked(self._waiting) if self._waiting else None), self._index.keys
+        return (stacked(self._waiting) if self._waiting else None), self._index.keys
 
     def put(self, table: PaneTable, keys: list[pa.Array], opened: int) -> None:
         """Add panes of a later partition; windows before `opened` had ended when it began."""
