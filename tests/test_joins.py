@@ -41,7 +41,6 @@ def all_indexed() -> Iterator[None]:
         patch.setattr(segment, "QUICK", 4)  # larger merges are done aside
         patch.setattr(local, "_SLICE", 37)
         patch.setattr(low_latency, "_WORTH", -1.0)  # every batch is shared by all cores
-        patch.setattr(low_latency, "_AT_ONCE", -1.0)  # and joined by their threads
         yield
 
 

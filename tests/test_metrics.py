@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import handshake.cores.low_latency as low_latency
 from cli_runs import run_here
 from handshake import join
 from handshake.cores.admission import Gate
@@ -91,9 +90,7 @@ def test_results_are_late_until_they_are_delivered():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("at_once", [False, True])
-def test_every_result_has_a_latency_on_the_core_that_found_it(algorithm, at_once, monkeypatch):
-    monkeypatch.setattr(low_latency, "_AT_ONCE", 1.0 if at_once else -1.0)
+def test_every_result_has_a_latency_on_the_core_that_found_it(algorithm):
     rng = np.random.default_rng(1)
     cores = None if algorithm == "three_step" else 3
     with Join(
@@ -117,7 +114,7 @@ def test_every_result_has_a_latency_on_the_core_that_found_it(algorithm, at_once
         max(c.comparisons for c in metrics.cores) * len(metrics.cores) / metrics.comparisons
     )
     assert all(core.queue == core.results_waiting == 0 for core in metrics.cores)
-    if algorithm in ("cell", "handshake") or (algorithm == "low_latency" and not at_once):
+    if algorithm != "three_step":
         assert max(core.deepest_queue for core in metrics.cores) >= 1
         assert max(core.deepest_results for core in metrics.cores) >= 1
     if algorithm == "handshake":

@@ -62,8 +62,8 @@ class Driver:
     """When the next batch came, where that is not when it is admitted (in seconds of `perf_counter`)."""
     came: float = 0.0
     """When the last batch came."""
-    more: bool = False
-    """Whether further batches have come already and wait behind this one."""
+    more: bool | None = None
+    """Whether further batches have come already and wait behind this one; None where nobody knows."""
 
     def admit(self, side: int, batch: pa.RecordBatch, other: Array | None = None) -> pa.RecordBatch:
         """Stamp a batch; what comes back has its hidden columns and only tuples that can match.

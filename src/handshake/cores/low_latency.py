@@ -141,8 +141,9 @@ class LowLatency:
                 yield from self.crew.do(k, task) if at_once else self.crew.hand(k, task)
 
     def _at_once(self) -> bool:
-        """Whether to join here. Not where conjuncts are looked at outside of kernels, which may take long."""
-        return self._recent <= _AT_ONCE and not self.spec.prepared.doubtful and self.crew.idle()
+        """Whether to join here: nothing waits, and it takes no time that nobody can foresee."""
+        quick = self._recent <= _AT_ONCE and not self.spec.prepared.doubtful
+        return quick and self.driver.more is False and self.crew.idle()
 
     def _active(self, piece: BasicWindow) -> int:
         """How many cores a piece settles on: all of them when there is work enough to share."""

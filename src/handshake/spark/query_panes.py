@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.queries.chunk import Chunk, Flow
-from handshake.queries.panes import Panes, stacked, Table
+from handshake.queries.panes import Panes, Table, stacked
 from handshake.queries.windows import WindowOperator
 
 __all__ = ["PaneTable", "SharedPanes", "SharedWindows"]
