@@ -70,7 +70,8 @@ def _run(
 ) -> Run:
     plan = band_plan(algorithm, cores, window, method, pin=_PINNED)
     feed(plan, 100.0, window, 0.5, tick=tick)  # compiles what small batches need
-    unseen = window if algorithm == "handshake" else 0.0
+    # A line's tuples must have met all of a window; the others look at filled windows for the first time.
+    unseen = window if algorithm == "handshake" else 1.0
     return feed(plan, rate, window, max(seconds, 2 * unseen), tick=tick, unseen=unseen)
 
 

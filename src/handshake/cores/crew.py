@@ -123,11 +123,13 @@ class Crew(Generic[T]):
                 lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
-    def do(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
-        """Do a task of worker `k` in the caller's thread, while all are idle; yields its results."""
+    def do(
+        self, k: int, task: T, work: Callable[[int, T], Iterator[pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Do a task as worker `k` in the caller's thread, while all are idle; yields its results."""
         self._check()
         try:
-            for results in self.work(k, task):
+            for results in work(k, task):
                 self._note(k, task, results)
                 yield results
         except Stopped:
