@@ -67,6 +67,7 @@ def test_tables_and_plots_are_made_of_an_earlier_run(capsys: Any, tmp_path: Any,
     assert all(xml.parse(picture).getroot().tag.endswith("svg") for picture in pictures)
 
 
+@pytest.mark.soak
 def test_a_rate_is_sustained_with_full_windows_only(capsys: Any, spark: Any, tmp_path: Any) -> None:
     spark_sustained.run(rate=200, baseline=100, step=2, window=4, batches=1, out=str(tmp_path))
     kept = json.loads((tmp_path / "spark_sustained.json").read_text())["runs"]
@@ -84,12 +85,14 @@ def test_both_plans_are_measured_and_give_the_same_rows(capsys: Any, spark: Any,
     assert result(capsys.readouterr().out)["spark_ended"] == "yes"
 
 
+@pytest.mark.soak
 def test_a_plan_that_takes_too_long_is_stopped(capsys: Any, spark: Any, tmp_path: Any) -> None:
     spark_batch.run(rows=100_000, limit=2, out=str(tmp_path))
     assert json.loads((tmp_path / "spark_batch.json").read_text())["spark"] is None
     assert spark.range(3).count() == 3
 
 
+@pytest.mark.soak
 def test_latency_counts_from_the_later_tuple(
     capsys: Any, spark: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def _same_cycles(run: Any, trace: Any, condition: Any) -> None:
     assert [a.payload for a in run.outputs["results"]] == pairs
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seeds)
 def test_circuit_is_its_model_cycle_by_cycle_and_gives_what_the_oracle_gives(seed: int) -> None:
     rng = Random(seed)
@@ -120,7 +120,7 @@ def _column(rng: Random, kind: pa.DataType, size: int) -> pa.Array:
     return made
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seeds)
 def test_random_predicates_on_random_columns(seed: int) -> None:
     rng = Random(seed)

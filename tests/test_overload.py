@@ -89,7 +89,7 @@ def check_pushes(case: Case, seed: int, algorithm: str, cores: int, ordered: boo
 
 @pytest.mark.usefixtures("fate")
 @pytest.mark.parametrize(("algorithm", "cores"), ARRANGEMENTS)
-@settings(EXAMPLES, max_examples=25)
+@settings(EXAMPLES, max_examples=12)
 @given(case=cases(max_depth=1), seed=st.integers(0, 2**32 - 1))
 def test_pushed_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, case, seed):
     check_pushes(case, seed, algorithm, cores, ordered=case.windows.timed and seed % 3 == 0)
@@ -253,7 +253,7 @@ def check_paced(case: Case, overload: str, algorithm: str, cores: int, ticks: in
 
 @pytest.mark.usefixtures("fate")
 @pytest.mark.parametrize(("algorithm", "cores"), ARRANGEMENTS)
-@settings(EXAMPLES, max_examples=25)
+@settings(EXAMPLES, max_examples=12)
 @given(case=cases(max_depth=1), ticks=st.integers(1, 20))
 def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, case, ticks):
     """Tuple windows too: positions count the tuples that were taken, and no others."""
@@ -263,7 +263,7 @@ def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, 
         check_paced(case, "shed", algorithm, cores, ticks, case.windows.timed and ticks % 3 == 0)
 
 
-@settings(EXAMPLES, max_examples=25)
+@settings(EXAMPLES, max_examples=12)
 @given(case=cases(max_depth=1), ticks=st.integers(1, 20), number=st.integers(0, 3))
 def test_a_paced_replay_that_blocks_loses_nothing(case, ticks, number):
     assume(case.left_time is not None)

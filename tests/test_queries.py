@@ -17,7 +17,7 @@ from handshake.queries.windows import WindowOperator
 from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
 from query_streams import arrivals, compare, cuts, results, seen
 
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 
 

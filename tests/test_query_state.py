@@ -24,7 +24,7 @@ pytest.importorskip("pyspark")
 from handshake.spark.queries import _by_panes
 from handshake.spark.query_state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = {
     **{name: TRADES + text for name, text in PAPER.items()},
     **{k: "".join(v) for k, v in QUERIES.items()},
