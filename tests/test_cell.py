@@ -48,7 +48,7 @@ def check_equation_2(partition: Partition, windows: list[int]) -> None:
         at += count
 
 
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=150)
 @given(
     cores=st.integers(1, 9),
     before=st.integers(0, 2_000),

@@ -113,7 +113,7 @@ def scripts(draw):
     return Script.of(text, draw(st.none() | st.integers(0, 6)), room, rows, merging)
 
 
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=150)
 @given(script=scripts(), cores=st.integers(1, 8), seed=st.integers(0, 2**32 - 1))
 def test_each_pair_meets_exactly_once_in_random_orders(script, cores, seed):
     line = walk(script, cores, Random(seed))

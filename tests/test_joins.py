@@ -98,7 +98,7 @@ def check_replay(case: Case, methods: tuple[str, ...] = METHODS) -> int:
     return run
 
 
-@settings(EXAMPLES, max_examples=160)
+@settings(EXAMPLES, max_examples=130)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(case):
     for under in THRESHOLDS:
