@@ -5,6 +5,7 @@ Rules rewrite these; `block()` turns a node into a component, and handshake.circ
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,6 +32,7 @@ from handshake.circuit.stamp import Stamp, Widen, stamped_row
 from handshake.circuit.types import Row
 from handshake.circuit.union import Union
 from handshake.circuit.window import Windows
+from handshake.errors import HandshakeError
 from handshake.schema import Type
 
 __all__ = [
@@ -57,7 +59,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Net:
+class Net(ABC):
     """A component and what feeds it."""
 
     @property
@@ -66,13 +68,13 @@ class Net:
         return ()
 
     @property
+    @abstractmethod
     def row(self) -> Row:
         """The wires of its output."""
-        raise NotImplementedError
 
+    @abstractmethod
     def block(self) -> Block:
         """The component itself."""
-        raise NotImplementedError
 
     @property
     def delay(self) -> int:
@@ -109,6 +111,9 @@ class Input(Net):
     @property
     def row(self) -> Row:
         return self.wires
+
+    def block(self) -> Block:
+        raise HandshakeError(f"no component makes the input '{self.name}': it comes from outside")
 
     @property
     def delay(self) -> int:

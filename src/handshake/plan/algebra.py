@@ -7,6 +7,7 @@ that two statements read is the same node below both. See docs/queries.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
@@ -76,13 +77,13 @@ def _number(value: int, unit: int) -> str:
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(ABC):
     """An operator. `schema` has the columns of its results, `clock` how their times are counted."""
 
     @property
+    @abstractmethod
     def schema(self) -> Schema:
         """The columns of the results."""
-        raise NotImplementedError
 
     @property
     def clock(self) -> Clock:
