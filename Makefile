@@ -20,7 +20,7 @@ demo: setup ## Join two live streams on Spark, and check the results by a double
 	@$(BIN)/handshake demo
 
 test: lint ## Run lint, then the test suite
-	@$(BIN)/pytest -n auto --dist worksteal
+	@$(BIN)/pytest -n auto --dist worksteal --durations 20
 
 lint: setup ## Check style, format, types and the direction of imports
 	@$(BIN)/ruff check .

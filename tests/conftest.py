@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from hypothesis import HealthCheck, settings
 
 from spark_session import spark
@@ -11,3 +14,10 @@ __all__ = ["spark"]
 # Kernels are compiled on first use, so single examples may take long: no test asserts a time.
 settings.register_profile("handshake", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("handshake")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and what tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests run each plan once: what the second compiler of a virtual machine would gain is less than it costs.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
