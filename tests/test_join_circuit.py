@@ -20,10 +20,11 @@ import join_circuits as jc
 from handshake.circuit.cxxrtl_text import guarded, in_pieces
 from handshake.circuit.emit import to_verilog
 from handshake.circuit.join.arrivals import feed_of
-from handshake.circuit.join.core import CoreShape, LocalCore
+from handshake.circuit.join.core import CoreShape
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.host import condition_of, run_join
 from handshake.circuit.join.join import HandshakeJoin
+from handshake.circuit.join.local_core import LocalCore
 from handshake.circuit.join.nested import NestedLoops
 from handshake.circuit.join.picture import draw
 from handshake.circuit.join.workload import keys, papers_condition

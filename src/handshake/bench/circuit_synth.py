@@ -10,6 +10,8 @@ import hashlib
 import json
 import math
 import statistics
+import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,8 +27,8 @@ from handshake.circuit.emit import to_rtlil
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.workload import SEGMENT, papers_condition
-from handshake.circuit.synth import FAMILIES, netlist, place_and_route, resources
-from handshake.errors import InputError, suggest
+from handshake.circuit.synth import FAMILIES, OPTIONS, netlist, place_and_route, resources
+from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 
 __all__ = ["DESIGNS", "run"]
 
@@ -52,15 +54,20 @@ FOLDER = "circuit_synth"
 
 def run(
     cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3",
-    jobs: int = 1, quick: bool = False, out: str | None = None, source: str | None = None,
+    jobs: int = 1, minutes: float | None = None, quick: bool = False, out: str | None = None,
+    source: str | None = None,
 ) -> None:  # fmt: skip
-    """Synthesise, place and route what is not known yet; then the tables and pictures of all that is."""
+    """Synthesise, place and route what is not known yet; then the tables and pictures of all that is.
+
+    What takes longer than `minutes`, or fails, is left out and said.
+    """
     if source is None:
         counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
         chosen = _chosen("local" if quick else designs)
         folder = Path(out or ".") / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        _work(folder, counts, chosen, [1] if quick else _numbers(seeds), jobs)
+        limit = None if minutes is None else 60 * minutes
+        _work(folder, counts, chosen, [1] if quick else _numbers(seeds), jobs, limit)
         data = _gathered(folder, quick)
     else:
         data = report.load(source, "circuit_synth")
@@ -108,8 +115,19 @@ class _Task:
         """Whether an earlier run has found it out, for the same circuit."""
         return self.path.exists() and json.loads(self.path.read_text())["digest"] == self.digest
 
-    def find_out(self) -> None:
-        figures = self._resources() if self.seed is None else place_and_route(self._netlist(), self.seed)
+    def try_out(self, limit: float | None) -> None:
+        """Find it out; what cannot be is said, and does not keep others from going on."""
+        try:
+            self.find_out(limit)
+        except subprocess.TimeoutExpired as late:
+            report.progress(f"{self.path.name} not done in {late.timeout / 60:g} minutes")
+        except UnsupportedError:  # a package is missing: nothing else would do better
+            raise
+        except HandshakeError as error:
+            report.progress(f"{self.path.name}: {error}")
+
+    def find_out(self, limit: float | None = None) -> None:
+        figures = self._resources() if self.seed is None else self._clock(self.seed, limit)
         kept = {
             "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest, **figures
         }  # fmt: skip
@@ -121,6 +139,10 @@ class _Task:
 
     def _resources(self) -> dict[str, Any]:
         return {"resources": {family: resources(self.circuit(), family) for family in FAMILIES}}
+
+    def _clock(self, seed: int, limit: float | None) -> dict[str, Any]:
+        design, began = self._netlist(), time.monotonic()
+        return {**place_and_route(design, seed, timeout=limit), "seconds": round(time.monotonic() - began)}
 
     def _netlist(self) -> str:
         with _LOCK:  # seeds share it
@@ -138,12 +160,13 @@ def _netlist(design: str, cores: int) -> str:
 @lru_cache(maxsize=64)
 def _digest(design: str, cores: int) -> str:
     text = to_rtlil(HandshakeJoin(papers_condition(), DESIGNS[design][1](cores)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{text}{FAMILIES}{OPTIONS}".encode()).hexdigest()[:16]
 
 
 def _work(
-    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], jobs: int
-) -> None:
+    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], jobs: int,
+    limit: float | None,
+) -> None:  # fmt: skip
     """Small circuits first: whoever stops early has the left part of every curve."""
     tasks = [
         _Task(folder, design, count, seed)
@@ -154,7 +177,7 @@ def _work(
     waiting = [task for task in tasks if not task.known]
     report.progress(f"{len(waiting)} of {len(tasks)} to find out")
     with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(task.find_out) for task in waiting]:
+        for done in [pool.submit(task.try_out, limit) for task in waiting]:
             done.result()
 
 

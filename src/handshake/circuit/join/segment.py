@@ -1,14 +1,16 @@
 """A segment of a window: it turns past one comparator, and its head is what is handed over.
 
-Both kinds do the same in each cycle: `turn` brings the next tuple to the head; with `insert`, the tuple
-that was at the head is replaced by `new` as it goes round, which is what a shift register does with its
-oldest tuple. After as many turns as it has places, the oldest tuple is at the head again.
+Both kinds do the same in each cycle: `turn` brings the next tuple to the head; with `insert` (which asks for
+`turn` as well), the tuple that was at the head is replaced by `new` as it goes round, which is what a shift
+register does with its oldest tuple. After as many turns as it has places, the oldest tuple is at the head again.
 """
 
 from __future__ import annotations
 
 from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
+
+from handshake.circuit.join.buffer import following
 
 __all__ = ["BLOCK_RAM_FROM", "Segment"]
 
@@ -47,8 +49,8 @@ class Segment:
         write, read = store.write_port(), store.read_port()
         place, after = Signal(range(self.length), name=f"{name}_place"), Signal(range(self.length))
         m.d.comb += [
-            after.eq(Mux(place == self.length - 1, 0, place + 1)),
-            write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.turn & self.insert),
+            after.eq(following(place, self.length)),
+            write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.insert),
             read.addr.eq(after), read.en.eq(self.turn),
             self.head.eq(read.data),
         ]  # fmt: skip
