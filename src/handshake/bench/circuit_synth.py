@@ -145,14 +145,16 @@ class _Task:
         return {**place_and_route(design, seed, timeout=limit), "seconds": round(time.monotonic() - began)}
 
     def _netlist(self) -> str:
-        with _LOCK:  # seeds share it
+        with _lock(self.design, self.cores):  # seeds share it
             return _netlist(self.design, self.cores)
 
 
-_LOCK = Lock()
+@lru_cache(maxsize=64)
+def _lock(design: str, cores: int) -> Lock:
+    return Lock()
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _netlist(design: str, cores: int) -> str:
     return netlist(HandshakeJoin(papers_condition(), DESIGNS[design][1](cores)))
 
@@ -167,7 +169,10 @@ def _work(
     folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], jobs: int,
     limit: float | None,
 ) -> None:  # fmt: skip
-    """Small circuits first: whoever stops early has the left part of every curve."""
+    """Small circuits first: whoever stops early has the left part of every curve.
+
+    Several at once, design by design and big ones first, so that none is left over at the end.
+    """
     tasks = [
         _Task(folder, design, count, seed)
         for count in cores
@@ -175,6 +180,8 @@ def _work(
         for seed in (None, *(seeds if count <= _MOST_CORES.get(design, count) else ()))
     ]
     waiting = [task for task in tasks if not task.known]
+    if jobs > 1:
+        waiting.sort(key=lambda task: (designs.index(task.design), task.seed is None, -task.cores))
     report.progress(f"{len(waiting)} of {len(tasks)} to find out")
     with ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(task.try_out, limit) for task in waiting]:

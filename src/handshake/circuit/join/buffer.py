@@ -47,10 +47,9 @@ class Buffer:
         write, read = ring.write_port(), ring.read_port(domain="comb")
         first, last = Signal(range(slots), name="first"), Signal(range(slots), name="last")
         stores, moves, freed = Signal(name="stores"), Signal(name="moves"), Signal(name="freed")
-        opens = Signal(name="opens", attrs={"keep": 1})  # a gate of its own: it has as many loads as bits
         m.d.comb += [
             stores.eq(self.push & ~self.at_least(self.places)),
-            freed.eq(~self.valid | self.pop), opens.eq(freed), moves.eq(freed & self.at_least(1)),
+            freed.eq(~self.valid | self.pop), moves.eq(freed & self.at_least(1)),
             write.addr.eq(last), write.data.eq(self.data), write.en.eq(self.push), read.addr.eq(first),
         ]  # fmt: skip
         m.d.sync += [
@@ -59,12 +58,14 @@ class Buffer:
             first.eq(Mux(moves, following(first, slots), first)),
             last.eq(Mux(stores, following(last, slots), last)),
         ]
-        with m.If(opens):  # even if nothing moves, so that the enable is one gate
+        with m.If(freed):  # even if nothing moves, so that the enable is one gate
             m.d.sync += self.head.eq(read.data)
 
     def _changed(self, stores: Value, moves: Value) -> Value:
+        """One bit more or less; in gates, since of multiplexers Yosys makes enables, with gates before them."""
+        rises, falls = (v.replicate(self.places) for v in (stores & ~moves, moves & ~stores))
         more, fewer = Cat(Const(1, 1), self.levels)[: self.places], self.levels >> 1
-        return Mux(stores & ~moves, more, Mux(moves & ~stores, fewer, self.levels))
+        return (self.levels & (fewer | ~falls)) | (more & rises)
 
     def at_least(self, entries: int) -> Value:
         """Whether the ring holds that many."""

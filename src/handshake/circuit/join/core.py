@@ -154,13 +154,18 @@ class JoinCore(Block):
     def _advance(self, m: Module, steps: Value, done: Value, length: int, next_length: int) -> None:
         """Count; `last` is a register, so that the whole core need not wait for a comparison with `count`."""
         with m.If(steps):
-            ahead = following(self.count, 1 << len(self.count)) if len(self.count) else self.count
-            m.d.sync += [
-                self.count.eq(Mux(self.last, 0, ahead)),
-                self.last.eq(~self.last & (self.count == length - 2)),
-            ]
+            m.d.sync += [self.count.eq(self._counted), self.last.eq(self.count == length - 2)]
         with m.If(done):
             self._expect(m, next_length)
+
+    @property
+    def _counted(self) -> Value:
+        """The count after this one; after the last, it is 0 again."""
+        if not len(self.count):
+            return self.count
+        turn = 1 << len(self.count)
+        more = following(self.count, turn)
+        return more if turn == self.shape.scan_left == self.shape.scan_right else Mux(self.last, 0, more)
 
     @abstractmethod
     def _compare(self, m: Module) -> None:

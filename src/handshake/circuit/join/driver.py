@@ -147,13 +147,14 @@ class Relay(Block):
 
     def build(self) -> Module:
         m = Module()
-        has = Signal()
+        free = Signal(init=1)
         held = Signal(self.i.payload.shape(), reset_less=True)
-        m.d.comb += [self.i.ready.eq(~has), self.o.valid.eq(has), self.o.payload.eq(held)]
-        with m.If(~has):
-            m.d.sync += [held.eq(self.i.payload), has.eq(self.i.valid)]
+        has = Signal()
+        m.d.comb += [self.i.ready.eq(free), self.o.valid.eq(has), self.o.payload.eq(held)]
+        with m.If(free):
+            m.d.sync += [held.eq(self.i.payload), free.eq(~self.i.valid), has.eq(self.i.valid)]
         with m.Elif(self.o.ready):
-            m.d.sync += has.eq(0)
+            m.d.sync += [free.eq(1), has.eq(0)]
         return m
 
 

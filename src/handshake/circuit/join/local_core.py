@@ -59,7 +59,9 @@ class LocalCore(JoinCore):
         )  # fmt: skip
 
     def _control(self, m: Module) -> None:
-        self.has_r, self.has_s, self.passing, self.giving = flags("has_r", "has_s", "passing", "giving")
+        self.passing, self.giving = flags("passing", "giving")
+        # What neighbours see is a register as it is, without so much as an inverter behind it.
+        self.free_r, self.free_s = Signal(name="free_r", init=1), Signal(name="free_s", init=1)
         self.step = Signal(STEP_BITS, name="step", reset_less=True)
         self.passed = Signal(STEP_BITS, name="passed", reset_less=True)
         self._receive(m)
@@ -67,19 +69,19 @@ class LocalCore(JoinCore):
         room = ~self.is_full
         # The oldest R tuple leaves its place only when the neighbour has it.
         with m.If(self.scans_r), m.If(self._scan_r(m, room, ~self.passing)):
-            m.d.sync += self.has_r.eq(0)
-        with m.If(self.scans_s), m.If(self._scan_s(m, room & self.has_s)):
-            m.d.sync += self.has_s.eq(0)
-        with m.If(self.is_ready & self.has_r & ~self.passing & room):
+            m.d.sync += self.free_r.eq(1)
+        with m.If(self.scans_s), m.If(self._scan_s(m, room & ~self.free_s)):
+            m.d.sync += self.free_s.eq(1)
+        with m.If(self.is_ready & ~self.free_r & ~self.passing & room):
             self._begin(m)
 
     def _receive(self, m: Module) -> None:
         """Input buffer registers: they take anything while they are free, and keep what is valid."""
-        m.d.comb += [self.r_in.ready.eq(~self.has_r), self.s_in.ready.eq(~self.has_s)]
-        with m.If(~self.has_r):
-            m.d.sync += [self.has_r.eq(self.r_in.valid), Cat(self.step, self.new_r).eq(self.r_in.payload)]
-        with m.If(~self.has_s):
-            m.d.sync += [self.has_s.eq(self.s_in.valid), self.new_s.eq(self.s_in.payload)]
+        m.d.comb += [self.r_in.ready.eq(self.free_r), self.s_in.ready.eq(self.free_s)]
+        with m.If(self.free_r):
+            m.d.sync += [self.free_r.eq(~self.r_in.valid), Cat(self.step, self.new_r).eq(self.r_in.payload)]
+        with m.If(self.free_s):
+            m.d.sync += [self.free_s.eq(~self.s_in.valid), self.new_s.eq(self.s_in.payload)]
 
     def _hand_over(self, m: Module) -> None:
         m.d.comb += [
@@ -97,4 +99,4 @@ class LocalCore(JoinCore):
         m.d.sync += [self.passing.eq(1), self.passed.eq(self.step), self.giving.eq(shift_s)]
         self._enter(m, shift_r, shift_s)
         with m.If(~shift_r):
-            m.d.sync += self.has_r.eq(0)
+            m.d.sync += self.free_r.eq(1)
