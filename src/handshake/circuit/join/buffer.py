@@ -62,7 +62,7 @@ class Buffer:
             m.d.sync += self.head.eq(read.data)
 
     def _changed(self, stores: Value, moves: Value) -> Value:
-        """One bit more or less; in gates, since of multiplexers Yosys makes enables, with gates before them."""
+        """One bit more or less, in gates: of multiplexers Yosys makes enables, with gates before them."""
         rises, falls = (v.replicate(self.places) for v in (stores & ~moves, moves & ~stores))
         more, fewer = Cat(Const(1, 1), self.levels)[: self.places], self.levels >> 1
         return (self.levels & (fewer | ~falls)) | (more & rises)

@@ -1,8 +1,8 @@
-"""Join core under local admission: it waits for its neighbours and for its own buffer, and for nobody else."""
+"""Join core under local admission: it waits for its neighbours and its own buffer, and for nobody else."""
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
 
@@ -40,7 +40,7 @@ class LocalCore(JoinCore):
 
         So no gate lies between the state machine and the enables of whole tuples, and none before the
         operands. Segments lag by a cycle, which nobody sees: what is handed over is looked at no sooner than
-        a cycle after the step has begun, and the input buffers keep their tuples a cycle longer than the scan.
+        a cycle after the step has begun, and input buffers keep their tuples a cycle longer than the scan.
         """
         commands = (self.turn_r, self.turn_s, self.insert_r, self.insert_s)
         turn_r, turn_s, insert_r, insert_s = (later(m, v, f"then_{v.name}") for v in commands)

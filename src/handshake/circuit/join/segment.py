@@ -2,7 +2,8 @@
 
 Both kinds do the same in each cycle: `turn` brings the next tuple to the head; with `insert` (which asks for
 `turn` as well), the tuple that was at the head is replaced by `new` as it goes round, which is what a shift
-register does with its oldest tuple. After as many turns as it has places, the oldest tuple is at the head again.
+register does with its oldest tuple. After as many turns as it has places, the oldest tuple is at the head
+again.
 """
 
 from __future__ import annotations
