@@ -43,17 +43,23 @@ class Segment:
             m.d.sync += [slot.eq(before) for slot, before in zip(slots, (entering, *slots), strict=False)]
 
     def _in_memory(self, m: Module, name: str) -> None:
-        """The place at the head moves instead of the tuples; it is read one cycle ahead."""
-        style = "block" if self.length >= BLOCK_RAM_FROM else "distributed"
+        """The place at the head moves instead of the tuples; another place, ahead of it, is read.
+
+        Block RAM is slow to answer, so it is read two places ahead, and its answer has a register of its own.
+        """
+        block = self.length >= BLOCK_RAM_FROM
+        style, lead = ("block", 2) if block else ("distributed", 1)
         store = Memory(shape=self.bits, depth=self.length, init=[], attrs={"ram_style": style})
         m.submodules[name] = store
         write, read = store.write_port(), store.read_port()
-        place, after = Signal(range(self.length), name=f"{name}_place"), Signal(range(self.length))
+        place = Signal(range(self.length), name=f"{name}_place")
+        ahead = Signal(range(self.length), name=f"{name}_ahead", init=lead)
         m.d.comb += [
-            after.eq(following(place, self.length)),
             write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.insert),
-            read.addr.eq(after), read.en.eq(self.turn),
-            self.head.eq(read.data),
+            read.addr.eq(ahead), read.en.eq(self.turn),
         ]  # fmt: skip
+        answer = Signal(self.bits, name=f"{name}_answer", reset_less=True) if block else read.data
+        m.d.comb += self.head.eq(answer)
         with m.If(self.turn):
-            m.d.sync += place.eq(after)
+            m.d.sync += [place.eq(following(place, self.length)), ahead.eq(following(ahead, self.length))]
+            m.d.sync += [answer.eq(read.data)] if block else []
