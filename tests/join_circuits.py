@@ -36,7 +36,7 @@ def keyed(text: str = "l.k = r.k") -> Condition:
 
 def make_design(rng: Random, **changes: Any) -> Design:
     """Any variant, small."""
-    cores = rng.randint(1, 5)
+    cores = changes.get("cores", rng.randint(1, 5))
     left, right = (rng.randint(cores, 3 * cores) for _ in range(2))
     admission = rng.choice(("local", "global"))
     given: dict[str, Any] = {
@@ -44,7 +44,7 @@ def make_design(rng: Random, **changes: Any) -> Design:
         "buffer": rng.randint(8, 12), "merger_buffer": rng.randint(3, 5),
         "overload": rng.choice(("hold", "discard")) if admission == "global" else "hold",
     }  # fmt: skip
-    return Design(cores, left, right, **{**given, **changes})
+    return Design(**{"cores": cores, "left": left, "right": right, **given, **changes})
 
 
 def make_order(rng: Random, most: int = 50, keys: int = 3) -> Order:

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 import join_circuits as jc
 from handshake.circuit.cxxrtl_text import guarded, in_pieces
 from handshake.circuit.emit import to_verilog
+from handshake.circuit.join import segment
 from handshake.circuit.join.arrivals import feed_of
-from handshake.circuit.join.core import CoreShape, LocalCore
+from handshake.circuit.join.core import CoreShape
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.host import condition_of, run_join
 from handshake.circuit.join.join import HandshakeJoin
+from handshake.circuit.join.local_core import LocalCore
 from handshake.circuit.join.nested import NestedLoops
 from handshake.circuit.join.picture import draw
 from handshake.circuit.join.workload import keys, papers_condition
@@ -63,6 +65,22 @@ def test_circuit_is_its_model_cycle_by_cycle_and_gives_what_the_oracle_gives(see
         before, order = order, jc.kept(condition, order, trace)
         assert run.probes["discarded"] == len(before) - len(order)
     assert jc.results_of(condition, run) == jc.expected(condition, design, order)
+
+
+def test_windows_in_block_ram_do_what_shorter_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "BLOCK_RAM_FROM", 3)  # long segments would take long to simulate
+    for seed in range(4):
+        rng = Random(seed)
+        design, order = (
+            jc.make_design(rng, cores=2, left=6 + seed, right=9, windows="memory"),
+            jc.make_order(rng),
+        )
+        condition, taken = jc.keyed(), jc.make_pattern(rng)
+        run = jc.simulated(condition, design, order, taken=taken)
+        trace = jc.modelled(condition, design, order, taken=taken)
+        _same_cycles(run, trace, condition)
+        kept = jc.kept(condition, order, trace)
+        assert jc.results_of(condition, run) == jc.expected(condition, design, kept)
 
 
 def _negative(margin: int) -> tuple[Any, Any, Any]:

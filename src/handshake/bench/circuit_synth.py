@@ -10,6 +10,8 @@ import hashlib
 import json
 import math
 import statistics
+import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,10 +27,14 @@ from handshake.circuit.emit import to_rtlil
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.workload import SEGMENT, papers_condition
-from handshake.circuit.synth import FAMILIES, netlist, place_and_route, resources
-from handshake.errors import InputError, suggest
+from handshake.circuit.synth import FAMILIES, OPTIONS, netlist, place_and_route, resources
+from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 
 __all__ = ["DESIGNS", "run"]
+
+BLOCK = 256
+SIZES = (64, 128, 512, 1024)
+"""Other numbers of tuples in block RAM, for two cores: resources alone."""
 
 DESIGNS: dict[str, tuple[str, Callable[[int], Design]]] = {
     "local": (
@@ -43,8 +49,10 @@ DESIGNS: dict[str, tuple[str, Callable[[int], Design]]] = {
         "the papers' circuit: shift registers, plain comparison, all cores suspended together",
         lambda n: original(n, SEGMENT * n, SEGMENT * n),
     ),
-    "block": ("local, 256 tuples per core and stream in block RAM", lambda n: Design(n, 256 * n, 256 * n)),
-}
+    "block": (
+        f"local, {BLOCK} tuples per core and stream in block RAM", lambda n: Design(n, BLOCK * n, BLOCK * n)
+    ),
+}  # fmt: skip
 _MOST_CORES = {"original": 32, "block": 32}
 """Beyond these the ECP5-85F has too few registers, or block RAMs, to place them."""
 FOLDER = "circuit_synth"
@@ -52,15 +60,20 @@ FOLDER = "circuit_synth"
 
 def run(
     cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3",
-    jobs: int = 1, quick: bool = False, out: str | None = None, source: str | None = None,
+    jobs: int = 1, minutes: float | None = None, quick: bool = False, out: str | None = None,
+    source: str | None = None,
 ) -> None:  # fmt: skip
-    """Synthesise, place and route what is not known yet; then the tables and pictures of all that is."""
+    """Synthesise, place and route what is not known yet; then the tables and pictures of all that is.
+
+    What takes longer than `minutes`, or fails, is left out and said.
+    """
     if source is None:
         counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
         chosen = _chosen("local" if quick else designs)
         folder = Path(out or ".") / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        _work(folder, counts, chosen, [1] if quick else _numbers(seeds), jobs)
+        limit = None if minutes is None else 60 * minutes
+        _work(folder, counts, chosen, [1] if quick else _numbers(seeds), jobs, limit)
         data = _gathered(folder, quick)
     else:
         data = report.load(source, "circuit_synth")
@@ -97,7 +110,7 @@ class _Task:
         return self.folder / f"{self.design}_{self.cores}{tail}.json"
 
     def circuit(self) -> HandshakeJoin:
-        return HandshakeJoin(papers_condition(), DESIGNS[self.design][1](self.cores))
+        return _circuit(self.design, self.cores)
 
     @property
     def digest(self) -> str:
@@ -108,8 +121,19 @@ class _Task:
         """Whether an earlier run has found it out, for the same circuit."""
         return self.path.exists() and json.loads(self.path.read_text())["digest"] == self.digest
 
-    def find_out(self) -> None:
-        figures = self._resources() if self.seed is None else place_and_route(self._netlist(), self.seed)
+    def try_out(self, limit: float | None) -> None:
+        """Find it out; what cannot be is said, and does not keep others from going on."""
+        try:
+            self.find_out(limit)
+        except subprocess.TimeoutExpired as late:
+            report.progress(f"{self.path.name} not done in {late.timeout / 60:g} minutes")
+        except UnsupportedError:  # a package is missing: nothing else would do better
+            raise
+        except HandshakeError as error:
+            report.progress(f"{self.path.name}: {error}")
+
+    def find_out(self, limit: float | None = None) -> None:
+        figures = self._resources() if self.seed is None else self._clock(self.seed, limit)
         kept = {
             "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest, **figures
         }  # fmt: skip
@@ -122,39 +146,62 @@ class _Task:
     def _resources(self) -> dict[str, Any]:
         return {"resources": {family: resources(self.circuit(), family) for family in FAMILIES}}
 
+    def _clock(self, seed: int, limit: float | None) -> dict[str, Any]:
+        design, began = self._netlist(), time.monotonic()
+        return {**place_and_route(design, seed, timeout=limit), "seconds": round(time.monotonic() - began)}
+
     def _netlist(self) -> str:
-        with _LOCK:  # seeds share it
+        with _lock(self.design, self.cores):  # seeds share it
             return _netlist(self.design, self.cores)
 
 
-_LOCK = Lock()
+def _circuit(name: str, cores: int) -> HandshakeJoin:
+    """A design by its name; `block512` is `block` with 512 tuples."""
+    tuples = name.removeprefix("block")
+    design = Design(cores, *[int(tuples) * cores] * 2) if tuples.isdigit() else DESIGNS[name][1](cores)
+    return HandshakeJoin(papers_condition(), design)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
+def _lock(design: str, cores: int) -> Lock:
+    return Lock()
+
+
+@lru_cache(maxsize=8)
 def _netlist(design: str, cores: int) -> str:
-    return netlist(HandshakeJoin(papers_condition(), DESIGNS[design][1](cores)))
+    return netlist(_circuit(design, cores))
 
 
 @lru_cache(maxsize=64)
 def _digest(design: str, cores: int) -> str:
-    text = to_rtlil(HandshakeJoin(papers_condition(), DESIGNS[design][1](cores)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    text = to_rtlil(_circuit(design, cores))
+    return hashlib.sha256(f"{text}{FAMILIES}{OPTIONS}".encode()).hexdigest()[:16]
 
 
 def _work(
-    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], jobs: int
-) -> None:
-    """Small circuits first: whoever stops early has the left part of every curve."""
+    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], jobs: int,
+    limit: float | None,
+) -> None:  # fmt: skip
+    """Small circuits first: whoever stops early has the left part of every curve.
+
+    Several at once, design by design and big ones first, so that none is left over at the end.
+    """
     tasks = [
         _Task(folder, design, count, seed)
         for count in cores
         for design in designs
         for seed in (None, *(seeds if count <= _MOST_CORES.get(design, count) else ()))
     ]
+    if "block" in designs and 2 in cores:
+        tasks += [_Task(folder, f"block{size}", 2, None) for size in SIZES]
     waiting = [task for task in tasks if not task.known]
+    if jobs > 1:
+        waiting.sort(
+            key=lambda task: (designs.index(task.design.rstrip("0123456789")), task.seed is None, -task.cores)
+        )
     report.progress(f"{len(waiting)} of {len(tasks)} to find out")
     with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(task.find_out) for task in waiting]:
+        for done in [pool.submit(task.try_out, limit) for task in waiting]:
             done.result()
 
 
@@ -195,23 +242,18 @@ def _medians(data: Data, design: str) -> list[tuple[int, float]]:
 
 
 def _show(page: Report, data: Data) -> None:
-    heads = ("design", "cores", "clock (MHz)", "spread", "seeds", "LUT4", "registers", "RAM16", "block RAM")
+    heads = (
+        "design", "cores", "clock (MHz)", "spread", "seeds", "to 2 cores", "LUT4", "registers", "RAM16",
+        "block RAM",
+    )  # fmt: skip
     page.table(
         "Clock and resources, ECP5-85F (figures 10, 11; handshake figure 18)", heads, _clock_rows(data)
     )
-    xilinx_heads = (
-        "design",
-        "cores",
-        "LUTs",
-        "registers",
-        "shift reg.",
-        "LUT RAM",
-        "block RAM",
-        "of the LUTs",
-    )
-    page.table(
-        "Resources, Virtex-6 (figure 11; no clock: no open place and route)", xilinx_heads, _xilinx_rows(data)
-    )
+    for family, name in (("xilinx", "Virtex-6"), ("xilinx7", "7-series")):
+        page.table(
+            f"Resources, {name} (figure 11; no clock: no open place and route)", _XILINX, _cells(data, family)
+        )
+    page.table("Block RAM by tuples per core and stream, two cores", _RAM, _ram_rows(data))
     for name, (text, _) in DESIGNS.items():
         for line in _trend(data, name, text):
             page.say(line)
@@ -239,37 +281,84 @@ def _figures(data: Data) -> dict[str, float | str]:
     return {f"{name}_{m[-1][0]}": m[-1][1] for name, m in kept.items() if m}
 
 
+def _sorted(data: Data) -> list[Data]:
+    """Rows of the designs, in their order, by cores."""
+    mine = [row for row in data["rows"] if row["design"] in DESIGNS]
+    return sorted(mine, key=lambda row: (list(DESIGNS).index(row["design"]), row["cores"]))
+
+
 def _clock_rows(data: Data) -> Iterator[tuple[str, ...]]:
-    for row in sorted(data["rows"], key=lambda r: (list(DESIGNS).index(r["design"]), r["cores"])):
+    for row in _sorted(data):
         clocks, cells = row["clocks"], row["resources"].get("ecp5", {})
+        first = dict(_medians(data, row["design"])).get(2)
         middle = f"{statistics.median(clocks):.1f}" if clocks else "not placed"
         spread = f"{clocks[0]:.1f} to {clocks[-1]:.1f}" if clocks else ""
+        change = f"{statistics.median(clocks) / first - 1:+.1%}" if clocks and first else ""
         kinds = ("luts", "registers", "distributed_ram", "block_ram")
         yield (
-            row["design"], str(row["cores"]), middle, spread, str(len(clocks)),
-            *(f"{cells.get(k, 0):,}" for k in kinds),
+            row["design"], str(row["cores"]), middle, spread, str(len(clocks)), change,
+            *(f"{cells[k]:,}" if k in cells else "-" for k in kinds),
         )  # fmt: skip
 
 
-VIRTEX6_LUTS = 150_720
-"""Look-up tables of the papers' XC6VLX240T (table I)."""
+VIRTEX6 = {"luts": 150_720, "registers": 301_440, "slices": 37_680}
+"""What the papers' XC6VLX240T has (table I)."""
+_XILINX = (
+    "design",
+    "cores",
+    "LUTs",
+    "as RAM",
+    "registers",
+    "block RAM",
+    "of LUTs",
+    "of registers",
+    "slices >=",
+)
+_RAM = ("tuples", "bits per core", "ECP5 (18 kbit)", "Virtex-6 (36 kbit)", "7-series (36 kbit)")
 
 
-def _xilinx_rows(data: Data) -> Iterator[tuple[str, ...]]:
-    for row in sorted(data["rows"], key=lambda r: (list(DESIGNS).index(r["design"]), r["cores"])):
-        cells = row["resources"].get("xilinx", {})
-        kinds = ("luts", "registers", "shift_registers", "distributed_ram", "block_ram")
-        share = f"{cells.get('luts', 0) / VIRTEX6_LUTS:.1%}"
-        yield (row["design"], str(row["cores"]), *(f"{cells.get(kind, 0):,}" for kind in kinds), share)
+def _cells(data: Data, family: str) -> Iterator[tuple[str, ...]]:
+    for row in _sorted(data):
+        cells = row["resources"].get(family)
+        if cells:
+            whole = tables(cells)
+            shares = whole / VIRTEX6["luts"], cells.get("registers", 0) / VIRTEX6["registers"]
+            kinds = ("registers", "block_ram")
+            yield (
+                row["design"], str(row["cores"]), f"{whole:,}", f"{whole - cells.get('luts', 0):,}",
+                *(f"{cells.get(kind, 0):,}" for kind in kinds), *(f"{share:.1%}" for share in shares),
+                f"{max(shares):.1%}",
+            )  # fmt: skip
+
+
+def tables(cells: Data) -> int:
+    """Look-up tables of a Xilinx chip, those that serve as memory or shift register among them.
+
+    >>> tables({"luts": 10, "distributed_ram": 2, "shift_registers": 3})
+    21
+    """
+    return int(cells.get("luts", 0) + 4 * cells.get("distributed_ram", 0) + cells.get("shift_registers", 0))
+
+
+def _ram_rows(data: Data) -> Iterator[tuple[str, ...]]:
+    found = {row["design"]: row["resources"] for row in data["rows"] if row["cores"] == 2}
+    bits = sum(row.bits + 1 for row in (papers_condition().left, papers_condition().right))
+    for size in sorted((*SIZES, BLOCK)):
+        cells = found.get("block" if size == BLOCK else f"block{size}")
+        if cells:
+            counts = (cells[family].get("block_ram", 0) for family in ("ecp5", "xilinx", "xilinx7"))
+            yield (str(size), f"{bits * size:,}", *(f"{count:g}" for count in counts))
 
 
 def _draw(data: Data, folder: Path) -> None:
     from handshake.bench import plots  # matplotlib is needed for pictures alone
 
-    with plots.figure(folder / "circuit_synth.svg", 2, "Handshake join in hardware") as (_, (left, right)):
+    with plots.figure(folder / "circuit_synth.svg", 3, "Handshake join in hardware") as (_, axes):
+        left, *others = axes
         for colour, name in zip(plots.SERIES, DESIGNS, strict=False):
             _draw_clock(left, data, name, colour)
-            _draw_luts(right, data, name, colour)
+            for view, value in zip(others, (tables, lambda cells: cells.get("registers", 0)), strict=True):
+                _draw_cells(view, data, name, colour, value)
         left.axhline(published.OGE_CLOCK, color=plots.COLOURS["published"], linestyle=":", label="FPGA paper")
         left.axhspan(*published.TEUBNER_CLOCK, color="#bbbbbb", alpha=0.4, label="handshake join, figure 18")
         left.set(
@@ -278,11 +367,14 @@ def _draw(data: Data, folder: Path) -> None:
             ylabel="MHz",
             ylim=(0, None),
         )
-        right.set(title="Look-up tables (Virtex-6)", xlabel="join cores", ylabel="LUTs")
-        for axes in (left, right):
-            axes.set_xscale("log", base=2)
-            plots.plain_logarithmic(axes.xaxis)
-            axes.legend(fontsize=8)
+        others[0].set(title="Look-up tables (Virtex-6)", xlabel="join cores", ylabel="LUTs", yscale="log")
+        others[1].set(title="Registers (Virtex-6)", xlabel="join cores", ylabel="registers", yscale="log")
+        for view in axes:
+            view.set_xscale("log", base=2)
+            plots.plain_logarithmic(view.xaxis)
+            view.legend(fontsize=8)
+        for view in others:
+            plots.plain_logarithmic(view.yaxis)
         plots.machine(left, data)
 
 
@@ -298,8 +390,8 @@ def _draw_clock(axes: Any, data: Data, name: str, colour: str) -> None:
         axes.errorbar(xs, middle, [below, above], marker="o", capsize=3, color=colour, label=name)
 
 
-def _draw_luts(axes: Any, data: Data, name: str, colour: str) -> None:
+def _draw_cells(axes: Any, data: Data, name: str, colour: str, value: Callable[[Data], int]) -> None:
     rows = sorted((r for r in data["rows"] if r["design"] == name), key=lambda r: int(r["cores"]))
-    points = [(r["cores"], r["resources"]["xilinx"]["luts"]) for r in rows if r["resources"]]
+    points = [(r["cores"], value(r["resources"]["xilinx"])) for r in rows if r["resources"]]
     if points:
         axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=name)

@@ -62,13 +62,16 @@ Examples:
         ] = "local,global,original,block",
         seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of place and route.")] = "1,2,3",
         jobs: Annotated[int, typer.Option(min=1, help="How many tools to run at once.")] = 1,
+        minutes: Annotated[
+            float | None, typer.Option(min=0.1, help="Give up a place and route after this.")
+        ] = None,
         quick: Quick = False,
         out: Out = None,
         source: Source = None,
     ) -> None:
         call(
-            "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, quick=quick, out=out,
-            source=source,
+            "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, minutes=minutes,
+            quick=quick, out=out, source=source,
         )  # fmt: skip
 
 

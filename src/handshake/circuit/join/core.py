@@ -14,26 +14,25 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib.enum import Enum
-from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
-from handshake.circuit.join.buffer import Buffer, ResultSignature
+from handshake.circuit.join.buffer import Buffer, ResultSignature, following
 from handshake.circuit.join.condition import Condition, Delay
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.segment import Segment
 
-__all__ = ["CoreShape", "GlobalCore", "JoinCore", "LocalCore"]
+__all__ = ["CoreShape", "GlobalCore", "JoinCore", "State", "flags", "later"]
 
 
-class State(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
-    """What a core is at."""
+class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
+    """What a core is at: a bit for each, so that one of them is asked for by looking at one register."""
 
-    READY = 0
-    SCAN_R = 1
-    SCAN_S = 2
+    READY = 1
+    SCAN_R = 2
+    SCAN_S = 4
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,16 @@ class JoinCore(Block):
         shape = self.shape
         self.r = Segment(self.bits[0], shape.left, shape.windows)
         self.s = Segment(self.bits[1], shape.right, shape.windows)
-        self.new_r, self.new_s = Signal(self.bits[0], name="new_r"), Signal(self.bits[1], name="new_s")
-        self.state = Signal(State)
+        # What counts is said by flags beside them, so reset need not reach registers that hold tuples.
+        self.new_r = Signal(self.bits[0], name="new_r", reset_less=True)
+        self.new_s = Signal(self.bits[1], name="new_s", reset_less=True)
+        self.state = Signal(State, init=State.READY)
+        self.is_ready, self.scans_r, self.scans_s = self.state.as_value()
         self.count = Signal(range(max(shape.scan_left, shape.scan_right)))
-        self.last, self.wants_s, self.begins, self.ends, self.is_full = _flags(
+        self.turn_r, self.turn_s, self.insert_r, self.insert_s = flags(
+            "turn_r", "turn_s", "insert_r", "insert_s"
+        )
+        self.last, self.wants_s, self.begins, self.ends, self.is_full = flags(
             "last", "wants_s", "begins", "ends", "is_full"
         )
         self.r.build(m, "r_segment")
@@ -112,15 +117,22 @@ class JoinCore(Block):
         """From READY to the first scan that has a tuple to scan for."""
         m.d.sync += self.wants_s.eq(shift_s)
         with m.If(shift_r):
-            m.d.sync += [self.state.eq(State.SCAN_R), self.last.eq(self.shape.scan_right == 1)]
+            m.d.sync += self.state.eq(State.SCAN_R)
+            self._expect(m, self.shape.scan_right)
         with m.Elif(shift_s):
-            m.d.sync += [self.state.eq(State.SCAN_S), self.last.eq(self.shape.scan_left == 1)]
+            m.d.sync += self.state.eq(State.SCAN_S)
+            self._expect(m, self.shape.scan_left)
+
+    def _expect(self, m: Module, length: int) -> None:
+        """A scan of so many cycles follows; where all take more than one, `last` is low anyway."""
+        if 1 in (self.shape.scan_left, self.shape.scan_right):
+            m.d.sync += self.last.eq(length == 1)
 
     def _scan_r(self, m: Module, go: Value, leave: Value) -> Value:
         """Nested loop of the new R tuple over S; high in its last cycle, which needs `leave` as well."""
         steps, done = go & (~self.last | leave), go & self.last & leave
-        m.d.comb += [self.s.turn.eq(steps & self._held(self.shape.right, self.shape.scan_right))]
-        m.d.comb += [self.r.turn.eq(done), self.r.insert.eq(1)]
+        m.d.comb += [self.turn_s.eq(steps & self._held(self.shape.right, self.shape.scan_right))]
+        m.d.comb += [self.turn_r.eq(done), self.insert_r.eq(done)]
         with m.If(done):
             m.d.sync += self.state.eq(Mux(self.wants_s, State.SCAN_S, State.READY))
         self._advance(m, steps, done, self.shape.scan_right, self.shape.scan_left)
@@ -128,8 +140,8 @@ class JoinCore(Block):
 
     def _scan_s(self, m: Module, go: Value) -> Value:
         done = go & self.last
-        m.d.comb += [self.r.turn.eq(go & self._held(self.shape.left, self.shape.scan_left))]
-        m.d.comb += [self.s.turn.eq(done), self.s.insert.eq(1)]
+        m.d.comb += [self.turn_r.eq(go & self._held(self.shape.left, self.shape.scan_left))]
+        m.d.comb += [self.turn_s.eq(done), self.insert_s.eq(done)]
         with m.If(done):
             m.d.sync += self.state.eq(State.READY)
         self._advance(m, go, done, self.shape.scan_left, self.shape.scan_left)
@@ -139,26 +151,49 @@ class JoinCore(Block):
         """Whether this cycle of a scan meets a tuple: a segment may be shorter than the longest one."""
         return Const(1) if length == scan else self.count < length
 
-    def _advance(self, m: Module, steps: Value, done: Value, length: int, following: int) -> None:
+    def _advance(self, m: Module, steps: Value, done: Value, length: int, next_length: int) -> None:
         """Count; `last` is a register, so that the whole core need not wait for a comparison with `count`."""
+        with m.If(steps):
+            m.d.sync += [self.count.eq(self._counted), self.last.eq(self.count == length - 2)]
         with m.If(done):
-            m.d.sync += [self.count.eq(0), self.last.eq(following == 1)]
-        with m.Elif(steps):
-            m.d.sync += [self.count.eq(self.count + 1), self.last.eq(self.count == length - 2)]
+            self._expect(m, next_length)
 
+    @property
+    def _counted(self) -> Value:
+        """The count after this one; after the last, it is 0 again."""
+        if not len(self.count):
+            return self.count
+        turn = 1 << len(self.count)
+        more = following(self.count, turn)
+        return more if turn == self.shape.scan_left == self.shape.scan_right else Mux(self.last, 0, more)
+
+    @abstractmethod
     def _compare(self, m: Module) -> None:
-        """From the heads of the segments to the output buffer, through as many registers as asked for."""
-        scans_s = self.state == State.SCAN_S
+        """From the scans' commands and the heads of the segments to the output buffer."""
+
+    def _obey(self, m: Module, turn_r: Value, turn_s: Value, insert_r: Value, insert_s: Value) -> None:
+        """Let the segments move."""
+        m.d.comb += [
+            self.r.turn.eq(turn_r), self.s.turn.eq(turn_s), self.r.insert.eq(insert_r),
+            self.s.insert.eq(insert_s),
+        ]  # fmt: skip
+
+    def _compare_one(self, m: Module) -> None:
+        """One comparator, its operands chosen by the state; registers after them, inside it, after it."""
+        self._obey(m, self.turn_r, self.turn_s, self.insert_r, self.insert_s)
+        scans_s = self.scans_s
         left, right = Mux(scans_s, self.r.head, self.new_r), Mux(scans_s, self.new_s, self.s.head)
-        probes = Mux(scans_s, self.r.turn, self.s.turn)
+        probes = Mux(scans_s, self.turn_r, self.turn_s)
         stages = self.shape.pipeline
         if stages >= 1:
-            left, right, probes = (_later(m, v, "operand") for v in (left, right, probes))
+            left, right, probes = (later(m, v, "operand") for v in (left, right, probes))
         inner = int(stages >= 3)
-        verdict = self._verdict(m, left, right, inner) & _later(m, left[0] & right[0] & probes, "in", inner)
-        result = _later(m, self._carry(left, right), "compared_pair", inner)
-        if stages >= 2:
-            verdict, result = (_later(m, v, "match") for v in (verdict, result))
+        verdict = self._verdict(m, left, right, inner) & later(m, left[0] & right[0] & probes, "in", inner)
+        self._conclude(m, verdict, later(m, self._carry(left, right), "compared_pair", inner))
+
+    def _conclude(self, m: Module, verdict: Value, result: Value) -> None:
+        if self.shape.pipeline >= 2:
+            verdict, result = later(m, verdict, "match"), later(m, result, "matched", reset_less=True)
         self._collect(m, verdict, result)
 
     def _verdict(self, m: Module, left: Value, right: Value, inner: int) -> Value:
@@ -179,24 +214,28 @@ class JoinCore(Block):
         m.d.comb += [buffer.push.eq(match), buffer.data.eq(result)]
         arrives = self.ends
         for stage in range(self.shape.pipeline):
-            arrives = _later(m, arrives, f"end{stage}")
+            arrives = later(m, arrives, f"end{stage}")
         with m.If(self.begins):
             m.d.sync += ended.eq(0)
         with m.Elif(arrives):
             m.d.sync += ended.eq(1)
-        m.d.sync += self.results.over.eq(ended & buffer.empty_after & ~self.begins)
-        # Full or almost full: what is still on its way must find room.
-        m.d.sync += self.is_full.eq(buffer.after + self.shape.margin >= self.shape.buffer)
+        m.d.comb += [
+            self.results.over.eq(later(m, ended & ~self.begins, "no_more") & buffer.empty),
+            # Full or almost full: what is still on its way must find room.
+            self.is_full.eq(buffer.at_least(self.shape.buffer - self.shape.margin)),
+        ]
 
 
-def _flags(*names: str) -> list[Signal]:
+def flags(*names: str) -> list[Signal]:
+    """Signals of one bit."""
     return [Signal(name=name) for name in names]
 
 
-def _later(m: Module, value: Value, name: str, cycles: int = 1) -> Value:
+def later(m: Module, value: Value, name: str, cycles: int = 1, *, reset_less: bool = False) -> Value:
+    """The value, through as many registers."""
     if not cycles:
         return value
-    register = Signal(value.shape(), name=name)
+    register = Signal(value.shape(), name=name, reset_less=reset_less)
     m.d.sync += register.eq(value)
     return register
 
@@ -215,6 +254,9 @@ class GlobalCore(JoinCore):
         ports |= {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s), "full": Out(1)}
         super().__init__(condition, shape, ports)
 
+    def _compare(self, m: Module) -> None:
+        self._compare_one(m)
+
     def _control(self, m: Module) -> None:
         runs = ~self.suspend
         m.d.comb += [
@@ -222,75 +264,14 @@ class GlobalCore(JoinCore):
             self.s_out.eq(self.s.head),
             self.full.eq(self.is_full),
         ]
-        with m.Switch(self.state):
-            with m.Case(State.READY), m.If(self.go & runs):
-                self._load(m)
-            with m.Case(State.SCAN_R):
-                self._scan_r(m, runs, Const(1))
-            with m.Case(State.SCAN_S):
-                self._scan_s(m, runs)
+        with m.If(self.is_ready & self.go & runs):
+            self._load(m)
+        with m.If(self.scans_r):
+            self._scan_r(m, runs, Const(1))
+        with m.If(self.scans_s):
+            self._scan_s(m, runs)
 
     def _load(self, m: Module) -> None:
         m.d.comb += [self.ends.eq(self.end), self.begins.eq(~self.end)]
         m.d.sync += [self.new_r.eq(self.r_in), self.new_s.eq(self.s_in)]
         self._enter(m, self.shift_r, self.shift_s)
-
-
-STEP_BITS = 3
-"""What a step says beside the R tuple: whether R shifts, whether S does, whether it is the end."""
-
-
-class LocalCore(JoinCore):
-    """A core that waits for nobody but its neighbours, and for room in its own buffer.
-
-    Ports: `r_in` gives it the step and the new R tuple, and `r_out` hands the same step, with its own oldest
-    R tuple, to the right; `s_in` and `s_out` carry the S tuples of those steps that have one. A step is given
-    on as soon as it begins, so it runs down the line while the first cores are still scanning: no signal
-    reaches further than to a neighbour.
-    """
-
-    def __init__(self, condition: Condition, shape: CoreShape) -> None:
-        r = Signature(condition.left.bits + 1 + STEP_BITS)
-        s = Signature(condition.right.bits + 1)
-        super().__init__(condition, shape, {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s)})
-
-    def _control(self, m: Module) -> None:
-        self.has_r, self.has_s, self.passing, self.giving = _flags("has_r", "has_s", "passing", "giving")
-        self.step, self.passed = Signal(STEP_BITS, name="step"), Signal(STEP_BITS, name="passed")
-        self._receive(m)
-        self._hand_over(m)
-        room = ~self.is_full
-        with m.Switch(self.state):
-            with m.Case(State.READY), m.If(self.has_r & ~self.passing & room):
-                self._begin(m)
-            # The oldest R tuple leaves its place only when the neighbour has it.
-            with m.Case(State.SCAN_R), m.If(self._scan_r(m, room, ~self.passing)):
-                m.d.sync += self.has_r.eq(0)
-            with m.Case(State.SCAN_S), m.If(self._scan_s(m, room & self.has_s)):
-                m.d.sync += self.has_s.eq(0)
-
-    def _receive(self, m: Module) -> None:
-        """Input buffer registers, filled when they are free."""
-        m.d.comb += [self.r_in.ready.eq(~self.has_r), self.s_in.ready.eq(~self.has_s)]
-        with m.If(self.r_in.valid & ~self.has_r):
-            m.d.sync += [self.has_r.eq(1), Cat(self.step, self.new_r).eq(self.r_in.payload)]
-        with m.If(self.s_in.valid & ~self.has_s):
-            m.d.sync += [self.has_s.eq(1), self.new_s.eq(self.s_in.payload)]
-
-    def _hand_over(self, m: Module) -> None:
-        m.d.comb += [
-            self.r_out.valid.eq(self.passing), self.r_out.payload.eq(Cat(self.passed, self.r.head)),
-            self.s_out.valid.eq(self.giving), self.s_out.payload.eq(self.s.head),
-        ]  # fmt: skip
-        # The left neighbour has begun this step before, so its buffer for S is free: one cycle will do.
-        m.d.sync += self.giving.eq(0)
-        with m.If(self.passing & self.r_out.ready):
-            m.d.sync += self.passing.eq(0)
-
-    def _begin(self, m: Module) -> None:
-        shift_r, shift_s, end = self.step
-        m.d.comb += [self.ends.eq(end), self.begins.eq(~end)]
-        m.d.sync += [self.passing.eq(1), self.passed.eq(self.step), self.giving.eq(shift_s)]
-        self._enter(m, shift_r, shift_s)
-        with m.If(~shift_r):
-            m.d.sync += self.has_r.eq(0)

@@ -13,8 +13,9 @@ from handshake.circuit.block import Block
 from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
 from handshake.circuit.join.buffer import Buffer
 from handshake.circuit.join.condition import Condition
-from handshake.circuit.join.core import STEP_BITS, State
+from handshake.circuit.join.core import State
 from handshake.circuit.join.design import Design
+from handshake.circuit.join.local_core import STEP_BITS
 from handshake.circuit.stream import stream_in
 
 __all__ = ["GlobalDriver", "LocalDriver", "Relay"]
@@ -41,6 +42,8 @@ class _Driver(Block):
     def _common(self, m: Module) -> None:
         self.phase = Signal(Phase)
         self.left = Signal(range(self.longest), name="flushes_left")
+        self.last = Signal(name="flushes_last")
+        """Whether none are left; a register, since there are many bits to look at."""
 
     @property
     def _tuples(self) -> tuple[Value, Value]:
@@ -54,11 +57,13 @@ class _Driver(Block):
 
     def _close(self, m: Module) -> None:
         with m.If(self.arrivals.eos):
-            m.d.sync += [self.phase.eq(Phase.FLUSH), self.left.eq(self.longest - 1)]
+            m.d.sync += [
+                self.phase.eq(Phase.FLUSH), self.left.eq(self.longest - 1), self.last.eq(self.longest == 1)
+            ]  # fmt: skip
 
     def _flushed(self, m: Module) -> None:
-        m.d.sync += self.left.eq(self.left - 1)
-        with m.If(self.left == 0):
+        m.d.sync += [self.left.eq(self.left - 1), self.last.eq(self.left == 1)]
+        with m.If(self.last):
             m.d.sync += self.phase.eq(Phase.END)
 
     def _wait(self, m: Module) -> None:
@@ -85,22 +90,25 @@ class LocalDriver(_Driver):
         m = Module()
         self._common(m)
         self.has, self.ready = Signal(name="has_step"), Signal(name="is_open", init=1)
-        self.token = Signal(self.r.payload.shape())
+        self.token, (left, right) = Signal(STEP_BITS + 1, name="token", reset_less=True), self._tuples
+        held = Signal(self.condition.left.bits, name="held", reset_less=True)
         self.queue = Buffer(self.condition.right.bits + 1, self.design.in_flight)
         self.queue.build(m)
+        with m.If(~self.has):  # whatever it is: the flag in the token says whether it counts
+            m.d.sync += held.eq(left[1:])
         m.d.comb += [
-            self.arrivals.ready.eq(self.ready),
-            self.r.valid.eq(self.has), self.r.payload.eq(self.token),
+            self.arrivals.ready.eq(self.ready), self.queue.data.eq(Cat(self.ready, right[1:])),
+            self.r.valid.eq(self.has), self.r.payload.eq(Cat(self.token, held)),
             self.s.valid.eq(self.queue.valid), self.s.payload.eq(self.queue.head),
             self.queue.pop.eq(self.queue.valid & self.s.ready),
         ]  # fmt: skip
         with m.If(self.has & self.r.ready):
             m.d.sync += self.has.eq(0)
-        free = Signal()  # as of the cycle before, so that nothing here waits for the line
-        m.d.sync += free.eq(~self.has & (self.queue.after != self.queue.places))
+        idle = Signal()  # the cycle before, so that nothing here waits for the line
+        m.d.sync += idle.eq(~self.has)
         with m.If(self.ready):
             self._open(m)
-        with m.Elif(free & ~self.has):
+        with m.Elif(idle & ~self.has & ~self.queue.at_least(self.queue.places)):
             self._issue(m)
         return m
 
@@ -118,14 +126,14 @@ class LocalDriver(_Driver):
             with m.Case(Phase.WAIT):
                 self._wait(m)
 
-    def _step(self, m: Module, shift_r: Value, shift_s: Value, end: Value, tuple_: Value) -> None:
-        m.d.sync += [self.has.eq(1), self.token.eq(Cat(shift_r, shift_s, end, tuple_))]
+    def _step(self, m: Module, shift_r: Value, shift_s: Value, end: Value, full: Value) -> None:
+        m.d.sync += [self.has.eq(1), self.token.eq(Cat(shift_r, shift_s, end, full))]
 
     def _open(self, m: Module) -> None:
-        (left, right), (shift_r, shift_s) = self._tuples, self._shifts()
-        m.d.comb += [self.queue.data.eq(right), self.queue.push.eq(shift_s)]
+        shift_r, shift_s = self._shifts()
+        m.d.comb += self.queue.push.eq(shift_s)
         with m.If(shift_r | shift_s):
-            self._step(m, shift_r, shift_s, _bit(0), left)
+            self._step(m, shift_r, shift_s, _bit(0), _bit(1))
         with m.If(self.arrivals.valid | self.arrivals.eos):
             m.d.sync += self.ready.eq(0)
         self._close(m)
@@ -139,13 +147,14 @@ class Relay(Block):
 
     def build(self) -> Module:
         m = Module()
+        free = Signal(init=1)
+        held = Signal(self.i.payload.shape(), reset_less=True)
         has = Signal()
-        held = Signal(self.i.payload.shape())
-        m.d.comb += [self.i.ready.eq(~has), self.o.valid.eq(has), self.o.payload.eq(held)]
-        with m.If(~has):
-            m.d.sync += [held.eq(self.i.payload), has.eq(self.i.valid)]
+        m.d.comb += [self.i.ready.eq(free), self.o.valid.eq(has), self.o.payload.eq(held)]
+        with m.If(free):
+            m.d.sync += [held.eq(self.i.payload), free.eq(~self.i.valid), has.eq(self.i.valid)]
         with m.Elif(self.o.ready):
-            m.d.sync += has.eq(0)
+            m.d.sync += [free.eq(1), has.eq(0)]
         return m
 
 
@@ -165,7 +174,7 @@ class GlobalDriver(_Driver):
     def build(self) -> Module:
         m = Module()
         self._common(m)
-        self.state = Signal(State)
+        self.state = Signal(State, init=State.READY)
         self.count = Signal(range(max(self.scans)))
         self.wants_s = Signal()
         m.d.comb += self.suspend.eq(self.suspended)

@@ -15,10 +15,11 @@ from amaranth.lib.wiring import Out
 from handshake.circuit.block import Block
 from handshake.circuit.join.arrivals import arrivals_row
 from handshake.circuit.join.condition import Condition
-from handshake.circuit.join.core import CoreShape, GlobalCore, LocalCore
+from handshake.circuit.join.core import CoreShape, GlobalCore
 from handshake.circuit.join.design import FAN, Design
 from handshake.circuit.join.driver import GlobalDriver, LocalDriver, Relay
 from handshake.circuit.join.leave import leave
+from handshake.circuit.join.local_core import LocalCore
 from handshake.circuit.join.merger import GrantingMerger, StateMerger, merge
 from handshake.circuit.stream import forward, stream_in, stream_out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib.enum import Enum
 from amaranth.lib.wiring import In, Out
 
@@ -28,6 +28,11 @@ class Merger(Block):
         buffer.build(m)
         buffer.offer(m, self.o)
         return buffer
+
+    def _end(self, m: Module, buffer: Buffer, nothing_held: Value) -> None:
+        both = Signal(name="both_over")
+        m.d.sync += both.eq(self.a.over & self.b.over & nothing_held)
+        m.d.comb += self.o.over.eq(both & buffer.empty)
 
 
 class StateMerger(Merger):
@@ -53,12 +58,10 @@ class StateMerger(Merger):
     def build(self) -> Module:
         m = Module()
         buffer, state = self._buffer(m), Signal(self.State, name="state")
-        held = [Signal(self.bits, name=f"held_{name}") for name in "ab"]
+        held = [Signal(self.bits, name=f"held_{name}", reset_less=True) for name in "ab"]
         has = [Signal(name=f"has_{name}") for name in "ab"]
-        m.d.sync += [
-            self.full.eq(buffer.after > buffer.places - 2),
-            self.o.over.eq(self.a.over & self.b.over & buffer.empty_after & ~(has[0] | has[1])),
-        ]
+        m.d.comb += self.full.eq(buffer.at_least(buffer.places - 1))
+        self._end(m, buffer, ~(has[0] | has[1]))
         with m.Switch(state):
             with m.Case(self.State.READ):
                 with m.If(~self.full):
@@ -93,12 +96,12 @@ class GrantingMerger(Merger):
             takes.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
             buffer.push.eq(takes), buffer.data.eq(Mux(turn, self.b.payload, self.a.payload)),
             then.eq(Mux(turn, ~self.a.valid, self.b.valid)),
-            room.eq(buffer.level + takes < buffer.places),
+            room.eq(~Mux(takes, buffer.at_least(buffer.places - 1), buffer.at_least(buffer.places))),
         ]  # fmt: skip
         m.d.sync += [
             turn.eq(then), grants[0].eq(room & ~then), grants[1].eq(room & then),
-            self.o.over.eq(self.a.over & self.b.over & buffer.empty_after),
         ]  # fmt: skip
+        self._end(m, buffer, Const(1))
         return m
 
 

@@ -60,10 +60,7 @@ class NestedLoops(Block):
         self.state, self.has = Signal(self.State), Signal(2)
         self.count = Signal(range(max(self.left, self.right)))
         buffers = self._match(m)
-        self.room = Signal()
-        m.d.sync += self.room.eq(
-            (buffers[0].after < buffers[0].places - 1) & (buffers[1].after < buffers[1].places - 1)
-        )
+        self.room = ~(buffers[0].at_least(self.depth - 2) | buffers[1].at_least(self.depth - 2))
         m.d.comb += [self.r.new.eq(self.new_r), self.s.new.eq(self.new_s)]
         over = self._merge(m, buffers)
         self._control(m, over)
@@ -75,7 +72,7 @@ class NestedLoops(Block):
             with m.Case(self.State.READY):
                 self._load(m)
             with m.Case(self.State.INSERT_R):  # first, so that the new S tuple meets the new R tuple
-                m.d.comb += [self.r.turn.eq(self.has[0]), self.r.insert.eq(1)]
+                m.d.comb += [self.r.turn.eq(self.has[0]), self.r.insert.eq(self.has[0])]
                 m.d.sync += self.state.eq(self.State.SCAN)
             with m.Case(self.State.SCAN), m.If(self.room):
                 m.d.comb += [
@@ -83,7 +80,7 @@ class NestedLoops(Block):
                 ]  # fmt: skip
                 self._count(m, last, self.State.INSERT_S)
             with m.Case(self.State.INSERT_S):
-                m.d.comb += [self.s.turn.eq(self.has[1]), self.s.insert.eq(1)]
+                m.d.comb += [self.s.turn.eq(self.has[1]), self.s.insert.eq(self.has[1])]
                 m.d.sync += self.state.eq(self.State.READY)
             with m.Case(self.State.CLEAR):  # after the end as after power-up
                 m.d.comb += [self.r.turn.eq(1), self.r.insert.eq(1), self.s.turn.eq(1), self.s.insert.eq(1)]
@@ -133,6 +130,6 @@ class NestedLoops(Block):
             m.d.comb += [
                 port.valid.eq(buffer.valid), port.payload.eq(buffer.head),
                 buffer.pop.eq(buffer.valid & port.ready),
-                port.over.eq((self.state == self.State.WAIT) & ~buffer.valid & (buffer.level == 0)),
+                port.over.eq((self.state == self.State.WAIT) & buffer.empty),
             ]  # fmt: skip
         return leave(m, merger.o, self.results)

@@ -1,14 +1,17 @@
 """A segment of a window: it turns past one comparator, and its head is what is handed over.
 
-Both kinds do the same in each cycle: `turn` brings the next tuple to the head; with `insert`, the tuple
-that was at the head is replaced by `new` as it goes round, which is what a shift register does with its
-oldest tuple. After as many turns as it has places, the oldest tuple is at the head again.
+Both kinds do the same in each cycle: `turn` brings the next tuple to the head; with `insert` (which asks for
+`turn` as well), the tuple that was at the head is replaced by `new` as it goes round, which is what a shift
+register does with its oldest tuple. After as many turns as it has places, the oldest tuple is at the head
+again.
 """
 
 from __future__ import annotations
 
 from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
+
+from handshake.circuit.join.buffer import following
 
 __all__ = ["BLOCK_RAM_FROM", "Segment"]
 
@@ -40,17 +43,23 @@ class Segment:
             m.d.sync += [slot.eq(before) for slot, before in zip(slots, (entering, *slots), strict=False)]
 
     def _in_memory(self, m: Module, name: str) -> None:
-        """The place at the head moves instead of the tuples; it is read one cycle ahead."""
-        style = "block" if self.length >= BLOCK_RAM_FROM else "distributed"
+        """The place at the head moves instead of the tuples; another place, ahead of it, is read.
+
+        Block RAM is slow to answer, so it is read two places ahead, and its answer has a register of its own.
+        """
+        block = self.length >= BLOCK_RAM_FROM
+        style, lead = ("block", 2) if block else ("distributed", 1)
         store = Memory(shape=self.bits, depth=self.length, init=[], attrs={"ram_style": style})
         m.submodules[name] = store
         write, read = store.write_port(), store.read_port()
-        place, after = Signal(range(self.length), name=f"{name}_place"), Signal(range(self.length))
+        place = Signal(range(self.length), name=f"{name}_place")
+        ahead = Signal(range(self.length), name=f"{name}_ahead", init=lead)
         m.d.comb += [
-            after.eq(Mux(place == self.length - 1, 0, place + 1)),
-            write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.turn & self.insert),
-            read.addr.eq(after), read.en.eq(self.turn),
-            self.head.eq(read.data),
+            write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.insert),
+            read.addr.eq(ahead), read.en.eq(self.turn),
         ]  # fmt: skip
+        answer = Signal(self.bits, name=f"{name}_answer", reset_less=True) if block else read.data
+        m.d.comb += self.head.eq(answer)
         with m.If(self.turn):
-            m.d.sync += place.eq(after)
+            m.d.sync += [place.eq(following(place, self.length)), ahead.eq(following(ahead, self.length))]
+            m.d.sync += [answer.eq(read.data)] if block else []

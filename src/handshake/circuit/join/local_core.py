@@ -1,0 +1,102 @@
+"""Join core under local admission: it waits for its neighbours and its own buffer, and for nobody else."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib.stream import Signature
+from amaranth.lib.wiring import In, Out
+
+from handshake.circuit.join.condition import Condition
+from handshake.circuit.join.core import CoreShape, JoinCore, flags, later
+
+__all__ = ["STEP_BITS", "LocalCore"]
+
+STEP_BITS = 3
+"""What a step says beside the R tuple: whether R shifts, whether S does, whether it is the end."""
+
+
+class LocalCore(JoinCore):
+    """A core that waits for nobody but its neighbours, and for room in its own buffer.
+
+    Ports: `r_in` gives it the step and the new R tuple, and `r_out` hands the same step, with its own oldest
+    R tuple, to the right; `s_in` and `s_out` carry the S tuples of those steps that have one. A step is given
+    on as soon as it begins, so it runs down the line while the first cores are still scanning: no signal
+    reaches further than to a neighbour.
+    """
+
+    def __init__(self, condition: Condition, shape: CoreShape) -> None:
+        r = Signature(condition.left.bits + 1 + STEP_BITS)
+        s = Signature(condition.right.bits + 1)
+        super().__init__(condition, shape, {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s)})
+
+    def _compare(self, m: Module) -> None:
+        if self.shape.pipeline:
+            self._compare_both(m)
+        else:
+            self._compare_one(m)
+
+    def _compare_both(self, m: Module) -> None:
+        """A comparator for each direction, and the commands of the scans in registers.
+
+        So no gate lies between the state machine and the enables of whole tuples, and none before the
+        operands. Segments lag by a cycle, which nobody sees: what is handed over is looked at no sooner than
+        a cycle after the step has begun, and input buffers keep their tuples a cycle longer than the scan.
+        """
+        commands = (self.turn_r, self.turn_s, self.insert_r, self.insert_s)
+        turn_r, turn_s, insert_r, insert_s = (later(m, v, f"then_{v.name}") for v in commands)
+        self._obey(m, turn_r, turn_s, insert_r, insert_s)
+        probes = later(m, (self.scans_r & self.turn_s) | (self.scans_s & self.turn_r), "probes")
+        scans_s = later(m, self.scans_s, "meets_r")
+        inner = int(self.shape.pipeline >= 3)
+        pairs = ((self.new_r, self.s.head), (self.r.head, self.new_s))
+        found = [self._verdict(m, left, right, inner) for left, right in pairs]
+        both = Mux(scans_s, self.r.head[0] & self.new_s[0], self.new_r[0] & self.s.head[0])
+        verdict = Mux(later(m, scans_s, "met_r", inner), found[1], found[0])
+        result = Mux(scans_s, *(self._carry(left, right) for left, right in reversed(pairs)))
+        self._conclude(
+            m, verdict & later(m, both & probes, "in", inner),
+            later(m, result, "compared_pair", inner, reset_less=True),
+        )  # fmt: skip
+
+    def _control(self, m: Module) -> None:
+        self.passing, self.giving = flags("passing", "giving")
+        # What neighbours see is a register as it is, without so much as an inverter behind it.
+        self.free_r, self.free_s = Signal(name="free_r", init=1), Signal(name="free_s", init=1)
+        self.step = Signal(STEP_BITS, name="step", reset_less=True)
+        self.passed = Signal(STEP_BITS, name="passed", reset_less=True)
+        self._receive(m)
+        self._hand_over(m)
+        room = ~self.is_full
+        # The oldest R tuple leaves its place only when the neighbour has it.
+        with m.If(self.scans_r), m.If(self._scan_r(m, room, ~self.passing)):
+            m.d.sync += self.free_r.eq(1)
+        with m.If(self.scans_s), m.If(self._scan_s(m, room & ~self.free_s)):
+            m.d.sync += self.free_s.eq(1)
+        with m.If(self.is_ready & ~self.free_r & ~self.passing & room):
+            self._begin(m)
+
+    def _receive(self, m: Module) -> None:
+        """Input buffer registers: they take anything while they are free, and keep what is valid."""
+        m.d.comb += [self.r_in.ready.eq(self.free_r), self.s_in.ready.eq(self.free_s)]
+        with m.If(self.free_r):
+            m.d.sync += [self.free_r.eq(~self.r_in.valid), Cat(self.step, self.new_r).eq(self.r_in.payload)]
+        with m.If(self.free_s):
+            m.d.sync += [self.free_s.eq(~self.s_in.valid), self.new_s.eq(self.s_in.payload)]
+
+    def _hand_over(self, m: Module) -> None:
+        m.d.comb += [
+            self.r_out.valid.eq(self.passing), self.r_out.payload.eq(Cat(self.passed, self.r.head)),
+            self.s_out.valid.eq(self.giving), self.s_out.payload.eq(self.s.head),
+        ]  # fmt: skip
+        # The left neighbour has begun this step before, so its buffer for S is free: one cycle will do.
+        m.d.sync += self.giving.eq(0)
+        with m.If(self.passing & self.r_out.ready):
+            m.d.sync += self.passing.eq(0)
+
+    def _begin(self, m: Module) -> None:
+        shift_r, shift_s, end = self.step
+        m.d.comb += [self.ends.eq(end), self.begins.eq(~end)]
+        m.d.sync += [self.passing.eq(1), self.passed.eq(self.step), self.giving.eq(shift_s)]
+        self._enter(m, shift_r, shift_s)
+        with m.If(~shift_r):
+            m.d.sync += self.free_r.eq(1)
