@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from handshake.errors import SchemaError
 from handshake.kernels.evaluate import Evaluator
-from handshake.kernels.texts import rows_equal, searchable
+from handshake.kernels.texts import rows_equal
 from handshake.plan.algebra import Apply, Node, Project, Select, reads
 from handshake.plan.assemble import fused
 from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, walk
@@ -55,10 +55,10 @@ class _Keep:
     def where(self, arrays: dict[Column, pa.Array], rows: int) -> Array:
         """The rows for which it holds."""
         match self.condition:
-            case Compare(op="=", left=Column() as column, right=Literal(value=str() as text)) if searchable(
-                arrays[column]
-            ):
-                return rows_equal(arrays[column], text.encode())
+            case Compare(op="=", left=Column() as column, right=Literal(value=str() as text)):
+                found = rows_equal(arrays[column], text.encode())
+                if found is not None:
+                    return found
         return _where(self._compute(arrays, rows))
 
     @cached_property
