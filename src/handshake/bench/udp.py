@@ -30,7 +30,7 @@ from handshake.sources.wire import Layout
 __all__ = ["run", "send"]
 
 TRADES = Layout.parse("Seqnr int, Symbol string(4), Price int, Volume int")
-_LONGER, _HALVINGS, _SHARES = 3, 5, (1.0, 0.95, 0.9, 0.8)
+_LONGER, _HALVINGS, _SHARES = 3, 5, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 """A rate counts when kept for so many times a trial's time; the search's steps; what to try in the end."""
 _CHUNK = 10_000
 """Different datagrams: they are packed once and sent again and again, with new numbers."""
