@@ -72,7 +72,7 @@ def test_what_is_kept_does_not_grow() -> None:
     for turn in range(20):
         numbers = pa.array(range(1000 * turn, 1000 * turn + 1000))
         query.push("S", {**plain, "l": numbers, "t": numbers.cast(pa.timestamp("ms"))})
-    operator = next(op for op in query._operators.values() if isinstance(op, WindowOperator))
+    operator = next(op for op, _ in query._steps if isinstance(op, WindowOperator))
     assert isinstance(operator._store, panes.Panes)
     assert len(operator._store._index) < 10_000
     assert sum(map(len, operator._store._inside)) < 3_000

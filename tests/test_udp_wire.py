@@ -43,7 +43,7 @@ def datagrams(payloads: list[bytes], gap: int = 3) -> Datagrams:
         np.array(starts, np.int64),
         np.array([len(p) for p in payloads], np.int64),
         np.zeros(count, bool),
-        np.zeros((count, 28), np.uint8),
+        (bytes(28),),
     )
 
 

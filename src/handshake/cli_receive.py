@@ -85,13 +85,16 @@ Example:
             float | None, typer.Option(min=1, help="Datagrams per second; as fast as can be.")
         ] = None,
         tuples: Annotated[int, typer.Option(min=1, help="Tuples in a datagram.")] = 1,
+        offload: Annotated[
+            bool, typer.Option("--offload", help="Hand runs of datagrams to the kernel as one (Linux).")
+        ] = False,
     ) -> None:
         with reporting():
             plan = parse_query(_text(query))
             source = next((s for s in plan.inputs if s.name == stream), None)
             if source is None:
                 raise InputError(f"no input stream '{stream}' in the query")
-            with UdpSender(address, layout_of(source), per_datagram=tuples) as sender:
+            with UdpSender(address, layout_of(source), per_datagram=tuples, offload=offload) as sender:
                 sent = sender.send(read(rows, stream), rate=rate)
                 sender.end()
             print(f"{sent:,} datagrams")

@@ -110,7 +110,7 @@ Examples:
 
 def _add_udp(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
-        help="""Datagrams per second over loopback into Arrow columns, and what is lost beyond that.
+        help="""The highest rate of datagrams over loopback without loss, and what is lost beyond that.
 
 \b
 Examples:
@@ -120,15 +120,16 @@ Examples:
     )
     def udp(
         rates: Annotated[
-            str | None, typer.Option(metavar="N,N,…", help="Datagrams per second; 100,000 to 1,500,000.")
+            str | None, typer.Option(metavar="N,N,…", help="Datagrams per second; else a search.")
         ] = None,
         seconds: Annotated[float, typer.Option(min=0.1, help="How long each rate is kept.")] = 2.0,
         buffer: Annotated[int, typer.Option(min=1, metavar="MB", help="The socket's buffer.")] = 64,
         modes: Annotated[
             str, typer.Option(metavar="MODE,…", help="plain, offload, both; see docs/sources.md.")
         ] = "plain,offload,both",
+        log: Annotated[bool, typer.Option("--log", help="Write what comes into a durable log, too.")] = False,
     ) -> None:
-        call("udp", rates=rates, seconds=seconds, buffer=buffer, modes=modes)
+        call("udp", rates=rates, seconds=seconds, buffer=buffer, modes=modes, log=log)
 
 
 def _add_queries(bench: typer.Typer, call: Callable[..., None]) -> None:

@@ -47,7 +47,7 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["evaluate", "holds"]
+__all__ = ["Evaluator", "evaluate", "holds"]
 
 Arrays = Mapping[Column, pa.Array]
 
@@ -75,7 +75,7 @@ def evaluate(expr: Expr, arrays: Arrays, rows: int, *, as_key: bool = False) -> 
         raise UnsupportedError(
             f"{show(expr)} may need more than 128 bits; cast its operands to smaller types"
         )
-    return _run(core, found, rows)
+    return _Compiled(core)(found, rows)
 
 
 def _hoist(expr: Expr, arrays: dict[Column, pa.Array], rows: int) -> Expr:
@@ -88,19 +88,55 @@ def _hoist(expr: Expr, arrays: dict[Column, pa.Array], rows: int) -> Expr:
     return column
 
 
-def _run(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
-    """Compute a compilable expression over aligned rows; sides no longer matter."""
-    used = sorted({n for n in walk(expr) if isinstance(n, Column)}, key=lambda c: (c.side, c.name))
-    names = {column: Column(0, f"{column.side}.{column.name}", type=column.type) for column in used}
-    flat = transform(expr, lambda node: names[node] if isinstance(node, Column) else node)
-    order = tuple(names.values())
-    columns = Columns.of(rows, order, {names[c]: arrays[c] for c in used})
-    program = Program(flat, (order, ()), columns.tame, columns.nullable)
-    kernel, kind = rows_kernel(program)
-    out = np.empty((rows, 2) if kind is None else rows, np.int64 if kind is None else kind)
-    valid = np.empty(rows, np.bool_)
-    kernel(columns.addresses(columns.nullable), rows, out.ctypes.data, valid.ctypes.data)
-    return _to_arrow(expr.type, out, valid)
+class _Compiled:
+    """A compilable expression over aligned rows; sides no longer matter."""
+
+    def __init__(self, expr: Expr) -> None:
+        used = sorted({n for n in walk(expr) if isinstance(n, Column)}, key=lambda c: (c.side, c.name))
+        self._names = {c: Column(0, f"{c.side}.{c.name}", type=c.type) for c in used}
+        self._flat = transform(expr, lambda node: self._names[node] if isinstance(node, Column) else node)
+        self._order = tuple(self._names.values())
+        self._type = expr.type
+        self._kernels: dict[tuple[bool, bool], tuple[Any, np.dtype[Any] | None]] = {}
+
+    def __call__(self, arrays: Arrays, rows: int) -> pa.Array:
+        columns = Columns.of(rows, self._order, {new: arrays[c] for c, new in self._names.items()})
+        kernel, kind = self._kernel(columns.tame, columns.nullable)
+        out = np.empty((rows, 2) if kind is None else rows, np.int64 if kind is None else kind)
+        valid = np.empty(rows, np.bool_)
+        kernel(columns.addresses(columns.nullable), rows, out.ctypes.data, valid.ctypes.data)
+        return _to_arrow(self._type, out, valid)
+
+    def _kernel(self, tame: bool, nullable: bool) -> tuple[Any, np.dtype[Any] | None]:
+        if (tame, nullable) not in self._kernels:
+            program = Program(self._flat, (self._order, ()), tame, nullable)
+            self._kernels[tame, nullable] = rows_kernel(program)
+        return self._kernels[tame, nullable]
+
+
+class Evaluator:
+    """An expression that is computed for batch after batch: what depends on it alone is found out once."""
+
+    def __init__(self, expr: Expr) -> None:
+        self._expr = expr
+        self._compiled = _Compiled(expr) if _compiles(expr) else None
+
+    def __call__(self, arrays: Arrays, rows: int) -> pa.Array:
+        """As `evaluate`."""
+        if self._compiled is None:
+            return evaluate(self._expr, arrays, rows)
+        return self._compiled(arrays, rows)
+
+
+def _compiles(expr: Expr) -> bool:
+    """Whether kernels compute all of it, within 128 bits; what is refused is told when it is evaluated."""
+    if isinstance(expr, (Column, Literal)):
+        return False
+    try:
+        fits = not is_exact(expr.type) or (width_of(ranges(expr, False)) or 1024) <= 128
+        return fits and all(node_compiles(node) for node in walk(expr))
+    except UnsupportedError:
+        return False
 
 
 def _to_arrow(kind: Type, out: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> pa.Array:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from handshake.kernels.ondisk import kernel
 
 __all__ = [
     "FLOAT_LIMBS",
@@ -30,7 +31,7 @@ FLOAT_LIMBS = 67
 _MASK = np.int64(0xFFFFFFFF)
 
 
-@njit(nogil=True)
+@kernel
 def count_rows(slots: Array, valid: Array, out: Array) -> None:
     """Count rows of each slot; an empty `valid` stands for all."""
     everything = len(valid) == 0
@@ -39,7 +40,7 @@ def count_rows(slots: Array, valid: Array, out: Array) -> None:
             out[slots[i]] += 1
 
 
-@njit(nogil=True)
+@kernel
 def add_limbs(slots: Array, values: Array, valid: Array, out: Array) -> None:
     """Sum whole numbers, given as columns of limbs, by slot."""
     everything = len(valid) == 0
@@ -49,7 +50,7 @@ def add_limbs(slots: Array, values: Array, valid: Array, out: Array) -> None:
                 out[slots[i], k] += values[i, k]
 
 
-@njit(nogil=True)
+@kernel
 def add_floats(slots: Array, values: Array, bits: Array, valid: Array, out: Array, odd: Array) -> None:
     """Sum float64s exactly by slot; `odd` counts NaN, plus and minus infinity."""
     everything = len(valid) == 0
@@ -75,7 +76,7 @@ def add_floats(slots: Array, values: Array, bits: Array, valid: Array, out: Arra
         out[slot, limb + 2] += sign * ((high >> 32) & _MASK)
 
 
-@njit(nogil=True)
+@kernel
 def greatest(slots: Array, keys: Array, valid: Array, out: Array, seen: Array) -> None:
     """The greatest key of each slot."""
     everything = len(valid) == 0
@@ -87,7 +88,7 @@ def greatest(slots: Array, keys: Array, valid: Array, out: Array, seen: Array) -
                 seen[slot] = True
 
 
-@njit(nogil=True)
+@kernel
 def slide_present(
     ins: Array, in_groups: Array, in_counts: Array, outs: Array, out_groups: Array, out_counts: Array,
     held: Array, active: Array, spots: Array, count: int,
@@ -117,15 +118,17 @@ def slide_present(
                 active[spots[group]], spots[last] = last, spots[group]
         if used + count > len(found):
             larger = np.empty(2 * (used + count), np.int32)
-            larger[:used] = found[:used]
+            for at in range(used):  # loops: assigning slices takes Numba seconds more to compile
+                larger[at] = found[at]
             found = larger
-        found[used : used + count] = active[:count]
+        for at in range(count):
+            found[used + at] = active[at]
         used += count
         starts[i + 1] = used
     return starts, found[:used], count
 
 
-@njit(nogil=True)
+@kernel
 def slide_add(
     ins: Array, in_groups: Array, in_values: Array, outs: Array, out_groups: Array, out_values: Array,
     starts: Array, groups: Array, sums: Array, result: Array,
@@ -144,7 +147,7 @@ def slide_add(
                 result[at, k] = sums[groups[at], k]
 
 
-@njit(nogil=True)
+@kernel
 def slide_greatest(
     ins: Array, in_groups: Array, in_keys: Array, in_seen: Array, in_last: Array, windows: Array,
     starts: Array, groups: Array, keys: Array, last: Array, after: Array, before: Array, head: Array,
@@ -192,7 +195,7 @@ def slide_greatest(
     return used
 
 
-@njit(nogil=True)
+@kernel
 def compact(
     keys: Array, last: Array, after: Array, before: Array, head: Array, tail: Array,
     new_keys: Array, new_last: Array, new_after: Array, new_before: Array,

@@ -7,12 +7,14 @@ which candidates can be skipped. So a bound may be loose (floats: by their round
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from handshake.plan.expr import (
     Arithmetic,
     Call,
+    Cast,
     Compare,
     Expr,
     Literal,
@@ -23,7 +25,7 @@ from handshake.plan.expr import (
     sides,
     walk,
 )
-from handshake.plan.types import is_exact
+from handshake.plan.types import is_exact, round_float32
 from handshake.schema import BOOL, INT64, Date, Float, Interval, Timestamp, Type
 
 __all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate", "separate_floats"]
@@ -142,7 +144,7 @@ def _calls_python(expr: Expr) -> bool:
 def _bounds(part: Expr) -> Iterator[Bound]:
     if not isinstance(part, Compare) or part.op not in ("<", "<=", ">", ">=") or _calls_python(part):
         return
-    for compare in _without_abs(part):
+    for compare in _without_abs(_in_float32(part)):
         if is_exact(compare.left.type):
             moved = separate(compare)
         elif isinstance(compare.left.type, Float):
@@ -152,6 +154,30 @@ def _bounds(part: Expr) -> Iterator[Bound]:
         if moved is None:
             return
         yield moved
+
+
+def _in_float32(part: Compare) -> Compare:
+    """A float32 against a constant that none is: the same, against the float32 next to the constant."""
+    for compare in (part, _mirrored(part)):
+        match compare:
+            case Compare(left=Cast(arg=arg), right=Literal(value=float() as limit)) if arg.type == Float(
+                32
+            ) and math.isfinite(round_float32(limit)):
+                near = _float32_next_to(limit, below=compare.op in ("<=", ">"))
+                return replace(compare, left=arg, right=Literal(near, type=arg.type))
+    return part
+
+
+def _float32_next_to(limit: float, *, below: bool) -> float:
+    """The largest float32 that is not above a number, or the smallest that is not below it."""
+    near = round_float32(limit)
+    if near == limit or (near < limit) == below:
+        return near
+    if near == 0:
+        return math.copysign(2.0**-149, -1 if below else 1)
+    bits = struct.unpack("i", struct.pack("f", near))[0]
+    away = (near > 0) != below  # a larger number of bits is farther from zero
+    return float(struct.unpack("f", struct.pack("i", bits + 1 if away else bits - 1))[0])
 
 
 def _without_abs(part: Compare) -> Iterator[Compare]:

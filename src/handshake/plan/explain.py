@@ -22,7 +22,7 @@ from handshake.plan.algebra import (
     Windowing,
     WindowJoin,
 )
-from handshake.plan.expr import Column, Expr, show, transform
+from handshake.plan.expr import Cast, Column, Expr, show, transform
 from handshake.window import Duration
 
 __all__ = ["dot", "explain_plan", "label"]
@@ -84,7 +84,10 @@ def _(node: Select) -> str:
 
 @label.register
 def _(node: Apply) -> str:
-    return f"⊛ {node.name}: {show(_plain(node.operation))}"
+    operation = node.operation
+    if isinstance(operation, Cast):  # a cast of operands to one scale leaves digits open: the column has them
+        operation = replace(operation, type=node.type)
+    return f"⊛ {node.name}: {show(_plain(operation))}"
 
 
 def _plain(expr: Expr) -> Expr:

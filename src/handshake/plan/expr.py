@@ -95,6 +95,17 @@ class Literal(Expr):
 
     value: Any
 
+    def __eq__(self, other: object) -> bool:
+        """By how it is written: 0.0 and -0.0 are two constants, and NaN is one."""
+        return isinstance(other, Literal) and self._written == other._written
+
+    def __hash__(self) -> int:
+        return hash(self._written)
+
+    @property
+    def _written(self) -> tuple[Type, str]:
+        return self.type, repr(self.value)
+
 
 @dataclass(frozen=True)
 class _Binary(Expr):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,15 @@ from handshake.schema import arrow_of
 __all__ = ["Query", "QueryMetrics", "Results", "output_schema"]
 
 Results = dict[str, list[pa.RecordBatch]]
+_NOWHERE = np.empty(0, np.int64)
+"""The places of tuples where nobody asks for them."""
+
+
+class _Step(NamedTuple):
+    """An operator, and which of the steps before it it reads."""
+
+    operator: Any
+    inputs: tuple[int, ...]
 
 
 @dataclass
@@ -75,22 +84,23 @@ class Query:
         self._needs = Needs(merges or any(isinstance(node, Windowing) for node in nodes), merges)
         self._now, self._cores = now, cores
         self._sources = {s.name: SourceOperator(s, self._needs, now) for s in self.plan.inputs}
-        self._operators: dict[Node, Any] = {}
-        self._order: list[Node] = []
-        for output in self.plan.outputs:
-            self._build(output.input)
+        self._steps: list[_Step] = []
+        known: dict[str, int] = {}
+        self._outputs = [
+            (output.name, output_schema(output), self._build(output.input, known))
+            for output in self.plan.outputs
+        ]
         self._place, self._ended = 0, False
         self._counts = QueryMetrics(results={output.name: 0 for output in self.plan.outputs})
 
-    def _build(self, node: Node) -> None:
-        """Operators from the inputs up; a plan that several read is run once."""
-        if node in self._operators:
-            return
-        below = _inputs(node)
-        for child in below:
-            self._build(child)
-        self._operators[node] = _operator(node, self)
-        self._order.append(node)
+    def _build(self, node: Node, known: dict[str, int]) -> int:
+        """Operators from the inputs up; a plan that several read is run once. The place of the node's own."""
+        text = repr(node)  # not the node itself: 0.0 and -0.0 are equal, but not the same
+        if text not in known:
+            inputs = tuple(self._build(child, known) for child in _inputs(node))
+            self._steps.append(_Step(_operator(node, self), inputs))
+            known[text] = len(self._steps) - 1
+        return known[text]
 
     # Tuples in, results out.
 
@@ -132,7 +142,7 @@ class Query:
         source = self._sources[name]
         if not carried:
             batch = source.conformed(tuples)
-            batches[name] = (batch, self._places(places, batch.num_rows))
+            batches[name] = (batch, self._places(places, batch.num_rows) if self._needs.times else _NOWHERE)
             return int(batch.num_rows)
         table = table_of(tuples)
         own = [column for column in source.schema.names if column in table.schema.names]
@@ -159,19 +169,19 @@ class Query:
         return results
 
     def _step(self, batches: dict[str, tuple[pa.RecordBatch, Array]], *, ended: bool = False) -> Results:
-        flows: dict[Node, Flow] = {}
-        for node in self._order:
-            operator = self._operators[node]
-            if isinstance(node, Source):
-                flows[node] = self._fed(operator, batches.get(node.name), ended)
-                continue
-            inputs = [flows[child] for child in _inputs(node)]
-            if isinstance(operator, Pipeline):
-                flows[node] = Flow(operator.apply(inputs[0].chunk), inputs[0].trace, inputs[0].ended)
-            else:
-                several = isinstance(operator, (UnionOperator, JoinOperator))
-                flows[node] = operator.step(inputs if several else inputs[0])
-        return {output.name: self._given(output, flows[output.input]) for output in self.plan.outputs}
+        flows: list[Flow] = []
+        for operator, inputs in self._steps:
+            match operator:
+                case SourceOperator():
+                    flows.append(self._fed(operator, batches.get(operator.source.name), ended))
+                case Pipeline():
+                    below = flows[inputs[0]]
+                    flows.append(Flow(operator.apply(below.chunk), below.trace, below.ended))
+                case UnionOperator() | JoinOperator():
+                    flows.append(operator.step([flows[at] for at in inputs]))
+                case _:
+                    flows.append(operator.step(flows[inputs[0]]))
+        return {name: self._given(name, schema, flows[at]) for name, schema, at in self._outputs}
 
     def _fed(self, operator: SourceOperator, given: tuple[pa.RecordBatch, Array] | None, ended: bool) -> Flow:
         if given is None:
@@ -179,13 +189,11 @@ class Query:
             given = (nothing, np.array([self._place], np.int64))
         return operator.step(*given, ended=ended)
 
-    def _given(self, output: Output, flow: Flow) -> list[pa.RecordBatch]:
+    def _given(self, name: str, schema: pa.Schema, flow: Flow) -> list[pa.RecordBatch]:
         if not flow.chunk.rows:
             return []
-        self._counts.results[output.name] += flow.chunk.rows
-        schema = output_schema(output)
-        columns = [flow.chunk.columns[name] for name in schema.names]
-        return [pa.RecordBatch.from_arrays(columns, schema=schema)]
+        self._counts.results[name] += flow.chunk.rows
+        return [pa.RecordBatch.from_arrays([flow.chunk.columns[c] for c in schema.names], schema=schema)]
 
     # About it.
 
@@ -205,8 +213,8 @@ class Query:
         """Counts so far."""
         counts = self._counts
         counts.rows = {name: op.rows for name, op in self._sources.items()}
-        windows = [op for op in self._operators.values() if isinstance(op, WindowOperator)]
-        joins = [op for op in self._operators.values() if isinstance(op, JoinOperator)]
+        windows = [op for op, _ in self._steps if isinstance(op, WindowOperator)]
+        joins = [op for op, _ in self._steps if isinstance(op, JoinOperator)]
         counts.late = sum(op.late for op in windows) + sum(op.late for op in joins)
         counts.no_time = sum(op.no_time for op in windows) + sum(op.no_time for op in joins)
         counts.windows = sum(op.closed for op in windows)
@@ -216,7 +224,7 @@ class Query:
         """Free what is held."""
         if not self._ended:
             self.metrics()
-            for operator in self._operators.values():
+            for operator, _ in self._steps:
                 if isinstance(operator, JoinOperator):
                     operator.close()
         self._ended = True

@@ -57,7 +57,7 @@ class GroupIndex:
         found = [_canonical(key.take(rows)) for key in keys]
         fresh: list[int] = []
         numbers = np.zeros(len(first), np.int32)
-        for at, row in enumerate(zip(*(map(_hashable, key.to_pylist()) for key in found), strict=True)):
+        for at, row in enumerate(zip(*map(_hashable, found), strict=True)):
             known = self._numbers.setdefault(row, len(self._numbers))
             numbers[at] = known
             if known == len(self.keys[0]) + len(fresh):
@@ -74,6 +74,11 @@ class GroupIndex:
         self.keys = [key.take(pa.array(numbers)) for key in self.keys]
 
 
-def _hashable(value: object) -> object:
-    """NaN is not equal to itself in Python; a text that no float is stands for it."""
-    return "nan" if isinstance(value, float) and value != value else value
+def _hashable(keys: pa.Array) -> list[object]:
+    """Keys as Python has them; but a text that no float is for NaN, which is not equal to itself.
+
+    Times are numbers here: Python's own reach from the year 1 to 9999 only, and have no nanoseconds.
+    """
+    if pa.types.is_temporal(keys.type):
+        keys = keys.view(pa.int32() if keys.type.bit_width == 32 else pa.int64())
+    return ["nan" if isinstance(key, float) and key != key else key for key in keys.to_pylist()]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from decimal import Context
 from decimal import Decimal as PyDecimal
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from handshake.errors import HandshakeError
 from handshake.plan.algebra import Aggregate
 from handshake.queries.aggregates import keys_of
 from handshake.queries.chunk import Array
@@ -65,8 +67,16 @@ def exact_sum(values: list[float]) -> float:
         return math.fsum(values)
     except ValueError:
         return math.nan
+    except OverflowError:  # perhaps only on the way
+        odd = [value for value in values if not math.isfinite(value)]
+        return sum(odd) if odd else _as_float(sum(map(Fraction, values), Fraction()))
+
+
+def _as_float(value: Fraction) -> float:
+    try:
+        return float(value)
     except OverflowError:
-        return float(np.sum(values))
+        return math.inf if value > 0 else -math.inf
 
 
 def _weighted_exactly(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> list[PyDecimal]:
@@ -113,7 +123,10 @@ def _medians(aggregate: Aggregate, values: pa.Array, bounds: Array) -> pa.Array:
     out: list[Any] = [None] * len(counts)
     for at, a, b in zip(some, low, high, strict=True):
         out[at] = _middle(a, b)
-    return pa.array(out, arrow_of(kind))
+    try:
+        return pa.array(out, arrow_of(kind))
+    except pa.ArrowInvalid:
+        raise HandshakeError(f"a median has more digits than {kind} holds; cast its argument") from None
 
 
 def _middle(a: Any, b: Any) -> Any:

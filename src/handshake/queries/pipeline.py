@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from handshake.errors import SchemaError
-from handshake.kernels.evaluate import evaluate
+from handshake.kernels.evaluate import Evaluator
+from handshake.kernels.texts import rows_equal
 from handshake.plan.algebra import Apply, Node, Project, Select, reads
 from handshake.plan.assemble import fused
-from handshake.plan.expr import Column, Expr, Literal, conjuncts, walk
+from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, walk
 from handshake.queries.chunk import Array, Chunk, fit
 from handshake.schema import Field, Type, arrow_of, type_from_arrow
 
@@ -38,6 +40,10 @@ class _Let:
     expr: Expr
     type: Type
 
+    @cached_property
+    def compute(self) -> Evaluator:
+        return Evaluator(self.expr)
+
 
 @dataclass(frozen=True)
 class _Keep:
@@ -46,12 +52,29 @@ class _Keep:
     condition: Expr
     columns: tuple[str, ...]
 
+    def where(self, arrays: dict[Column, pa.Array], rows: int) -> Array:
+        """The rows for which it holds."""
+        match self.condition:
+            case Compare(op="=", left=Column() as column, right=Literal(value=str() as text)):
+                found = rows_equal(arrays[column], text.encode())
+                if found is not None:
+                    return found
+        return _where(self._compute(arrays, rows))
+
+    @cached_property
+    def _compute(self) -> Evaluator:
+        return Evaluator(self.condition)
+
 
 @dataclass(frozen=True)
 class _Result:
     name: str
     expr: Expr
     type: Type
+
+    @cached_property
+    def compute(self) -> Evaluator:
+        return Evaluator(self.expr)
 
 
 class Pipeline:
@@ -109,16 +132,16 @@ class Pipeline:
         places: Array | None = None
         for step in self._steps:
             if isinstance(step, _Let):
-                value = fit(evaluate(step.expr, arrays, rows), step.type, step.column.name)
+                value = fit(step.compute(arrays, rows), step.type, step.column.name)
                 arrays[step.column] = value
                 continue
-            found = _where(evaluate(step.condition, arrays, rows))
+            found = step.where(arrays, rows)
             places = found if places is None else places[found]
             if len(found) < rows:
                 picked = pa.array(found)
                 arrays = {c: a.take(picked) for c, a in arrays.items() if c.name in step.columns}
                 rows = len(found)
-        results = {r.name: fit(evaluate(r.expr, arrays, rows), r.type, r.name) for r in self._results}
+        results = {r.name: fit(r.compute(arrays, rows), r.type, r.name) for r in self._results}
         return results, rows, places
 
     def apply(self, chunk: Chunk) -> Chunk:

@@ -149,6 +149,8 @@ class Demux:
 
     def _reject(self, got: Datagrams, those: np.ndarray, wrong: np.ndarray, reason: str) -> np.ndarray:
         """Count and tell those that are wrong; the others."""
+        if not wrong.any():
+            return those
         for index in those[wrong].tolist():
             self.counters.malformed += 1
             self._bad(got.bytes(index), reason)
@@ -158,14 +160,16 @@ class Demux:
         if not self._header:
             return
         numbers = _at(got.flat, got.starts[good], HEADER).astype(np.int64)
-        self._numbering.observe(numbers, got.senders[good])
+        whose = None if got.sender is None else got.sender[good]
+        self._numbering.observe(numbers, got.senders, whose)
         for figure in ("missing", "out_of_sequence", "repeated"):
             setattr(self.counters, figure, self._numbering.total(figure))
 
     def _without_ends(self, got: Datagrams, good: np.ndarray) -> np.ndarray:
         empty = got.lengths[good] == self._header
-        self.counters.ends += int(empty.sum())
-        return np.asarray(good[~empty])
+        ends = int(np.count_nonzero(empty))
+        self.counters.ends += ends
+        return np.asarray(good[~empty]) if ends else good
 
     def _by_type(self, got: Datagrams, good: np.ndarray, kind: _TypeField) -> dict[str, pa.RecordBatch]:
         short = got.lengths[good] < self._header + kind.offset + kind.raw.itemsize
@@ -260,6 +264,8 @@ def _at(flat: np.ndarray, offsets: np.ndarray, raw: np.dtype[Any]) -> np.ndarray
 
 def _offsets(starts: np.ndarray, counts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
     """For every tuple the datagram that holds it, and where it begins."""
+    if (counts == 1).all():
+        return np.arange(len(starts)), starts
     owner = np.repeat(np.arange(len(starts)), counts)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     return owner, starts[owner] + within * width

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Datagrams", "Inbox", "Outbox", "kernel_dropped", "open_receiver"]
+__all__ = ["Datagrams", "Inbox", "Letters", "Outbox", "kernel_dropped", "open_receiver"]
 
 LINUX = sys.platform == "linux"
 _UDP, _SEGMENT, _GRO = 17, 103, 104
@@ -56,8 +56,10 @@ class Datagrams:
     starts: np.ndarray
     lengths: np.ndarray
     cut: np.ndarray
-    senders: np.ndarray
-    """A row of bytes per datagram: the socket address, zeros behind it."""
+    senders: tuple[bytes, ...]
+    """Socket addresses, zeros behind them."""
+    sender: np.ndarray | None = None
+    """Which of them sent each datagram; None: the first one sent them all."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -171,19 +173,30 @@ class Inbox:
         starts = np.arange(self.count, dtype=np.int64) * self.size
         lengths = held["length"].astype(np.int64)
         cut = held["flags"] & _TRUNCATED != 0
+        senders, sender = _distinct(self._names[: self.count])
         # segments that the kernel has coalesced come with a control message that tells their size
         if not (held["controllen"] != 0).any():
-            return Datagrams(self._flat, starts, lengths, cut, self._names[: self.count])
-        return self._parted(starts, lengths, cut)
+            return Datagrams(self._flat, starts, lengths, cut, senders, sender)
+        return self._parted(Datagrams(self._flat, starts, lengths, cut, senders, sender))
 
-    def _parted(self, starts: np.ndarray, lengths: np.ndarray, cut: np.ndarray) -> Datagrams:
+    def _parted(self, runs: Datagrams) -> Datagrams:
+        starts, lengths, sender = runs.starts, runs.lengths, runs.sender
         sizes = self._control[: self.count, 16:20].copy().view("<i4").reshape(-1).astype(np.int64)
         sizes = np.where(self._headers["controllen"][: self.count] != 0, sizes, np.maximum(lengths, 1))
         pieces = np.maximum(-(-lengths // sizes), 1)
         owner = np.repeat(np.arange(self.count), pieces)
         behind = (np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * sizes[owner]
         left = np.minimum(sizes[owner], lengths[owner] - behind)
-        return Datagrams(self._flat, starts[owner] + behind, left, cut[owner], self._names[owner])
+        whose = None if sender is None else sender[owner]
+        return Datagrams(self._flat, starts[owner] + behind, left, runs.cut[owner], runs.senders, whose)
+
+
+def _distinct(names: np.ndarray) -> tuple[tuple[bytes, ...], np.ndarray | None]:
+    """The names that there are, and which of them each row has (None: all have the first)."""
+    if not len(names) or (names == names[0]).all():
+        return tuple(name.tobytes() for name in names[:1]), None
+    kinds, which = np.unique(names, axis=0, return_inverse=True)
+    return tuple(kind.tobytes() for kind in kinds), which.reshape(-1)
 
 
 def _cut_flag(flags: int) -> int:
@@ -204,6 +217,35 @@ def _checked(moved: int, harmless: tuple[int, ...]) -> int:
     raise OSError(number, os.strerror(number))
 
 
+@dataclass(frozen=True)
+class Letters:
+    """Rows of bytes, and the headers that send them, which hold their addresses; good for many sendings."""
+
+    rows: np.ndarray
+    """One datagram each; what is written into them goes out with the next sending."""
+    headers: np.ndarray
+    iov: np.ndarray
+    together: int
+    """Datagrams that a header sends: more than one with segment offload."""
+
+    @classmethod
+    def of(cls, rows: np.ndarray, together: int) -> Letters:
+        """The headers of rows, each as long as the others."""
+        count, size = rows.shape
+        messages = -(-count // together)
+        iov = np.zeros((messages, 2), np.uint64)
+        iov[:, 0] = _addresses(rows, messages, together * size)
+        iov[:, 1] = together * size
+        iov[-1:, 1] = (count - (messages - 1) * together) * size
+        headers = np.zeros(messages, _HEADER)
+        headers["iov"] = _addresses(iov, messages, 16)
+        headers["iovlen"] = 1
+        return cls(rows, headers, iov, together)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
 class Outbox:
     """Sends rows of bytes as datagrams of equal length."""
 
@@ -212,27 +254,32 @@ class Outbox:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.connect(address)
         self._offload = offload and LINUX
+        self._segment = 0
+
+    def prepared(self, rows: np.ndarray) -> Letters:
+        """Rows to be sent, perhaps more than once."""
+        data = np.ascontiguousarray(rows)
+        size = data.shape[1]
+        together = min(SEGMENTS, max(_LARGEST // max(size, 1), 1)) if self._offload and size else 1
+        return Letters.of(data, together)
 
     def send(self, rows: np.ndarray) -> None:
         """Send every row, in order; waits while the kernel has no room."""
-        data = np.ascontiguousarray(rows)
-        if len(data):
-            (self._send_many if _LIBC is not None else self._send_each)(data)
+        self.send_some(self.prepared(rows), 0, len(rows))
 
-    def _send_many(self, rows: np.ndarray) -> None:
-        count, size = rows.shape
-        together = min(SEGMENTS, max(_LARGEST // max(size, 1), 1)) if self._offload and size else 1
-        if together > 1:
+    def send_some(self, letters: Letters, first: int, end: int) -> None:
+        """Send the rows from `first` up to `end`, both multiples of `together` unless there are no more."""
+        if _LIBC is None:
+            self._send_each(letters.rows[first:end])
+            return
+        self._segments(letters.rows.shape[1] if letters.together > 1 else 0)
+        self._push(letters.headers[first // letters.together : -(-end // letters.together)])
+
+    def _segments(self, size: int) -> None:
+        """Tell the kernel where to part what is sent together (0: nowhere)."""
+        if size != self._segment:
             self._socket.setsockopt(_UDP, _SEGMENT, size)
-        messages = -(-count // together)
-        iov = np.zeros((messages, 2), np.uint64)
-        iov[:, 0] = _addresses(rows, messages, together * size)
-        iov[:, 1] = together * size
-        iov[-1, 1] = (count - (messages - 1) * together) * size
-        headers = np.zeros(messages, _HEADER)
-        headers["iov"] = _addresses(iov, messages, 16)
-        headers["iovlen"] = 1
-        self._push(headers)
+            self._segment = size
 
     def _push(self, headers: np.ndarray) -> None:
         done = 0

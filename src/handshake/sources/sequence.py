@@ -45,7 +45,7 @@ class Sequence:
             self._disordered(numbers.tolist())
 
     def _advance(self, numbers: np.ndarray, before: np.ndarray) -> None:
-        jumps = np.flatnonzero(numbers - before > 1)
+        jumps = np.flatnonzero(numbers > before + 1)
         self._pass_over([(int(before[at]) + 1, int(numbers[at])) for at in jumps])
         self._highest = int(numbers[-1])
 
@@ -89,19 +89,18 @@ class Numbering:
 
     senders: dict[bytes, Sequence] = field(default_factory=dict)
 
-    def observe(self, numbers: np.ndarray, senders: np.ndarray) -> None:
-        """Take note of datagrams and who sent them; a loop over senders, not over datagrams."""
+    def observe(self, numbers: np.ndarray, senders: tuple[bytes, ...], sender: np.ndarray | None) -> None:
+        """Take note of datagrams and which of the senders sent each (None: the first one all)."""
         if not len(numbers):
             return
-        if (senders == senders[0]).all():
+        if sender is None:
             self._of(senders[0]).observe(numbers)
             return
-        kinds, which = np.unique(senders, axis=0, return_inverse=True)
-        for kind, sender in enumerate(kinds):
-            self._of(sender).observe(numbers[which.reshape(-1) == kind])
+        for at in np.unique(sender).tolist():
+            self._of(senders[at]).observe(numbers[sender == at])
 
-    def _of(self, sender: np.ndarray) -> Sequence:
-        return self.senders.setdefault(sender.tobytes(), Sequence())
+    def _of(self, sender: bytes) -> Sequence:
+        return self.senders.setdefault(sender, Sequence())
 
     def total(self, figure: str) -> int:
         """A figure, added up over all senders."""

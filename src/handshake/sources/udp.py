@@ -18,16 +18,19 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, suggest
 from handshake.sources.demux import HEADER, BadFile, Counters, Demux, Stream, refuse
-from handshake.sources.mmsg import Inbox, Outbox, kernel_dropped, open_receiver
+from handshake.sources.mmsg import Inbox, Letters, Outbox, kernel_dropped, open_receiver
 from handshake.sources.wire import Layout
 
-__all__ = ["Batches", "Endpoint", "UdpReceiver", "UdpSender"]
+__all__ = ["Batches", "Endpoint", "Prepared", "UdpReceiver", "UdpSender"]
 
 Batches = dict[str, pa.RecordBatch]
 """Some tuples of each stream that brought any, by its name."""
 
+Prepared = tuple[Letters, ...]
+"""Datagrams that can be sent more than once, in blocks of equal length."""
+
 _SLOTS, _INBOXES = 2048, 24
-_NAP = 0.0005
+_NAP = 0.001
 """Seconds between looks at a busy socket: a receiver that sleeps in the kernel is woken by every datagram."""
 _LINGER = 0.005
 """Seconds for which datagrams may wait for others before they are handed on."""
@@ -297,44 +300,63 @@ class UdpSender:
 
         `layout`: tuples of another stream, where the receiver tells streams apart by a type field.
         """
+        return self.send_prepared(self.prepare(tuples, layout), rate=rate, clock=clock)
+
+    def prepare(self, tuples: Any, layout: Layout | None = None) -> Prepared:
+        """Tuples as datagrams, for `send_prepared`: to be packed once and sent more than once."""
         packed = (layout or self._layout).pack(tuples)
         whole = len(packed) // self._per
         blocks = [
             packed[: whole * self._per].reshape(whole, self._per),
             packed[whole * self._per :].reshape(1, -1),
         ]
-        rows = [self._framed(block.view(np.uint8).reshape(len(block), -1)) for block in blocks if block.size]
-        for block in rows:
-            self._paced(block, rate, clock)
-        return sum(map(len, rows))
+        return tuple(
+            self._outbox.prepared(self._framed(block.view(np.uint8).reshape(len(block), -1)))
+            for block in blocks
+            if block.size
+        )
+
+    def send_prepared(
+        self, prepared: Prepared, *, rate: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> int:
+        """Send prepared tuples, with the next sequence numbers; how many datagrams."""
+        for letters in prepared:
+            self._number(letters.rows)
+            self._paced(letters, rate, clock)
+        return sum(map(len, prepared))
 
     def end(self, copies: int = 3) -> None:
         """Say that this sender is done: an empty datagram, more than once since one may be lost."""
         for _ in range(copies):
-            self._outbox.send(self._framed(np.zeros((1, 0), np.uint8)))
+            rows = self._framed(np.zeros((1, 0), np.uint8))
+            self._number(rows)
+            self._outbox.send(rows)
 
     def _framed(self, payload: np.ndarray) -> np.ndarray:
-        count = len(payload)
-        first, self.sent = self.sent, self.sent + count
+        """Datagrams with room for their numbers, where they have such."""
         if not self.endpoint.sequence:
             return payload
-        framed = np.empty((count, HEADER.itemsize + payload.shape[1]), np.uint8)
-        framed[:, : HEADER.itemsize] = (
-            np.arange(first, first + count).astype(HEADER).view(np.uint8).reshape(count, -1)
-        )
+        framed = np.empty((len(payload), HEADER.itemsize + payload.shape[1]), np.uint8)
         framed[:, HEADER.itemsize :] = payload
         return framed
 
-    def _paced(self, rows: np.ndarray, rate: float | None, clock: Callable[[], float]) -> None:
+    def _number(self, rows: np.ndarray) -> None:
+        first, self.sent = self.sent, self.sent + len(rows)
+        if self.endpoint.sequence:
+            places = np.ndarray(len(rows), HEADER, rows.data, strides=(rows.shape[1],))
+            places[:] = np.arange(first, self.sent)
+
+    def _paced(self, letters: Letters, rate: float | None, clock: Callable[[], float]) -> None:
         if rate is None:
-            self._outbox.send(rows)
+            self._outbox.send_some(letters, 0, len(letters))
             return
-        step, begun = max(1, int(rate / 1000)), clock()
-        for at in range(0, len(rows), step):
+        runs = max(1, int(rate / 1000) // letters.together)
+        step, begun = runs * letters.together, clock()
+        for at in range(0, len(letters), step):
             early = begun + at / rate - clock()
             if early > 0:
                 time.sleep(early)
-            self._outbox.send(rows[at : at + step])
+            self._outbox.send_some(letters, at, min(at + step, len(letters)))
 
     def close(self) -> None:
         """Close the socket."""

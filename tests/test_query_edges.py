@@ -1,0 +1,80 @@
+"""Queries on values at the ends of their types."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from handshake.errors import HandshakeError
+from handshake.queries import Query
+
+
+def given(text: str, **columns: Any) -> pa.Table:
+    """The first result of a query on a stream S, which has a time of its own."""
+    query = Query(text)
+    rows = len(next(iter(columns.values())))
+    name = query.plan.outputs[0].name
+    batches = query.push("S", pa.table({**columns, "tick": pa.array(range(rows), pa.int64())}))[name]
+    return pa.Table.from_batches([*batches, *query.finish()[name]], query.schema(name))
+
+
+def declared(fields: str) -> str:
+    return f"CREATE INPUT STREAM S ({fields}, tick long) TIMESTAMP BY tick; "
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"),
+    [
+        ("timestamp(9)", pa.timestamp("ns")),
+        ("timestamp", pa.timestamp("us")),
+        ("timestamp(0)", pa.timestamp("s")),
+        ("date", pa.date32()),
+    ],
+)
+def test_groups_of_times_that_python_has_no_objects_for(kind: str, type_: pa.DataType) -> None:
+    whole = pa.int32() if kind == "date" else pa.int64()
+    far = 2 ** (whole.bit_width - 2)
+    values = pa.array([far, -far, far, None], whole)
+    text = declared(f"s {kind}") + "SELECT s, count() AS n FROM S [SIZE 9 ADVANCE 9 TIME] GROUP BY s"
+    found = given(text, s=values.view(type_))
+    assert found.column("s").combine_chunks().view(whole).to_pylist() == [far, -far, None]
+    assert found.column("n").to_pylist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "total"),
+    [
+        ([1.7e308, 1.7e308, -1.7e308], 1.7e308),
+        ([-1.7e308, 1.7e308, 1.7e308], 1.7e308),
+        ([1.7e308, 1.7e308, 1.0], math.inf),
+        ([-1.7e308, -1.7e308, 1.0], -math.inf),
+        ([1.7e308, 1.7e308, -math.inf], -math.inf),
+    ],
+)
+def test_weighted_sums_are_exact_beyond_the_largest_float(values: list[float], total: float) -> None:
+    text = declared("x double") + "SELECT wsum(x, [1, 1, 1]) AS w FROM S [SIZE 3 ADVANCE 3 TUPLES]"
+    assert given(text, x=values).column("w").to_pylist() == [total]
+
+
+def test_a_median_with_too_many_digits_is_told() -> None:
+    text = declared("e decimal(38, 3)") + "SELECT median(e) AS m FROM S [SIZE 9 ADVANCE 9 TIME]"
+    most = pa.array([Decimal("9" * 35 + ".999")], pa.decimal128(38, 3))
+    with pytest.raises(
+        HandshakeError, match=r"a median has more digits than decimal\(38, 4\) holds; cast its argument"
+    ):
+        given(text, e=most)
+
+
+def test_zero_and_minus_zero_are_different_constants() -> None:
+    text = declared("x double") + "SELECT x * 0e0 AS p, x * -0e0 AS q FROM S INTO A; "
+    found = given(text, x=[1.0]).to_pylist()
+    assert [math.copysign(1, found[0][name]) for name in ("p", "q")] == [1, -1]
+    query = Query(
+        declared("x double") + "SELECT x * 0e0 AS p FROM S INTO A; SELECT x * -0e0 AS p FROM S INTO B"
+    )
+    both = query.push("S", {"x": [1.0], "tick": [0]})
+    assert [math.copysign(1, both[name][0].column("p")[0].as_py()) for name in ("A", "B")] == [1, -1]
