@@ -88,7 +88,9 @@ class JoinCore:
             if relation == "apart":
                 self.skipped += 1
                 continue
-            program = self._program(piece, window, relation == "inside")
+            tame = piece.columns.tame and window.columns.tame
+            nullable = piece.columns.nullable or window.columns.nullable
+            program = self.program(relation == "inside", tame, nullable)
             self.check()
             found = self._looked_up(program, outer, window)
             if found is None:
@@ -133,9 +135,8 @@ class JoinCore:
             inside &= right.second[1] <= left.second[0] + reach
         return "inside" if inside else "boundary"
 
-    def _program(self, piece: BasicWindow, window: BasicWindow, inside: bool) -> Program:
-        tame = piece.columns.tame and window.columns.tame
-        nullable = piece.columns.nullable or window.columns.nullable
+    def program(self, inside: bool, tame: bool, nullable: bool) -> Program:
+        """The predicate for pairs that are all in the windows, or have to be asked; see `Program`."""
         if (inside, tame, nullable) not in self._programs:
             expr = self.spec.interior if inside else self.spec.boundary
             columns = (self.spec.sides[0].columns, self.spec.sides[1].columns)

@@ -7,7 +7,7 @@ take, so a slow consumer holds back the source, and nobody waits in a circle.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -124,13 +124,16 @@ class Crew(Generic[T]):
             )
 
     def do(
-        self, k: int, task: T, work: Callable[[int, T], Iterator[pa.RecordBatch]]
+        self, task: T, work: Callable[[T], Iterator[tuple[pa.RecordBatch, Sequence[int]]]]
     ) -> Iterator[pa.RecordBatch]:
-        """Do a task as worker `k` in the caller's thread, while all are idle; yields its results."""
+        """Do a task of all workers in the caller's thread, while they are idle; yields its results.
+
+        `work` says for each batch how many results are whose.
+        """
         self._check()
         try:
-            for results in work(k, task):
-                self._note(k, task, results)
+            for results, counts in work(task):
+                self._note(task, counts)
                 yield results
         except Stopped:
             self._check()
@@ -139,9 +142,11 @@ class Crew(Generic[T]):
             self._failure = (error, task)
             self._check()
 
-    def _note(self, k: int, task: T, results: pa.RecordBatch) -> None:
+    def _note(self, task: T, counts: Sequence[int]) -> None:
         if self.arrival is not None:
-            self.latencies.note(k, results.num_rows, self.arrival(task))
+            for k, count in enumerate(counts):
+                if count:
+                    self.latencies.note(k, count, self.arrival(task))
 
     def least_busy(self) -> int:
         """The worker with the shortest queue."""

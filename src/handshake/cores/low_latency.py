@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.basic_window import BasicWindow
+from handshake.cores.basic_window import BasicWindow, worth_an_index
 from handshake.cores.batching import Buffer, oldest_asked
 from handshake.cores.channels import Bell
 from handshake.cores.core import JoinCore
@@ -26,6 +26,7 @@ from handshake.cores.latency import Latencies
 from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.cores.outer import Outer
 from handshake.cores.pieces import coalesced, pieces
+from handshake.cores.shared_scan import SharedScan
 from handshake.cores.spec import SIDES, JoinSpec
 
 __all__ = ["LowLatency"]
@@ -76,6 +77,7 @@ class LowLatency:
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._watch = Stopwatch()
+        self._shared = SharedScan(self.spec, self._cores)
         self.crew = Crew(
             self.cores, self._work, _describe, bell, arrival=lambda task: task.arrived, cpus=self.cpus
         )
@@ -88,22 +90,39 @@ class LowLatency:
             core.insert(share)
         self._gone[k] += sum(core.expire(s, at) for s, at in enumerate(task.oldest) if at is not None)
 
-    def _join_all(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
-        """What all cores would do, with one search for all of them; its results count as core `k`'s."""
+    def _join_all(self, task: _Task) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
+        """What all cores would do, by a scan that they share; and how many results of a batch are whose."""
         other = 1 - task.piece.spec.side
-        held = [window for core in self._cores for window in core.segments[other].ready(task.piece.rows)]
-        yield from self._cores[k].probe(task.piece, held, task.outer)
+        held = [core.segments[other].ready(task.piece.rows) for core in self._cores]
+        if self.spec.method != "scan":
+            yield from self._look_up(task, held)
+        yield from self._shared.search(task.piece, held)
         for core, share in zip(self._cores, task.shares, strict=True):
             if share is not None:
                 core.insert(share)
-        for j, core in enumerate(self._cores):
-            self._gone[j] += sum(core.expire(s, at) for s, at in enumerate(task.oldest) if at is not None)
+        for k, core in enumerate(self._cores):
+            self._gone[k] += sum(core.expire(s, at) for s, at in enumerate(task.oldest) if at is not None)
+
+    def _look_up(
+        self, task: _Task, held: list[list[BasicWindow]]
+    ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
+        """What indexes are good for; the basic windows that remain in `held` are to be scanned."""
+        rows = task.piece.rows
+        for k, core in enumerate(self._cores):
+            indexed = [w for w in held[k] if w.cells is not None and worth_an_index(rows, w)]
+            held[k] = [w for w in held[k] if w.cells is None or not worth_an_index(rows, w)]
+            if indexed:
+                core.batches -= 1  # the scan counts it
+                for batch in core.probe(task.piece, indexed, task.outer):
+                    yield batch, [batch.num_rows if j == k else 0 for j in range(self.cores)]
 
     def push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take tuples; yields results that are ready."""
-        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other)))
+        results = self._push(side, batch, other)
+        # While nothing waits behind this batch, somebody waits for its results.
+        return self.crew.latencies.delivered(results if self.driver.more is False else coalesced(results))
 
     def _push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
@@ -147,7 +166,7 @@ class LowLatency:
             held or share is not None for held, share in zip(self._holds, task.shares, strict=True)
         ]
         if self._at_once():
-            yield from self.crew.do(0, task, self._join_all)
+            yield from self.crew.do(task, self._join_all)
             return
         for k, holds in enumerate(self._holds):
             if holds:
@@ -163,7 +182,7 @@ class LowLatency:
         work = sum(core.work for core in self._cores)
         self._recent, self._seen = 0.7 * self._recent + 0.3 * (work - self._seen), work
         if self.crew.idle():
-            self._holds = [any(segment.rows for segment in core.segments) for core in self._cores]
+            self._holds = [any(segment.windows for segment in core.segments) for core in self._cores]
         return self.cores if piece.rows >= _LARGE or self._recent > _WORTH else 1
 
     def _shares(self, piece: BasicWindow, active: int) -> tuple[BasicWindow | None, ...]:
@@ -228,5 +247,6 @@ class LowLatency:
         """Stop; all threads end."""
         self._watch.stop()
         self.crew.close()
+        self._shared.close()
         for core in self._cores:
             core.settle()

@@ -87,22 +87,30 @@ class Results:
 
     def of(self, pairs: Pairs) -> Iterator[Made]:
         """All of them, in batches that are not too large."""
-        for some in self._cut(self._used(pairs)):
+        for batch, some in self._batches(self._used(pairs)):
+            yield Made(batch, _counts(some))
+
+    def batches(self, pairs: Pairs) -> Iterator[pa.RecordBatch]:
+        """Of pairs that each of their basic windows has some of: the same, and nobody asks whose they are."""
+        return (batch for batch, _ in self._batches(pairs))
+
+    def _batches(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
+        for some in self._cut(pairs):
             kept = some if self._residual is None else self._confirmed(some)
             if len(kept.here):
                 yield from self._made(kept)
 
-    def _made(self, pairs: Pairs) -> Iterator[Made]:
+    def _made(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
         """One batch; where its texts are too long for that, two."""
         try:
-            made = Made(self._batch(pairs), _counts(pairs))
+            made = self._batch(pairs)
         except pa.ArrowInvalid:
             if len(pairs.here) < 2:
                 raise
             for part in self._parts(pairs, -(-len(pairs.here) // 2)):
                 yield from self._made(part)
         else:
-            yield made
+            yield made, pairs
 
     def _used(self, pairs: Pairs) -> Pairs:
         """Leave out basic windows that no pair is of."""
@@ -141,8 +149,10 @@ class Results:
         """How many pairs make a batch that is large enough."""
         if len(pairs.here) <= _FEW:
             return _FEW
-        widest = max(window.row_bytes for window in pairs.windows)
-        return max(int(_RESULT_BYTES / max(pairs.piece.row_bytes + widest, 1.0)), 1)
+        inner = self._shapes[pairs.windows[0].spec.side]
+        widest = max([window.row_bytes(inner) for window in pairs.windows])
+        outer = pairs.piece.row_bytes(self._shapes[pairs.piece.spec.side])
+        return max(int(_RESULT_BYTES / max(outer + widest, 1.0)), 1)
 
     def _confirmed(self, pairs: Pairs) -> Pairs:
         """Only the candidates that the doubtful conjuncts let through."""
