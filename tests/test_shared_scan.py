@@ -78,7 +78,7 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
         # Helpers come before the caller begins, twice each, in any order; the others never.
         patch.setattr(Helpers, "offer", lambda self, job: [job.help(k) for k in helpers + helpers])
         members = [JoinCore(plan.spec) for _ in range(cores)]
-        made = list(shared_scan.SharedScan(plan.spec, members).search(piece, held))
+        made = list(shared_scan.SharedScan(plan.spec, members).search(piece, held, members[0].outer(piece)))
     pairs, counts = wanted(piece, held)
     assert rows_of([batch for batch, _ in made]) == pairs
     assert [core.results for core in members] == counts
@@ -149,7 +149,8 @@ def test_helpers_begin_with_the_first_job_and_end_with_close():
 
 def test_what_a_helper_dies_of_reaches_the_caller():
     plan = prepare(TIMED, TIMED, "l.x = r.x", "60 s", time="ts", method="scan", cores=2)
-    shared = shared_scan.SharedScan(plan.spec, [JoinCore(plan.spec) for _ in range(2)])
+    cores = [JoinCore(plan.spec) for _ in range(2)]
+    shared = shared_scan.SharedScan(plan.spec, cores)
 
     class Broken:
         def help(self, k: int) -> None:
@@ -161,5 +162,5 @@ def test_what_a_helper_dies_of_reaches_the_caller():
         time.sleep(0.001)
     piece = BasicWindow(plan.spec.sides[0], timed([1], [1]))
     with pytest.raises(MemoryError, match="no room"):
-        list(shared.search(piece, [[], []]))
+        list(shared.search(piece, [[], []], cores[0].outer(piece)))
     shared.close()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.basic_window import BasicWindow, worth_an_index
+from handshake.cores.basic_window import BasicWindow
 from handshake.cores.batching import Buffer, oldest_asked
 from handshake.cores.channels import Bell
 from handshake.cores.core import JoinCore
@@ -94,27 +94,12 @@ class LowLatency:
         """What all cores would do, by a scan that they share; and how many results of a batch are whose."""
         other = 1 - task.piece.spec.side
         held = [core.segments[other].ready(task.piece.rows) for core in self._cores]
-        if self.spec.method != "scan":
-            yield from self._look_up(task, held)
-        yield from self._shared.search(task.piece, held)
+        yield from self._shared.search(task.piece, held, task.outer)
         for core, share in zip(self._cores, task.shares, strict=True):
             if share is not None:
                 core.insert(share)
         for k, core in enumerate(self._cores):
             self._gone[k] += sum(core.expire(s, at) for s, at in enumerate(task.oldest) if at is not None)
-
-    def _look_up(
-        self, task: _Task, held: list[list[BasicWindow]]
-    ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
-        """What indexes are good for; the basic windows that remain in `held` are to be scanned."""
-        rows = task.piece.rows
-        for k, core in enumerate(self._cores):
-            indexed = [w for w in held[k] if w.cells is not None and worth_an_index(rows, w)]
-            held[k] = [w for w in held[k] if w.cells is None or not worth_an_index(rows, w)]
-            if indexed:
-                core.batches -= 1  # the scan counts it
-                for batch in core.probe(task.piece, indexed, task.outer):
-                    yield batch, [batch.num_rows if j == k else 0 for j in range(self.cores)]
 
     def push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None

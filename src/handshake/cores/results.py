@@ -41,12 +41,15 @@ class Pairs(NamedTuple):
 
 
 def together(found: Iterable[Pairs]) -> Iterator[Pairs]:
-    """Pairs of one piece: few of several calls as one, since a batch costs the same whatever is in it."""
+    """Few pairs of several calls with one piece as one: a batch costs the same whatever is in it."""
     waiting: list[Pairs] = []
     for pairs in found:
         if len(pairs.here) > _FEW_PAIRS:
             yield pairs
             continue
+        if waiting and pairs.piece is not waiting[0].piece:
+            yield _one(waiting)
+            waiting = []
         # The next call writes into the same buffers.
         waiting.append(
             pairs._replace(here=pairs.here.copy(), there=pairs.there.copy(), ends=pairs.ends.copy())

@@ -1,17 +1,22 @@
-"""Small batches, joined where they come: one compiled scan of all cores' windows, shared by all cores."""
+"""Small batches, joined where they come: one compiled scan of all cores' windows, shared by all cores.
+
+Basic windows that are looked up by an index take little time, and the caller does it alone.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.basic_window import BasicWindow
+from handshake.cores.basic_window import BasicWindow, worth_an_index
 from handshake.cores.core import JoinCore
 from handshake.cores.helpers import Helpers
+from handshake.cores.outer import Outer
 from handshake.cores.results import Pairs, Results, together
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.compile import TILE
@@ -56,15 +61,25 @@ class SharedScan:
         self.helpers = Helpers(len(cores))
 
     def search(
-        self, piece: BasicWindow, held: Sequence[Sequence[BasicWindow]]
+        self, piece: BasicWindow, held: Sequence[Sequence[BasicWindow]], outer: Outer
     ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
         """All results of new tuples with basic windows, given by core; and how many are whose."""
         if self._spec.analysis.never:
             return
+        indexed: list[list[BasicWindow]] = []
+        if self._spec.method != "scan":
+            indexed = [[w for w in some if _is_looked_up(piece, w)] for some in held]
+            held = [[w for w in some if not _is_looked_up(piece, w)] for some in held]
         job = self._job(piece, held)
-        for pairs in together(self._pairs(job)):
+        for pairs in together(chain(self._looked_up(job, indexed, outer), self._pairs(job))):
             for batch in self._results.batches(pairs):
                 yield batch, self._whose(job)
+
+    def _looked_up(self, job: _Job, indexed: list[list[BasicWindow]], outer: Outer) -> Iterator[Pairs]:
+        for home, windows in enumerate(indexed):
+            for pairs in self._cores[home].pairs(job.piece, windows, outer):
+                job.found[home] += len(pairs.here)
+                yield pairs
 
     def _whose(self, job: _Job) -> list[int]:
         """Results of each core since the last time."""
@@ -129,6 +144,10 @@ class SharedScan:
     def close(self) -> None:
         """All threads end."""
         self.helpers.close()
+
+
+def _is_looked_up(piece: BasicWindow, window: BasicWindow) -> bool:
+    return window.cells is not None and worth_an_index(piece.rows, window)
 
 
 def _limits(
