@@ -117,12 +117,16 @@ class LowLatency:
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
         buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
-        while buffer.rows >= _GATHER or (self._waiting() and not self._is_busy() and not self.driver.more):
+        while buffer.rows >= _GATHER or (self._waiting() and self._may_go() and not self.driver.more):
             yield from self._next_batch()
         yield from self.crew.ready()
 
     def _waiting(self) -> bool:
         return any(buffer.rows for buffer in self._buffers)
+
+    def _may_go(self) -> bool:
+        """Whether to begin with what waits: what is quick waits for all cores, to be joined at once."""
+        return self.crew.idle() if self._is_quick() else not self._is_busy()
 
     def _is_busy(self) -> bool:
         """Whether a core has a batch to begin with when it is done with the one at hand."""
@@ -158,9 +162,13 @@ class LowLatency:
                 yield from self.crew.hand(k, task)
 
     def _at_once(self) -> bool:
-        """Whether to join here: nothing waits, and it takes no time that nobody can foresee."""
+        """Whether to join here."""
+        return self._is_quick() and self.driver.more is False and self.crew.idle()
+
+    def _is_quick(self) -> bool:
+        """Whether batches take little time, and none that nobody can foresee, where somebody says when to."""
         quick = self._recent <= _AT_ONCE and not self.spec.prepared.doubtful
-        return quick and self.driver.more is False and self.crew.idle()
+        return quick and self.driver.more is not None
 
     def _active(self, piece: BasicWindow) -> int:
         """How many cores a piece settles on: all of them when there is work enough to share."""
@@ -202,6 +210,10 @@ class LowLatency:
 
     def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         while self._waiting():
+            if not self._may_go() and self._is_quick():
+                yield from self.crew.drain(until)
+                if not self.crew.idle():
+                    return
             yield from self._next_batch()
         yield from self.crew.drain(until)
 
