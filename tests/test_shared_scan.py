@@ -28,8 +28,8 @@ def timed(times, values) -> pa.RecordBatch:
     return pa.record_batch([pa.array(times, pa.int64()), pa.array(values, pa.int32())], schema=TIMED)
 
 
-def windows_of(spec, rng: Random, cores: int) -> list[list[BasicWindow]]:
-    """Basic windows of the right side by core: of all sizes, some with missing or untame values."""
+def windows_of(spec, side: int, rng: Random, cores: int) -> list[list[BasicWindow]]:
+    """Basic windows of a side by core: of all sizes, some with missing or untame values."""
     held: list[list[BasicWindow]] = []
     for _ in range(cores):
         held.append([])
@@ -39,7 +39,7 @@ def windows_of(spec, rng: Random, cores: int) -> list[list[BasicWindow]]:
             values: list[int | None] = [rng.randint(0, 40) for _ in range(rows)]
             values[0] = rng.choice((None, 2**31 - 1, 7))
             times = [start + rng.randint(0, 20) for _ in range(rows)]
-            held[-1].append(BasicWindow(spec.sides[1], timed(times, values)))
+            held[-1].append(BasicWindow(spec.sides[side], timed(times, values)))
     return held
 
 
@@ -48,13 +48,14 @@ def wanted(piece: BasicWindow, held: list[list[BasicWindow]]) -> tuple[list[tupl
     found, counts = [], [0] * len(held)
     for home, windows in enumerate(held):
         for window in windows:
-            for left in piece.batch.to_pylist():
-                for right in window.batch.to_pylist():
+            for new in piece.batch.to_pylist():
+                for old in window.batch.to_pylist():
+                    left, right = (new, old) if piece.spec.side == 0 else (old, new)
                     near = abs(left["ts"] - right["ts"]) < 60
                     if near and None not in (left["x"], right["x"]) and left["x"] <= right["x"]:
                         found.append((*left.values(), *right.values()))
                         counts[home] += 1
-    return sorted(found, key=repr), counts
+    return found, counts
 
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[tuple]:
@@ -68,8 +69,12 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
     rng = Random(seed)
     cores = rng.randint(1, 4)
     plan = prepare(TIMED, TIMED, "l.x <= r.x", "60 s", time="ts", method="scan")
-    piece = BasicWindow(plan.spec.sides[0], timed([100, 80], [rng.choice((30, 38, None)), 39]))
-    held = windows_of(plan.spec, rng, cores)
+    visits = []
+    for side in rng.choice(((0,), (1,), (0, 1))):
+        values = [rng.choice((30, 38, None)), 39] if side == 0 else [rng.choice((3, None)), 1]
+        piece = BasicWindow(plan.spec.sides[side], timed([100, 80], values))
+        held = windows_of(plan.spec, 1 - side, rng, cores)
+        visits.append(shared_scan.Visit(piece, held, JoinCore(plan.spec).outer(piece), float(side)))
     helpers = [k for k in range(1, cores) if rng.random() < 0.7]
     rng.shuffle(helpers)
     with pytest.MonkeyPatch.context() as patch:
@@ -78,14 +83,20 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
         # Helpers come before the caller begins, twice each, in any order; the others never.
         patch.setattr(Helpers, "offer", lambda self, job: [job.help(k) for k in helpers + helpers])
         members = [JoinCore(plan.spec) for _ in range(cores)]
-        made = list(shared_scan.SharedScan(plan.spec, members).search(piece, held, members[0].outer(piece)))
-    pairs, counts = wanted(piece, held)
-    assert rows_of([batch for batch, _ in made]) == pairs
-    assert [core.results for core in members] == counts
-    assert [sum(found) for found in zip(*(found for _, found in made), strict=True)] == (
-        counts if made else []
+        made = list(shared_scan.SharedScan(plan.spec, members).search(visits))
+    expected = [wanted(visit.piece, visit.held) for visit in visits]
+    assert rows_of([batch for batch, _ in made]) == sorted(
+        (row for rows, _ in expected for row in rows), key=repr
     )
+    assert [core.results for core in members] == [
+        sum(counts) for counts in zip(*(c for _, c in expected), strict=True)
+    ]
+    notes = [note for _, notes in made for note in notes]
+    for visit, (_, counts) in zip(visits, expected, strict=True):
+        of = [(core, n) for core, n, arrived in notes if arrived == visit.arrived]
+        assert [sum(n for core, n in of if core == k) for k in range(cores)] == counts
     # Times 80 and 100: whatever is before 21, or after 159, is not even looked at.
+    held = [[w for visit in visits for w in visit.held[k]] for k in range(cores)]
     near = [[w for w in some if w.first[1] >= 21 and w.first[0] <= 159] for some in held]
     assert [core.comparisons for core in members] == [sum(w.rows for w in some) * 2 for some in near]
     assert [core.skipped for core in members] == [len(a) - len(b) for a, b in zip(held, near, strict=True)]
@@ -162,5 +173,5 @@ def test_what_a_helper_dies_of_reaches_the_caller():
         time.sleep(0.001)
     piece = BasicWindow(plan.spec.sides[0], timed([1], [1]))
     with pytest.raises(MemoryError, match="no room"):
-        list(shared.search(piece, [[], []], cores[0].outer(piece)))
+        list(shared.search([shared_scan.Visit(piece, [[], []], cores[0].outer(piece), 0.0)]))
     shared.close()

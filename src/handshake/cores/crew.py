@@ -7,14 +7,14 @@ take, so a slow consumer holds back the source, and nobody waits in a circle.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
-from handshake.cores.latency import Latencies
+from handshake.cores.latency import Latencies, Note
 from handshake.cores.placement import pin_to
 from handshake.errors import HandshakeError, failed
 
@@ -123,30 +123,23 @@ class Crew(Generic[T]):
                 lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
-    def do(
-        self, task: T, work: Callable[[T], Iterator[tuple[pa.RecordBatch, Sequence[int]]]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Do a task of all workers in the caller's thread, while they are idle; yields its results.
+    def do(self, task: T, results: Iterator[tuple[pa.RecordBatch, list[Note]]]) -> Iterator[pa.RecordBatch]:
+        """Let the caller's thread do what all workers would, while they are idle; yields its results.
 
-        `work` says for each batch how many results are whose.
+        With each batch comes how many of its results are whose. An error is told with the task.
         """
         self._check()
         try:
-            for results, counts in work(task):
-                self._note(task, counts)
-                yield results
+            for batch, notes in results:
+                for note in notes:
+                    self.latencies.note(*note)
+                yield batch
         except Stopped:
             self._check()
             raise
         except Exception as error:
             self._failure = (error, task)
             self._check()
-
-    def _note(self, task: T, counts: Sequence[int]) -> None:
-        if self.arrival is not None:
-            for k, count in enumerate(counts):
-                if count:
-                    self.latencies.note(k, count, self.arrival(task))
 
     def least_busy(self) -> int:
         """The worker with the shortest queue."""

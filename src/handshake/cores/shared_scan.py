@@ -1,14 +1,16 @@
 """Small batches, joined where they come: one compiled scan of all cores' windows, shared by all cores.
 
-Basic windows that are looked up by an index take little time, and the caller does it alone.
+Tuples of both streams that have come together are one job: what the interpreter has to do for it takes about
+as long for two batches as for one. Basic windows that are looked up by an index take little time, and the
+caller does that alone.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Any
+from itertools import chain, groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +18,9 @@ import pyarrow as pa
 from handshake.cores.basic_window import BasicWindow, worth_an_index
 from handshake.cores.core import JoinCore
 from handshake.cores.helpers import Helpers
+from handshake.cores.latency import Note
 from handshake.cores.outer import Outer
-from handshake.cores.results import Pairs, Results, together
+from handshake.cores.results import Pairs, Results
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.compile import TILE
 from handshake.kernels.shared_scan import (
@@ -36,7 +39,7 @@ from handshake.kernels.shared_scan import (
     sort_out,
 )
 
-__all__ = ["SharedScan"]
+__all__ = ["SharedScan", "Visit"]
 
 Array = np.ndarray[Any, Any]
 _ROOM = 16 * TILE
@@ -47,6 +50,15 @@ _PATIENCE = 1 << 14
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _KINDS = 8
 _SCANNED, _MADE = 1e-10, 3e-8
+
+
+class Visit(NamedTuple):
+    """New tuples of one side, and the basic windows of the other that they are to meet, by core."""
+
+    piece: BasicWindow
+    held: Sequence[list[BasicWindow]]
+    outer: Outer
+    arrived: float
 
 
 class SharedScan:
@@ -60,55 +72,66 @@ class SharedScan:
         self._kernels: dict[tuple[int, int], Any] = {}
         self.helpers = Helpers(len(cores))
 
-    def search(
-        self, piece: BasicWindow, held: Sequence[Sequence[BasicWindow]], outer: Outer
-    ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
-        """All results of new tuples with basic windows, given by core; and how many are whose."""
+    def search(self, visits: Sequence[Visit]) -> Iterator[tuple[pa.RecordBatch, list[Note]]]:
+        """All results of some visits, by one job; and how many are whose."""
         if self._spec.analysis.never:
             return
-        indexed: list[list[BasicWindow]] = []
-        if self._spec.method != "scan":
-            indexed = [[w for w in some if _is_looked_up(piece, w)] for some in held]
-            held = [[w for w in some if not _is_looked_up(piece, w)] for some in held]
-        job = self._job(piece, held)
-        for pairs in together(chain(self._looked_up(job, indexed, outer), self._pairs(job))):
-            for batch in self._results.batches(pairs):
-                yield batch, self._whose(job)
+        indexed = [self._indexed(visit) for visit in visits] if self._spec.method != "scan" else []
+        job = _Job(visits, len(self._cores), self._buffers)
+        for number, visit in enumerate(visits):
+            self._add(job, number, visit)
+        for batch in self._results.mixed(chain(self._looked_up(job, indexed), self._pairs(job))):
+            yield batch, self._whose(job)
 
-    def _looked_up(self, job: _Job, indexed: list[list[BasicWindow]], outer: Outer) -> Iterator[Pairs]:
-        for home, windows in enumerate(indexed):
-            for pairs in self._cores[home].pairs(job.piece, windows, outer):
-                job.found[home] += len(pairs.here)
-                yield pairs
+    def _indexed(self, visit: Visit) -> list[list[BasicWindow]]:
+        """Take out what is looked up by an index."""
+        taken = [[w for w in some if _is_looked_up(visit.piece, w)] for some in visit.held]
+        for some in visit.held:
+            some[:] = [w for w in some if not _is_looked_up(visit.piece, w)]
+        return taken
 
-    def _whose(self, job: _Job) -> list[int]:
+    def _looked_up(self, job: _Job, indexed: list[list[list[BasicWindow]]]) -> Iterator[Pairs]:
+        for number, taken in enumerate(indexed):
+            visit = job.visits[number]
+            for home, windows in enumerate(taken):
+                for pairs in self._cores[home].pairs(visit.piece, windows, visit.outer):
+                    job.found[number][home] += len(pairs.here)
+                    yield pairs
+
+    def _whose(self, job: _Job) -> list[Note]:
         """Results of each core since the last time."""
-        found, job.found = job.found, [0] * len(self._cores)
-        for core, count in zip(self._cores, found, strict=True):
-            core.results += count
-            core.work += count * _MADE
-        return found
+        notes = [
+            (home, count, visit.arrived)
+            for visit, found in zip(job.visits, job.taken_found(), strict=True)
+            for home, count in enumerate(found)
+            if count
+        ]
+        for home, count, _ in notes:
+            self._cores[home].results += count
+            self._cores[home].work += count * _MADE
+        return notes
 
-    def _job(self, piece: BasicWindow, held: Sequence[Sequence[BasicWindow]]) -> _Job:
+    def _add(self, job: _Job, number: int, visit: Visit) -> None:
         """What is to be scanned, by predicate: far from the window's edge nothing has to look at it."""
+        piece, held = visit.piece, visit.held
         windows = [window for some in held for window in some]
-        job = _Job(piece, windows, len(held), self._buffers)
         if not windows:
-            return job
-        job.homes = [home for home, some in enumerate(held) for _ in some]
-        homes = np.array(job.homes)
+            return
+        homes = [home for home, some in enumerate(held) for _ in some]
         table = np.concatenate([window.scan_row for window in windows]).reshape(len(windows), -1)
         kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
         old, limits = _limits(piece, self._reaches)
-        columns = piece.columns
+        columns, places = piece.columns, np.array(homes)
         present = sort_out(
-            table, homes, old, limits, columns.tame, columns.nullable, kinds, counts[0], counts[1]
+            table, places, old, limits, columns.tame, columns.nullable, kinds, counts[0], counts[1]
         )
         searched = self._count(piece.rows, counts)
+        base = job.hold(number, windows, homes)
         for kind in range(_KINDS):
             if present >> kind & 1:
-                job.add(self._kernel(kind, 1 - piece.spec.side), table, homes, kinds, kind, searched)
-        return job
+                kernel = self._kernel(kind, 1 - piece.spec.side)
+                job.add(kernel, piece, base, table, places, kinds, kind, searched)
+        job.pairs += searched * max(piece.rows, 3)
 
     def _kernel(self, kind: int, inner: int) -> Any:
         if (kind, inner) not in self._kernels:
@@ -169,31 +192,47 @@ def _limits(
 
 
 class _Job:
-    """A piece, and parts of the windows to scan with it: one for each kind of predicate."""
+    """Visits, and parts of the windows to scan for them: one for each visit and kind of predicate."""
 
-    def __init__(self, piece: BasicWindow, windows: list[BasicWindow], cores: int, buffers: _Buffers) -> None:
-        self.piece, self.windows = piece, windows
+    def __init__(self, visits: Sequence[Visit], cores: int, buffers: _Buffers) -> None:
+        self.visits = visits
         self.pairs = 0
-        self.homes: list[int] = []
-        """The cores that hold the basic windows."""
-        self.found = [0] * cores
-        """Pairs that were given away, by the core that holds the basic window."""
+        self.found = [[0] * cores for _ in visits]
+        """Pairs that were given away, by visit and by the core that holds the basic window."""
+        self._windows: list[BasicWindow] = []
+        self._homes: list[int] = []
+        self._visits: list[int] = []
+        """For each basic window, the core that holds it, and the number of the visit."""
         self._cores, self._buffers = cores, buffers
         self._parts: list[tuple[Any, tuple[Any, ...]]] = []
         self._groups = 1
         self._notes: list[tuple[Array, ...]] = []
         self._helped: set[int] = set()
 
-    def add(self, kernel: Any, table: Array, homes: Array, kinds: Array, kind: int, most: int) -> None:
+    def taken_found(self) -> list[list[int]]:
+        """Pairs that were given away since the last time."""
+        found, self.found = self.found, [[0] * self._cores for _ in self.visits]
+        return found
+
+    def hold(self, visit: int, windows: list[BasicWindow], homes: list[int]) -> int:
+        """Take basic windows of a visit; gives the number of the first."""
+        base = len(self._windows)
+        self._windows += windows
+        self._homes += homes
+        self._visits += [visit] * len(windows)
+        return base
+
+    def add(
+        self, kernel: Any, piece: BasicWindow, base: int, table: Array, homes: Array, kinds: Array, kind: int,
+        most: int,
+    ) -> None:  # fmt: skip
         """Basic windows of a kind, with up to so many tuples, are to be scanned by a kernel."""
-        rows = self.piece.rows
         bounds = np.empty(self._cores + 1, np.int64)
         chunks = np.empty((most // TILE + len(table), 3), np.int64)
-        count = cut_chunks(table, homes, kinds, kind, rows, chunks, bounds)
-        outer = self.piece.addresses(True)
-        self._parts.append((kernel, (outer, rows, table, chunks, bounds, new_counters(self._cores))))
+        count = cut_chunks(table, homes, kinds, kind, piece.rows, chunks, bounds)
+        fixed = (piece.addresses(True), piece.rows, base, table, chunks, bounds, new_counters(self._cores))
+        self._parts.append((kernel, fixed))
         self._groups += count + 1
-        self.pairs = most * max(rows, 3)
 
     def make_ready(self, threads: int) -> None:
         """Give each thread somewhere to note pairs."""
@@ -213,36 +252,42 @@ class _Job:
 
     def _run(self, k: int, part: int) -> bool:
         """Says whether the buffers are full."""
-        kernel, (outer, rows, table, chunks, bounds, counters) = self._parts[part]
+        kernel, fixed = self._parts[part]
         notes = self._notes[k]
-        kernel(k, part, outer, rows, table, chunks, bounds, counters, *notes)
+        kernel(k, part, *fixed, *notes)
         return bool(notes[0][CHUNK] >= 0)
 
     def done(self) -> Iterator[Pairs]:
         """Scan; gives all pairs, those that helpers have found as well."""
         for part in range(len(self._parts)):
             while self._run(0, part):
-                yield self._noted(0)
+                yield from self._noted(0)
                 self._forget(0)
         self.wait()
         for k, (state, *_) in enumerate(self._notes):
             while state[CHUNK] >= 0:  # a helper had no room for more, and has gone
-                yield self._noted(k)
+                yield from self._noted(k)
                 self._forget(k)
                 self._run(k, int(state[PART]))
             # The state stays as it is: a helper that comes late writes back what it has read.
-            if state[COUNT]:
-                yield self._noted(k)
+            yield from self._noted(k)
 
-    def _noted(self, k: int) -> Pairs:
+    def _noted(self, k: int) -> Iterator[Pairs]:
+        """Pairs that a thread has noted, by visit; parts of one come after each other."""
         state, here, there, windows, ends = self._notes[k]
-        count, groups = int(state[COUNT]), int(state[GROUPS])
-        numbers, before = windows[:groups].tolist(), 0
-        for number, end in zip(numbers, ends[:groups].tolist(), strict=True):
-            self.found[self.homes[number]] += end - before
-            before = end
-        found = [self.windows[number] for number in numbers]
-        return Pairs(self.piece, here[:count], found, there[:count], ends[:groups])
+        groups = int(state[GROUPS])
+        numbers, stops = windows[:groups].tolist(), ends[:groups].tolist()
+        start = first = 0
+        for visit, some in groupby(numbers, key=self._visits.__getitem__):
+            last = first
+            for number in some:
+                before = stops[last - 1] if last else 0
+                self.found[visit][self._homes[number]] += stops[last] - before
+                last += 1
+            stop, held = stops[last - 1], [self._windows[number] for number in numbers[first:last]]
+            piece = self.visits[visit].piece
+            yield Pairs(piece, here[start:stop], held, there[start:stop], ends[first:last] - start)
+            first, start = last, stop
 
     def _forget(self, k: int) -> None:
         state = self._notes[k][0]

@@ -113,7 +113,7 @@ def extremes(values: np.ndarray[Any, Any]) -> tuple[int, int]:
     return int(values.min()), int(values.max())
 
 
-@numba.njit(nogil=True)
+@numba.njit
 def _extremes(values):  # type: ignore[no-untyped-def]
     least = most = values[0]
     for value in values:

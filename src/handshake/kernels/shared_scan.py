@@ -41,6 +41,8 @@ FACTS = 7
 """Words of a table's row before the addresses."""
 _LINE = 8
 """Words of a cache line: counters that share one would be fought over."""
+_QUICK = {**JIT, "nogil": False}
+"""What takes some microseconds does not let other threads in: coming back to the interpreter takes longer."""
 _PAIRS = 1 << 18
 """Pairs in a chunk: some 25 µs, so that nobody waits long for the last one."""
 
@@ -98,7 +100,7 @@ def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
     return patience > 0
 
 
-@numba.njit(**JIT)
+@numba.njit(**_QUICK)
 def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped):  # type: ignore[no-untyped-def]
     """The kind of predicate that each basic window is asked, -1 where no pair can be in the windows.
 
@@ -125,7 +127,7 @@ def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped
     return present
 
 
-@numba.njit(**JIT)
+@numba.njit(**_QUICK)
 def cut_chunks(table, homes, kinds, kind, outer_rows, chunks, bounds):  # type: ignore[no-untyped-def]
     """Cut the basic windows of a kind, sorted by home: chunk `c` is the tuples `chunks[c, 1]` to
     `chunks[c, 2]` of basic window `chunks[c, 0]`; those of home `h` end before `bounds[h + 1]`. Gives their
@@ -151,9 +153,9 @@ def cut_chunks(table, homes, kinds, kind, outer_rows, chunks, bounds):  # type: 
 def shared_scan_kernel(program: Program, inner: int) -> Any:
     """Nested loops over chunks, as many as this thread gets.
 
-    `kernel(k, part, outer, rows, table, chunks, bounds, counters, state, out_outer, out_inner, windows,
+    `kernel(k, part, outer, rows, base, table, chunks, bounds, counters, state, out_outer, out_inner, windows,
     ends)` appends pairs to what `state` says is there: those from `ends[g - 1]` up to `ends[g]` are of basic
-    window `windows[g]`, a row of the table. Where the buffers, of more than `TILE`
+    window `windows[g]`, row `windows[g] - base` of the table. Where the buffers, of more than `TILE`
     pairs, are full, `state[CHUNK]` is not -1: call again with an empty state, but for that place.
     """
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
@@ -161,7 +163,20 @@ def shared_scan_kernel(program: Program, inner: int) -> Any:
 
     @numba.njit(**JIT)
     def scan(  # type: ignore[no-untyped-def]
-        k, part, outer, rows, table, chunks, bounds, counters, state, out_outer, out_inner, windows, ends
+        k,
+        part,
+        outer,
+        rows,
+        base,
+        table,
+        chunks,
+        bounds,
+        counters,
+        state,
+        out_outer,
+        out_inner,
+        windows,
+        ends,
     ):
         at_work = counters.shape[0] - _LINE
         _add(counters, at_work, 1)
@@ -200,7 +215,7 @@ def shared_scan_kernel(program: Program, inner: int) -> Any:
                 if not full:
                     tile, i = stop, 0
             if count > before:
-                windows[groups], ends[groups] = w, count
+                windows[groups], ends[groups] = base + w, count
                 groups += 1
                 before = count
             if full:
