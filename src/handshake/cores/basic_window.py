@@ -12,8 +12,8 @@ import pyarrow as pa
 from handshake.cores.driver import arrays_of, stored
 from handshake.cores.spec import Attribute, SideSpec
 from handshake.kernels.cluster import Cells, cluster_band, cluster_hash
-from handshake.kernels.collect import Places, Shape, places_of
-from handshake.kernels.columns import Columns, integers
+from handshake.kernels.collect import Places, Shape, places_of, row_bytes
+from handshake.kernels.columns import Columns, extremes, integers
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.gather import gather_batch
 from handshake.kernels.keys import row_hash, sort_key
@@ -62,6 +62,9 @@ class BasicWindow:
     arrived: float = 0.0
     """When the first of its tuples came, in seconds of `perf_counter`, where someone counts latency by it."""
 
+    known_tame: bool = False
+    """Whether all of its tuples have been seen to be tame already (see `Columns`)."""
+
     demand: Demand = field(default_factory=Demand)
     _places: Places | None = field(default=None, init=False, repr=False)
 
@@ -74,7 +77,7 @@ class BasicWindow:
     def columns(self) -> Columns:
         """What kernels read."""
         arrays = {column: stored(self.batch, self.spec, column.name) for column in self.spec.columns}
-        return Columns.of(self.rows, self.spec.columns, arrays)
+        return Columns.of(self.rows, self.spec.columns, arrays, self.known_tame)
 
     @cached_property
     def first(self) -> Span:
@@ -84,13 +87,20 @@ class BasicWindow:
     @cached_property
     def second(self) -> Span:
         """Extremes of the stamp that the left window looks at."""
-        return self._extremes(self.spec.stamps.second)
+        stamps = self.spec.stamps
+        return self.first if stamps.second == stamps.first else self._extremes(stamps.second)
 
     def _extremes(self, column: Column | None) -> Span:
         if column is None or self.rows == 0:
             return (0, 0)
-        stamps = integers(stored(self.batch, self.spec, column.name))
-        return (int(stamps.min()), int(stamps.max()))
+        return extremes(integers(stored(self.batch, self.spec, column.name)))
+
+    @cached_property
+    def scan_row(self) -> Array:
+        """All that a shared scan has to know of it (`kernels.shared_scan`)."""
+        columns = self.columns
+        facts = (self.rows, *self.first, *self.second, columns.tame, columns.nullable)
+        return np.array((*facts, *self._with_validity), np.int64)
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
         """What kernels read it by, with validity or without; good as long as the basic window is held."""
@@ -136,10 +146,14 @@ class BasicWindow:
         sample: Array = np.sort(self.keys[:: max(len(self.keys) // 512, 1)])
         return sample
 
-    @cached_property
-    def row_bytes(self) -> float:
-        """The memory of a tuple on average."""
-        return float(self.batch.nbytes / self.rows) if self.rows else 0.0
+    def row_bytes(self, shape: Shape | None) -> float:
+        """The memory of a tuple on average, where its columns have that shape."""
+        if "_row_bytes" not in self.__dict__:
+            found = (
+                row_bytes(shape, self.places(shape), self.rows) if shape else self.batch.nbytes / self.rows
+            )
+            self.__dict__["_row_bytes"] = found
+        return float(self.__dict__["_row_bytes"])
 
     @property
     def nbytes(self) -> int:
@@ -182,9 +196,16 @@ def merged(*windows: BasicWindow) -> BasicWindow | None:
     That is so for dictionaries that together outgrow their index, and for more text than offsets reach.
     """
     try:
-        return BasicWindow(windows[0].spec, pa.concat_batches([window.batch for window in windows]))
+        batch = pa.concat_batches([window.batch for window in windows])
     except pa.ArrowInvalid:
         return None
+    tame = all("columns" in window.__dict__ and window.columns.tame for window in windows)
+    made = BasicWindow(windows[0].spec, batch, known_tame=tame)
+    for name in ("first", "second"):  # cached: where all parts have been looked at, none is again
+        spans = [window.__dict__[name] for window in windows if name in window.__dict__]
+        if len(spans) == len(windows):
+            made.__dict__[name] = (min(low for low, _ in spans), max(high for _, high in spans))
+    return made
 
 
 def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -79,26 +78,31 @@ class JoinCore:
         self.batches += 1
         if piece.rows == 0 or self.spec.analysis.never:
             return
-        outer = outer or self.outer(piece)
         if windows is None:
             windows = self.segments[1 - piece.spec.side]
+        ready = windows.ready(piece.rows) if isinstance(windows, Segment) else list(windows)
+        for pairs in together(self.pairs(piece, ready, outer or self.outer(piece))):
+            yield from self._made(pairs)
+
+    def pairs(self, piece: BasicWindow, windows: list[BasicWindow], outer: Outer) -> Iterator[Pairs]:
+        """All pairs of new tuples with some basic windows; good until the next ones are asked for."""
         scanned: dict[int, tuple[Program, list[BasicWindow]]] = {}  # by identity: a hash takes long to find
-        for window in windows.ready(piece.rows) if isinstance(windows, Segment) else list(windows):
+        for window in windows:
             relation = self._relation(piece, window)
             if relation == "apart":
                 self.skipped += 1
                 continue
-            program = self._program(piece, window, relation == "inside")
+            tame = piece.columns.tame and window.columns.tame
+            nullable = piece.columns.nullable or window.columns.nullable
+            program = self.program(relation == "inside", tame, nullable)
             self.check()
             found = self._looked_up(program, outer, window)
             if found is None:
                 scanned.setdefault(id(program), (program, []))[1].append(window)
             else:
-                for pairs in found:
-                    yield from self._made(pairs)
-        calls = (self._scanned(program, piece, group) for program, group in scanned.values())
-        for pairs in together(chain.from_iterable(calls)):
-            yield from self._made(pairs)
+                yield from found
+        for program, group in scanned.values():
+            yield from self._scanned(program, piece, group)
 
     def outer(self, piece: BasicWindow) -> Outer:
         """New tuples, as the other side's indexes want to see them."""
@@ -133,9 +137,8 @@ class JoinCore:
             inside &= right.second[1] <= left.second[0] + reach
         return "inside" if inside else "boundary"
 
-    def _program(self, piece: BasicWindow, window: BasicWindow, inside: bool) -> Program:
-        tame = piece.columns.tame and window.columns.tame
-        nullable = piece.columns.nullable or window.columns.nullable
+    def program(self, inside: bool, tame: bool, nullable: bool) -> Program:
+        """The predicate for pairs that are all in the windows, or have to be asked; see `Program`."""
         if (inside, tame, nullable) not in self._programs:
             expr = self.spec.interior if inside else self.spec.boundary
             columns = (self.spec.sides[0].columns, self.spec.sides[1].columns)

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
-from handshake.cores.latency import Latencies
+from handshake.cores.latency import Latencies, Note
 from handshake.cores.placement import pin_to
 from handshake.errors import HandshakeError, failed
 
@@ -123,25 +123,23 @@ class Crew(Generic[T]):
                 lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
-    def do(
-        self, k: int, task: T, work: Callable[[int, T], Iterator[pa.RecordBatch]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Do a task as worker `k` in the caller's thread, while all are idle; yields its results."""
+    def do(self, task: T, results: Iterator[tuple[pa.RecordBatch, list[Note]]]) -> Iterator[pa.RecordBatch]:
+        """Let the caller's thread do what all workers would, while they are idle; yields its results.
+
+        With each batch comes how many of its results are whose. An error is told with the task.
+        """
         self._check()
         try:
-            for results in work(k, task):
-                self._note(k, task, results)
-                yield results
+            for batch, notes in results:
+                for note in notes:
+                    self.latencies.note(*note)
+                yield batch
         except Stopped:
             self._check()
             raise
         except Exception as error:
             self._failure = (error, task)
             self._check()
-
-    def _note(self, k: int, task: T, results: pa.RecordBatch) -> None:
-        if self.arrival is not None:
-            self.latencies.note(k, results.num_rows, self.arrival(task))
 
     def least_busy(self) -> int:
         """The worker with the shortest queue."""

@@ -65,6 +65,11 @@ class Driver:
     more: bool | None = None
     """Whether further batches have come already and wait behind this one; None where nobody knows."""
 
+    def __post_init__(self) -> None:
+        windows = self.spec.windows
+        self._timed, self._counted = windows.timed, windows.counted
+        self._windows = ((windows.left, self.spec.reach(0)), (windows.right, self.spec.reach(1)))
+
     def admit(self, side: int, batch: pa.RecordBatch, other: Array | None = None) -> pa.RecordBatch:
         """Stamp a batch; what comes back has its hidden columns and only tuples that can match.
 
@@ -74,9 +79,9 @@ class Driver:
         spec, counts = self.spec.sides[side], self.counts[side]
         counts.rows += batch.num_rows
         hidden: dict[str, pa.Array] = {}
-        if self.spec.windows.timed:
+        if self._timed:
             batch, other = self._by_time(side, batch, other, hidden)
-        if self.spec.windows.counted:
+        if self._counted:
             self._count(side, batch.num_rows, other, hidden)
         full = extended(batch, hidden) if hidden else batch
         full = derived(full, spec)
@@ -143,7 +148,7 @@ class Driver:
 
     def oldest(self, side: int) -> int | None:
         """The least expiring stamp of this side that a tuple to come can still ask for."""
-        window, reach = (self.spec.windows.left, self.spec.windows.right)[side], self.spec.reach(side)
+        window, reach = self._windows[side]
         if window is None or reach is None:
             return None
         progress = self.mark() if window.kind == "time" else self.met[1 - side]
@@ -169,7 +174,7 @@ def lies_ready(kind: pa.DataType, unit: str) -> bool:
 
 def stored(batch: pa.RecordBatch, spec: SideSpec, name: str) -> pa.Array:
     """A kernel column of a stored batch; times that lie ready are the input's own column."""
-    if name == TIME and name not in batch.schema.names:
+    if name == TIME and batch.schema.get_field_index(name) < 0:
         assert spec.time is not None
         name = spec.time
     return as_array(batch.column(name))
@@ -198,11 +203,17 @@ def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
     for key in spec.keys:
         if isinstance(key, Column) and is_exact(key.type) and not batch.column(key.name).null_count:
             continue
-        values = evaluate(key, arrays_of(batch, spec.side, (key,)), batch.num_rows, as_key=True)
-        value = has_value(values)
+        value = has_value(_key_values(batch, spec, key))
         if value is not None:
             mask = value if mask is None else mask & value
     return batch if mask is None or mask.all() else batch.filter(pa.array(mask))
+
+
+def _key_values(batch: pa.RecordBatch, spec: SideSpec, key: Expr) -> pa.Array:
+    """A key of each tuple, or at least something that has a value where it has one."""
+    if isinstance(key, Column) and pa.types.is_floating(batch.schema.field(key.name).type):
+        return as_array(batch.column(key.name))
+    return evaluate(key, arrays_of(batch, spec.side, (key,)), batch.num_rows, as_key=True)
 
 
 def times_of(column: pa.Array, unit: str, name: str, stream: str) -> tuple[Array, Array | None]:

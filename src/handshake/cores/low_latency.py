@@ -26,6 +26,7 @@ from handshake.cores.latency import Latencies
 from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.cores.outer import Outer
 from handshake.cores.pieces import coalesced, pieces
+from handshake.cores.shared_scan import SharedScan, Visit
 from handshake.cores.spec import SIDES, JoinSpec
 
 __all__ = ["LowLatency"]
@@ -38,6 +39,8 @@ do, threads wait for each other's interpreter: what a batch costs a core besides
 _AT_ONCE = 0.012
 """Batches of so many seconds of compiled work are joined where they come, while all cores are idle: waking
 threads that then wait for each other's interpreter takes longer than they save (n = 3: 1.9 ms, not 1.3)."""
+_UNINTERRUPTED = 1 << 30
+"""Pairs that are joined where they come in one call, about a tenth of a second."""
 
 _GATHER, _CUT = 4096, 1 << 20
 """Tuples of a side that gather while cores are busy, before the source has to wait; and the largest batch."""
@@ -76,6 +79,7 @@ class LowLatency:
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._watch = Stopwatch()
+        self._shared = SharedScan(self.spec, self._cores)
         self.crew = Crew(
             self.cores, self._work, _describe, bell, arrival=lambda task: task.arrived, cpus=self.cpus
         )
@@ -86,24 +90,15 @@ class LowLatency:
         share = task.shares[k]
         if share is not None:
             core.insert(share)
-        self._gone[k] += sum(core.expire(s, at) for s, at in enumerate(task.oldest) if at is not None)
-
-    def _join_all(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
-        """What all cores would do, with one search for all of them; its results count as core `k`'s."""
-        other = 1 - task.piece.spec.side
-        held = [window for core in self._cores for window in core.segments[other].ready(task.piece.rows)]
-        yield from self._cores[k].probe(task.piece, held, task.outer)
-        for core, share in zip(self._cores, task.shares, strict=True):
-            if share is not None:
-                core.insert(share)
-        for j, core in enumerate(self._cores):
-            self._gone[j] += sum(core.expire(s, at) for s, at in enumerate(task.oldest) if at is not None)
+        self._expire(k, task.oldest)
 
     def push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take tuples; yields results that are ready."""
-        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other)))
+        results = self._push(side, batch, other)
+        # While nothing waits behind this batch, somebody waits for its results.
+        return self.crew.latencies.delivered(results if self.driver.more is False else coalesced(results))
 
     def _push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
@@ -113,19 +108,62 @@ class LowLatency:
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
         buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
-        while buffer.rows >= _GATHER or (self._waiting() and not self._is_busy() and not self.driver.more):
+        while buffer.rows >= _GATHER or (self._waiting() and self._may_go() and not self.driver.more):
             yield from self._next_batch()
         yield from self.crew.ready()
 
     def _waiting(self) -> bool:
         return any(buffer.rows for buffer in self._buffers)
 
+    def _may_go(self) -> bool:
+        """Whether to begin with what waits: what is quick waits for all cores, to be joined at once."""
+        return self.crew.idle() if self._is_quick() else not self._is_busy()
+
     def _is_busy(self) -> bool:
         """Whether a core has a batch to begin with when it is done with the one at hand."""
         return any(len(inbox) for inbox in self.crew.inboxes)
 
+    def _join_waiting(self) -> Iterator[pa.RecordBatch]:
+        """What all cores would do with all that waits, here and at once, by one scan that they share."""
+        tasks: list[_Task] = []
+        visits: list[Visit] = []
+        for side in (0, 1):
+            if self._buffers[side].rows:
+                batch, arrived = self._buffers[side].take()
+                for piece in pieces(self.spec, side, batch):
+                    held = self._held(1 - side, piece.rows, tasks)
+                    outer, shares = self._cores[0].outer(piece), self._shares(piece, self._active(piece))
+                    visits.append(Visit(piece, held, outer, arrived))
+                    tasks.append(_Task(piece, outer, shares, (None, None), arrived))
+        oldest = (self._oldest(0), self._oldest(1))
+        yield from self.crew.do(tasks[0], self._shared.search(visits))
+        for task in tasks:
+            self._settle(task)
+        for k in range(self.cores):
+            self._expire(k, oldest)
+
+    def _held(self, side: int, rows: int, before: list[_Task]) -> list[list[BasicWindow]]:
+        """What each core holds of a side for a visit of so many tuples, and what it is to keep of tuples
+        that have come before."""
+        shares = [task.shares for task in before if task.piece.spec.side == side]
+        return [
+            core.segments[side].ready(rows) + [share[k] for share in shares if share[k] is not None]
+            for k, core in enumerate(self._cores)
+        ]
+
+    def _settle(self, task: _Task) -> None:
+        for core, share in zip(self._cores, task.shares, strict=True):
+            if share is not None:
+                core.insert(share)
+
+    def _expire(self, k: int, oldest: tuple[int | None, int | None]) -> None:
+        self._gone[k] += sum(self._cores[k].expire(s, at) for s, at in enumerate(oldest) if at is not None)
+
     def _next_batch(self) -> Iterator[pa.RecordBatch]:
-        """Of the side with most tuples waiting."""
+        """Of the side with most tuples waiting; or of both, where they are joined at once."""
+        if self._at_once():
+            yield from self._join_waiting()
+            return
         side = int(self._buffers[1].rows > self._buffers[0].rows)
         batch, arrived = self._buffers[side].take()
         cut = list(pieces(self.spec, side, batch))
@@ -146,24 +184,30 @@ class LowLatency:
         self._holds = [
             held or share is not None for held, share in zip(self._holds, task.shares, strict=True)
         ]
-        if self._at_once():
-            yield from self.crew.do(0, task, self._join_all)
-            return
         for k, holds in enumerate(self._holds):
             if holds:
                 yield from self.crew.hand(k, task)
 
     def _at_once(self) -> bool:
-        """Whether to join here: nothing waits, and it takes no time that nobody can foresee."""
+        """Whether to join here."""
+        return self._is_quick() and self.driver.more is False and self.crew.idle()
+
+    def _is_quick(self) -> bool:
+        """Whether batches take little time, and none that nobody can foresee, where somebody says when to."""
         quick = self._recent <= _AT_ONCE and not self.spec.prepared.doubtful
-        return quick and self.driver.more is False and self.crew.idle()
+        return quick and self.driver.more is not None and self._waits_little()
+
+    def _waits_little(self) -> bool:
+        """Whether what waits is no more than can be joined in one call, which nothing can interrupt."""
+        rows = max(buffer.rows for buffer in self._buffers)
+        return rows <= _WHOLE or rows * sum(s.rows for c in self._cores for s in c.segments) < _UNINTERRUPTED
 
     def _active(self, piece: BasicWindow) -> int:
         """How many cores a piece settles on: all of them when there is work enough to share."""
         work = sum(core.work for core in self._cores)
         self._recent, self._seen = 0.7 * self._recent + 0.3 * (work - self._seen), work
         if self.crew.idle():
-            self._holds = [any(segment.rows for segment in core.segments) for core in self._cores]
+            self._holds = [any(segment.windows for segment in core.segments) for core in self._cores]
         return self.cores if piece.rows >= _LARGE or self._recent > _WORTH else 1
 
     def _shares(self, piece: BasicWindow, active: int) -> tuple[BasicWindow | None, ...]:
@@ -198,6 +242,10 @@ class LowLatency:
 
     def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
         while self._waiting():
+            if not self._may_go() and self._is_quick():
+                yield from self.crew.drain(until)
+                if not self.crew.idle():
+                    return
             yield from self._next_batch()
         yield from self.crew.drain(until)
 
@@ -228,5 +276,6 @@ class LowLatency:
         """Stop; all threads end."""
         self._watch.stop()
         self.crew.close()
+        self._shared.close()
         for core in self._cores:
             core.settle()

@@ -41,12 +41,15 @@ class Pairs(NamedTuple):
 
 
 def together(found: Iterable[Pairs]) -> Iterator[Pairs]:
-    """Pairs of one piece: few of several calls as one, since a batch costs the same whatever is in it."""
+    """Few pairs of several calls with one piece as one: a batch costs the same whatever is in it."""
     waiting: list[Pairs] = []
     for pairs in found:
         if len(pairs.here) > _FEW_PAIRS:
             yield pairs
             continue
+        if waiting and pairs.piece is not waiting[0].piece:
+            yield _one(waiting)
+            waiting = []
         # The next call writes into the same buffers.
         waiting.append(
             pairs._replace(here=pairs.here.copy(), there=pairs.there.copy(), ends=pairs.ends.copy())
@@ -87,22 +90,76 @@ class Results:
 
     def of(self, pairs: Pairs) -> Iterator[Made]:
         """All of them, in batches that are not too large."""
-        for some in self._cut(self._used(pairs)):
+        for batch, some in self._batches(self._used(pairs)):
+            yield Made(batch, _counts(some))
+
+    def mixed(self, found: Iterable[Pairs]) -> Iterator[pa.RecordBatch]:
+        """Of pairs of any pieces, of both sides, that each of their basic windows has some of: few together.
+
+        No conjuncts may be doubtful.
+        """
+        few: list[Pairs] = []
+        for pairs in found:
+            if len(pairs.here) > _FEW_PAIRS:
+                yield from self._each([pairs])
+                continue
+            # The next call writes into the same buffers.
+            few.append(pairs._replace(here=pairs.here.copy(), there=pairs.there.copy()))
+            if sum(len(some.here) for some in few) > _FEW_PAIRS:
+                yield from self._as_one(few)
+                few = []
+        yield from self._as_one(few)
+
+    def _as_one(self, few: list[Pairs]) -> Iterator[pa.RecordBatch]:
+        """One batch, where one can hold them."""
+        if not few or None in self._shapes or sum(map(self._bytes, few)) > _RESULT_BYTES:
+            yield from self._each(few)
+            return
+        try:
+            batch = self._mixed_batch(few)
+        except pa.ArrowInvalid:
+            yield from self._each(few)
+        else:
+            yield batch
+
+    def _each(self, found: list[Pairs]) -> Iterator[pa.RecordBatch]:
+        return (batch for pairs in found for batch, _ in self._batches(pairs))
+
+    def _bytes(self, pairs: Pairs) -> float:
+        """At least how much memory they take, where that may be much."""
+        return len(pairs.here) * self._pair_bytes(pairs) if len(pairs.here) > _FEW else 0.0
+
+    def _mixed_batch(self, few: list[Pairs]) -> pa.RecordBatch:
+        columns: list[pa.Array] = []
+        for side, shape in enumerate(self._shapes):
+            assert shape is not None
+            places, rows, ends, start = [], [], [], 0
+            for pairs in few:
+                mine = pairs.piece.spec.side == side
+                places += [window.places(shape) for window in ((pairs.piece,) if mine else pairs.windows)]
+                rows.append(pairs.here if mine else pairs.there)
+                ends.append([start + len(pairs.here)] if mine else start + pairs.ends)
+                start += len(pairs.here)
+            columns += collect(shape, places, np.concatenate(rows), np.concatenate(ends))
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
+
+    def _batches(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
+        for some in self._cut(pairs):
             kept = some if self._residual is None else self._confirmed(some)
             if len(kept.here):
                 yield from self._made(kept)
 
-    def _made(self, pairs: Pairs) -> Iterator[Made]:
+    def _made(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
         """One batch; where its texts are too long for that, two."""
         try:
-            made = Made(self._batch(pairs), _counts(pairs))
+            made = self._batch(pairs)
         except pa.ArrowInvalid:
             if len(pairs.here) < 2:
                 raise
             for part in self._parts(pairs, -(-len(pairs.here) // 2)):
                 yield from self._made(part)
         else:
-            yield made
+            yield made, pairs
 
     def _used(self, pairs: Pairs) -> Pairs:
         """Leave out basic windows that no pair is of."""
@@ -141,8 +198,12 @@ class Results:
         """How many pairs make a batch that is large enough."""
         if len(pairs.here) <= _FEW:
             return _FEW
-        widest = max(window.row_bytes for window in pairs.windows)
-        return max(int(_RESULT_BYTES / max(pairs.piece.row_bytes + widest, 1.0)), 1)
+        return max(int(_RESULT_BYTES / max(self._pair_bytes(pairs), 1.0)), 1)
+
+    def _pair_bytes(self, pairs: Pairs) -> float:
+        inner = self._shapes[pairs.windows[0].spec.side]
+        widest = max([window.row_bytes(inner) for window in pairs.windows])
+        return pairs.piece.row_bytes(self._shapes[pairs.piece.spec.side]) + widest
 
     def _confirmed(self, pairs: Pairs) -> Pairs:
         """Only the candidates that the doubtful conjuncts let through."""

@@ -44,6 +44,9 @@ class Segment:
     """Let a thread of its own do large merges, so that no batch waits for them."""
 
     def __post_init__(self) -> None:
+        side = self.spec.sides[self.side]
+        self._lazily_indexed = self.lazy and bool(side.hashed or side.attributes)
+        self._reach = self.spec.reach(self.side)
         self._lock = threading.Lock()
         self._compaction: Compaction | None = None
         self.complete = 0
@@ -111,7 +114,7 @@ class Segment:
     def _near_in_time(
         self, older: BasicWindow, group: list[BasicWindow], rows: int, *, neighbours: bool
     ) -> bool:
-        reach = self.spec.reach(self.side)
+        reach = self._reach
         if reach is None or (rows <= SMALL and neighbours):
             return True
         share = MEDIUM_SHARE if rows <= MEDIUM else SHARE
@@ -171,14 +174,15 @@ class Segment:
             if window is oldest or id(window) not in gone
         ]
 
-    def ready(self, rows: int) -> Iterator[BasicWindow]:
+    def ready(self, rows: int) -> list[BasicWindow]:
         """The basic windows, for a probe with so many tuples: clustered where that pays by now."""
         self._take_in()
-        for window in list(self.windows):
-            unclear = (
-                self.lazy and window.cells is None and indexable(window) and worth_an_index(rows, window)
-            )
-            yield self._asked(window, rows) if unclear else window
+        if not self._lazily_indexed:
+            return list(self.windows)
+        return [self._asked(w, rows) if self._is_unclear(w, rows) else w for w in list(self.windows)]
+
+    def _is_unclear(self, window: BasicWindow, rows: int) -> bool:
+        return window.cells is None and indexable(window) and worth_an_index(rows, window)
 
     def _asked(self, window: BasicWindow, rows: int) -> BasicWindow:
         with self._lock:

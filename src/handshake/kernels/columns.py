@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow as pa
 
@@ -15,7 +16,9 @@ from handshake.plan.ranges import storage_bits, type_range
 from handshake.plan.types import is_exact
 from handshake.schema import Bool, Decimal, Float, Type
 
-__all__ = ["Columns", "View", "as_array", "integers", "layout", "view"]
+__all__ = ["Columns", "View", "as_array", "extremes", "integers", "layout", "view"]
+
+_FEW = 4096
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def layout(array: pa.Array) -> pa.Array:
     return array
 
 
-def view(array: pa.Array, kind: Type) -> View:
+def view(array: pa.Array, kind: Type, known_tame: bool = False) -> View:
     """The addresses of a column of the given predicate type."""
     array = layout(array)
     validity, data = array.buffers()[:2]
@@ -74,7 +77,7 @@ def view(array: pa.Array, kind: Type) -> View:
         return View(_bitmap(data, array.offset, len(array), owners), nulls, True, owners)
     width = (kind.bits if isinstance(kind, Float) else storage_bits(kind)) // 8
     address = data.address + array.offset * width if data is not None else 0
-    return View(address, nulls, _is_tame(data, array.offset, len(array), kind), owners)
+    return View(address, nulls, known_tame or _is_tame(data, array.offset, len(array), kind), owners)
 
 
 def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any]) -> int:
@@ -99,8 +102,23 @@ def _is_tame(data: pa.Buffer | None, offset: int, rows: int, kind: Type) -> bool
     dtype, low, high = limits
     if isinstance(kind, Decimal):
         return _decimals_fit(np.frombuffer(data, dtype, 2 * rows, 16 * offset).reshape(rows, 2), low, high)
-    values = np.frombuffer(data, dtype, rows, dtype.itemsize * offset)
-    return bool(values.min() >= low and values.max() <= high)
+    least, most = extremes(np.frombuffer(data, dtype, rows, dtype.itemsize * offset))
+    return least >= low and most <= high
+
+
+def extremes(values: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """The least and the largest of some whole numbers: of a few, one call is half of NumPy's two."""
+    if len(values) <= _FEW:
+        return _extremes(values)  # type: ignore[no-any-return]
+    return int(values.min()), int(values.max())
+
+
+@numba.njit
+def _extremes(values):  # type: ignore[no-untyped-def]
+    least = most = values[0]
+    for value in values:
+        least, most = min(least, value), max(most, value)
+    return least, most
 
 
 @lru_cache(maxsize=256)
@@ -152,9 +170,11 @@ class Columns:
     nullable: bool
 
     @classmethod
-    def of(cls, rows: int, order: Sequence[Column], arrays: Mapping[Column, pa.Array]) -> Columns:
+    def of(
+        cls, rows: int, order: Sequence[Column], arrays: Mapping[Column, pa.Array], known_tame: bool = False
+    ) -> Columns:
         """View `arrays` in the order in which a program loads them."""
-        views = tuple(view(arrays[column], column.type) for column in order)
+        views = tuple(view(arrays[column], column.type, known_tame) for column in order)
         tame = all(v.tame for v in views)
         return cls(rows, views, tame, any(v.validity for v in views))
 

@@ -140,5 +140,8 @@ def has_value(array: pa.Array) -> Array | None:
 
 def _numbers(array: pa.Array) -> Array:
     """Floats as NumPy has them, 0 for NULL."""
+    if not array.null_count and len(array) and array.type.bit_width > 16:
+        width = array.type.bit_width // 8
+        return np.frombuffer(array.buffers()[1], f"f{width}", len(array), width * array.offset)
     whole = array.fill_null(0) if array.null_count else array
     return np.asarray(whole.to_numpy(zero_copy_only=False))

@@ -24,11 +24,11 @@ from handshake.kernels.compile import (
     pair_intrinsic,
 )
 
-__all__ = ["scan_kernel"]
+__all__ = ["row_intrinsic", "scan_kernel"]
 
 
-def _row_intrinsic(width: int) -> Any:
-    """Row `at` of a table as the tuple of addresses that predicates load from."""
+def row_intrinsic(width: int, skip: int = 0) -> Any:
+    """Row `at` of a table as the tuple of addresses that predicates load from, after `skip` other words."""
 
     @intrinsic
     def row(typing_context, table, at):  # type: ignore[no-untyped-def]
@@ -36,9 +36,9 @@ def _row_intrinsic(width: int) -> Any:
 
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
             array = context.make_array(signature.args[0])(context, builder, args[0])
-            start = builder.mul(args[1], context.get_constant(types.intp, width))
+            start = builder.mul(args[1], context.get_constant(types.intp, skip + width))
             places = [
-                builder.gep(array.data, [builder.add(start, context.get_constant(types.intp, k))])
+                builder.gep(array.data, [builder.add(start, context.get_constant(types.intp, skip + k))])
                 for k in range(width)
             ]
             return context.make_tuple(builder, answer, [builder.load(place) for place in places])
@@ -57,7 +57,7 @@ def scan_kernel(program: Program, inner: int) -> Any:
     where it has ended one. Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
     """
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
-    row_of = _row_intrinsic(2 * max(len(program.columns[inner]), 1))
+    row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1))
 
     @numba.njit(**JIT)
     def scan(outer, outer_rows, table, rows, state, ends, out_outer, out_inner):  # type: ignore[no-untyped-def]

@@ -1,0 +1,227 @@
+"""One scan shared by threads without the interpreter: each takes chunks of basic windows until none is left.
+
+A few tuples are joined with a whole window in half a millisecond, in which two threads that ask each other
+in Python get nowhere. Here they take chunks by atomic counters, one for each core's windows: first those of
+their own core, then what others have left. So it does not matter when a thread comes, or whether it does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from handshake.kernels.compile import (
+    BLOCK,
+    JIT,
+    TILE,
+    Program,
+    block_intrinsic,
+    lowest_bit,
+    once,
+    pair_intrinsic,
+)
+from handshake.kernels.scan import row_intrinsic
+
+__all__ = [
+    "CHUNK", "COUNT", "FACTS", "GROUPS", "INSIDE", "NULLABLE", "PART", "STATE", "TAME", "all_have_left",
+    "cut_chunks", "new_counters", "shared_scan_kernel", "sort_out",
+]  # fmt: skip
+
+STATE = 6
+"""Words of a thread's state: chunk (-1: none), tile, outer tuple, pairs, groups of pairs, and part of the job
+that the chunk is of."""
+CHUNK, COUNT, GROUPS, PART = 0, 3, 4, 5
+INSIDE, TAME, NULLABLE = 4, 2, 1
+FACTS = 7
+"""Words of a table's row before the addresses."""
+_LINE = 8
+"""Words of a cache line: counters that share one would be fought over."""
+_QUICK = {**JIT, "nogil": False}
+"""What takes some microseconds does not let other threads in: coming back to the interpreter takes longer."""
+_PAIRS = 1 << 18
+"""Pairs in a chunk: some 25 µs, so that nobody waits long for the last one."""
+
+
+def new_counters(homes: int) -> np.ndarray[Any, Any]:
+    """A counter of chunks taken for each core's windows, and one of the threads at work."""
+    return np.zeros((homes + 1) * _LINE, np.int64)
+
+
+def _place(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    return builder.gep(array.data, [args[1]])
+
+
+@intrinsic
+def _add(typing_context, counters, at, value):  # type: ignore[no-untyped-def]
+    """Add to a counter; gives what it was before."""
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.atomic_rmw("add", _place(context, builder, signature, args), args[2], "seq_cst")
+
+    return types.int64(counters, types.intp, types.int64), code
+
+
+@intrinsic
+def _look(typing_context, counters, at):  # type: ignore[no-untyped-def]
+    """What a counter is now."""
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.load_atomic(_place(context, builder, signature, args), "seq_cst", 8)
+
+    return types.int64(counters, types.intp), code
+
+
+@numba.njit(**JIT)
+def _take(k, bounds, counters):  # type: ignore[no-untyped-def]
+    """A chunk that nobody has: of core `k`'s windows, or else of the next core that has some; or -1."""
+    homes = bounds.shape[0] - 1
+    for step in range(homes):
+        home = (k + step) % homes
+        size = bounds[home + 1] - bounds[home]
+        if _look(counters, home * _LINE) < size:
+            taken = _add(counters, home * _LINE, 1)
+            if taken < size:
+                return bounds[home] + taken
+    return -1
+
+
+@numba.njit(**JIT)
+def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
+    """Whether no thread is at work any more; looks so many times."""
+    at_work = counters.shape[0] - _LINE
+    while patience > 0 and _look(counters, at_work) != 0:
+        patience -= 1
+    return patience > 0
+
+
+@numba.njit(**_QUICK)
+def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped):  # type: ignore[no-untyped-def]
+    """The kind of predicate that each basic window is asked, -1 where no pair can be in the windows.
+
+    A kind is a bit each for `INSIDE` (every pair is in the windows), `TAME` and `NULLABLE`. A row of the
+    table is the number of tuples, both stamps' extremes, tame, nullable, and addresses. The stamp at column
+    `old` must not be below `limits[0]`, and is nowhere too old from `limits[1]` on; the other one must not be
+    above `limits[2]`, and is nowhere too new up to `limits[3]`. Tuples to be searched and windows left out
+    are counted by home. Gives which kinds there are, as a mask.
+    """
+    present = 0
+    new = 4 - old
+    for w in range(table.shape[0]):
+        if table[w, old + 1] < limits[0] or table[w, new] > limits[2]:
+            kinds[w] = -1
+            skipped[homes[w]] += 1
+            continue
+        inside = table[w, old] >= limits[1] and table[w, new + 1] <= limits[3]
+        kind = INSIDE if inside else 0
+        kind |= TAME if tame and table[w, 5] else 0
+        kind |= NULLABLE if nullable or table[w, 6] else 0
+        kinds[w] = kind
+        present |= 1 << kind
+        searched[homes[w]] += table[w, 0]
+    return present
+
+
+@numba.njit(**_QUICK)
+def cut_chunks(table, homes, kinds, kind, outer_rows, chunks, bounds):  # type: ignore[no-untyped-def]
+    """Cut the basic windows of a kind, sorted by home: chunk `c` is the tuples `chunks[c, 1]` to
+    `chunks[c, 2]` of basic window `chunks[c, 0]`; those of home `h` end before `bounds[h + 1]`. Gives their
+    number."""
+    size = max(_PAIRS // max(outer_rows, 1) // TILE, 1) * TILE
+    count = home = 0
+    bounds[0] = 0
+    for w in range(table.shape[0]):
+        if kinds[w] != kind:
+            continue
+        while home < homes[w]:
+            home += 1
+            bounds[home] = count
+        for start in range(0, table[w, 0], size):
+            chunks[count, 0], chunks[count, 1] = w, start
+            chunks[count, 2] = min(start + size, table[w, 0])
+            count += 1
+    bounds[home + 1 :] = count
+    return count
+
+
+@once
+def shared_scan_kernel(program: Program, inner: int) -> Any:
+    """Nested loops over chunks, as many as this thread gets.
+
+    `kernel(k, part, outer, rows, base, table, chunks, bounds, counters, state, out_outer, out_inner, windows,
+    ends)` appends pairs to what `state` says is there: those from `ends[g - 1]` up to `ends[g]` are of basic
+    window `windows[g]`, row `windows[g] - base` of the table. Where the buffers, of more than `TILE`
+    pairs, are full, `state[CHUNK]` is not -1: call again with an empty state, but for that place.
+    """
+    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
+
+    @numba.njit(**JIT)
+    def scan(  # type: ignore[no-untyped-def]
+        k,
+        part,
+        outer,
+        rows,
+        base,
+        table,
+        chunks,
+        bounds,
+        counters,
+        state,
+        out_outer,
+        out_inner,
+        windows,
+        ends,
+    ):
+        at_work = counters.shape[0] - _LINE
+        _add(counters, at_work, 1)
+        room = out_outer.shape[0] - TILE
+        chunk, tile, i, count, groups = state[0], state[1], state[2], state[3], state[4]
+        before = ends[groups - 1] if groups else 0
+        while True:
+            if chunk < 0:
+                chunk = _take(k, bounds, counters)
+                if chunk < 0:
+                    break
+                tile, i = chunks[chunk, 1], 0
+            w, last = chunks[chunk, 0], chunks[chunk, 2]
+            inner = row_of(table, w)
+            full = False
+            while tile < last and not full:
+                stop = min(tile + TILE, last)
+                whole = stop & ~(BLOCK - 1)
+                while i < rows:
+                    if count > room:
+                        full = True
+                        break
+                    for j in range(tile, whole, BLOCK):
+                        mask = matches(outer, i, inner, j)
+                        while mask != np.uint64(0):
+                            out_outer[count] = i
+                            out_inner[count] = j + lowest_bit(mask)
+                            count += 1
+                            mask &= mask - np.uint64(1)
+                    for j in range(whole, stop):
+                        if holds(outer, i, inner, j):
+                            out_outer[count] = i
+                            out_inner[count] = j
+                            count += 1
+                    i += 1
+                if not full:
+                    tile, i = stop, 0
+            if count > before:
+                windows[groups], ends[groups] = base + w, count
+                groups += 1
+                before = count
+            if full:
+                break
+            chunk = -1
+        state[0], state[1], state[2], state[3], state[4], state[5] = chunk, tile, i, count, groups, part
+        _add(counters, at_work, -1)
+
+    return scan

@@ -1,0 +1,177 @@
+"""A scan that cores share: every pair once, whoever comes when, and however little room there is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import handshake.cores.shared_scan as shared_scan
+from handshake.cores.basic_window import BasicWindow
+from handshake.cores.core import JoinCore
+from handshake.cores.helpers import Helpers
+from handshake.kernels.compile import TILE
+from handshake.local import prepare
+from strategies import cases
+from test_batching import EXAMPLES, check_gathered
+
+TIMED = pa.schema([("ts", pa.int64()), ("x", pa.int32())])
+
+
+def timed(times, values) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(times, pa.int64()), pa.array(values, pa.int32())], schema=TIMED)
+
+
+def windows_of(spec, side: int, rng: Random, cores: int) -> list[list[BasicWindow]]:
+    """Basic windows of a side by core: of all sizes, some with missing or untame values."""
+    held: list[list[BasicWindow]] = []
+    for _ in range(cores):
+        held.append([])
+        for _ in range(rng.choice((0, 1, 3))):
+            rows = rng.choice((1, 3, 64, 700, TILE + 70))
+            start = rng.choice((0, 50, 90, 10**6))
+            values: list[int | None] = [rng.randint(0, 40) for _ in range(rows)]
+            values[0] = rng.choice((None, 2**31 - 1, 7))
+            times = [start + rng.randint(0, 20) for _ in range(rows)]
+            held[-1].append(BasicWindow(spec.sides[side], timed(times, values)))
+    return held
+
+
+def wanted(piece: BasicWindow, held: list[list[BasicWindow]]) -> tuple[list[tuple], list[int]]:
+    """A double loop."""
+    found, counts = [], [0] * len(held)
+    for home, windows in enumerate(held):
+        for window in windows:
+            for new in piece.batch.to_pylist():
+                for old in window.batch.to_pylist():
+                    left, right = (new, old) if piece.spec.side == 0 else (old, new)
+                    near = abs(left["ts"] - right["ts"]) < 60
+                    if near and None not in (left["x"], right["x"]) and left["x"] <= right["x"]:
+                        found.append((*left.values(), *right.values()))
+                        counts[home] += 1
+    return found, counts
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[tuple]:
+    return sorted((tuple(row.values()) for batch in batches for row in batch.to_pylist()), key=repr)
+
+
+@pytest.mark.parametrize("room", [TILE + 3, 16 * TILE])
+@settings(EXAMPLES, max_examples=8)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_every_pair_is_found_once_whoever_helps_when(room, seed):
+    rng = Random(seed)
+    cores = rng.randint(1, 4)
+    plan = prepare(TIMED, TIMED, "l.x <= r.x", "60 s", time="ts", method="scan")
+    visits = []
+    for side in rng.choice(((0,), (1,), (0, 1))):
+        values = [rng.choice((30, 38, None)), 39] if side == 0 else [rng.choice((3, None)), 1]
+        piece = BasicWindow(plan.spec.sides[side], timed([100, 80], values))
+        held = windows_of(plan.spec, 1 - side, rng, cores)
+        visits.append(shared_scan.Visit(piece, held, JoinCore(plan.spec).outer(piece), float(side)))
+    helpers = [k for k in range(1, cores) if rng.random() < 0.7]
+    rng.shuffle(helpers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_scan, "_ROOM", room)
+        patch.setattr(shared_scan, "_SHARED", 0)
+        # Helpers come before the caller begins, twice each, in any order; the others never.
+        patch.setattr(Helpers, "offer", lambda self, job: [job.help(k) for k in helpers + helpers])
+        members = [JoinCore(plan.spec) for _ in range(cores)]
+        made = list(shared_scan.SharedScan(plan.spec, members).search(visits))
+    expected = [wanted(visit.piece, visit.held) for visit in visits]
+    assert rows_of([batch for batch, _ in made]) == sorted(
+        (row for rows, _ in expected for row in rows), key=repr
+    )
+    assert [core.results for core in members] == [
+        sum(counts) for counts in zip(*(c for _, c in expected), strict=True)
+    ]
+    notes = [note for _, notes in made for note in notes]
+    for visit, (_, counts) in zip(visits, expected, strict=True):
+        of = [(core, n) for core, n, arrived in notes if arrived == visit.arrived]
+        assert [sum(n for core, n in of if core == k) for k in range(cores)] == counts
+    # Times 80 and 100: whatever is before 21, or after 159, is not even looked at.
+    held = [[w for visit in visits for w in visit.held[k]] for k in range(cores)]
+    near = [[w for w in some if w.first[1] >= 21 and w.first[0] <= 159] for some in held]
+    assert [core.comparisons for core in members] == [sum(w.rows for w in some) * 2 for some in near]
+    assert [core.skipped for core in members] == [len(a) - len(b) for a, b in zip(held, near, strict=True)]
+
+
+@pytest.mark.parametrize("room", [TILE + 3, 16 * TILE])
+@settings(EXAMPLES, max_examples=10)
+@given(case=cases(max_depth=1), seed=st.integers(0, 2**32 - 1))
+def test_threads_that_share_agree_with_the_oracle(room, case, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_scan, "_ROOM", room)
+        patch.setattr(shared_scan, "_SHARED", 0)
+        check_gathered(case, seed)
+
+
+def test_threads_share_chunks_of_large_windows():
+    """Three threads at a time, more than once: all pairs, and each on the core that holds the older tuple."""
+    plan = prepare(TIMED, TIMED, "l.x = r.x", "60 s", time="ts", method="scan", cores=3)
+    rng = np.random.default_rng(3)
+    engine = plan.start()
+    found = 0
+    try:
+        values = rng.integers(0, 5000, 600_000)
+        engine.fill(1, timed(np.zeros(len(values)), values))
+        engine.driver.more = False
+        held = [core.right_window_rows for core in engine.metrics().cores]
+        for number in range(40):
+            batches = list(engine.push(0, timed([1, 1, 1], rng.choice(5000, 3, replace=False))))
+            probes = np.concatenate([batch.column("x") for batch in batches])
+            found += len(probes)
+            assert len(probes) == sum(np.count_nonzero(values == x) for x in np.unique(probes)), number
+        figures = engine.metrics()
+    finally:
+        engine.close()
+    assert held == [200_000] * 3
+    assert [core.comparisons for core in figures.cores] == [40 * 3 * 200_000] * 3
+    assert sum(core.results for core in figures.cores) == found == figures.latency.results
+    assert min(core.results for core in figures.cores) > 0.8 * found / 3
+
+
+def test_helpers_begin_with_the_first_job_and_end_with_close():
+    before = threading.active_count()
+    helpers, asked = Helpers(3), threading.Semaphore(0)
+
+    class Asked:
+        def help(self, k: int) -> None:
+            asked.release()
+
+    assert threading.active_count() == before
+    for _ in range(5):
+        helpers.offer(Asked())
+        assert asked.acquire(timeout=10)
+        assert asked.acquire(timeout=10)
+    helpers.withdraw()
+    assert threading.active_count() == before + 2
+    helpers.close()
+    assert threading.active_count() == before
+    helpers.offer(Asked())
+    assert threading.active_count() == before
+
+
+def test_what_a_helper_dies_of_reaches_the_caller():
+    plan = prepare(TIMED, TIMED, "l.x = r.x", "60 s", time="ts", method="scan", cores=2)
+    cores = [JoinCore(plan.spec) for _ in range(2)]
+    shared = shared_scan.SharedScan(plan.spec, cores)
+
+    class Broken:
+        def help(self, k: int) -> None:
+            raise MemoryError("no room")
+
+    shared.helpers.offer(Broken())
+    deadline = time.monotonic() + 10
+    while shared.helpers.error is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    piece = BasicWindow(plan.spec.sides[0], timed([1], [1]))
+    with pytest.raises(MemoryError, match="no room"):
+        list(shared.search([shared_scan.Visit(piece, [[], []], cores[0].outer(piece), 0.0)]))
+    shared.close()
