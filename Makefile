@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK := requirements-dev.txt
+# Tests of Spark wait a good part of their time: one process more than there are cores keeps these busy.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
 .PHONY: help setup demo test lint bench synth soak clean
 
@@ -20,7 +22,7 @@ demo: setup ## Join two live streams on Spark, and check the results by a double
 	@$(BIN)/handshake demo
 
 test: lint ## Run lint, then the test suite
-	@$(BIN)/pytest -n auto --dist worksteal --durations 20
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20
 
 lint: setup ## Check style, format, types and the direction of imports
 	@$(BIN)/ruff check .
