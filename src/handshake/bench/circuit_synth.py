@@ -166,8 +166,9 @@ class _Task:
 
 def _circuit(name: str, cores: int) -> HandshakeJoin:
     """A design by its name; `block512` is `block` with 512 tuples."""
-    tuples = name.removeprefix("block")
-    design = Design(cores, *[int(tuples) * cores] * 2) if tuples.isdigit() else DESIGNS[name][1](cores)
+    size = name.removeprefix("block")
+    window = int(size) * cores if size.isdigit() else 0
+    design = Design(cores, window, window) if window else DESIGNS[name][1](cores)
     return HandshakeJoin(papers_condition(), design)
 
 
