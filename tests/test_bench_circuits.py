@@ -49,10 +49,11 @@ def test_clock_for_a_given_rate(tmp_path: Path) -> None:
 
 def _known(folder: Path, cores: int, clocks: dict[int, float]) -> None:
     """Files as a run leaves them."""
-    digest = circuit_synth._digest("local", cores)
+    seedless, digest = (circuit_synth._Task(folder, "local", cores, seed).digest for seed in (None, 1))
     cells = {"luts": 100 * cores, "registers": 9}
     common = {"design": "local", "cores": cores, "digest": digest}
-    found: list[dict[str, Any]] = [{**common, "seed": None, "resources": {"ecp5": cells, "xilinx": cells}}]
+    both = {"ecp5": cells, "xilinx": cells}
+    found: list[dict[str, Any]] = [{**common, "digest": seedless, "seed": None, "resources": both}]
     found += [{**common, "seed": seed, "fmax": fmax, "used": {}, "path": []} for seed, fmax in clocks.items()]
     for each in found:
         tail = "" if each["seed"] is None else f"_{each['seed']}"
@@ -82,6 +83,8 @@ def test_other_circuits_are_not_taken_for_known(tmp_path: Path) -> None:
 def test_what_synthesis_cannot_make(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^no design 'locale'; choose of local, global, original, block;"):
         circuit_synth.run(designs="locale", out=str(tmp_path))
+    with pytest.raises(InputError, match=r"^no router 'router3'; choose of router1, router2$"):
+        circuit_synth.run(router="router3", out=str(tmp_path))
     with pytest.raises(InputError, match=r"^'2,x' is not a list of whole numbers; write it as 2,4,8$"):
         circuit_synth.run(cores="2,x", out=str(tmp_path))
 

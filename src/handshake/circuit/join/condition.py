@@ -28,8 +28,8 @@ from handshake.schema import BOOL, Float
 
 __all__ = ["Condition", "Delay"]
 
-CHUNK = 8
-"""Bits that one gate of a pipelined test for equality looks at: two levels of look-up tables."""
+CHUNK = 4
+"""Bits that one gate of a pipelined test for equality looks at: two levels of look-up tables, as after it."""
 
 
 @dataclass

@@ -220,7 +220,7 @@ class JoinCore(Block):
         with m.Elif(arrives):
             m.d.sync += ended.eq(1)
         m.d.comb += [
-            self.results.over.eq(later(m, ended & ~self.begins, "no_more") & buffer.empty),
+            self.results.over.eq(later(m, ended & ~self.begins, "no_more") & ~buffer.valid),
             # Full or almost full: what is still on its way must find room.
             self.is_full.eq(buffer.at_least(self.shape.buffer - self.shape.margin)),
         ]

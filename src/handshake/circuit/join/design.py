@@ -101,10 +101,9 @@ class Design:
     @property
     def needed_margin(self) -> int:
         """Results that may still come when a buffer says that it is full."""
-        register = 1  # the one before the ring, which may be empty when the ring is full
         if self.admission == "local":
-            return register + self.pipeline
-        return register + self.gather_stages + self.spread_stages + self.pipeline
+            return self.pipeline
+        return self.gather_stages + self.spread_stages + self.pipeline
 
     @property
     def core_margin(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
 
@@ -45,18 +45,18 @@ class LocalCore(JoinCore):
         commands = (self.turn_r, self.turn_s, self.insert_r, self.insert_s)
         turn_r, turn_s, insert_r, insert_s = (later(m, v, f"then_{v.name}") for v in commands)
         self._obey(m, turn_r, turn_s, insert_r, insert_s)
-        probes = later(m, (self.scans_r & self.turn_s) | (self.scans_s & self.turn_r), "probes")
-        scans_s = later(m, self.scans_s, "meets_r")
-        inner = int(self.shape.pipeline >= 3)
         pairs = ((self.new_r, self.s.head), (self.r.head, self.new_s))
-        found = [self._verdict(m, left, right, inner) for left, right in pairs]
-        both = Mux(scans_s, self.r.head[0] & self.new_s[0], self.new_r[0] & self.s.head[0])
-        verdict = Mux(later(m, scans_s, "met_r", inner), found[1], found[0])
-        result = Mux(scans_s, *(self._carry(left, right) for left, right in reversed(pairs)))
-        self._conclude(
-            m, verdict & later(m, both & probes, "in", inner),
-            later(m, result, "compared_pair", inner, reset_less=True),
-        )  # fmt: skip
+        probes = (self.scans_r & self.turn_s, self.scans_s & self.turn_r)
+        inner = int(self.shape.pipeline >= 3)
+        found = [self._meets(m, *pair, probe, inner) for pair, probe in zip(pairs, probes, strict=True)]
+        carried = [self._carry(left, right) for left, right in pairs]
+        result = Mux(later(m, self.scans_s, "meets_r"), carried[1], carried[0])
+        self._conclude(m, found[0] | found[1], later(m, result, "compared_pair", inner, reset_less=True))
+
+    def _meets(self, m: Module, left: Value, right: Value, probe: Value, inner: int) -> Value:
+        """Whether two tuples are compared, are there, and join."""
+        both = left[0] & right[0] & later(m, probe, "probes")
+        return self._verdict(m, left, right, inner) & later(m, both, "in", inner)
 
     def _control(self, m: Module) -> None:
         self.passing, self.giving = flags("passing", "giving")

@@ -32,7 +32,7 @@ class Merger(Block):
     def _end(self, m: Module, buffer: Buffer, nothing_held: Value) -> None:
         both = Signal(name="both_over")
         m.d.sync += both.eq(self.a.over & self.b.over & nothing_held)
-        m.d.comb += self.o.over.eq(both & buffer.empty)
+        m.d.comb += self.o.over.eq(both & ~buffer.valid)
 
 
 class StateMerger(Merger):
@@ -43,7 +43,7 @@ class StateMerger(Merger):
     """
 
     issue_rate = 2 / 3
-    latency = 3
+    latency = 2
 
     class State(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
         """STATE1 to STATE3 of the figure."""
@@ -81,7 +81,8 @@ class GrantingMerger(Merger):
     """One result per cycle: the input whose turn it is was told so a cycle before, by a register.
 
     A turn goes to the other input when that has something to give, and stays otherwise, so one busy input
-    alone has all the cycles, and two share them.
+    alone has all the cycles, and two share them. What is taken goes into a register first,
+    since it may come from far.
     """
 
     latency = 2
@@ -91,18 +92,25 @@ class GrantingMerger(Merger):
         buffer, turn = self._buffer(m), Signal(name="turn")  # 0 for a, 1 for b
         grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
         takes, then, room = Signal(name="takes"), Signal(name="turn_after"), Signal(name="room")
+        has, held = Signal(name="has"), Signal(self.bits, name="held", reset_less=True)
         m.d.comb += [
             self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]),
             takes.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
-            buffer.push.eq(takes), buffer.data.eq(Mux(turn, self.b.payload, self.a.payload)),
+            buffer.push.eq(has), buffer.data.eq(held),
             then.eq(Mux(turn, ~self.a.valid, self.b.valid)),
-            room.eq(~Mux(takes, buffer.at_least(buffer.places - 1), buffer.at_least(buffer.places))),
+            room.eq(~_chosen(takes, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
         ]  # fmt: skip
         m.d.sync += [
             turn.eq(then), grants[0].eq(room & ~then), grants[1].eq(room & then),
+            has.eq(takes), held.eq(Mux(turn, self.b.payload, self.a.payload)),
         ]  # fmt: skip
         self._end(m, buffer, Const(1))
         return m
+
+
+def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:
+    """The value whose number is how many of the two are high."""
+    return Mux(a & b, values[2], Mux(a | b, values[1], values[0]))
 
 
 def merge(

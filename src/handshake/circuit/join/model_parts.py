@@ -26,27 +26,30 @@ class Step(NamedTuple):
 
 
 class BufferModel:
-    """A ring and the register before it."""
+    """A queue."""
 
     def __init__(self, depth: int) -> None:
-        self.places, self.lost = depth - 1, 0
+        self.places, self.lost = depth, 0
         self.ring: list[Any] = []
-        self.head: Any = None
 
     def tick(self, push: Any, pop: bool) -> None:
         """Store `push` (None: nothing), if there is room; give `head` away, if asked to."""
         stores = push is not None and len(self.ring) < self.places
         self.lost += push is not None and not stores
-        freed = self.head is None or pop
-        if freed:
-            self.head = self.ring.pop(0) if self.ring else None
+        if pop:
+            self.ring.pop(0)
         if stores:
             self.ring.append(push)
 
     @property
+    def head(self) -> Any:
+        """What it offers; None where it is empty."""
+        return self.ring[0] if self.ring else None
+
+    @property
     def empty(self) -> bool:
-        """Whether it holds nothing at all."""
-        return self.head is None and not self.ring
+        """Whether it holds nothing."""
+        return not self.ring
 
 
 class CoreModel:
@@ -181,7 +184,7 @@ class GrantingMergerModel:
 
     def __init__(self, depth: int) -> None:
         self.buffer, self.turn, self.grant, self.over = BufferModel(depth), 0, True, False
-        self.full = False
+        self.full, self.held = False, None
 
     def ready(self, port: int) -> bool:
         """Whether that input may give."""
@@ -190,8 +193,9 @@ class GrantingMergerModel:
     def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
         """One cycle."""
         taken = offers[self.turn] if self.grant else None
-        room = len(self.buffer.ring) + (taken is not None) < self.buffer.places
-        self.buffer.tick(taken, ready and self.buffer.head is not None)
+        room = len(self.buffer.ring) + (self.held is not None) + (taken is not None) < self.buffer.places
+        self.buffer.tick(self.held, ready and self.buffer.head is not None)
+        self.held = taken
         self.turn = 1 - self.turn if offers[1 - self.turn] is not None else self.turn
         self.grant, self.over = room, all(overs) and self.buffer.empty
 

@@ -60,7 +60,7 @@ class NestedLoops(Block):
         self.state, self.has = Signal(self.State), Signal(2)
         self.count = Signal(range(max(self.left, self.right)))
         buffers = self._match(m)
-        self.room = ~(buffers[0].at_least(self.depth - 2) | buffers[1].at_least(self.depth - 2))
+        self.room = ~(buffers[0].at_least(self.depth - 1) | buffers[1].at_least(self.depth - 1))
         m.d.comb += [self.r.new.eq(self.new_r), self.s.new.eq(self.new_s)]
         over = self._merge(m, buffers)
         self._control(m, over)
@@ -130,6 +130,6 @@ class NestedLoops(Block):
             m.d.comb += [
                 port.valid.eq(buffer.valid), port.payload.eq(buffer.head),
                 buffer.pop.eq(buffer.valid & port.ready),
-                port.over.eq((self.state == self.State.WAIT) & buffer.empty),
+                port.over.eq((self.state == self.State.WAIT) & ~buffer.valid),
             ]  # fmt: skip
         return leave(m, merger.o, self.results)

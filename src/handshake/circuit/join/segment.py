@@ -43,23 +43,25 @@ class Segment:
             m.d.sync += [slot.eq(before) for slot, before in zip(slots, (entering, *slots), strict=False)]
 
     def _in_memory(self, m: Module, name: str) -> None:
-        """The place at the head moves instead of the tuples; another place, ahead of it, is read.
-
-        Block RAM is slow to answer, so it is read two places ahead, and its answer has a register of its own.
-        """
+        """The place at the head moves instead of the tuples."""
         block = self.length >= BLOCK_RAM_FROM
-        style, lead = ("block", 2) if block else ("distributed", 1)
+        style = "block" if block else "distributed"
         store = Memory(shape=self.bits, depth=self.length, init=[], attrs={"ram_style": style})
         m.submodules[name] = store
-        write, read = store.write_port(), store.read_port()
-        place = Signal(range(self.length), name=f"{name}_place")
-        ahead = Signal(range(self.length), name=f"{name}_ahead", init=lead)
-        m.d.comb += [
-            write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.insert),
-            read.addr.eq(ahead), read.en.eq(self.turn),
-        ]  # fmt: skip
-        answer = Signal(self.bits, name=f"{name}_answer", reset_less=True) if block else read.data
-        m.d.comb += self.head.eq(answer)
+        place, write = Signal(range(self.length), name=f"{name}_place"), store.write_port()
+        m.d.comb += [write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.insert)]
         with m.If(self.turn):
-            m.d.sync += [place.eq(following(place, self.length)), ahead.eq(following(ahead, self.length))]
-            m.d.sync += [answer.eq(read.data)] if block else []
+            m.d.sync += place.eq(following(place, self.length))
+        if block:
+            self._read_ahead(m, store, name)
+        else:
+            read = store.read_port(domain="comb")
+            m.d.comb += [read.addr.eq(place), self.head.eq(read.data)]
+
+    def _read_ahead(self, m: Module, store: Memory, name: str) -> None:
+        """Block RAM is slow to answer, so it is read two places ahead, and its answer has a register."""
+        ahead, read = Signal(range(self.length), name=f"{name}_ahead", init=2), store.read_port()
+        answer = Signal(self.bits, name=f"{name}_answer", reset_less=True)
+        m.d.comb += [read.addr.eq(ahead), read.en.eq(self.turn), self.head.eq(answer)]
+        with m.If(self.turn):
+            m.d.sync += [ahead.eq(following(ahead, self.length)), answer.eq(read.data)]
