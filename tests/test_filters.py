@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import pickle
 from typing import Any
 
 import pytest
@@ -48,3 +49,11 @@ def test_whole_numbers(kind: str, data: st.DataObject) -> None:
 def test_texts(values: list[str | None], least: int) -> None:
     found = kept("string", f"x = 'UBSN' AND n > {least} AND x <> 'é'", values)
     assert found == [(value, n) for n, value in enumerate(values) if value == "UBSN" and n > least]
+
+
+def test_what_is_saved_of_a_query_has_nothing_compiled_in_it() -> None:
+    text = "CREATE INPUT STREAM S (x double, n int); SELECT x * x AS y FROM S WHERE n = 1 AND x > 0"
+    query = Query(text)
+    before = len(pickle.dumps([step.operator for step in query._steps]))
+    query.push("S", {"x": [2.0], "n": [1]})
+    assert len(pickle.dumps([step.operator for step in query._steps])) <= before + 20

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,7 +33,15 @@ def chain(node: Node) -> tuple[Node, list[Node]]:
 
 
 @dataclass(frozen=True)
-class _Let:
+class _Step:
+    """What is derived from a step stays out of what is saved of a query: it is found out again."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class _Let(_Step):
     """Compute a column that is read more than once."""
 
     column: Column
@@ -49,7 +58,7 @@ class _Let:
 
 
 @dataclass(frozen=True)
-class _Keep:
+class _Keep(_Step):
     """Keep tuples for which a condition holds, and of them the columns that are read later."""
 
     condition: Expr
@@ -65,7 +74,7 @@ class _Keep:
 
 
 @dataclass(frozen=True)
-class _Result:
+class _Result(_Step):
     name: str
     expr: Expr
     type: Type
