@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["JOINS", "PAPER", "QUERIES", "TRADES", "TWO"]
+__all__ = ["JOINS", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO"]
 
 TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
 TIMESTAMP BY Ts;"""
@@ -69,4 +69,41 @@ JOINS = {
     "self": "SELECT a.v, b.v AS u FROM R [SIZE .01 TIME] a, R [SIZE .004 TIME] b WHERE a.k = b.k AND a.v < b.v",
     "windowed": """SELECT count() AS n, max(d) AS m FROM (SELECT v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME]
         WHERE R.k <= S.k) [SIZE .01 ADVANCE .005 TIME]""",
+}
+ALL = """CREATE INPUT STREAM S (g string(4), h double, i int8, l long, u uint64, d decimal(12, 2), e decimal(38, 3), x double,
+  f float, b bool, y binary, a date, s timestamp(3), t timestamp(3)) TIMESTAMP BY t;"""
+UNEQUAL = """CREATE INPUT STREAM R (k int8, v int, c string(2), d decimal(5, 2), t timestamp(3)) TIMESTAMP BY t;
+CREATE INPUT STREAM S (k int16, w long, c string(6), d decimal(20, 4), x double, t timestamp(6)) TIMESTAMP BY t;"""
+ODD = {
+    "decimal keys": ALL + "SELECT d, e, count() n, max(l) m FROM S [SIZE .01 ADVANCE .005 TIME] GROUP BY d, e",
+    "binary keys": ALL + "SELECT y, a, b, count() n, sum(x) m FROM S [SIZE 6 ADVANCE 2 TUPLES] GROUP BY y, a, b",
+    "time keys": ALL + "SELECT s, t, count() n, max(f) m FROM S [SIZE .02 ADVANCE .01 TIME] GROUP BY s, t",
+    "float keys": ALL + "SELECT h, f, count() n, avg(f) m FROM S [SIZE 5 ADVANCE 1 TUPLES] GROUP BY h, f",
+    "keys by case": ALL + """SELECT CASE WHEN i > 0 THEN g WHEN i = 0 THEN 'zero' END AS k, count() n, mode(g) m
+        FROM S [SIZE .01 ADVANCE .005 TIME] GROUP BY CASE WHEN i > 0 THEN g WHEN i = 0 THEN 'zero' END""",
+    "more weights than tuples": ALL + "SELECT g, wsum(x, [1, .5, .25, 2, 3, 4, 5]) a, wsum(i, [1, 2, 3, 4]) c FROM S [SIZE 3 ADVANCE 1 TUPLES] GROUP BY g",
+    "few weights": ALL + "SELECT wsum(x, [2]) a, wsum(l, [1, -1]) c, wsum(d, [.001]) z, wsum(u, [3, .5]) w FROM S [SIZE .01 ADVANCE .003 TIME]",
+    "gaps between groups": ALL + "SELECT g, sum(i) s, max(x) m, avg(d) a FROM S [SIZE .003 ADVANCE .011 TIME] GROUP BY g",
+    "nothing selected": ALL + "SELECT count() n, sum(x) s, max(g) g, avg(d) e, median(d) d, mode(g) y FROM S [SIZE .01 ADVANCE .005 TIME] WHERE i > 100",
+    "middles": ALL + "SELECT g, median(l) a, median(u) b, median(f) f, mode(h) h, mode(d) d, mode(s) s FROM S [SIZE .01 ADVANCE .005 TIME] GROUP BY g",
+    "five in a row": ALL + """SELECT g, sum(l) AS q, max(t) AS z FROM S [SIZE .004 ADVANCE .002 TIME] GROUP BY g INTO A;
+        SELECT g, max(q) AS m, count() n FROM A [SIZE 3 ADVANCE 1 TUPLES] GROUP BY g INTO B; SELECT g, n FROM B WHERE m > 0 INTO C;
+        SELECT count() c, min(n) n FROM C [SIZE .01 ADVANCE .01 TIME] INTO D; SELECT avg(c) z FROM D [SIZE 2 ADVANCE 3 TUPLES] INTO E""",
+    "filters": ALL + "SELECT i, g FROM S WHERE g IN ('UBSN', 'ü') AND i IN (1, 2, 127) OR g = 'CSGN' AND h IN (0.0, 1.5)",
+    "union of widths": UNEQUAL + """SELECT k, v AS n, c, d FROM R UNION SELECT k, w, c, d FROM S INTO A;
+        SELECT c, sum(n) s, max(d) m, count() z FROM A [SIZE .01 ADVANCE .005 TIME] GROUP BY c INTO B;
+        SELECT d, count() n FROM A [SIZE 4 ADVANCE 3 TUPLES] GROUP BY d INTO C""",
+    "union with floats": UNEQUAL + "SELECT v AS n FROM R UNION SELECT x FROM S INTO A; SELECT max(n) m, sum(n) s FROM A [SIZE .01 ADVANCE .005 TIME] INTO B",
+    "union of windows": UNEQUAL + """SELECT c, count() n FROM R [SIZE .005 ADVANCE .005 TIME] GROUP BY c UNION SELECT c, sum(w) FROM S [SIZE 3 ADVANCE 2 TUPLES] GROUP BY c INTO A;
+        SELECT c, max(n) m FROM A [SIZE .02 ADVANCE .01 TIME] GROUP BY c INTO B""",
+}  # fmt: skip
+"""Kinds of keys and ends of ranges that the others leave out."""
+ODD_JOINS = {
+    "texts": UNEQUAL + "SELECT R.k, v, w, R.c FROM R [SIZE .008 TIME], S [SIZE .005 TIME] WHERE R.c = S.c",
+    "decimals": UNEQUAL
+    + "SELECT R.d a, S.d b, v FROM R [SIZE 3 TUPLES], S [SIZE 4 TUPLES] WHERE R.d <= S.d AND R.k <> S.k",
+    "by case": UNEQUAL
+    + "SELECT v, w, x FROM R [SIZE .01 TIME], S [SIZE .01 TIME] WHERE CASE WHEN R.k > 0 THEN x > 1 ELSE w = 0 END",
+    "of a window": UNEQUAL
+    + "SELECT sum(v) AS z FROM R [SIZE .006 ADVANCE .003 TIME] INTO A; SELECT z, w FROM A [SIZE .01 TIME], S [SIZE .01 TIME] WHERE z > w INTO B",
 }

@@ -30,6 +30,9 @@ NUMBERS = {
     ),
     pa.float32(): st.sampled_from([0.0, 0.5, -1.25, 3.0]),
     pa.bool_(): st.booleans(),
+    pa.int16(): st.sampled_from([-5, 0, 1, 7]),
+    pa.binary(): st.sampled_from([b"", b"a", b"\0", b"ab"]),
+    pa.date32(): st.sampled_from([0, 1, -5, 20_000]),
     pa.string(): st.sampled_from(["UBSN", "CSGN", "", "ü"]),
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -136,9 +137,18 @@ WRONG = {
     "--input t.csv": "--input 't.csv' has no name; write NAME=PATH",
     "--input Trades=no.csv": "Trades input: no file or folder 'no.csv'; did you mean 't.csv'?",
     "--input Trades=t.csv --output x=y.csv": "--output 'x=y.csv': the query has no output 'x' (UBS, Counts)",
+    "--input Trades=t.csv --output UBS=y.csv --output Counts=./y.csv": "UBS and Counts both go to './y.csv'; give each a file of its own",
+    "--input Trades=t.csv --output UBS=y.csv --bad y.csv": "UBS and --bad both go to 'y.csv'; give each a file of its own",
     "--input Trades=t.csv --backend quantum": "no back end 'quantum' (local, spark, circuit)",
     "--input Trades=t.csv --pace 0": "a pace is more than 0, and goes by the time columns of all inputs",
 }
+
+
+def test_standard_input_is_the_query_or_a_stream(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO((folder / "q.sql").read_text()))
+    assert run(["run", "-", "--input", "Trades=-"]) == 2
+    told = "standard input has the query, so no stream can be there; give it a file"
+    assert capsys.readouterr().err == f"handshake: {told}\n"
 
 
 @pytest.mark.parametrize("options", WRONG)

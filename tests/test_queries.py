@@ -14,7 +14,7 @@ from handshake.errors import HandshakeError, InputError
 from handshake.plan.query import parse_query
 from handshake.queries import Query, panes
 from handshake.queries.windows import WindowOperator
-from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
+from query_cases import JOINS, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO
 from query_streams import arrivals, compare, cuts, results, seen
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
@@ -124,3 +124,14 @@ def test_all_at_length(name: str, data: st.DataObject) -> None:
         check(TRADES + PAPER[name], data, most=80, step=90)
     else:
         check(TWO + JOINS[name], data, most=40, sorted_times=True)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*ODD, *ODD_JOINS])
+@settings(MANY, max_examples=300)
+@given(data=st.data())
+def test_odd_ones_at_length(name: str, data: st.DataObject) -> None:
+    if name in ODD:
+        check(ODD[name], data, most=40)
+    else:
+        check(ODD_JOINS[name], data, most=16, sorted_times=True)

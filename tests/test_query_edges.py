@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -78,3 +79,20 @@ def test_zero_and_minus_zero_are_different_constants() -> None:
     )
     both = query.push("S", {"x": [1.0], "tick": [0]})
     assert [math.copysign(1, both[name][0].column("p")[0].as_py()) for name in ("A", "B")] == [1, -1]
+
+
+@pytest.mark.parametrize("op", ["<=", "<"])
+def test_bands_of_float32_end_where_the_arithmetic_says(op: str) -> None:
+    text = f"""CREATE INPUT STREAM A (y float); CREATE INPUT STREAM B (z float);
+        SELECT y, z FROM A [SIZE 999 TUPLES], B [SIZE 999 TUPLES] WHERE ABS(y - z) {op} 0.1"""
+    tenths = (np.arange(-40, 40) / 10).astype(np.float32)
+    near = np.concatenate([np.nextafter(tenths, np.float32(way)) for way in (-9, 9)])
+    query = Query(text)
+    query.push("A", {"y": tenths})
+    found = query.push("B", {"z": near})["result"]
+    distances = np.abs(tenths[None, :] - near[:, None]).astype(np.float64)
+    wanted = distances <= 0.1 if op == "<=" else distances < 0.1
+    assert sum(batch.num_rows for batch in found) == np.count_nonzero(wanted)
+    assert [(row["y"], row["z"]) for batch in found for row in batch.to_pylist()] == [
+        (float(tenths[j]), float(near[i])) for i, j in zip(*np.nonzero(wanted), strict=True)
+    ]

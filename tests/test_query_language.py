@@ -168,3 +168,10 @@ def test_a_caret_shows_the_place() -> None:
         parse_query(TWO + "\nSELECT k\nFROM R WHERE vv > 1\n")
     assert str(found.value).split("\n")[1:] == ["  FROM R WHERE vv > 1", "               ^"]
     assert (found.value.line, found.value.column) == (5, 14)
+
+
+def test_plans_tell_the_digits_of_decimals() -> None:
+    declared = "CREATE INPUT STREAM S (d decimal(12, 2), i int);"
+    text = explain_plan(parse_query(declared + "SELECT d + i AS s, CAST(i AS decimal(20, 3)) AS c FROM S"))
+    casts = [line.split(": ", 1)[1] for line in text.splitlines() if "CAST" in line]
+    assert casts == ["CAST(i AS decimal(20, 3))", "CAST(i AS decimal(12, 2))", "CAST(d AS decimal(12, 2))"]

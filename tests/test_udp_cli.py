@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from handshake.bench import udp
 from handshake.cli import run
 from handshake.plan.query import parse_query
 from handshake.sources.log import LogReader
@@ -132,7 +133,19 @@ def test_received_into_a_log_and_sent_again(
     while not listening(port):
         time.sleep(0.01)
     assert (
-        run(["send", str(tmp_path / "quotes.parquet"), url, "--query", str(query), "--input", "Quotes"]) == 0
+        run(
+            [
+                "send",
+                str(tmp_path / "quotes.parquet"),
+                url,
+                "--query",
+                str(query),
+                "--input",
+                "Quotes",
+                "--offload",
+            ]
+        )
+        == 0
     )
     again.join()
     assert told == [[1, 2, 3, 4, 5]]
@@ -183,6 +196,21 @@ def test_the_benchmark_accounts_for_every_datagram(capsys: pytest.CaptureFixture
     assert "no mode 'plane'; there are plain, offload, both; did you mean 'plain'?" in capsys.readouterr().err
     assert run(["bench", "udp", "--rates", "many"]) == 2
     assert "--rates many are no whole numbers, such as 300000,1000000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "found"),
+    [(9e9, 9e9, 1_000_000), (700_000, 700_000, 687_500), (700_000, 600_000, 550_000), (0, 0, 0)],
+    ids=["all", "found by halving", "less for longer", "none"],
+)
+def test_the_highest_rate_is_searched_for(short: float, long: float, found: int) -> None:
+    """A network that keeps rates up to `short` for a second and up to `long` for three, of a million."""
+
+    def trial(rate: float | None, seconds: float) -> dict[str, Any]:
+        sent = 1_000_000 if rate is None else rate
+        return {"rate": sent, "lost": int(sent > (long if seconds > 1 else short))}
+
+    assert udp._search(trial, 1.0) == found
 
 
 def test_ctrl_c_finishes_what_has_come(

@@ -71,6 +71,19 @@ def test_what_is_sent_is_received(
     assert counters.kernel_dropped == (0 if calls else counters.kernel_dropped)
 
 
+def test_prepared_tuples_are_sent_again_with_new_numbers() -> None:
+    sent = trades(100)
+    with UdpReceiver(ANY, Stream("Trades", TRADES)) as receiver:
+        with UdpSender(receiver.endpoint, TRADES, per_datagram=3) as sender:
+            prepared = sender.prepare(sent)
+            assert [sender.send_prepared(prepared) for _ in range(3)] == [34] * 3
+            sender.end()
+        got = collected(receiver, ends=1, idle=30)
+        counters = receiver.counters
+    assert got["Trades"].equals(pa.concat_tables([sent] * 3))
+    assert (counters.datagrams - counters.ends, counters.missing, counters.out_of_sequence) == (102, 0, 0)
+
+
 def test_what_the_kernel_drops_is_counted_exactly() -> None:
     receiver = mmsg.open_receiver("127.0.0.1", 0, 4096, coalesce=False)
     inbox = mmsg.Inbox(4096, 64)

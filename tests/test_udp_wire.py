@@ -276,3 +276,9 @@ def test_addresses_that_are_none(url: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         Endpoint.parse(url)
     assert message in str(error.value)
+
+
+def test_numbers_far_apart_are_missing_in_between() -> None:
+    sequence, far = Sequence(), 2**63 - 1
+    sequence.observe(np.array([-far, far]))
+    assert (sequence.missing, sequence.out_of_sequence) == (2 * far - 1, 0)

@@ -79,6 +79,8 @@ class RunRequest:
             raise HandshakeError(f"no input for stream {missing[0]}; give --input {missing[0]}=PATH")
         if list(found.values()).count("-") > 1:
             raise HandshakeError("standard input can be one stream's only")
+        if self.query == "-" and "-" in found.values():
+            raise HandshakeError("standard input has the query, so no stream can be there; give it a file")
         return found
 
     def output_paths(self, plan: Plan) -> dict[str, str]:
@@ -92,12 +94,22 @@ class RunRequest:
             check_output(path)
         if list(found.values()).count("-") > 1:
             raise HandshakeError("standard output can be one result's only")
+        _check_apart({**found, "--bad": self.bad} if self.bad is not None else found)
         return found
 
     @property
     def summary_to(self) -> IO[str]:
         """Where the summary goes: not among rows."""
         return sys.stderr if any(text == "-" or text.endswith("=-") for text in self.outputs) else sys.stdout
+
+
+def _check_apart(paths: dict[str, str]) -> None:
+    """Two results in one file would write over each other."""
+    taken: dict[Path, str] = {}
+    for name, path in paths.items():
+        first = taken.setdefault(Path(path).resolve(), name)
+        if first != name:
+            raise HandshakeError(f"{first} and {name} both go to '{path}'; give each a file of its own")
 
 
 def read_query(path: str) -> Plan:

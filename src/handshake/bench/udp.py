@@ -85,7 +85,7 @@ def _search(trial: Trial, seconds: float) -> int:
     """The highest rate that loses nothing for three times as long as a trial takes; 0: none was found."""
     fastest = trial(None, _LONGER * seconds)
     if not fastest["lost"]:
-        return round(fastest["rate"])
+        return round(float(fastest["rate"]))
     low, high = 0.0, fastest["rate"]
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -106,7 +106,7 @@ def _sample(mode: str, rate: float | None, seconds: float, buffer: int, log: Pat
     endpoint = Endpoint("127.0.0.1", 0, True, 256, buffer, switches["coalesce"])
     with UdpReceiver(endpoint, Stream("Trades", TRADES)) as receiver:
         told: dict[str, Any] = {}
-        options = {
+        options: dict[str, Any] = {
             "port": receiver.endpoint.port, "rate": rate, "seconds": seconds, "offload": switches["offload"],
         }  # fmt: skip
         sender = threading.Thread(target=lambda: told.update(in_child("udp:send", **options)))

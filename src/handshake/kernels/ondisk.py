@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache
@@ -24,10 +24,8 @@ from numba.core.serialize import dumps
 
 __all__ = ["CompiledFiles", "kernel"]
 
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
-
-def kernel(function: Loop) -> Loop:
+def kernel(function: Callable[..., Any]) -> Any:
     """Compile a loop when it is first called, without the interpreter's lock, or take it from the disk."""
     compiled = numba.njit(nogil=True)(function)
     # RuntimeError: neither folder can be written; then every process compiles for itself
@@ -35,7 +33,7 @@ def kernel(function: Loop) -> Loop:
         cache = FunctionCache(function)
         cache._cache_file = CompiledFiles(Path(cache.cache_path), function)
         compiled._cache = cache
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
 class CompiledFiles:

@@ -14,7 +14,7 @@ import pyarrow as pa
 __all__ = ["rows_equal"]
 
 Array = np.ndarray[Any, Any]
-_OFFSETS = {
+_OFFSETS: dict[pa.DataType, np.dtype[Any]] = {
     pa.string(): np.dtype(np.int32), pa.binary(): np.dtype(np.int32),
     pa.large_string(): np.dtype(np.int64), pa.large_binary(): np.dtype(np.int64),
 }  # fmt: skip

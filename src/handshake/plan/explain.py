@@ -23,6 +23,7 @@ from handshake.plan.algebra import (
     WindowJoin,
 )
 from handshake.plan.expr import Cast, Column, Expr, show, transform
+from handshake.schema import Decimal
 from handshake.window import Duration
 
 __all__ = ["dot", "explain_plan", "label"]
@@ -85,7 +86,8 @@ def _(node: Select) -> str:
 @label.register
 def _(node: Apply) -> str:
     operation = node.operation
-    if isinstance(operation, Cast):  # a cast of operands to one scale leaves digits open: the column has them
+    # a cast that brings operands to one scale leaves their digits open, and the column has them
+    if isinstance(operation, Cast) and isinstance(operation.type, Decimal) and not operation.type.precision:
         operation = replace(operation, type=node.type)
     return f"⊛ {node.name}: {show(_plain(operation))}"
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from handshake.errors import SchemaError
 from handshake.kernels.evaluate import Evaluator
-from handshake.kernels.texts import rows_equal
 from handshake.plan.algebra import Apply, Node, Project, Select, reads
 from handshake.plan.assemble import fused
-from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, walk
+from handshake.plan.expr import Column, Expr, Literal, conjuncts, walk
 from handshake.queries.chunk import Array, Chunk, fit
+from handshake.queries.filters import Condition
 from handshake.schema import Field, Type, arrow_of, type_from_arrow
 
 __all__ = ["Pipeline", "chain"]
@@ -33,7 +33,15 @@ def chain(node: Node) -> tuple[Node, list[Node]]:
 
 
 @dataclass(frozen=True)
-class _Let:
+class _Step:
+    """What is derived from a step stays out of what is saved of a query: it is found out again."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class _Let(_Step):
     """Compute a column that is read more than once."""
 
     column: Column
@@ -44,30 +52,29 @@ class _Let:
     def compute(self) -> Evaluator:
         return Evaluator(self.expr)
 
+    @cached_property
+    def reads(self) -> tuple[Column, ...]:
+        return _columns(self.expr)
+
 
 @dataclass(frozen=True)
-class _Keep:
+class _Keep(_Step):
     """Keep tuples for which a condition holds, and of them the columns that are read later."""
 
     condition: Expr
     columns: tuple[str, ...]
 
-    def where(self, arrays: dict[Column, pa.Array], rows: int) -> Array:
-        """The rows for which it holds."""
-        match self.condition:
-            case Compare(op="=", left=Column() as column, right=Literal(value=str() as text)):
-                found = rows_equal(arrays[column], text.encode())
-                if found is not None:
-                    return found
-        return _where(self._compute(arrays, rows))
+    @cached_property
+    def search(self) -> Condition:
+        return Condition(self.condition)
 
     @cached_property
-    def _compute(self) -> Evaluator:
-        return Evaluator(self.condition)
+    def reads(self) -> tuple[Column, ...]:
+        return _columns(self.condition)
 
 
 @dataclass(frozen=True)
-class _Result:
+class _Result(_Step):
     name: str
     expr: Expr
     type: Type
@@ -75,6 +82,10 @@ class _Result:
     @cached_property
     def compute(self) -> Evaluator:
         return Evaluator(self.expr)
+
+    @cached_property
+    def reads(self) -> tuple[Column, ...]:
+        return _columns(self.expr)
 
 
 class Pipeline:
@@ -127,22 +138,17 @@ class Pipeline:
 
     def run(self, columns: dict[str, pa.Array], rows: int) -> tuple[dict[str, pa.Array], int, Array | None]:
         """Columns of the results, their number, and which rows of the input they are (None: all)."""
-        held = {name: columns[name] for name in self._needed if name in columns}
-        arrays = {self._columns[name]: array for name, array in held.items()}
-        places: Array | None = None
+        left = _Rows({self._columns[name]: columns[name] for name in self._needed if name in columns}, rows)
         for step in self._steps:
             if isinstance(step, _Let):
-                value = fit(step.compute(arrays, rows), step.type, step.column.name)
-                arrays[step.column] = value
-                continue
-            found = step.where(arrays, rows)
-            places = found if places is None else places[found]
-            if len(found) < rows:
-                picked = pa.array(found)
-                arrays = {c: a.take(picked) for c, a in arrays.items() if c.name in step.columns}
-                rows = len(found)
-        results = {r.name: fit(r.compute(arrays, rows), r.type, r.name) for r in self._results}
-        return results, rows, places
+                value = step.compute(left.take(step.reads), left.count)
+                left.add(step.column, fit(value, step.type, step.column.name))
+            else:
+                left.keep(step.search.where(left.take(step.reads), left.count), step.columns)
+        results = {
+            r.name: fit(r.compute(left.take(r.reads), left.count), r.type, r.name) for r in self._results
+        }
+        return results, left.count, left.places
 
     def apply(self, chunk: Chunk) -> Chunk:
         """The chain on a chunk, stamps included."""
@@ -153,9 +159,38 @@ class Pipeline:
         return Chunk(columns, rows, *stamps)
 
 
-def _where(condition: pa.Array) -> Array:
-    mask = condition.fill_null(False) if condition.null_count else condition
-    return np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+class _Rows:
+    """The rows that are left of a batch; columns of the input are picked when they are read, not before."""
+
+    def __init__(self, inputs: dict[Column, pa.Array], count: int) -> None:
+        self._inputs, self._ready = inputs, dict(inputs)
+        self.count = count
+        self.places: Array | None = None
+
+    def take(self, columns: tuple[Column, ...]) -> dict[Column, pa.Array]:
+        """Some columns."""
+        return {column: self._column(column) for column in columns}
+
+    def _column(self, column: Column) -> pa.Array:
+        if column not in self._ready:
+            self._ready[column] = self._inputs[column].take(self._picked)
+        return self._ready[column]
+
+    def add(self, column: Column, values: pa.Array) -> None:
+        """A computed column."""
+        self._ready[column] = values
+
+    def keep(self, found: Array, names: tuple[str, ...]) -> None:
+        """Go on with these rows, and with columns that are read later."""
+        if len(found) == self.count:
+            return
+        here = {c: a for c, a in self._ready.items() if c.name in names}
+        if self.places is None:  # what is still whole is picked when the last row to go is gone
+            here = {c: a for c, a in here.items() if c not in self._inputs}
+        self._ready = {column: array.take(pa.array(found)) for column, array in here.items()}
+        self.places = found if self.places is None else self.places[found]
+        self._picked = pa.array(self.places)
+        self.count = len(found)
 
 
 def _uses(nodes: list[Node]) -> Counter[str]:
@@ -172,8 +207,12 @@ def _uses(nodes: list[Node]) -> Counter[str]:
     return uses
 
 
+def _columns(expr: Expr) -> tuple[Column, ...]:
+    return tuple(dict.fromkeys(e for e in walk(expr) if isinstance(e, Column)))
+
+
 def _names(expr: Expr) -> set[str]:
-    return {e.name for e in walk(expr) if isinstance(e, Column)}
+    return {column.name for column in _columns(expr)}
 
 
 def _held(name: str, kind: Type) -> Column:
