@@ -147,7 +147,7 @@ class LowLatency:
         that have come before."""
         shares = [task.shares for task in before if task.piece.spec.side == side]
         return [
-            core.segments[side].ready(rows) + [share[k] for share in shares if share[k] is not None]
+            core.segments[side].ready(rows) + [share for some in shares if (share := some[k]) is not None]
             for k, core in enumerate(self._cores)
         ]
 
