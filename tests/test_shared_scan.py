@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from random import Random
@@ -175,3 +176,24 @@ def test_what_a_helper_dies_of_reaches_the_caller():
     with pytest.raises(MemoryError, match="no room"):
         list(shared.search([shared_scan.Visit(piece, [[], []], cores[0].outer(piece), 0.0)]))
     shared.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned here")
+def test_where_cores_are_pinned_the_feeding_thread_stands_in_for_the_first():
+    cpus, seen = tuple(sorted(os.sched_getaffinity(0))), []
+    plan = prepare(TIMED, TIMED, "l.x = r.x", "60 s", time="ts", method="scan", cores=1, pin=True)
+
+    def feed() -> None:
+        engine = plan.start()
+        for more in (False, None):
+            engine.driver.more = more
+            list(engine.push(0, timed([1], [1])))
+            list(engine.drain())
+            seen.append(os.sched_getaffinity(0))
+        engine.close()
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    thread.join()
+    # Joined at once, it is where core 0 is; when cores work by themselves, wherever it may be.
+    assert seen == [{plan.cpus[0]}, set(cpus)]

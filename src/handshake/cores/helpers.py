@@ -10,6 +10,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from handshake.cores.placement import pin_to
+
 __all__ = ["Helpers", "Job"]
 
 
@@ -22,12 +24,11 @@ class Job(Protocol):
 
 @dataclass
 class Helpers:
-    """Helpers for cores 1 to `cores - 1`; their threads begin with the first job.
-
-    They are never pinned: the thread that offers jobs is not, either, and may be where one would be.
-    """
+    """Helpers for cores 1 to `cores - 1`; their threads begin with the first job."""
 
     cores: int
+    cpus: tuple[int, ...] = ()
+    """The processor of each core; none: wherever the system puts them."""
     error: BaseException | None = field(default=None, init=False)
     """What a helper died of; whoever offers jobs has to look."""
 
@@ -64,6 +65,8 @@ class Helpers:
 
     def _run(self, k: int) -> None:
         try:
+            if self.cpus:
+                pin_to(self.cpus[k])
             while True:
                 self._bells[k - 1].acquire()
                 if self._closed:

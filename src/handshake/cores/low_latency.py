@@ -26,6 +26,7 @@ from handshake.cores.latency import Latencies
 from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.cores.outer import Outer
 from handshake.cores.pieces import coalesced, pieces
+from handshake.cores.placement import pin_to, pinned_to
 from handshake.cores.shared_scan import SharedScan, Visit
 from handshake.cores.spec import SIDES, JoinSpec
 
@@ -79,7 +80,9 @@ class LowLatency:
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._watch = Stopwatch()
-        self._shared = SharedScan(self.spec, self._cores)
+        self._free: tuple[int, ...] = ()
+        """Where the caller's thread was allowed to be, while it stands in for core 0."""
+        self._shared = SharedScan(self.spec, self._cores, self.cpus)
         self.crew = Crew(
             self.cores, self._work, _describe, bell, arrival=lambda task: task.arrived, cpus=self.cpus
         )
@@ -125,6 +128,7 @@ class LowLatency:
 
     def _join_waiting(self) -> Iterator[pa.RecordBatch]:
         """What all cores would do with all that waits, here and at once, by one scan that they share."""
+        self._stand_in(True)
         tasks: list[_Task] = []
         visits: list[Visit] = []
         for side in (0, 1):
@@ -142,12 +146,19 @@ class LowLatency:
         for k in range(self.cores):
             self._expire(k, oldest)
 
+    def _stand_in(self, wanted: bool) -> None:
+        """Where cores are pinned, the caller's thread stays where core 0 is, as long as it does its work:
+        else the system puts it where a helper is, and one waits for the other."""
+        if self.cpus and wanted != bool(self._free):
+            free, self._free = self._free, pinned_to() if wanted else ()
+            pin_to(*(self.cpus[:1] if wanted else free))
+
     def _held(self, side: int, rows: int, before: list[_Task]) -> list[list[BasicWindow]]:
         """What each core holds of a side for a visit of so many tuples, and what it is to keep of tuples
         that have come before."""
         shares = [task.shares for task in before if task.piece.spec.side == side]
         return [
-            core.segments[side].ready(rows) + [share[k] for share in shares if share[k] is not None]
+            core.segments[side].ready(rows) + [share for some in shares if (share := some[k]) is not None]
             for k, core in enumerate(self._cores)
         ]
 
@@ -184,6 +195,7 @@ class LowLatency:
         self._holds = [
             held or share is not None for held, share in zip(self._holds, task.shares, strict=True)
         ]
+        self._stand_in(False)
         for k, holds in enumerate(self._holds):
             if holds:
                 yield from self.crew.hand(k, task)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["pin_to", "placement"]
+__all__ = ["pin_to", "pinned_to", "placement"]
 
 SYSTEM = Path("/sys/devices/system")
 
@@ -78,6 +78,11 @@ def cpus_of(text: str) -> set[int]:
     return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
 
 
-def pin_to(cpu: int) -> None:
-    """Keep the calling thread on one processor."""
-    os.sched_setaffinity(0, {cpu})
+def pin_to(*cpus: int) -> None:
+    """Keep the calling thread on one processor, or on some."""
+    os.sched_setaffinity(0, cpus)
+
+
+def pinned_to() -> tuple[int, ...]:
+    """The processors that the calling thread may be on."""
+    return tuple(os.sched_getaffinity(0))

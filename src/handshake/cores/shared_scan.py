@@ -64,13 +64,13 @@ class Visit(NamedTuple):
 class SharedScan:
     """Searches the windows of all cores from one thread, which helpers join."""
 
-    def __init__(self, spec: JoinSpec, cores: Sequence[JoinCore]) -> None:
+    def __init__(self, spec: JoinSpec, cores: Sequence[JoinCore], cpus: tuple[int, ...] = ()) -> None:
         self._spec, self._cores = spec, cores
         self._reaches = (spec.reach(0), spec.reach(1))
         self._results = Results(spec)
         self._buffers = _Buffers()
         self._kernels: dict[tuple[int, int], Any] = {}
-        self.helpers = Helpers(len(cores))
+        self.helpers = Helpers(len(cores), cpus)
 
     def search(self, visits: Sequence[Visit]) -> Iterator[tuple[pa.RecordBatch, list[Note]]]:
         """All results of some visits, by one job; and how many are whose."""

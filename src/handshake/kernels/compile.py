@@ -43,6 +43,7 @@ from handshake.schema import Bool, Float, Int
 __all__ = [
     "BLOCK",
     "JIT",
+    "QUICK",
     "TILE",
     "Program",
     "block_intrinsic",
@@ -65,6 +66,8 @@ for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversi
         binding.load_library_permanently(_library)
 
 JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
+QUICK = {**JIT, "nogil": False}
+"""What takes some microseconds does not let other threads in: coming back to the interpreter takes longer."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 from handshake.kernels.compile import (
     BLOCK,
     JIT,
+    QUICK,
     TILE,
     Program,
     block_intrinsic,
@@ -41,8 +42,6 @@ FACTS = 7
 """Words of a table's row before the addresses."""
 _LINE = 8
 """Words of a cache line: counters that share one would be fought over."""
-_QUICK = {**JIT, "nogil": False}
-"""What takes some microseconds does not let other threads in: coming back to the interpreter takes longer."""
 _PAIRS = 1 << 18
 """Pairs in a chunk: some 25 µs, so that nobody waits long for the last one."""
 
@@ -91,7 +90,7 @@ def _take(k, bounds, counters):  # type: ignore[no-untyped-def]
     return -1
 
 
-@numba.njit(**JIT)
+@numba.njit(**QUICK)
 def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
     """Whether no thread is at work any more; looks so many times."""
     at_work = counters.shape[0] - _LINE
@@ -100,7 +99,7 @@ def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
     return patience > 0
 
 
-@numba.njit(**_QUICK)
+@numba.njit(**QUICK)
 def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped):  # type: ignore[no-untyped-def]
     """The kind of predicate that each basic window is asked, -1 where no pair can be in the windows.
 
@@ -127,7 +126,7 @@ def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped
     return present
 
 
-@numba.njit(**_QUICK)
+@numba.njit(**QUICK)
 def cut_chunks(table, homes, kinds, kind, outer_rows, chunks, bounds):  # type: ignore[no-untyped-def]
     """Cut the basic windows of a kind, sorted by home: chunk `c` is the tuples `chunks[c, 1]` to
     `chunks[c, 2]` of basic window `chunks[c, 0]`; those of home `h` end before `bounds[h + 1]`. Gives their
