@@ -252,7 +252,7 @@ def test_a_failing_function_closes_the_join():
 
 
 def test_metrics_tell_what_each_step_did():
-    replay = multiway.MultiReplay(
+    replay = multireplay.MultiReplay(
         hs.prepare_streams({n: pa.table(t).schema for n, t in TABLES.items()}, ON),
         {n: pa.table(t) for n, t in TABLES.items()},
     )

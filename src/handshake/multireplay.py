@@ -86,6 +86,12 @@ class MultiReplay:
         return min(rows, rows * (self.plan.spec.reach(k) + 1) // max(span, 1))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        if self.plan.overload == "shed" and self._pace is None:
+            raise UnsupportedError(
+                "overload='shed' needs a clock that the join can fall behind, and a replay without a pace "
+                "waits for the join; give a pace (1 is the speed of the time columns), or push into a "
+                "MultiJoin"
+            )
         try:
             engine = self._foreseen(self.plan.start())
             self._engine = engine
@@ -219,12 +225,6 @@ def _taken(table: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
 
 def _checked_pace(plan: MultiPlan, pace: Any) -> float | None:
     if pace is None:
-        if plan.overload == "shed":
-            raise UnsupportedError(
-                "overload='shed' needs a clock that the join can fall behind, and a replay without a pace "
-                "waits for the join; give a pace (1 is the speed of the time columns), or push into a "
-                "MultiJoin"
-            )
         return None
     if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < float("inf"):
         raise UnsupportedError(

@@ -215,8 +215,8 @@ class HandshakeCore(Generic[P, X]):
 
         What is on its way there does not count: in a line that is busy, as much is on its way out of there.
         A piece that goes for a single tuple's sake leaves the next core with two pieces more, and so on along
-        the line; so windows must differ by a quarter of the piece. With 64 cores that are busy for nine tenths
-        of the time, they do 0.98 to 1.05 of their share then, without it 0.94 to 1.14 (`bench work`).
+        the line; so windows must differ by a quarter of the piece. 64 cores that are busy for nine tenths of
+        the time do 0.98 to 1.05 of their share then, and without it 0.94 to 1.14 (`bench work`).
         """
         if len(self.windows[side]) == self.marked[side]:
             return False

@@ -241,7 +241,7 @@ def largest(method: str, held: int) -> int:
     """
     if method == "scan" or held < 4 * INDEXED_FROM:
         return min(held // 32, _SCANNED)
-    return min(held // 8, _INDEXED)
+    return min(held // 6, _INDEXED)
 
 
 def newest(piece: BasicWindow) -> int:
