@@ -77,7 +77,7 @@ class HandshakeCore(Generic[P, X]):
     """Whether S pieces stay until they are acknowledged; without that, pairs in flight miss each other."""
     merge: Callable[[P, P, int], P | None] = _apart
     """One piece of two neighbours on a core that holds so many tuples of their stream, or None."""
-    patience: int = 4
+    patience: int = 8
     """Acknowledgements go with R pieces; when none goes for so many S pieces, by themselves."""
 
     windows: tuple[list[P], list[P]] = field(default_factory=lambda: ([], []))
