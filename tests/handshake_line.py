@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message, R
+from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message, R, S
 
 
 class Tuples(NamedTuple):
@@ -69,11 +70,14 @@ class Script:
     room: int = 1
     merging: int = 0
     """Cores merge pieces of together so many tuples."""
+    patience: int = 2
+    """Acknowledgements of so many S pieces go by themselves, fewer with the next R piece."""
 
     @classmethod
     def of(
-        cls, text: str, window: int | None = None, room: int = 1, rows: Iterable[int] = (), merging: int = 0
-    ) -> Script:
+        cls, text: str, window: int | None = None, room: int = 1, rows: Iterable[int] = (), merging: int = 0,
+        patience: int = 2,
+    ) -> Script:  # fmt: skip
         """`R` and `S` enter, `|` drains, `r` and `s` visit all cores before they enter. A drain ends it."""
         counts, arrivals, events, sizes = [0, 0], [], [], list(rows)
         for letter in text:
@@ -87,7 +91,7 @@ class Script:
             piece = Bundle((arrivals[-1],))
             events += [Event("visit", piece)] if letter.islower() else []
             events.append(Event("tuples", piece, letter.islower()))
-        return cls((*events, Event("mark")), tuple(arrivals), window, room, merging)
+        return cls((*events, Event("mark")), tuple(arrivals), window, room, merging, patience)
 
     def arrived(self, entered: int, side: int) -> int:
         """How many of a stream the driver has let in after so many events."""
@@ -122,7 +126,8 @@ class Line:
     @classmethod
     def of(cls, script: Script, cores: int, two_phase: bool = True) -> Line:
         line = tuple(
-            Core(match, newest, k == 0, k == cores - 1, two_phase, script.merge) for k in range(cores)
+            Core(match, newest, k == 0, k == cores - 1, two_phase, script.merge, script.patience)
+            for k in range(cores)
         )
         return cls(script, line, ((),) * (2 * cores + 2))
 
@@ -130,7 +135,7 @@ class Line:
         """Equal for states with the same future."""
         cores = tuple(
             (
-                *map(tuple, (*c.windows, c.marked, c.drained, c.sizes, c.taken, c.sent, c.known, c.told)),
+                *map(tuple, (*c.windows, c.marked, c.drained, c.sizes, c.owed, c.bound)),
                 c.marks,
             )
             for c in self.cores
@@ -138,6 +143,7 @@ class Line:
         return cores, self.queues, self.reached, self.entered, self.still, self.met
 
     def choices(self) -> Iterator[Choice]:
+        look(self.cores)
         yield from self._of_the_driver(self.at_rest())
         for k, core in enumerate(self.cores):
             for at in (LEFT, RIGHT):
@@ -159,6 +165,7 @@ class Line:
                 yield "expire", side, 0
 
     def at_rest(self) -> bool:
+        look(self.cores)
         return not any(self.queues) and not any(c.wants(at) for c in self.cores for at in (LEFT, RIGHT))
 
     def _room(self, queue: int) -> bool:
@@ -178,7 +185,9 @@ class Line:
         ends = (0, len(self.queues) - 1)
         if piece is None:
             return line._put(ends[0], Message("mark"))._put(ends[1], Message("mark"))
-        return line._put(ends[piece.parts[0].side], Message(kind, piece, met))
+        side = piece.parts[0].side
+        oldest = line._oldest(1 - side) if kind == "tuples" and self.script.window is not None else None
+        return line._put(ends[side], Message(kind, piece, met, oldest=oldest))
 
     def _oldest(self, side: int) -> int:
         """The least stamp that a tuple to come can still ask for."""
@@ -207,6 +216,7 @@ class Line:
         return line
 
     def _forward(self, k: int, at: int) -> Line:
+        look(self.cores)
         line, core = self._fork(k)
         message = core.forward(at)
         assert message is not None
@@ -232,9 +242,15 @@ class Line:
         """This line with a copy of core k that may change."""
         core = copy.copy(self.cores[k])
         core.windows = (list(core.windows[0]), list(core.windows[1]))
-        for name in ("marked", "drained", "sizes", "taken", "sent", "known", "told"):
+        for name in ("marked", "drained", "sizes", "ahead", "owed", "bound"):
             setattr(core, name, list(getattr(core, name)))
         return replace(self, cores=_with(self.cores, k, core)), core
+
+
+def look(cores: Sequence[Core]) -> None:
+    """Let each core see what its neighbours hold at this moment."""
+    for left, right in pairwise(cores):
+        left.ahead[R], right.ahead[S] = right.sizes[R], left.sizes[S]
 
 
 def _with(items: tuple, place: int, item: object) -> tuple:
@@ -289,6 +305,7 @@ def loops(cores: int, window: int, rounds: int, turns: int, seed: int) -> list[C
             while exits and newest(exits[0].piece) + window <= n:
                 entries.append(Message("acknowledgement", oldest=newest(exits.popleft().piece) + 1))
         for k in (k for _ in range(turns) for k in rng.sample(range(cores), cores)):
+            look(line)
             _loop(line[k], (right[k], left[k + 1]), (left[k], right[k + 1]))
     return list(line)
 

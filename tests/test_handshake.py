@@ -35,6 +35,7 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 # The protocol, without threads.
 
 
+@pytest.mark.parametrize("patience", [1, 2])
 @pytest.mark.parametrize(
     ("cores", "text", "window", "merging"),
     [
@@ -58,9 +59,9 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
         (3, "rsRS", 1, 2),
     ],
 )
-def test_each_pair_meets_exactly_once_in_every_order(cores, text, window, merging):
+def test_each_pair_meets_exactly_once_in_every_order(cores, text, window, merging, patience):
     """That no pair meets twice is asserted on the way, by the line itself."""
-    search = Search().run(Line.of(Script.of(text, window, merging=merging), cores))
+    search = Search().run(Line.of(Script.of(text, window, merging=merging, patience=patience), cores))
     assert search.ends > 0
     assert not search.missed
 
@@ -110,7 +111,8 @@ def scripts(draw):
     text = "".join(runs)[:28]
     rows = draw(st.lists(st.integers(1, 9), min_size=len(text), max_size=len(text)))
     room, merging = draw(st.integers(1, 4)), draw(st.sampled_from((0, 3, 8, 100)))
-    return Script.of(text, draw(st.none() | st.integers(0, 6)), room, rows, merging)
+    patience = draw(st.sampled_from((1, 2, 4, 100)))
+    return Script.of(text, draw(st.none() | st.integers(0, 6)), room, rows, merging, patience)
 
 
 @settings(EXAMPLES, max_examples=150)

@@ -18,13 +18,19 @@ def _no_thread_left_behind():
     assert not threads()
 
 
+PERIODS = {"in phase": 20, "in phase, rare": 50}
+"""Tenths of a second between bursts of both streams; a window has a hundred."""
+
+
 def uneven(kind: str, rounds: int = 600):
-    """A tenth of a second of either stream a time: bursts at random, or hot values that move, and many R."""
+    """A tenth of a second of either stream a time: bursts at random, bursts of both streams at the same time
+    with a period that divides the window, or hot values that move, and many R."""
     rng = np.random.default_rng(2)
     bursts = rng.random((rounds, 2)) < 0.125
     for n in range(rounds):
         for side in (0, 1):
-            rows = (400 if bursts[n // 5, side] else 20) if kind == "bursty" else (600, 60)[side]
+            burst = bursts[n // 5, side] if kind == "bursty" else n % PERIODS.get(kind, 1) < 5
+            rows = (600, 60)[side] if kind == "skewed" else 400 if burst else 20
             times = np.sort(rng.integers(100 * n, 100 * n + 100, rows)) * 1000
             x = np.minimum(rng.zipf(1.3, rows), 1000) + n // 10 % 7 * 50
             arrays = [pa.array(times).view(pa.timestamp("us")), pa.array(x)]
@@ -41,7 +47,7 @@ def busiest(before, after) -> float:
     return max(compared) * len(compared) / sum(compared)
 
 
-@pytest.mark.parametrize("kind", ["bursty", "skewed"])
+@pytest.mark.parametrize("kind", ["bursty", "skewed", *PERIODS])
 @pytest.mark.parametrize("method", ["scan", "band"])
 @pytest.mark.parametrize("cores", [2, 3, 8])
 def test_no_core_has_much_more_than_its_share_of_an_uneven_input(cores, method, kind):

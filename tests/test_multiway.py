@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
-import handshake.multiway as multiway
+import handshake.multireplay as multireplay
 from handshake.errors import HandshakeError, InputError, SchemaError, UnsupportedError, WindowError
 from handshake.window import Window
 from test_mjoin import EXAMPLES, SECOND, Case, dealing
@@ -54,7 +54,7 @@ def test_replayed_tables_agree_with_the_oracle(seed, size, cores, slices):
     case = Case(seed, *size)
     by_time = case.timed or case.rng.random() < 0.5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiway, "_SLICES", slices)
+        patch.setattr(multireplay, "_SLICES", slices)
         dealing(patch, seed)
         got = replayed(case, cores, by_time=by_time, ordered=case.timed)
     want = case.want(None, by_time=by_time)
@@ -67,7 +67,7 @@ def test_replayed_tables_agree_with_the_oracle(seed, size, cores, slices):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_slices_of_a_replay_do_not_expire_what_their_neighbours_ask_for(size, cores, monkeypatch):
     dealing(monkeypatch)
-    monkeypatch.setattr(multiway, "_SLICES", (9, 9))
+    monkeypatch.setattr(multireplay, "_SLICES", (9, 9))
     case = Case(1, 3, 0)
     case.tables = [pa.table({f"row {k}": range(12), "t": pa.nulls(12, pa.timestamp("s"))}) for k in range(3)]
     case.windows, case.text = [Window("tuples", size)] * 3, "TRUE"
@@ -252,7 +252,7 @@ def test_a_failing_function_closes_the_join():
 
 
 def test_metrics_tell_what_each_step_did():
-    replay = multiway.MultiReplay(
+    replay = multireplay.MultiReplay(
         hs.prepare_streams({n: pa.table(t).schema for n, t in TABLES.items()}, ON),
         {n: pa.table(t) for n, t in TABLES.items()},
     )

@@ -13,7 +13,7 @@ from typing import IO, Annotated
 import pyarrow as pa
 import typer
 
-from handshake.cli_join import write_metrics
+from handshake.cli_join import OVERLOAD, write_metrics
 from handshake.errors import HandshakeError, InputError
 from handshake.multiway import MultiMetrics, MultiPlan, MultiReplay, prepare_streams
 from handshake.plan import parse
@@ -36,6 +36,10 @@ class MultiRequest:
     times: Sequence[str] = ()
     cores: int | None = None
     pin: bool = False
+    adapt: bool = False
+    pace: float | None = None
+    overload: str = "block"
+    room: int | None = None
     output: str | None = None
     metrics: str | None = None
     explain: bool = False
@@ -72,6 +76,7 @@ class MultiRequest:
             windows_of(spec)
         _named("time", self.times, self.paths())
         parse(self.on)
+        OVERLOAD.check(self.overload)
         if self.output is not None:
             check_output(self.output)
         if self.metrics is not None and Path(self.metrics).is_dir():
@@ -109,8 +114,11 @@ def join_many_files(request: MultiRequest) -> None:
         time=_named("time", request.times, paths),
         cores=request.cores,
         pin=request.pin,
+        overload=request.overload,
+        room=request.room,
+        adapt=request.adapt,
     )
-    replay = MultiReplay(plan, tables)
+    replay = MultiReplay(plan, tables, pace=request.pace)
     if request.explain:
         print(replay.explain())
     else:
@@ -141,6 +149,8 @@ def _summary(request: MultiRequest, metrics: MultiMetrics) -> Iterator[tuple[str
         yield stream.name, f"{stream.rows:,} rows, joined with {', then '.join(stream.order)}"
     yield "results", f"{metrics.results:,}"
     yield "late", f"{metrics.late:,}"
+    if metrics.shed:
+        yield "shed", ", ".join(f"{s.name} {s.shed:,} ({s.shed_share:.2%})" for s in metrics.streams)
     if metrics.no_time:
         yield "no time", f"{metrics.no_time:,} rows without a timestamp join nothing"
     yield "elapsed", f"{metrics.elapsed:.2f} s"
@@ -169,6 +179,9 @@ Examples:
         --on "o.id = p.order_id AND ABS(o.weight - s.weight) <= 5"
   In which order each input's tuples go through the windows of the others, and why:
     handshake multijoin a=a.csv b=b.csv c=c.csv --on "a.x = b.x AND b.y < c.y" --explain
+  At twice the speed of the time columns; what the join cannot keep up with is shed, and counted:
+    handshake multijoin a=a.csv b=b.csv c=c.csv --on "a.x = b.x AND b.y < c.y" --time t \\
+        --window "1 minute" --pace 2 --overload shed --adapt --metrics figures.json
 """,
     )
     def multijoin(
@@ -190,6 +203,23 @@ Examples:
         pin: Annotated[
             bool, typer.Option("--pin", help="Keep each core on a processor of its own (Linux).")
         ] = False,
+        adapt: Annotated[
+            bool, typer.Option("--adapt", help="Use as many cores as the load asks for, from one up.")
+        ] = False,
+        pace: Annotated[
+            float | None,
+            typer.Option(metavar="X", help="Let tuples arrive X times as fast as their times say."),
+        ] = None,
+        overload: Annotated[
+            str,
+            typer.Option(
+                metavar=OVERLOAD.metavar, help="When the join is behind: block (the inputs wait) or shed."
+            ),
+        ] = "block",
+        room: Annotated[
+            int | None,
+            typer.Option(min=1, metavar="N", help="Tuples of an input that may wait for the join."),
+        ] = None,
         output: Annotated[
             str | None,
             typer.Option(
@@ -203,6 +233,9 @@ Examples:
             bool, typer.Option("--explain", help="Show how the join would run, and stop.")
         ] = False,
     ) -> None:
-        request = MultiRequest(inputs, on, window or (), time or (), cores, pin, output, metrics, explain)
+        request = MultiRequest(
+            inputs, on, window or (), time or (), cores, pin, adapt, pace, overload, room, output, metrics,
+            explain,
+        )  # fmt: skip
         with reporting(request.interrupted):
             join_many_files(request)

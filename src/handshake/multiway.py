@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time as clock
+import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from handshake.cores.admission import OnShed
 from handshake.cores.driver import times_of
 from handshake.cores.mjoin import MJoin
 from handshake.cores.mjoin_explain import explain_many
+from handshake.cores.mjoin_gate import ManyGate
 from handshake.cores.mjoin_metrics import MultiMetrics
-from handshake.cores.mjoin_ordering import ManyInOrder
-from handshake.cores.mjoin_plan import ManySpec, StreamSpec, many_spec
-from handshake.cores.placement import placement
-from handshake.errors import (
-    HandshakeError,
-    InputError,
-    SchemaError,
-    UnsupportedError,
-    WindowError,
-    suggest,
-)
-from handshake.frames import conform, kind_of, plain_schema, restored, schema_of, table_of
+from handshake.errors import HandshakeError, InputError, SchemaError, WindowError, suggest
+from handshake.frames import conform, kind_of, restored, schema_of, table_of
+from handshake.multiplan import MultiPlan, listed, named, prepare_streams
+from handshake.multireplay import MultiReplay
 from handshake.plan.build import E
-from handshake.planning import cores_of, lateness_of, predicate_of
-from handshake.schema import Schema
-from handshake.window import Spec, Window, windows_of
+from handshake.window import Spec
 
 __all__ = [
     "MultiJoin",
@@ -43,131 +35,6 @@ __all__ = [
     "join_streams",
     "prepare_streams",
 ]
-
-Array = np.ndarray[Any, Any]
-_SLICES = (1 << 12, 1 << 16)
-"""Tuples of all streams that a replay pushes together: few at first, so that orders can be improved early."""
-_SAMPLE = 256
-"""Tuples of each table that are looked at beforehand."""
-
-
-@dataclass(frozen=True)
-class MultiPlan:
-    """A join of several streams that is checked and planned but not running."""
-
-    spec: ManySpec
-    lateness: int
-    cores: int
-    ordered: bool
-    cpus: tuple[int, ...] = ()
-    """The processors that cores are pinned to; none: they are not."""
-
-    def ordering(self) -> ManyInOrder | None:
-        """What puts results in order, if that was asked for."""
-        return ManyInOrder(self.spec) if self.ordered else None
-
-    def start(self) -> MJoin:
-        """Arrange the cores and let them run."""
-        return MJoin(self.spec, self.lateness, self.cores, self.cpus)
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        """The columns of results: all of each stream's, in the order of the streams."""
-        return self.spec.output
-
-
-def prepare_streams(
-    streams: Mapping[str, pa.Schema],
-    on: str | E | None = None,
-    *,
-    window: Spec = None,
-    windows: Mapping[str, Spec] | None = None,
-    time: str | Mapping[str, str] | None = None,
-    cores: int | None = None,
-    lateness: str | None = None,
-    ordered: bool = False,
-    pin: bool = False,
-) -> MultiPlan:
-    """Check and plan a join of several streams; everything that can be wrong about it is found here.
-
-    >>> import pyarrow as pa
-    >>> schema = pa.schema([("x", pa.int32())])
-    >>> prepare_streams({"a": schema, "b": schema, "c": schema}, "a.x = b.x").output_schema.names
-    ['x', 'x_b', 'x_c']
-    """
-    sizes, times = _windows(streams, window, windows), _times(streams, time)
-    specs = [StreamSpec(n, plain_schema(s), sizes[n], times[n]) for n, s in streams.items()]
-    spec = many_spec(specs, predicate_of(on))
-    count = cores_of("cell", cores)
-    plan = MultiPlan(spec, lateness_of(lateness, spec.unit), count, ordered, _cpus(count) if pin else ())
-    plan.ordering()  # refuses what has no order
-    return plan
-
-
-def _cpus(cores: int) -> tuple[int, ...]:
-    if cores == 1:
-        raise UnsupportedError(
-            "one core runs in the caller's thread, which is not pinned; ask for more cores, or leave pin out"
-        )
-    return placement(cores)
-
-
-def _named(streams: Any) -> Mapping[str, Any]:
-    if not isinstance(streams, Mapping) or not all(isinstance(name, str) for name in streams):
-        raise SchemaError(
-            f"streams are given by name, such as {{'a': …, 'b': …, 'c': …}}, not as {type(streams).__name__}"
-        )
-    return streams
-
-
-def _check_known(given: Iterable[str], streams: Mapping[str, Any], what: str) -> None:
-    for name in given:
-        if name not in streams:
-            raise WindowError(
-                f"{what} for '{name}', but the streams are {_listed(streams)}{suggest(name, streams)}"
-            )
-
-
-def _listed(streams: Iterable[str]) -> str:
-    return ", ".join(streams)
-
-
-def _windows(
-    streams: Mapping[str, Any], window: Spec, windows: Mapping[str, Spec] | None
-) -> dict[str, Window | None]:
-    """The window of each stream: its own, or the one for all."""
-    if windows is not None and not isinstance(windows, Mapping):
-        raise WindowError(
-            f"windows= takes one for each stream, by name; for one window for all, window={windows!r}"
-        )
-    own = windows or {}
-    _check_known(own, streams, "a window is given")
-    return {name: _window(own.get(name, window), name) for name in streams}
-
-
-def _window(spec: Spec, name: str) -> Window | None:
-    both = windows_of(spec)
-    if both.left != both.right:
-        raise WindowError(f"the window of stream '{name}' has a left and a right size; give it one")
-    return both.left
-
-
-def _times(streams: Mapping[str, Any], time: str | Mapping[str, str] | None) -> dict[str, str | None]:
-    """The time column of each stream."""
-    if not isinstance(time, Mapping):
-        named: dict[str, str | None] = dict.fromkeys(streams, time)
-    else:
-        _check_known(time, streams, "a time column is named")
-        named = {name: time.get(name) for name in streams}
-        missing = [name for name, column in named.items() if column is None]
-        if missing and len(missing) < len(named):
-            raise WindowError(
-                f"no time column is named for the {missing[0]} input; name one for every stream, or for none"
-            )
-    return {
-        name: None if column is None else Schema.from_arrow(streams[name], name).get(column).name
-        for name, column in named.items()
-    }
 
 
 def join_streams(
@@ -180,25 +47,43 @@ def join_streams(
     cores: int | None = None,
     ordered: bool = False,
     pin: bool = False,
+    pace: float | None = None,
+    overload: str = "block",
+    room: int | None = None,
+    on_shed: OnShed | None = None,
+    adapt: bool = False,
 ) -> Any:
     """Join any number of tables or frames on any predicate, as if they were streams under sliding windows.
 
     `windows` and `time` may be given for each stream by its name; a stream that `windows` does not name has
     `window`, and None is for ever. Columns of results are all of each stream's, in order; a name that a
     stream before has already gets `_` and the stream's name. `pin` keeps each core on a processor of its own
-    (Linux). Returns the kind that it was given.
+    (Linux); with `adapt`, there are as many cores as the load asks for, up to `cores`. With a `pace` tuples
+    arrive that many times as fast as their times say; a join that is behind holds them back, or sheds them
+    with `overload="shed"`. Returns the kind that it was given.
 
     >>> tables = {"a": {"x": [1, 2]}, "b": {"y": [2, 3]}, "c": {"x": [20, 30]}}
     >>> join_streams(tables, "a.x = b.y AND c.x = 10 * b.y").to_pylist()
     [{'x': 2, 'y': 2, 'x_c': 20}]
     """
-    kinds = {kind_of(value) for value in _named(streams).values()}
+    kinds = {kind_of(value) for value in named(streams).values()}
     tables = {name: table_of(value) for name, value in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
     plan = prepare_streams(
-        schemas, on, window=window, windows=windows, time=time, cores=cores, ordered=ordered, pin=pin
-    )
-    return restored(pa.Table.from_batches(list(MultiReplay(plan, tables)), plan.output_schema), kinds)
+        schemas, on, window=window, windows=windows, time=time, cores=cores, ordered=ordered, pin=pin,
+        overload=overload, room=room, adapt=adapt,
+    )  # fmt: skip
+    replay = MultiReplay(plan, tables, pace=pace, on_shed=on_shed)
+    batches = list(replay)
+    _report_shed(replay.metrics(), on_shed)
+    return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)
+
+
+def _report_shed(metrics: MultiMetrics, on_shed: OnShed | None) -> None:
+    """Nothing is lost without a word: who did not ask to be told is warned."""
+    if on_shed is None and metrics.shed:
+        shed = ", ".join(f"{stream.shed:,} of {stream.name}" for stream in metrics.streams)
+        warnings.warn(f"the join was behind and shed tuples: {shed}", RuntimeWarning, stacklevel=3)
 
 
 def explain_streams(streams: Mapping[str, Any], on: str | E | None = None, **options: Any) -> str:
@@ -208,13 +93,18 @@ def explain_streams(streams: Mapping[str, Any], on: str | E | None = None, **opt
     >>> print(explain_streams(tables, "a.x = b.y AND c.x = 10 * b.y", cores=1).splitlines()[-4])
     from c      c -> b -> a: about 0.044 us a tuple; c -> a -> b would take 0.0801 us
     """
-    tables = {name: table_of(value) for name, value in _named(streams).items()}
+    tables = {name: table_of(value) for name, value in named(streams).items()}
     plan = prepare_streams({name: table.schema for name, table in tables.items()}, on, **options)
     return MultiReplay(plan, tables).explain()
 
 
 class MultiJoin:
     """A running join of several streams; each push returns the results that it completes.
+
+    With `overload="shed"` a push never waits for the join: it returns what is ready, `take` gives what comes
+    later, and `finish` the rest. When `room` tuples of a stream wait, its newest batch is shed: counted in
+    the metrics, and given to `on_shed(stream, batch)`. With `adapt`, there are as many cores as the load asks
+    for, up to `cores`.
 
     >>> import pyarrow as pa
     >>> event = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
@@ -237,15 +127,21 @@ class MultiJoin:
         lateness: str | None = None,
         ordered: bool = False,
         pin: bool = False,
+        overload: str = "block",
+        room: int | None = None,
+        on_shed: OnShed | None = None,
+        adapt: bool = False,
     ) -> None:
-        schemas = {name: schema_of(value, name) for name, value in _named(streams).items()}
+        schemas = {name: schema_of(value, name) for name, value in named(streams).items()}
         self.plan = prepare_streams(
             schemas, on, window=window, windows=windows, time=time, cores=cores, lateness=lateness,
-            ordered=ordered, pin=pin,
+            ordered=ordered, pin=pin, overload=overload, room=room, adapt=adapt,
         )  # fmt: skip
         self._numbers = {name: k for k, name in enumerate(schemas)}
         self._ordering = self.plan.ordering()
-        self._engine: MJoin | None = self.plan.start()
+        engine = self.plan.start()
+        sheds = self.plan.overload == "shed"
+        self._engine: MJoin | ManyGate | None = self.plan.gate(engine, on_shed) if sheds else engine
         # The threads of the cores keep the engine alive, not this object; when nobody holds it, they end.
         self._forgotten = weakref.finalize(self, _let_go, self._engine)
         self._forgotten.atexit = False
@@ -270,8 +166,22 @@ class MultiJoin:
             engine, k = self._running(), self._number(stream)
             batch = conform(tuples, self.plan.spec.streams[k].schema, stream)
             with self._closing_on_failure():
+                if isinstance(engine, ManyGate):
+                    return self._in_order(list(engine.push(k, batch)), engine.mark())
                 results = [*engine.push(k, batch), *engine.drain()]
                 return self._in_order(results, engine.driver.mark())
+
+    def take(self, wait: float = 0.0) -> list[pa.RecordBatch]:
+        """Results that have come since the last push, and that come within `wait` seconds.
+
+        Only where tuples may be shed: otherwise every push has returned all its results.
+        """
+        with self._lock:
+            engine = self._running()
+            if not isinstance(engine, ManyGate):
+                return []
+            with self._closing_on_failure():
+                return self._in_order(list(engine.until(clock.perf_counter() + wait)), engine.mark())
 
     def advance(self, stream: str, time: Any) -> list[pa.RecordBatch]:
         """Say that no tuple of a stream older than this will come: a value as its time column has them.
@@ -281,6 +191,9 @@ class MultiJoin:
         """
         with self._lock:
             engine, k = self._running(), self._number(stream)
+            if isinstance(engine, ManyGate):
+                engine.advance(k, self._instant(k, time))
+                return self.take()
             engine.driver.advance(k, self._instant(k, time))
             engine.expire()
             return self._in_order([], engine.driver.mark())
@@ -323,7 +236,8 @@ class MultiJoin:
     def explain(self) -> str:
         """The plan as it is now, for people: orders change with what the streams turn out to be like."""
         with self._lock:
-            return _explained(self._engine) if self._engine is not None else self._closed()[1]
+            text = _explained(self._engine) if self._engine is not None else self._closed()[1]
+            return "\n".join((text, *self.plan.remarks()))
 
     def metrics(self) -> MultiMetrics:
         """Counts and sizes so far; after closing, the last ones."""
@@ -348,141 +262,23 @@ class MultiJoin:
         assert self._last is not None
         return self._last
 
-    def _running(self) -> MJoin:
+    def _running(self) -> MJoin | ManyGate:
         if self._engine is None:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
         return self._engine
 
     def _number(self, stream: str) -> int:
         if stream not in self._numbers:
-            known = _listed(self._numbers)
+            known = listed(self._numbers)
             raise SchemaError(f"no stream '{stream}' ({known}){suggest(str(stream), self._numbers)}")
         return self._numbers[stream]
 
 
-def _explained(engine: MJoin) -> str:
+def _explained(running: MJoin | ManyGate) -> str:
+    engine = running.engine if isinstance(running, ManyGate) else running
     return explain_many(engine.spec, engine.orders, engine.statistics, engine.cores)
 
 
-def _let_go(engine: MJoin) -> None:
+def _let_go(engine: MJoin | ManyGate) -> None:
     """Close an engine from a thread of its own: the collector may call this on one of the engine's."""
     threading.Thread(target=engine.close, daemon=True).start()
-
-
-class MultiReplay:
-    """Tables replayed as streams; iterating yields results in Arrow batches.
-
-    Tuples arrive by time, ties in the order of the streams, then of rows; without time columns, streams take
-    turns.
-    """
-
-    def __init__(self, plan: MultiPlan, tables: Mapping[str, pa.Table]) -> None:
-        self.plan = plan
-        self._tables = [conform(tables[s.name], s.schema, s.name) for s in plan.spec.streams]
-        self.total = sum(table.num_rows for table in self._tables)
-        self.done = 0
-        self._engine: MJoin | None = None
-        self._last: MultiMetrics | None = None
-
-    def explain(self) -> str:
-        """The plan to begin with, for people."""
-        engine = self._started(1)
-        return explain_many(engine.spec, engine.orders, engine.statistics, self.plan.cores)
-
-    def _started(self, cores: int) -> MJoin:
-        """An engine that has seen a sample of the tables."""
-        engine = MJoin(self.plan.spec, self.plan.lateness, cores, self.plan.cpus if cores > 1 else ())
-        engine.foresee([_sample(table) for table in self._tables], self._window_rows())
-        return engine
-
-    def _window_rows(self) -> list[int]:
-        """How many tuples each window is going to hold."""
-        return [self._held(k, table.num_rows) for k, table in enumerate(self._tables)]
-
-    def _held(self, k: int, rows: int) -> int:
-        stream = self.plan.spec.streams[k]
-        if stream.window is None or not rows:
-            return rows
-        if stream.counted:
-            return min(stream.window.size, rows)
-        times, valid = self._time(k)
-        known = times if valid is None else times[valid]
-        span = int(known.max()) - int(known.min()) if len(known) else 0
-        return min(rows, rows * (self.plan.spec.reach(k) + 1) // max(span, 1))
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        try:
-            ordering = self.plan.ordering()
-            self._engine = engine = self._started(self.plan.cores)
-            for k, piece, seen in self._slices():
-                results = engine.push(k, piece, seen)
-                if ordering is None:
-                    yield from results
-                else:
-                    ordering.add([*results, *engine.drain()])
-                    yield from ordering.release(engine.driver.mark())
-            if ordering is None:
-                yield from engine.drain()
-            else:
-                yield from ordering.release(None, all_of_them=True)
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        if self._engine is not None:
-            self._last = self._engine.metrics()
-            self._engine.close()
-            self._engine = None
-
-    def _slices(self) -> Iterator[tuple[int, pa.RecordBatch, dict[int, Array]]]:
-        """All streams in arrival order, cut alike: (stream, tuples, counts of streams with tuple windows)."""
-        rows, places = self._arrivals()
-        tables = [_taken(table, row) for table, row in zip(self._tables, rows, strict=True)]
-        counted = [k for k, stream in enumerate(self.plan.spec.streams) if stream.counted]
-        start, size = 0, _SLICES[0]
-        while start < self.total:
-            for k, table in enumerate(tables):
-                low, high = np.searchsorted(places[k], [start, start + size])
-                if low < high:
-                    here = places[k][low:high]
-                    seen = {j: np.searchsorted(places[j], here) for j in counted if j != k}
-                    yield k, table.slice(low, high - low), seen
-            start, size = start + size, min(2 * size, _SLICES[1])
-            self.done = min(start, self.total)
-
-    def _arrivals(self) -> tuple[list[Array], list[Array]]:
-        """For each stream, its rows in the order in which they arrive, and their places among all."""
-        sizes = [table.num_rows for table in self._tables]
-        streams = np.repeat(np.arange(len(sizes)), sizes)
-        rows = np.concatenate([np.arange(size) for size in sizes])
-        if self.plan.spec.streams[0].time is None:
-            order = np.lexsort((streams, rows))
-        else:
-            pairs = [self._time(k) for k in range(len(sizes))]
-            times = np.concatenate([times for times, _ in pairs])
-            missing = np.concatenate([np.zeros(len(t), np.bool_) if v is None else ~v for t, v in pairs])
-            order = np.lexsort((rows, streams, times, missing))
-        places = [np.flatnonzero(streams[order] == k) for k in range(len(sizes))]
-        return [rows[order[place]] for place in places], places
-
-    def _time(self, k: int) -> tuple[Array, Array | None]:
-        stream = self.plan.spec.streams[k]
-        assert stream.time is not None
-        return times_of(self._tables[k].column(stream.time), self.plan.spec.unit, stream.time, stream.name)
-
-    def metrics(self) -> MultiMetrics:
-        """Counts and sizes so far; after the end, the last ones."""
-        if self._engine is not None:
-            return self._engine.metrics()
-        if self._last is None:
-            raise HandshakeError("the replay has not begun; iterate over it first")
-        return self._last
-
-
-def _sample(table: pa.RecordBatch) -> pa.RecordBatch:
-    return table.take(pa.array(np.arange(0, table.num_rows, max(table.num_rows // _SAMPLE, 1))))
-
-
-def _taken(table: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
-    """Rows in another order; in the one that they are in, nothing is copied."""
-    return table if np.array_equal(rows, np.arange(table.num_rows)) else table.take(pa.array(rows))

@@ -32,8 +32,10 @@ __all__ = [
     "JoinPlan",
     "cores_of",
     "lateness_of",
+    "overload_of",
     "predicate_of",
     "prepare",
+    "room_of",
     "usable_cores",
 ]
 
@@ -174,14 +176,15 @@ def prepare(
         algorithm=algorithm,
         cores=count,
         ordered=ordered,
-        overload=_overload(overload),
-        room=_room(room),
+        overload=overload_of(overload),
+        room=room_of(room),
         adapt=adapt,
         cpus=_cpus(algorithm, count) if pin else (),
     )
 
 
-def _overload(overload: str) -> str:
+def overload_of(overload: str) -> str:
+    """What to do when a queue is full, as it may be given."""
     if overload not in OVERLOAD:
         raise UnsupportedError(
             f"overload is 'block' (hold back the source) or 'shed' (drop the newest tuples), not {overload!r}"
@@ -189,7 +192,8 @@ def _overload(overload: str) -> str:
     return overload
 
 
-def _room(room: Any) -> int:
+def room_of(room: Any) -> int:
+    """How many tuples may wait, as it may be given."""
     if room is None:
         return ROOM
     if isinstance(room, bool) or not isinstance(room, int) or room < 1:

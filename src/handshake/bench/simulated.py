@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,11 +25,13 @@ from handshake.cores.core import JoinCore
 from handshake.cores.cost import CostModel
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
-from handshake.cores.handshake_core import LEFT, RIGHT, Message
+from handshake.cores.handshake_core import LEFT, Message
 from handshake.cores.handshake_ends import Ends
-from handshake.cores.handshake_worker import Queue, Worker
+from handshake.cores.handshake_worker import Queue, Worker, in_line
 from handshake.cores.low_latency import LowLatency
+from handshake.cores.outer import Outer
 from handshake.cores.results import Made, Pairs
+from handshake.cores.segment import Segment
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.compile import Program
 
@@ -65,12 +68,28 @@ class Counts:
 class CountingCore(JoinCore):
     """A join core that counts the pairs of a scan instead of comparing them; index probes are real."""
 
-    def _by_scan(
-        self, program: Program, outer: BasicWindow, inner: list[BasicWindow]
-    ) -> Iterator[tuple[Array, Array, Array]]:
+    def search(
+        self,
+        piece: BasicWindow,
+        windows: Iterable[BasicWindow] | None = None,
+        outer: Outer | None = None,
+    ) -> Iterator[Made]:
+        """Nothing is found where nothing is compared, so a scan needs no programs."""
+        if self.spec.method != "scan" or windows is None or isinstance(windows, Segment):
+            return super().search(piece, windows, outer)
+        self.batches += 1
+        self._count(piece, [window for window in windows if self._relation(piece, window) != "apart"])
+        return iter(())
+
+    def _count(self, outer: BasicWindow, inner: list[BasicWindow]) -> None:
         pairs = outer.rows * sum(window.rows for window in inner)
         self.comparisons += pairs
         self.work += pairs * COMPARISON
+
+    def _by_scan(
+        self, program: Program, outer: BasicWindow, inner: list[BasicWindow]
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        self._count(outer, inner)
         return iter(())
 
     def _made(self, pairs: Pairs) -> Iterator[Made]:
@@ -174,9 +193,11 @@ class Line(Simulated):
             )
             for k in range(cores)
         ]  # fmt: skip
+        in_line(self.workers)
         for worker in self.workers:
             worker.join_core = CountingCore(spec)
         self.clocks = [0.0] * cores
+        self.turns = [LEFT] * cores
         self.ready: set[int] = set()
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
@@ -197,36 +218,43 @@ class Line(Simulated):
         self._wake(len(self.workers) - 1, at)
 
     def _run(self, until: float) -> None:
-        while (k := self._next(until)) is not None:
+        """Let the core whose clock is furthest behind go on, of those that have something to do by then."""
+        waiting = [(self.clocks[k], k) for k in self.ready]
+        heapify(waiting)
+        while waiting and waiting[0][0] < until:
+            began, k = heappop(waiting)
             self._step(k)
-            self.ends.exchange()
-            self._look(k)
+            if k in (0, len(self.workers) - 1):
+                self.ends.exchange()
+            for other in self._look(k, began):
+                heappush(waiting, (self.clocks[other], other))
 
-    def _next(self, at: float) -> int | None:
-        """Of the cores that have something to do before `at`, the one whose clock is furthest behind."""
-        first = min(self.ready, key=lambda k: (self.clocks[k], k), default=None)
-        return None if first is None or self.clocks[first] >= at else first
+    def _look(self, k: int, at: float) -> Iterator[int]:
+        """Who can go on now that core `k` has done something: itself, its neighbours, the ends.
 
-    def _look(self, k: int) -> None:
-        """Who can go on now that core `k` has done something: itself, its neighbours, the ends."""
-        if not self.workers[k]._ready():
-            self.ready.discard(k)
+        A core sends before it compares, so they need not wait for that.
+        """
+        self.ready.discard(k)
+        if self._wake(k, self.clocks[k]):
+            yield k
         for other in {k - 1, k + 1, 0, len(self.workers) - 1} & set(range(len(self.workers))):
-            self._wake(other, self.clocks[k])
+            if self._wake(other, at):
+                yield other
 
-    def _wake(self, k: int, at: float) -> None:
+    def _wake(self, k: int, at: float) -> bool:
         """A core that was idle goes on from when it got something to do."""
-        if k not in self.ready and self.workers[k]._ready():
-            self.ready.add(k)
-            self.clocks[k] = max(self.clocks[k], at)
+        if k in self.ready or not self.workers[k]._ready():
+            return False
+        self.ready.add(k)
+        self.clocks[k] = max(self.clocks[k], at)
+        return True
 
     def _step(self, k: int) -> None:
-        """One turn of figure 9's loop."""
+        """Half a turn of figure 9's loop: what comes from one neighbour."""
         worker, before = self.workers[k], self._spent(k)
-        for origin in (LEFT, RIGHT):
-            worker._receive(origin)
-        for direction in (LEFT, RIGHT):
-            worker._forward(direction)
+        worker._receive(self.turns[k])
+        worker._forward()
+        self.turns[k] = 1 - self.turns[k]
         while worker.results.poll() is not None:
             pass
         self.clocks[k] += self._spent(k) - before

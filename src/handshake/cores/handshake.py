@@ -18,7 +18,7 @@ import pyarrow as pa
 from handshake.cores.channels import Bell, Channel, Stopped, merging_tree
 from handshake.cores.driver import Driver
 from handshake.cores.handshake_ends import Ends
-from handshake.cores.handshake_worker import Queue, Worker
+from handshake.cores.handshake_worker import Queue, Worker, in_line
 from handshake.cores.latency import Latencies
 from handshake.cores.metrics import CoreMetrics, Metrics, gathered, with_latency
 from handshake.cores.pieces import coalesced
@@ -61,6 +61,7 @@ class Handshake:
             )
             for k in range(cores)
         ]  # fmt: skip
+        in_line(self._workers)
         self._merged = merging_tree([worker.results for worker in self._workers])
         for worker in self._workers:
             worker.start()

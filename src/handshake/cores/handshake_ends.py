@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from handshake.cores.pieces import coalesced, pieces
 
 __all__ = ["Ends", "Held"]
 
-_PART = 4
+_PART = 2
 """Tuples wait here until there are as many as this part of the largest piece: pieces should be few."""
 _FEW = 128
 """Pieces are not cut any smaller, and so many tuples wait whatever the share is."""
@@ -61,6 +61,8 @@ class Ends:
         self._reached: tuple[list[tuple[int, int, BasicWindow]], ...] = ([], [])
         self._order = 0
         self._oldest: list[int | None] = [None, None]
+        self._told: list[int | None] = [None, None]
+        """The stamps up to which tuples have expired, and up to which the line has been told so."""
 
     def admit(self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None) -> None:
         """Stamp a batch and keep it here; what waited before goes into the line if it is enough for a piece.
@@ -102,11 +104,22 @@ class Ends:
         self._enter(side, self._visitors, met=True)
 
     def _enter(self, side: int, pieces: Iterable[BasicWindow], met: bool) -> None:
-        for piece in pieces:
-            self.held[side].add(piece, 1)
-            self.put(side, Message("tuples", piece, met))
+        """Let tuples in; each piece brings word of what has expired where it enters."""
+        entering = list(pieces)
         self._gathered[side].clear()
         self._oldest[1 - side] = self.driver.oldest(1 - side)
+        for piece, oldest in zip(entering, self._bounds(side, entering), strict=True):
+            self.held[side].add(piece, 1)
+            self.put(side, Message("tuples", piece, met, oldest=oldest))
+            self._told[1 - side] = oldest
+
+    def _bounds(self, side: int, entering: Sequence[BasicWindow]) -> Sequence[int | None]:
+        """For each piece, the least stamp of the other stream that tuples behind it can ask for."""
+        oldest, reach = self._oldest[1 - side], self.driver.spec.reach(1 - side)
+        if oldest is None or reach is None:
+            return [None] * len(entering)
+        asked = [(piece.first if side == 0 else piece.second)[0] - reach for piece in entering[:0:-1]]
+        return list(accumulate([oldest, *asked], min))[: len(entering)][::-1]
 
     def mark(self) -> None:
         """Make all that is in the line meet; to be done when it is at rest."""
@@ -153,7 +166,8 @@ class Ends:
             piece = heappop(reached)[2]
             self.held[side].add(piece, -1)
             self.expired += piece.rows
-        if self.expired > expired:
+        if self.expired > expired and oldest != self._told[side]:
+            self._told[side] = oldest
             self.put(1 - side, Message("acknowledgement", oldest=oldest))
 
     @property

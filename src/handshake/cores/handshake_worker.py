@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,12 +13,12 @@ import pyarrow as pa
 from handshake.cores.basic_window import INDEXED_FROM, BasicWindow, merged, sealed
 from handshake.cores.channels import Bell, Channel, Stopped
 from handshake.cores.core import JoinCore
-from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message
+from handshake.cores.handshake_core import LEFT, RIGHT, HandshakeCore, Message, R, S
 from handshake.cores.pieces import coalesced
 from handshake.cores.placement import pin_to
 from handshake.cores.spec import SIDES, JoinSpec
 
-__all__ = ["Found", "Queue", "Worker", "largest", "newest"]
+__all__ = ["Found", "Queue", "Worker", "in_line", "largest", "newest"]
 
 _DIRECTIONS = (LEFT, RIGHT)
 _SMALL = 128
@@ -99,11 +100,14 @@ class Worker(threading.Thread):
         self.join_core = JoinCore(spec, check=results.bell.check)
         ends = (number == 0, number == cores - 1)
         self.core = HandshakeCore(self._match, newest, *ends, two_phase, self._merged)
+        self.ahead: list[HandshakeCore[BasicWindow, pa.RecordBatch] | None] = [None, None]
+        """The next core of each stream, at whose window sizes this one looks; nothing else is shared."""
         self.results = results
         self.error: BaseException | None = None
         self._inward, self._outward = inward, outward
         self._bell: Bell = results.bell
         self._idle = False
+        self._told = 0
         self._at: BasicWindow | None = None
         self._notes: list[tuple[int, float]] = []
         self.matching = True
@@ -135,8 +139,7 @@ class Worker(threading.Thread):
                 self._rest()
                 for origin in _DIRECTIONS:
                     self._receive(origin)
-                for direction in _DIRECTIONS:
-                    self._forward(direction)
+                self._forward()
         except Stopped:
             pass
         except BaseException as error:
@@ -156,9 +159,16 @@ class Worker(threading.Thread):
             self._idle = False
 
     def _ready(self) -> bool:
+        self._look()
         return any(len(self._inward[d]) and not self._held_back(d) for d in _DIRECTIONS) or any(
             self._outward[d].room and self.core.wants(d) for d in _DIRECTIONS
         )
+
+    def _look(self) -> None:
+        """How much the next cores hold now; a moment later that may no longer be so, which does no harm."""
+        for side, core in enumerate(self.ahead):
+            if core is not None:
+                self.core.ahead[side] = core.sizes[side]
 
     def _held_back(self, origin: int) -> bool:
         return not self._outward[1 - origin].room and self.core.moves(origin)
@@ -178,8 +188,7 @@ class Worker(threading.Thread):
         results, replies = self.core.receive(origin, message)
         for direction, reply in replies:
             self._outward[direction].put(reply)
-        for direction in _DIRECTIONS:
-            self._forward(direction)
+        self._forward()
         self._deliver(results)
         self._at = None
 
@@ -188,12 +197,21 @@ class Worker(threading.Thread):
             notes, self._notes = self._notes, []
             self.results.put(Found(self.number, batch, notes))
 
-    def _forward(self, direction: int) -> None:
+    def _forward(self) -> None:
+        """Send what there is to send and room for, and let neighbours look who may send more now."""
+        while any(self._send(direction) for direction in _DIRECTIONS):
+            pass
+        if self.core.gone > self._told:
+            self._told = self.core.gone
+            self._bell.ring()
+
+    def _send(self, direction: int) -> bool:
         queue = self._outward[direction]
-        if queue.room:  # no one else writes there
-            message = self.core.forward(direction)
-            if message is not None:
-                queue.put(message)
+        self._look()
+        message = self.core.forward(direction) if queue.room else None  # no one else writes there
+        if message is not None:
+            queue.put(message)
+        return message is not None
 
     def _match(self, piece: BasicWindow, windows: Sequence[BasicWindow]) -> Iterator[pa.RecordBatch]:
         for made in self.join_core.search(piece, windows if self.matching else ()):
@@ -201,12 +219,22 @@ class Worker(threading.Thread):
             yield made.batch
 
     def _merged(self, older: BasicWindow, newer: BasicWindow, held: int) -> BasicWindow | None:
-        """Merge pieces of like size, so that a tuple is copied few times."""
+        """Merge pieces of like size, so that a tuple is copied few times.
+
+        Pieces that came in as large as they should be (`Ends`) stay as they are, also on a core that holds a
+        little more than others: there would be fewer messages behind it than before.
+        """
         limit = max(_SMALL, largest(self.join_core.spec.method, held))
-        if older.rows >= 2 * newer.rows or older.rows + newer.rows > limit:
+        if older.rows >= 2 * newer.rows or 4 * (older.rows + newer.rows) > 3 * limit:
             return None
         both = merged(older, newer)
         return None if both is None else sealed(replace(both, arrived=older.arrived))
+
+
+def in_line(workers: Sequence[Worker]) -> None:
+    """Let each core see its neighbours."""
+    for left, right in pairwise(workers):
+        left.ahead[R], right.ahead[S] = right.core, left.core
 
 
 def largest(method: str, held: int) -> int:
@@ -216,8 +244,8 @@ def largest(method: str, held: int) -> int:
     and not too large to share a window out evenly.
     """
     if method == "scan" or held < 4 * INDEXED_FROM:
-        return min(held // 16, _SCANNED)
-    return min(held // 4, _INDEXED)
+        return min(held // 32, _SCANNED)
+    return min(held // 6, _INDEXED)
 
 
 def newest(piece: BasicWindow) -> int:

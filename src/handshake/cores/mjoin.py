@@ -8,19 +8,21 @@ With several cores, the first window of the order is dealt out to them and the i
 window is indexed, the other way round); the windows behind it are searched by each core for the combinations
 that it has found itself. The caller's thread is the
 coordinator. Basic windows are immutable, and a batch is handed out together with those that are there when it
-comes, so windows may change, and orders too, while the cores still work.
+comes, so windows may change, orders and the number of cores too, while the cores still work.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from handshake.cores.adapt import Clock, Load
 from handshake.cores.basic_window import BasicWindow
 from handshake.cores.channels import Stopped
 from handshake.cores.crew import Crew
@@ -47,6 +49,8 @@ what compiling new steps takes."""
 _LARGE, _WORK = 8192, 0.005
 """Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores; with less to
 do, threads wait for each other's interpreter (see `low_latency`)."""
+_HISTORY = 1000
+"""Changes in the number of cores that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +67,18 @@ class _Job:
 
 @dataclass
 class MJoin:
-    """A running join of any number of streams, on `cores` threads; on the caller's own where that is one."""
+    """A running join of any number of streams, on `cores` threads; on the caller's own where that is one.
+
+    With `adapt`, on as many of them as the load asks for, beginning with one (7.3).
+    """
 
     spec: ManySpec
     lateness: int = 0
     cores: int = 1
     cpus: tuple[int, ...] = ()
     """The processor of each core's thread; none: wherever the system puts them."""
+    adapt: bool = False
+    clock: Clock = time.perf_counter
     driver: ManyDriver = field(init=False)
     statistics: Statistics = field(init=False)
     orders: list[Order] = field(init=False)
@@ -84,14 +93,20 @@ class MJoin:
         self._steps: list[dict[Key, StepCore]] = [{} for _ in range(self.cores)]
         self._results = [0] * self.cores
         self._batches = [0] * self.cores
+        self._busy = [0.0] * self.cores
+        self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
+        self.active = self.load.active
+        self._born = time.perf_counter()
+        self._history = deque([(0.0, self.active)], _HISTORY)
         self._recent = self._work_seen = 0.0
         self._next_look = FIRST_LOOK
         self._watch = Stopwatch()
         self.crew: Crew[_Job] | None = None
         if self.cores > 1:
             self.crew = Crew(
-                self.cores, self._work, self._describe, arrival=lambda job: job.came, cpus=self.cpus
-            )
+                self.cores, self._work, self._describe, arrival=lambda job: job.came, active=self.active,
+                cpus=self.cpus,
+            )  # fmt: skip
         self.latencies = Latencies(1) if self.crew is None else self.crew.latencies
         self._arrange()
 
@@ -112,6 +127,7 @@ class MJoin:
     def _clustered(self, step: StepSpec) -> DealtWindow:
         """A window for a step, with the tuples that another one of the same stream holds."""
         window = DealtWindow(step, self.cores)
+        window.partition.resize(self.active)
         held = self._any_window(step.target)
         for batch in held.tuples() if held is not None else ():
             window.insert(batch)
@@ -175,9 +191,17 @@ class MJoin:
     def _work(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
         self._batches[core] += 1
         first = self._steps[core][job.route[0]].probe(job.outer.piece, job.runs[0], job.outer)
-        for found in self._through(core, job, 1, first):
+        results = self._through(core, job, 1, first)
+        while (found := self._timed(core, results)) is not None:
             self._results[core] += found.num_rows
             yield self._finished(found)
+
+    def _timed(self, core: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """Count a core's time at work, not that spent waiting for room."""
+        start = self.clock()
+        found = next(results, None)
+        self._busy[core] += self.clock() - start
+        return found
 
     def _through(
         self, core: int, job: _Job, at: int, found: Iterator[pa.RecordBatch]
@@ -200,19 +224,20 @@ class MJoin:
     # On the coordinator.
 
     def push(
-        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None = None,
+        came: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples of one stream; yields results that are ready. To be iterated to the end.
 
         `seen` says, per tuple, how many of each stream with a tuple window came before it, where batches do
-        not come in the order of their tuples.
+        not come in the order of their tuples; `came`, when they came, if that was before now.
         """
-        return self.latencies.delivered(coalesced(self._push(stream, batch, seen)))
+        return self.latencies.delivered(coalesced(self._push(stream, batch, seen, came)))
 
     def _push(
-        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None
+        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None, came: float | None
     ) -> Iterator[pa.RecordBatch]:
-        came = time.perf_counter()
+        came = time.perf_counter() if came is None else came
         self._watch.start()
         self._look()
         stamped = self.driver.admit(stream, batch, seen)
@@ -229,6 +254,8 @@ class MJoin:
         windows = [self._windows[self.spec.step(*key).layout] for key in route]
         if not all(window.rows for window in windows):
             return
+        if self.adapt:
+            self._resize(self.load.note(sum(self._busy)))
         step = self._steps[0][route[0]]
         rest = tuple(window.whole() for window in windows[1:])
         for piece in step.cut(step.enter(stamped)):
@@ -251,17 +278,35 @@ class MJoin:
         Where a window is indexed or has too few basic windows to be dealt out, the piece is, and where there
         is little to do, one core does it all.
         """
-        if self.crew is None or not self._is_large(piece):
-            yield 0 if self.crew is None else self.crew.least_busy(), step.core.outer(piece), window.whole()
-        elif window.is_dealt and len(window.segment.windows) >= 2 * self.cores:
+        if self.active == 1 or not self._is_large(piece):
+            yield self._least_busy(), step.core.outer(piece), window.whole()
+        elif window.is_dealt and len(window.segment.windows) >= 2 * self.active:
             outer = step.core.outer(piece).prepare()
-            for core in range(self.cores):
+            for core in range(self.active):
                 yield core, outer, window.run(core)
         else:
-            for core in range(self.cores):
-                start, stop = (piece.rows * n // self.cores for n in (core, core + 1))
+            for core in range(self.active):
+                start, stop = (piece.rows * n // self.active for n in (core, core + 1))
                 part = BasicWindow(piece.spec, piece.batch.slice(start, stop - start))
                 yield core, step.core.outer(part), window.whole()
+
+    def _least_busy(self) -> int:
+        """The core with the shortest queue, of those in use."""
+        inboxes = [] if self.crew is None else self.crew.inboxes[: self.active]
+        return min(range(len(inboxes)), key=lambda k: len(inboxes[k]), default=0)
+
+    def _resize(self, cores: int) -> None:
+        """From the next batch on, use so many cores (7.3).
+
+        Windows are dealt out afresh. A core that is released does what it was handed, then its thread ends.
+        """
+        if self.crew is None or self.active == cores:
+            return
+        self.active = cores
+        self.crew.resize(cores)
+        for window in self._windows.values():
+            window.partition.resize(cores)
+        self._history.append((time.perf_counter() - self._born, cores))
 
     def _is_large(self, piece: BasicWindow) -> bool:
         """Whether a piece is worth sharing, going by its size and by the work of those before it."""
@@ -275,6 +320,18 @@ class MJoin:
         if self.crew is not None:
             yield from self.latencies.delivered(coalesced(self.crew.drain()))
         self._watch.stop()
+
+    def settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        if self.crew is not None:
+            yield from self.latencies.delivered(self.crew.drain(until))
+        if self.crew is None or self.crew.idle():
+            self._watch.stop()
+
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        if self.crew is not None:
+            self.crew.bell.ring()
 
     def expire(self) -> None:
         """Drop what no tuple to come can join."""
@@ -297,7 +354,7 @@ class MJoin:
         cores = [core for steps in self._steps for core in list(steps.values())]
         return MultiMetrics(
             streams=tuple(map(self._stream_metrics, range(len(self.spec.streams)))),
-            steps=tuple(map(self._step_metrics, self._steps[0])),
+            steps=tuple(map(self._step_metrics, list(self._steps[0]))),
             results=sum(self._results),
             late=sum(c.late for c in counts),
             no_time=sum(c.no_time for c in counts),
@@ -309,6 +366,7 @@ class MJoin:
             elapsed=self._watch.seconds,
             cores=tuple(map(self._core_metrics, range(self.cores))),
             latency=self.latencies.merged().figures(),
+            core_counts=tuple(self._history) if self.adapt else (),
         )
 
     def _stream_metrics(self, k: int) -> StreamMetrics:
@@ -328,7 +386,7 @@ class MJoin:
         )  # fmt: skip
 
     def _core_metrics(self, k: int) -> WorkerMetrics:
-        comparisons = sum(core.core.comparisons for core in self._steps[k].values())
+        comparisons = sum(core.core.comparisons for core in list(self._steps[k].values()))
         deepest = self.crew.inboxes[k].deepest if self.crew is not None else 0
         return WorkerMetrics(self._results[k], comparisons, self._batches[k], deepest)
 

@@ -24,6 +24,13 @@ class StreamMetrics:
     window_rows: int
     order: tuple[str, ...]
     """The windows that its tuples go through."""
+    shed: int = 0
+    """Tuples that were dropped because the join was behind; they are not among `rows`."""
+
+    @property
+    def shed_share(self) -> float:
+        """The share of the stream that was shed."""
+        return self.shed / (self.rows + self.shed) if self.shed else 0.0
 
 
 @dataclass(frozen=True)
@@ -70,11 +77,21 @@ class MultiMetrics:
     cores: tuple[WorkerMetrics, ...] = ()
     latency: Latency = field(default_factory=Latency)
     algorithm: str = "mjoin"
+    core_counts: tuple[tuple[float, int], ...] = ()
+    """Under adaptation: how many cores there were, and since how many seconds after the start."""
+    waiting_rows: int = 0
+    most_waiting_rows: int = 0
+    """Tuples that wait before the join, where they may, and the most that have."""
 
     @property
     def rows(self) -> int:
         """Tuples of all streams."""
         return sum(stream.rows for stream in self.streams)
+
+    @property
+    def shed(self) -> int:
+        """Tuples of all streams that were shed."""
+        return sum(stream.shed for stream in self.streams)
 
     @property
     def load_imbalance(self) -> float:
@@ -87,4 +104,6 @@ class MultiMetrics:
         figures = asdict(self)
         buckets = [[None if isinf(bound) else bound, count] for bound, count in self.latency.buckets]
         figures["latency"]["buckets"] = buckets
-        return figures | {"load_imbalance": self.load_imbalance}
+        for stream, one in zip(figures["streams"], self.streams, strict=True):
+            stream["shed_share"] = one.shed_share
+        return figures | {"load_imbalance": self.load_imbalance, "shed": self.shed}
