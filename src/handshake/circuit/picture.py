@@ -11,19 +11,16 @@ from dataclasses import dataclass, field
 from html import escape
 
 from handshake.circuit.netlist import (
-    AggregateNet,
     ComputeNet,
     ConcatNet,
-    GroupedWindowNet,
-    GroupNet,
     Input,
     Net,
     ProjectNet,
     SelectNet,
     StageNet,
     UnionNet,
-    WindowNet,
 )
+from handshake.circuit.window_nets import AggregateNet, GroupedWindowNet, GroupNet, WindowNet
 from handshake.plan.expr import show
 
 __all__ = ["draw"]

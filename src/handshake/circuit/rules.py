@@ -8,14 +8,12 @@ from dataclasses import replace
 from handshake.circuit.netlist import (
     ComputeNet,
     ConcatNet,
-    GroupedWindowNet,
-    GroupNet,
     Input,
     Net,
     StageNet,
-    WindowNet,
     rebuild,
 )
+from handshake.circuit.window_nets import GroupedWindowNet, GroupNet, WindowNet
 from handshake.errors import UnsupportedError, suggest
 from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
