@@ -21,7 +21,7 @@ from handshake.circuit.netlist import walk as walk_net
 from handshake.circuit.rules import RULES
 from handshake.circuit.simulate import Feed, Run, Simulation, feed
 from handshake.errors import UnsupportedError
-from handshake.plan.algebra import Group, Plan, walk
+from handshake.plan.algebra import Group, Plan, Union, walk
 from handshake.plan.query import parse_query
 from query_cases import PAPER, QUERIES, TRADES
 from query_streams import arrivals
@@ -71,7 +71,7 @@ MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(Heal
 def bounds_of(plan: Plan, groups: int = 5) -> Bounds:
     """Every field of every input may be NULL."""
     nullable = {source.name: frozenset(source.fields.names) for source in plan.inputs}
-    return Bounds(groups=groups, nullable=nullable, write_cycles=2)
+    return Bounds(groups=groups, nullable=nullable, write_cycles=2, divider="host")
 
 
 @lru_cache(maxsize=8)
@@ -115,12 +115,13 @@ def check(text: str, data: st.DataObject, optimised: bool, **options: Any) -> No
 def check_run(plan: Plan, compiled: Compiled, run: Run, wanted: dict[str, list[dict[str, Any]]]) -> None:
     """The same tuples as the oracle's, in the same order where one is defined.
 
-    The groups of a window come in any order, and so do the results of a handshake join.
+    The groups of a window come in any order, and so do the streams of a union and the results of a handshake join.
     """
     for output in plan.outputs:
         row = compiled.outputs[output.name]
         found = [dict(zip(row.names, each, strict=True)) for each in run.tuples(output.name, row)]
-        if any(isinstance(node, Group) for node in walk(output)) or in_any_order(compiled.nets[output.name]):
+        loose = any(isinstance(node, (Group, Union)) for node in walk(output))
+        if loose or in_any_order(compiled.nets[output.name]):
             assert Counter(map(_key, found)) == Counter(map(_key, wanted[output.name]))
         else:
             assert found == wanted[output.name]

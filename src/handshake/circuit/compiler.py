@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from handshake.circuit.assemble import Circuit
+from handshake.circuit.bounds import Bounds
 from handshake.circuit.emit import to_verilog
 from handshake.circuit.netlist import Net
-from handshake.circuit.rules import optimise
-from handshake.circuit.translate import Bounds, translate
+from handshake.circuit.rules import check_names, optimise, prepare
+from handshake.circuit.translate import translate
 from handshake.circuit.types import Row
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
 
 __all__ = ["Compiled", "compile_plan"]
 
-_TAKEN = ("late", "no_time", "overflow", "unknown", "clk", "rst")
+_TAKEN = ("late", "no_time", "overflow", "unknown", "evicted", "clk", "rst")
 
 
 @dataclass(frozen=True)
@@ -68,4 +69,6 @@ def compile_plan(plan: Plan, bounds: Bounds | None = None, *, without: Iterable[
             raise UnsupportedError(
                 f"ports of the circuit are called after streams, and '{name}' is no name for one; rename it"
             )
-    return Compiled(plan, optimise(translate(plan, bounds), without))
+    left_out = tuple(without)
+    check_names(left_out)
+    return Compiled(plan, optimise(translate(prepare(plan, left_out), bounds), left_out))

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from handshake.circuit.block import Block
 from handshake.circuit.demux import StreamDemux
+from handshake.circuit.divide import PipelinedDivide, SerialDivide, divided_row
 from handshake.circuit.operators import (
     Compute,
     Concat,
@@ -31,6 +32,7 @@ __all__ = [
     "ComputeNet",
     "ConcatNet",
     "DemuxNet",
+    "DivideNet",
     "Input",
     "NaryNet",
     "Net",
@@ -248,6 +250,20 @@ class ComputeNet(StageNet):
 
     def block(self) -> Block:
         return Compute(self.source.row, self.operations, registered=self.registered)
+
+
+@dataclass(frozen=True)
+class DivideNet(UnaryNet):
+    """Averages divided: a stage for each step, or one for all of them."""
+
+    pipelined: bool
+
+    @property
+    def row(self) -> Row:
+        return divided_row(self.source.row)
+
+    def block(self) -> Block:
+        return (PipelinedDivide if self.pipelined else SerialDivide)(self.source.row)
 
 
 @dataclass(frozen=True)

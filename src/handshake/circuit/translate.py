@@ -15,6 +15,7 @@ from handshake.circuit.netlist import (
     ComputeNet,
     ConcatNet,
     DemuxNet,
+    DivideNet,
     Input,
     Net,
     ProjectNet,
@@ -46,11 +47,12 @@ from handshake.plan.algebra import (
     Union,
     Windowing,
     WindowJoin,
+    reads,
 )
 from handshake.plan.algebra import walk as walk_plan
 from handshake.schema import UNITS, Binary, Field, String
 
-__all__ = ["Bounds", "translate"]
+__all__ = ["translate"]
 
 CLOCK_HZ = 100_000_000
 """The papers' clock: what bounds the number of tuples of a time window."""
@@ -78,6 +80,7 @@ class _Translator:
         self._leaves: dict[str, Net] = {}
         self._joins = Joins(plan, bounds, self._leaf)
         self._apart: dict[str, Net] = {}
+        self._dividers: dict[tuple[int, bool], Net] = {}
         self._parameters: dict[str, Input] = {}
         self._window: _Window | None = None
         self._grouped = False
@@ -95,7 +98,7 @@ class _Translator:
 
     @_net.register
     def _(self, node: Output, timed: bool) -> Net:
-        return self.net(node.input, timed)
+        return self._divided(self.net(node.input, timed))
 
     @_net.register
     def _(self, node: Select, timed: bool) -> Net:
@@ -103,7 +106,10 @@ class _Translator:
 
     @_net.register
     def _(self, node: Apply, timed: bool) -> Net:
-        return ComputeNet(self.net(node.input, timed), ((node.name, node.operation, node.type),))
+        source = self.net(node.input, timed)
+        if any(source.row[name].count_bits for name in reads(node.operation)):
+            source = self._divided(source)
+        return ComputeNet(source, ((node.name, node.operation, node.type),))
 
     @_net.register
     def _(self, node: Project, timed: bool) -> Net:
@@ -128,13 +134,26 @@ class _Translator:
                 "a time window over a union has no bound on the windows that are open at once, since the "
                 "clock of one input may run ahead of another's; window each input and unite the results"
             )
-        nets = [self.net(each, False) for each in node.inputs]
+        nets = [self._divided(self.net(each, False)) for each in node.inputs]
         common = common_row([net.row for net in nets], "union")
         return UnionNet(tuple(net if net.row == common else WidenNet(net, common) for net in nets))
 
     @_net.register
     def _(self, node: WindowJoin, timed: bool) -> Net:
         return self._joins.net(node, timed)
+
+    def _divided(self, net: Net) -> Net:
+        """The averages of a net divided, if not by the host; one divider for all who read it.
+
+        In a sub-plan, which has a result per window, a divider that takes its time is enough.
+        """
+        if self._bounds.divider == "host" or not any(w.count_bits for w in net.row):
+            return net
+        pipelined = self._bounds.divider == "pipelined" and self._window is None
+        key = (id(net), pipelined)
+        if key not in self._dividers:
+            self._dividers[key] = DivideNet(net, pipelined)
+        return self._dividers[key]
 
     # Sources.
 
@@ -210,7 +229,7 @@ class _Translator:
     def _(self, node: Windowing, timed: bool) -> Net:
         slide = self._slide(node, timed)
         self._check_order(node)
-        source = _without_register(self.net(node.input, timed or slide.kind == "time"))
+        source = self._divided(_without_register(self.net(node.input, timed or slide.kind == "time")))
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
         before, self._window = self._window, _Window(self._most(slide, node), slide.size)
         body = self.net(node.body, timed)
