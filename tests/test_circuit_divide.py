@@ -45,13 +45,17 @@ def sums(each: Wire) -> st.SearchStrategy[tuple[int, int]]:
     """A sum and a count such that the average fits: powers of two and their neighbours among them."""
     most = (1 << each.count_bits - 1) - 1
     largest = each.range[1] >> each.count_bits
-    near = st.builds(lambda n, d: (1 << n) + d, st.integers(0, max(0, largest.bit_length() - 2)), st.integers(-2, 2))
+    near = st.builds(
+        lambda n, d: (1 << n) + d, st.integers(0, max(0, largest.bit_length() - 2)), st.integers(-2, 2)
+    )
 
     @st.composite
     def pairs(draw: Any) -> tuple[int, int]:
         count = draw(st.integers(0, 9) | st.integers(0, most))
         bound = count * largest
-        total = draw(st.integers(0, bound) | near.map(lambda n: min(abs(n) * max(1, count) + count // 2, bound)))
+        total = draw(
+            st.integers(0, bound) | near.map(lambda n: min(abs(n) * max(1, count) + count // 2, bound))
+        )
         return (-total if each.signed and draw(st.booleans()) else total) if count else 0, count
 
     return pairs()

@@ -26,7 +26,7 @@ def compile_query(
     figures: bool = False,
     **bounds: Any,
 ) -> None:
-    """Write a query's circuit as Verilog; with `figures`, say what it costs. `bounds` are those of `Bounds`."""
+    """Write a query's circuit as Verilog; with `figures`, say what it costs. `bounds`: see `Bounds`."""
     given = Bounds(nullable=_by_stream(nullable), **bounds)
     compiled = compile_plan(read_query(path), given, without=without)
     if output is not None:
@@ -49,8 +49,10 @@ def explain_circuit(path: str, svg_file: str | None, *, without: Sequence[str] =
 def _blocks(compiled: Compiled) -> list[tuple[str, str]]:
     circuit = compiled.circuit()
     facts = [(name, f"input, {net.row.bits} wires") for name, net in circuit.leaves.items()]
+    shown = set()
     for net in circuit.order:
-        if net.inputs:
+        if net.inputs and net.unit not in shown:
+            shown.add(net.unit)
             facts.append((circuit.blocks[net.unit].title, f"cycle {net.latency}, {net.row.bits} wires"))
     return [*facts, *report(compiled, synthesis=False)]
 

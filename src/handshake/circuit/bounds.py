@@ -35,7 +35,7 @@ class Bounds:
     merger_buffer: int = 4
     """Results that the buffer of a merger of join results holds."""
     join: str = "auto"
-    """How joins are arranged: `handshake`, `ordered`, or `auto`: ordered where what follows needs the order."""
+    """How joins are arranged: `handshake`, `ordered`, or `auto`: ordered where what follows needs order."""
     window_tuples: int | None = None
     """The most tuples that a joined stream's window of time has."""
     divider: str = "pipelined"

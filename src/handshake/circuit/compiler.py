@@ -10,7 +10,8 @@ from functools import cached_property
 from handshake.circuit.assemble import Circuit
 from handshake.circuit.bounds import Bounds
 from handshake.circuit.emit import to_verilog
-from handshake.circuit.netlist import Net
+from handshake.circuit.join_nets import JoinNet
+from handshake.circuit.netlist import Net, walk
 from handshake.circuit.rules import check_names, optimise, prepare
 from handshake.circuit.translate import translate
 from handshake.circuit.types import Row
@@ -54,6 +55,11 @@ class Compiled:
         A tuple of a new group takes as many more as the CAM needs to take it in.
         """
         return {name: net.latency for name, net in self.nets.items()}
+
+    def drifts(self, name: str) -> bool:
+        """Whether a result comes from a handshake join, whose latency is the least: tuples drift together."""
+        joins = (net for net in walk(self.nets[name]) if isinstance(net, JoinNet))
+        return any(not net.spec.ordered for net in joins)
 
     @property
     def issue_rate(self) -> float:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
 from handshake.circuit.quotient import Quotient, quotient_of, quotient_wire
@@ -27,7 +28,7 @@ def divided_row(row: Row) -> Row:
 class Divide(Block):
     """Divides all averages of a stream, side by side. Ports: `i` and `o`.
 
-    Latency: a cycle each to begin and to finish, and one for each bit of the longest quotient (55 for float64).
+    Latency: a cycle each to begin and to finish, and one for each bit of the longest quotient (float64: 55).
     """
 
     def __init__(self, row: Row) -> None:
@@ -60,18 +61,6 @@ class Divide(Block):
             states.append(state)
         return states
 
-    def _step(self, m: Module, states: list[Any], at: int, name: str) -> list[Any]:
-        """The states after step `at`; a division that needs fewer of them waits."""
-        after = []
-        for n, (each, state) in enumerate(zip(self.quotients, states, strict=True)):
-            made = Signal(each.layout(), name=f"{name}{n}")
-            if at < each.steps:
-                each.step(m, state, made)
-            else:
-                m.d.comb += made.eq(state)
-            after.append(made)
-        return after
-
     def _finish(self, m: Module, states: list[Any], rest: Value, made: Any) -> None:
         """Drive the divided tuple."""
         m.d.comb += [made.valid.eq(rest[0]), made.eos.eq(rest[1])]
@@ -90,6 +79,33 @@ class Divide(Block):
         """The circuit."""
 
 
+class DivideStage(Block):
+    """Registers, and a step of those divisions that are `busy` behind them: written once, used in a line."""
+
+    def __init__(self, row: Row, busy: tuple[bool, ...], others: int) -> None:
+        self.quotients = [quotient_of(w) for w in row if w.count_bits]
+        self.busy = busy
+        ports: dict[str, Any] = {"free": In(1), "rest": In(others), "kept": Out(others)}
+        for n, each in enumerate(self.quotients):
+            ports |= {f"before{n}": In(each.layout()), f"after{n}": Out(each.layout())}
+        super().__init__(ports, (row, busy))
+
+    def build(self) -> Module:
+        m = Module()
+        with m.If(self.free):
+            m.d.sync += self.kept.eq(self.rest)
+        for n, (each, busy) in enumerate(zip(self.quotients, self.busy, strict=True)):
+            before, after = getattr(self, f"before{n}"), getattr(self, f"after{n}")
+            held = Signal(each.layout(), name=f"held{n}")
+            with m.If(self.free):
+                m.d.sync += held.eq(before)
+            if busy:
+                each.step(m, held, after)
+            else:
+                m.d.comb += after.eq(held)
+        return m
+
+
 class PipelinedDivide(Divide):
     """A stage of registers for each step: issue rate 1. A result that nobody takes holds all stages back."""
 
@@ -99,23 +115,24 @@ class PipelinedDivide(Divide):
         m.d.comb += [free.eq(~beat(self.o) | self.o.ready), self.i.ready.eq(free)]
         rest, states = self._rest(), self._begin(m)
         for at in range(self.steps + 1):
-            rest, states = self._register(m, free, rest, states, at)
-            if at < self.steps:
-                states = self._step(m, states, at, f"step{at}_")
+            rest, states = self._stage(m, free, rest, states, at)
         made = StreamSignature(self.after).create(path=("made",))
         self._finish(m, states, rest, made)
         with m.If(free):
-            m.d.sync += [self.o.payload.eq(made.payload), self.o.valid.eq(made.valid), self.o.eos.eq(made.eos)]
+            m.d.sync += [
+                self.o.payload.eq(made.payload), self.o.valid.eq(made.valid), self.o.eos.eq(made.eos)
+            ]  # fmt: skip
         return m
 
-    def _register(
+    def _stage(
         self, m: Module, free: Value, rest: Value, states: list[Any], at: int
     ) -> tuple[Value, list[Any]]:
-        held = [Signal(each.layout(), name=f"stage{at}_{n}") for n, each in enumerate(self.quotients)]
-        kept = Signal(len(rest), name=f"rest{at}")
-        with m.If(free):
-            m.d.sync += [kept.eq(rest), *(a.eq(b) for a, b in zip(held, states, strict=True))]
-        return kept, held
+        busy = tuple(at < each.steps for each in self.quotients)
+        m.submodules[f"stage{at}"] = stage = DivideStage(self.row, busy, len(rest))
+        m.d.comb += [stage.free.eq(free), stage.rest.eq(rest)]
+        for n, state in enumerate(states):
+            m.d.comb += getattr(stage, f"before{n}").eq(state)
+        return stage.kept, [getattr(stage, f"after{n}") for n in range(len(states))]
 
 
 class SerialDivide(Divide):
@@ -142,12 +159,18 @@ class SerialDivide(Divide):
         with m.Elif(busy & (at != self.steps)):
             self._advance(m, states, at)
         with m.Elif(busy & free):
-            m.d.sync += [self.o.payload.eq(made.payload), self.o.valid.eq(made.valid), self.o.eos.eq(made.eos)]
+            m.d.sync += [
+                self.o.payload.eq(made.payload),
+                self.o.valid.eq(made.valid),
+                self.o.eos.eq(made.eos),
+            ]
             m.d.sync += busy.eq(0)
         return m
 
     def _advance(self, m: Module, states: list[Any], at: Signal) -> None:
         m.d.sync += at.eq(at + 1)
-        for each, before, after in zip(self.quotients, states, self._step(m, states, 0, "after"), strict=True):
+        for n, (each, state) in enumerate(zip(self.quotients, states, strict=True)):
+            after = Signal(each.layout(), name=f"after{n}")
+            each.step(m, state, after)
             with m.If(at < each.steps):
-                m.d.sync += before.eq(after)
+                m.d.sync += state.eq(after)

@@ -53,8 +53,9 @@ def run_plan(
     """Feed tables through the simulated circuit of a plan and collect the tables of its results.
 
     Columns that have a NULL get a wire for it. `patterns` and `ready` hold inputs and outputs back by cycle,
-    as `simulate` has it; results do not depend on them. `places` says where the rows of each input stand among
-    all arrivals, which joins look at; without it rows arrive as docs/semantics.md has it: by time, or in turn.
+    as `simulate` has it; results do not depend on them. `places` says where the rows of each input stand
+    among all arrivals, which joins look at; without it rows arrive as docs/semantics.md has it: by time, or
+    in turn.
     """
     tables = {name: _table(plan, name, given) for name, given in inputs.items()}
     given = bounds or Bounds()

@@ -68,9 +68,7 @@ class ClaimNet(StageNet):
         return self.source.row
 
     def block(self) -> Block:
-        return Claim(
-            self.source.row, self.field, self.values, self.everyone, registered=self.registered
-        )
+        return Claim(self.source.row, self.field, self.values, self.everyone, registered=self.registered)
 
 
 @dataclass(frozen=True)

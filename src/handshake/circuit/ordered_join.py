@@ -4,8 +4,8 @@ Handshake join lets tuples drift past each other, so its results come when they 
 follows counts results or closes windows by them, this arrangement is used: a tuple is compared with the
 opposite window at once, `lanes` tuples in a cycle, the oldest first; only then the next tuple is taken.
 
-It also holds windows of time, up to a number of tuples: a tuple that is pushed out while it could still find a
-partner is counted.
+It also holds windows of time, up to a number of tuples: a tuple that is pushed out while it could still find
+a partner is counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib.enum import Enum
 from amaranth.lib.wiring import Out
 
@@ -153,8 +153,12 @@ class OrderedJoin(Block):
         newest, seen, kept = [*self.newest], [*self._seen], list[Value]()
         late, untimed = Const(0, 2), Const(0, 2)
         for n, (here, side) in enumerate(zip(has, "lr", strict=True)):
-            time, known = self._time_of(self.arrivals.payload, side, (self.condition.left, self.condition.right)[n])
-            behind = seen[0] & seen[1] & (time + self.lateness < Mux(newest[0] < newest[1], newest[0], newest[1]))
+            time, known = self._time_of(
+                self.arrivals.payload, side, (self.condition.left, self.condition.right)[n]
+            )
+            behind = (
+                seen[0] & seen[1] & (time + self.lateness < Mux(newest[0] < newest[1], newest[0], newest[1]))
+            )
             stays = Signal(name=f"stays_{n}")
             m.d.comb += stays.eq(here & known & ~behind)
             late, untimed = late + (here & known & behind), untimed + (here & ~known)
@@ -202,7 +206,7 @@ class OrderedJoin(Block):
         return self.condition.matches(Delay(None), *views), self.condition.carry(*views)
 
     def _scan(self, m: Module, side: int, then: Callable[[], None]) -> None:
-        """Compares the new tuple with a row of the opposite window; results leave one by one, oldest first."""
+        """Compares the new tuple with a row of the other window; results leave one by one, oldest first."""
         store, other = self.stores[side], self.new[1 - side]
         pairs = [(data, other) if side == 0 else (other, data) for data in store.data]
         parts = [self._match(*pair) for pair in pairs]

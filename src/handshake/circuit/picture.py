@@ -22,8 +22,8 @@ from handshake.circuit.netlist import (
     StageNet,
     UnionNet,
 )
-from handshake.circuit.window_nets import AggregateNet, GroupedWindowNet, GroupNet, WindowNet
 from handshake.circuit.window_join import JoinSpec
+from handshake.circuit.window_nets import AggregateNet, GroupedWindowNet, GroupNet, WindowNet
 from handshake.plan.expr import show
 
 __all__ = ["draw"]

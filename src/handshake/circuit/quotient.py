@@ -1,7 +1,7 @@
 """Long division, a bit per step: an average's sum by its count, rounded as the engines round it.
 
-Of whole numbers the quotient is the float64 nearest to it, ties to even: 55 bits, and whether anything is left
-(guard and sticky bits). Of decimals it is a decimal, halves away from zero. Both are exact.
+Of whole numbers the quotient is the float64 nearest to it, ties to even: 55 bits, and whether anything is
+left (guard and sticky bits). Of decimals it is a decimal, halves away from zero. Both are exact.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ class Quotient(ABC):
     def layout(self) -> StructLayout:
         """The state between two steps."""
         return StructLayout(
-            {"rest": self._divisor_bits(), "digits": self.steps, "divisor": self._divisor_bits(), **self._more()}
+            {
+                "rest": self._divisor_bits(),
+                "digits": self.steps,
+                "divisor": self._divisor_bits(),
+                **self._more(),
+            }
         )
 
     @abstractmethod
@@ -116,7 +121,7 @@ class _ToFloat(Quotient):
         m.d.comb += size.eq(abs(total))
         a, a_zeros = _normalised(m, size, "sum")
         b, b_zeros = _normalised(m, count, "count")
-        # The divisor's first bit is set, so the first width - 1 bits of the dividend are less: no digits of it.
+        # The divisor's first bit is set, so the first width - 1 bits of the dividend are less than it.
         stream = Cat(Const(0, max(0, width - 1 + _BITS - len(a))), a)
         below = len(stream) - (width - 1) - _BITS
         m.d.comb += [

@@ -16,8 +16,8 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.wiring import Out
 
 from handshake.circuit.block import Block
-from handshake.circuit.operators import Stage, copy_field
 from handshake.circuit.demux import holds
+from handshake.circuit.operators import Stage, copy_field
 from handshake.circuit.slide import HERE
 from handshake.circuit.stream import beat, moves, stream_in, stream_out
 from handshake.circuit.types import Row, Wire, null_of
@@ -29,7 +29,7 @@ from handshake.schema import BOOL, INT64, Bool
 __all__ = ["PLACE", "Claim", "LockstepUnion", "Mask", "Sequence", "place_wire", "slot_row", "zipped"]
 
 PLACE = "#place"
-"""Field of inputs that are joined with others: the tuple's place among the arrivals of all of them, from 0 on."""
+"""Field of inputs that are joined with others: a tuple's place among the arrivals of all of them, from 0."""
 PLACE_BITS = 32
 
 _HERE = Wire(HERE, BOOL, 1)
@@ -121,7 +121,7 @@ class Mask(Stage):
 class Claim(Stage):
     """De-multiplexing in lock step: the slot stays where `field` holds one of `values`.
 
-    Counter, if `everyone` is given (the values of all streams of the carrier): `unknown`, tuples of no stream.
+    Counter, if `everyone` is given (the values of all streams of the carrier): `unknown`, those of no stream.
     """
 
     def __init__(

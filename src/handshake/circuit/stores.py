@@ -11,7 +11,7 @@ __all__ = ["Store"]
 class Store:
     """The last `size` tuples of a stream in `lanes` memories, built into its owner's module.
 
-    Tuples lie in the memories in turn, as on a ring; a read gives `lanes` tuples that came one after the other,
+    Tuples lie in the memories in turn, as on a ring; a read gives `lanes` tuples that came one after another,
     the oldest ones first. `first` reads the oldest, `following` the next ones; in the cycle after either,
     `data` has them and `held` says which of them are there; `last` is high when none come after these.
     """

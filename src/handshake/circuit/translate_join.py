@@ -64,13 +64,15 @@ class Joins:
         """The net of a join; `timed`: times and clocks of its results are read further on."""
         if len(node.inputs) != 2:
             raise UnsupportedError(
-                f"{_name(node)} is of {len(node.inputs)} streams; the circuit joins two, since what two of them "
-                "give would have to be held for as long as both members are in their windows, whose number of "
-                "pairs has no bound but the product of the windows; use --backend local"
+                f"{_name(node)} is of {len(node.inputs)} streams, and the circuit joins two: pairs of two "
+                "would have to be held while both are in their windows, as many as the product of these; use "
+                "--backend local"
             )
         needs_time = timed or is_timed(node)
         if needs_time and len({child.clock.unit for child in node.inputs}) > 1:
-            units = " and ".join(f"{n} in {c.clock.unit}" for n, c in zip(node.names, node.inputs, strict=True))
+            units = " and ".join(
+                f"{n} in {c.clock.unit}" for n, c in zip(node.names, node.inputs, strict=True)
+            )
             raise UnsupportedError(
                 f"{_name(node)}: the circuit compares times of one unit only, and these are {units}; declare "
                 "both streams with the same one"
@@ -116,8 +118,8 @@ class Joins:
         if self._bounds.window_tuples is None:
             what = f"a window of {window}" if window is not None else "no window"
             raise UnsupportedError(
-                f"{_name(node)}: {name} has {what}, and how many tuples are to be held has no bound; give the "
-                "most with --window-tuples, or a window of tuples"
+                f"{_name(node)}: {name} has {what}, and how many tuples are to be held has no bound; give "
+                "the most with --window-tuples, or a window of tuples"
             )
         if window is None:
             return Held(self._bounds.window_tuples, "ever")
@@ -136,8 +138,8 @@ class Joins:
     def _slots(self, node: Node, timed: bool, join: WindowJoin) -> Net:
         what = f"a window ({node.window})" if isinstance(node, Windowing) else "another join"
         raise UnsupportedError(
-            f"{_name(join)} reads the results of {what}, of which an arrival may give any number; below a join "
-            "the circuit has selections, projections, arithmetic and unions of different streams"
+            f"{_name(join)} reads the results of {what}, of which an arrival may give any number; below a "
+            "join the circuit has selections, projections, arithmetic and unions of different streams"
         )
 
     @_slots.register
@@ -155,10 +157,12 @@ class Joins:
     @_slots.register
     def _(self, node: Union, timed: bool, join: WindowJoin) -> Net:
         claims = [claim for each in node.inputs for claim in _claims(each)]
-        if len(set(claims)) < len(claims) or any((stream, None) in claims for stream, v in claims if v is not None):
+        if len(set(claims)) < len(claims) or any(
+            (stream, None) in claims for stream, v in claims if v is not None
+        ):
             raise UnsupportedError(
-                f"{_name(join)} reads a union of streams that share an input, of which one arrival may give two "
-                "tuples; the circuit takes one at a time"
+                f"{_name(join)} reads a union of streams that share an input, of which one arrival may give "
+                "two tuples; the circuit takes one at a time"
             )
         if timed and len({child.clock.unit for child in node.inputs}) > 1:
             raise UnsupportedError(f"{_name(join)} reads a union of streams whose times have different units")
@@ -194,7 +198,9 @@ class Joins:
     def _read_elsewhere(self, carrier: str) -> bool:
         """Whether a stream of that input is read outside joins too, by a component that counts."""
         outside = (node for output in self._plan.outputs for node in _above_joins(output))
-        return any(isinstance(n, Source) and n.demux is not None and n.demux.stream == carrier for n in outside)
+        return any(
+            isinstance(n, Source) and n.demux is not None and n.demux.stream == carrier for n in outside
+        )
 
 
 def _above_joins(node: Node) -> Iterator[Node]:
@@ -214,7 +220,7 @@ def _input_of(source: Source) -> str:
 
 
 def _claims(node: Node) -> list[tuple[str, int | str | None]]:
-    """Which tuples of which inputs a plan reads: (input, value that tells a carried stream, or None for all)."""
+    """Which tuples of which inputs a plan reads: (input, value of a carried stream's field, or None: all)."""
     found: list[tuple[str, int | str | None]] = []
     for source in {s.name: s for s in walk_plan(node) if isinstance(s, Source)}.values():
         values = (None,) if source.demux is None else source.demux.values

@@ -1,4 +1,4 @@
-"""The window join of a query: slots of two streams in, results out; the join itself is one of two arrangements.
+"""The window join of a query: slots of two streams in, results out, and one of two arrangements between.
 
 `handshake`: join cores in a line (handshake.circuit.join), results in any order. `ordered`: the windows in
 memories side by side (handshake.circuit.ordered_join), results as they are defined to come.
@@ -21,7 +21,7 @@ from handshake.circuit.operators import copy_field
 from handshake.circuit.ordered_join import Held, OrderedJoin
 from handshake.circuit.sequence import zipped
 from handshake.circuit.slide import CLOCK, HERE, TIME
-from handshake.circuit.stream import StreamSignature, stream_in, stream_out
+from handshake.circuit.stream import stream_in, stream_out
 from handshake.circuit.types import Row, Wire, bits_of_range, null_of
 from handshake.circuit.window import COUNTER
 from handshake.plan.expr import Expr
@@ -86,9 +86,9 @@ def _later(a: Wire, b: Wire) -> Wire:
 class WindowJoin(Block):
     """Joins the slots `i0` and `i1`; results leave on `o`.
 
-    `latency` is from the later tuple of a result to the result, where the two meet at once: in the ordered
-    arrangement, if the partner is among the oldest tuples of its window, in the handshake join if it waits in
-    the core at which the tuple enters. `issue_rate` is that of arrivals with full windows.
+    `latency` is from the later tuple of a result to the result, where the partner is the oldest of its
+    window: exact in the ordered arrangement, the least in a handshake join, where tuples drift together.
+    `issue_rate` is that of arrivals with full windows: exact in order, the least in a handshake join.
     """
 
     def __init__(self, left: Row, right: Row, spec: JoinSpec) -> None:
@@ -183,15 +183,15 @@ class WindowJoin(Block):
 
 
 def handshake_latency(design: Design) -> int:
-    """Cycles from a tuple to its result where its partner waits at the head of the first core.
+    """Cycles from a tuple to its result, at least.
 
-    One each for the driver, the core's load and its comparison, the pipeline's, two for the core's buffer, and
-    two for each merger on the way.
+    One each for the driver, the core's load and its comparison, the pipeline's, two for the core's buffer,
+    and two for each merger on the way.
     """
     levels = (design.cores - 1).bit_length()
     return 5 + design.pipeline + 2 * levels
 
 
 def handshake_rate(design: Design) -> float:
-    """Arrivals per cycle, tuple by tuple: a core scans a segment for each, and takes the next one."""
-    return 1 / (2 + max(max(lengths) for lengths in design.segments))
+    """Arrivals per cycle, at least: for each one a core scans a segment, hands over, and takes the next."""
+    return 1 / (3 + max(max(lengths) for lengths in design.segments))
