@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -158,6 +159,36 @@ def test_circuits_of_all_types(name: str, optimised: bool, data: st.DataObject) 
 @given(data=st.data())
 def test_the_common_queries(name: str, data: st.DataObject) -> None:
     check(COMMON[name], data, True, most=12)
+
+
+DIVIDED = {
+    "grouped": S
+    + "SELECT b, avg(i) a, avg(d) e FROM S [SIZE .004 ADVANCE .002 TIME] GROUP BY b HAVING avg(i) > 0 OR count() > 1",
+    "computed": S
+    + "SELECT avg(d) * 2 AS a, avg(l) AS b, avg(u) AS c FROM S [SIZE 3 ADVANCE 2 TUPLES]",
+    "again": S
+    + "SELECT sum(e) s, max(e) m FROM (SELECT avg(d) e, avg(i) a FROM S [SIZE 3 ADVANCE 1 TUPLES]) [SIZE 2 ADVANCE 1 TUPLES] WHERE a < 50",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("divider", ["pipelined", "serial"])
+@pytest.mark.parametrize("name", DIVIDED)
+@settings(FEW, max_examples=2)
+@given(data=st.data())
+def test_averages_are_divided_in_the_circuit(name: str, divider: str, data: st.DataObject) -> None:
+    plan, compiled, ready_made = divided(name, divider)
+    items = physical(plan, data.draw(arrivals(plan, most=10)))
+    ready = {output: data.draw(patterns) for output in compiled.outputs}
+    run = ready_made.run(feeds_of(compiled, items, data.draw), ready=ready)
+    check_run(plan, compiled, run, query_oracle.run(plan, items))
+    assert not any(w.count_bits for row in compiled.outputs.values() for w in row)
+
+
+@lru_cache(maxsize=8)
+def divided(name: str, divider: str) -> tuple[Plan, Compiled, Simulation]:
+    plan = parse_query(DIVIDED[name])
+    compiled = compile_plan(plan, replace(bounds_of(plan, 3), divider=divider))
+    return plan, compiled, Simulation(compiled.circuit())
 
 
 FOLLOWING = "CREATE INPUT STREAM S (k int8, v int8, t int) TIMESTAMP BY t; "

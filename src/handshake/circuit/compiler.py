@@ -12,7 +12,7 @@ from handshake.circuit.bounds import Bounds
 from handshake.circuit.emit import to_verilog
 from handshake.circuit.join_nets import JoinNet
 from handshake.circuit.netlist import Net, walk
-from handshake.circuit.rules import check_names, optimise, prepare
+from handshake.circuit.rules import optimise, prepare
 from handshake.circuit.translate import translate
 from handshake.circuit.types import Row
 from handshake.errors import UnsupportedError
@@ -76,5 +76,4 @@ def compile_plan(plan: Plan, bounds: Bounds | None = None, *, without: Iterable[
                 f"ports of the circuit are called after streams, and '{name}' is no name for one; rename it"
             )
     left_out = tuple(without)
-    check_names(left_out)
     return Compiled(plan, optimise(translate(prepare(plan, left_out), bounds), left_out))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from handshake.circuit.netlist import (
@@ -21,30 +21,32 @@ from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
 from handshake.plan.rules import push_down_projections
 
-__all__ = ["PLAN_RULES", "RULES", "check_names", "optimise", "prepare"]
+__all__ = ["PLAN_RULES", "RULES", "optimise", "prepare"]
 
 Nets = dict[str, Net]
 
 
-def check_names(without: Iterable[str]) -> None:
+def _check_names(without: Collection[str]) -> None:
     """Fail where a rule is to be left out that does not exist."""
     known = (*PLAN_RULES, *RULES)
     for name in sorted(set(without) - set(known)):
         raise UnsupportedError(f"no rule '{name}'; there are {', '.join(known)}{suggest(name, known)}")
 
 
-def prepare(plan: Plan, without: Iterable[str] = ()) -> Plan:
+def prepare(plan: Plan, without: Collection[str] = ()) -> Plan:
     """Apply all rules on plans but those named in `without`."""
+    _check_names(without)
     for name, rule in PLAN_RULES.items():
-        if name not in set(without):
+        if name not in without:
             plan = rule(plan)
     return plan
 
 
-def optimise(nets: Nets, without: Iterable[str] = ()) -> Nets:
+def optimise(nets: Nets, without: Collection[str] = ()) -> Nets:
     """Apply all rules on nets but those named in `without`."""
+    _check_names(without)
     for name, rule in RULES.items():
-        if name not in set(without):
+        if name not in without:
             nets = rule(nets)
     return nets
 
