@@ -193,15 +193,17 @@ def divided(name: str, divider: str) -> tuple[Plan, Compiled, Simulation]:
 
 FOLLOWING = "CREATE INPUT STREAM S (k int8, v int8, t int) TIMESTAMP BY t; "
 TIMED = "SELECT k, count() n, max(v) m FROM S [SIZE 4 ADVANCE 2 TIME] GROUP BY k INTO o"
+JOINED = "SELECT a.v, b.v AS u FROM S [SIZE 3 TUPLES] a, S [SIZE 2 TUPLES] b WHERE a.k = b.k INTO o"
+SUMMED = f"SELECT sum(u) s FROM ({JOINED[:-7]}) [SIZE 3 ADVANCE 2 TUPLES] INTO o"
 COUNTED = "SELECT sum(v) s FROM S [SIZE 3 ADVANCE 2 TUPLES] WHERE k = 1 INTO o"
 
 
 @pytest.mark.parametrize("optimised", [False, True])
-@pytest.mark.parametrize("text", [TIMED, COUNTED])
+@pytest.mark.parametrize("text", [TIMED, COUNTED, JOINED, SUMMED])
 @FEW
 @given(data=st.data())
 def test_streams_may_follow_each_other(text: str, optimised: bool, data: st.DataObject) -> None:
-    """After the end of a stream a circuit is as after reset: windows, groups, clocks and all."""
+    """After the end of a stream a circuit is as after reset: windows, groups, joins, clocks and all."""
     plan, compiled, ready_made = simulation(FOLLOWING + text, optimised)
     streams = [physical(plan, data.draw(arrivals(plan, most=8))) for _ in range(3)]
     alone = [

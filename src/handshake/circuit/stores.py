@@ -5,6 +5,8 @@ from __future__ import annotations
 from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
 
+from handshake.circuit.join.segment import BLOCK_RAM_FROM
+
 __all__ = ["Store"]
 
 
@@ -52,7 +54,8 @@ class Store:
         m.d.comb += [self.last.eq(seen + self.lanes >= self.filled), self.at_oldest.eq(seen == 0)]
 
     def _lane(self, m: Module, lane: int, row: Signal, seen: Signal) -> None:
-        memory = Memory(shape=self.bits, depth=self.rows, init=[], attrs={"ram_style": "distributed"})
+        style = "block" if self.rows >= BLOCK_RAM_FROM else "distributed"
+        memory = Memory(shape=self.bits, depth=self.rows, init=[], attrs={"ram_style": style})
         m.submodules[f"{self.name}{lane}"] = memory
         write, read = memory.write_port(), memory.read_port()
         start, end = self.start, self.end
