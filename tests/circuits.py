@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from handshake.circuit.compiler import Compiled
+from handshake.circuit.sequence import PLACE
 from handshake.circuit.simulate import ALWAYS, Beat, Feed, Run, feed, simulate
 from handshake.circuit.types import Row, Wire, wire
 from handshake.plan.algebra import Plan
@@ -58,6 +61,13 @@ def _table(row: dict[str, Any], schema: pa.Schema) -> pa.Table:
         for f in schema
     ]
     return pa.table(arrays, schema=schema)
+
+
+def placed(compiled: Compiled, items: list[Any]) -> list[Any]:
+    """Arrivals with their places, for inputs that are joined with others."""
+    joined = [name for name, row in compiled.inputs.items() if PLACE in row.names]
+    places = itertools.count()
+    return [(name, {**row, PLACE: next(places)} if name in joined else row) for name, row in items]
 
 
 def latency_and_rate(

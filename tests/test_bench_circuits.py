@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from handshake.bench import circuit_published as published
-from handshake.bench import circuit_rates, circuit_synth, circuit_tables
+from handshake.bench import circuit_rates, circuit_speed, circuit_synth, circuit_tables
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.workload import papers_condition
@@ -36,6 +36,13 @@ def test_rates_against_match_rate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.count(": 0 of 4 points to find out") == 3
     circuit_rates.run(source=str(tmp_path / "circuit_rates.json"))
     assert capsys.readouterr().out.splitlines()[-1].startswith("RESULT local_over_nested=")
+
+
+def test_speed_of_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    circuit_speed.run(cores=2, tuples=8, rounds=2, engine="amaranth")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1].startswith("RESULT cycles_per_second=")
+    assert {"best", "processor", "built_seconds"} <= {part.split("=")[0] for part in shown[-1].split()[1:]}
 
 
 def test_clock_for_a_given_rate(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from handshake.circuit.rules import RULES
+from handshake.circuit.rules import PLAN_RULES, RULES
 from handshake.cli import run
 from handshake.cli_compile import _HELP
 
+SVG = "{http://www.w3.org/2000/svg}"
 DOCS = Path(__file__).parent.parent / "docs"
 QUERY = """CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts int) TIMESTAMP BY Ts;
 SELECT Symbol, count() AS n, max(Price) AS high FROM Trades [SIZE 4 ADVANCE 2 TIME]
@@ -69,11 +70,84 @@ def test_compile_and_explain(query: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "module query(" in verilog.read_text()
     assert run(["explain", str(query), "--circuit", "--groups", "2", "--svg", str(picture)]) == 0
     root = ElementTree.fromstring(picture.read_text())
-    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [each.text for each in root.iter(f"{SVG}text")]
     assert "group by Symbol: CAM of 2" in texts
     assert "sub-plan, 3 windows by 2 groups" in texts
     assert run(["explain", str(query), "--circuit", "--groups", "2"]) == 0
     assert re.search(r"Highs +latency 5 cycles", capsys.readouterr().out)
+
+
+JOIN = """CREATE INPUT STREAM R (k int, v int, t int) TIMESTAMP BY t;
+CREATE INPUT STREAM S (k int, w int, t int) TIMESTAMP BY t;
+SELECT R.k, v, w FROM R [SIZE 4 TUPLES], S [SIZE 3 TUPLES] WHERE R.k = S.k AND v > w INTO Pairs"""
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> Path:
+    (tmp_path / "r.csv").write_text("k,v,t\n" + "".join(f"{n % 3},{7 * n % 11},{2 * n}\n" for n in range(20)))
+    (tmp_path / "s.csv").write_text("k,w,t\n" + "".join(f"{n % 2},{5 * n % 7},{3 * n}\n" for n in range(15)))
+    (tmp_path / "join.sql").write_text(JOIN)
+    return tmp_path / "join.sql"
+
+
+def _inputs(query: Path) -> list[str]:
+    return ["--input", f"R={query.parent / 'r.csv'}", "--input", f"S={query.parent / 's.csv'}"]
+
+
+@pytest.mark.parametrize("arrangement", ["auto", "ordered"])
+def test_run_joins_files_as_the_local_back_end_does(join: Path, arrangement: str) -> None:
+    common, folder = ["run", str(join), *_inputs(join)], join.parent
+    assert run([*common, "--output", str(folder / "local.csv")]) == 0
+    circuit = ["--backend", "circuit", "--simulator", "amaranth", "--cores", "2", "--join", arrangement]
+    assert run([*common, *circuit, "--output", str(folder / "circuit.csv")]) == 0
+    local, wires = ((folder / f"{name}.csv").read_text().splitlines() for name in ("local", "circuit"))
+    assert len(local) > 10
+    if arrangement == "auto":  # a handshake join: results come as tuples meet
+        local, wires = sorted(local), sorted(wires)
+    assert wires == local
+
+
+def test_rows_that_leave_a_window_early_are_reported(join: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    join.write_text(JOIN.replace("[SIZE 4 TUPLES]", "[SIZE 30 TIME]"))
+    circuit = ["--backend", "circuit", "--simulator", "amaranth", "--window-tuples", "2"]
+    assert run(["run", str(join), *_inputs(join), *circuit]) == 0
+    assert re.search(
+        r"evicted +\d+ rows had to leave their window before their time; results may be missing: give more "
+        r"than 2 --window-tuples",
+        capsys.readouterr().out,
+    )
+
+
+def test_compile_and_explain_a_join(join: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verilog, picture = join.with_suffix(".v"), join.with_suffix(".svg")
+    assert run(["compile", str(join), "-o", str(verilog), "--cores", "3"]) == 0
+    text = verilog.read_text()
+    assert "module query(" in text
+    assert text.count("\nmodule join_core") == 2  # three cores, segments of two lengths
+    assert run(["explain", str(join), "--circuit", "--cores", "3", "--svg", str(picture)]) == 0
+    texts = [each.text for each in ElementTree.fromstring(picture.read_text()).iter(f"{SVG}text")]
+    assert {"handshake join, 3 cores", "R: 4 tuples held", "sequence"} <= set(texts)
+    assert texts.count("sequence") == 1
+    assert run(["compile", str(join)]) == 0
+    assert re.search(r"Pairs +latency at least 13 cycles\n", capsys.readouterr().out)
+
+
+def test_averages_are_divided_by_whom_one_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "q.sql"
+    file.write_text(
+        "CREATE INPUT STREAM S (a int, d decimal(9, 2)); "
+        "SELECT avg(a) AS m, avg(d) AS n FROM S [SIZE 3 ADVANCE 1 TUPLES] INTO T"
+    )
+    (tmp_path / "s.csv").write_text("a,d\n1,0.10\n2,0.10\n2,0.50\n-7,1.25\n,\n,\n,\n")
+    common = ["run", str(file), "--input", f"S={tmp_path / 's.csv'}", "--output", str(tmp_path / "out.csv")]
+    assert run(common) == 0
+    wanted = (tmp_path / "out.csv").read_text()
+    for divider in ("pipelined", "serial", "host"):
+        assert run([*common, "--backend", "circuit", "--simulator", "amaranth", "--divider", divider]) == 0
+        assert (tmp_path / "out.csv").read_text() == wanted
+        assert run(["compile", str(file), "--divider", divider]) == 0
+    shown = re.findall(r"T +latency (\d+) cycles", capsys.readouterr().out)
+    assert [int(n) for n in shown] == [59, 59, 2]
 
 
 def test_odd_names_of_columns_are_no_trouble(tmp_path: Path) -> None:
@@ -103,7 +177,10 @@ def test_the_report_counts_cells(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "message"),
     [
         ([], "GROUP BY Symbol has no bound on the number of groups"),
-        (["--groups", "2", "--without", "unnest"], "no rule 'unnest'; there are unnest_group_in_window"),
+        (
+            ["--groups", "2", "--without", "unnest"],
+            "no rule 'unnest'; there are narrow_joins, unnest_group_in_window",
+        ),
         (["--groups", "2", "--nullable", "Price"], "--nullable 'Price' is no field; write STREAM.FIELD"),
         (
             ["--groups", "2", "-o", "/nowhere/x.v"],
@@ -119,7 +196,7 @@ def test_compile_refuses(
 
 
 def test_the_help_names_the_rules() -> None:
-    assert all(name in _HELP for name in RULES)
+    assert all(name in _HELP for name in (*PLAN_RULES, *RULES))
 
 
 def test_the_example_of_the_page_runs() -> None:

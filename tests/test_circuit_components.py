@@ -291,16 +291,19 @@ def test_wires_refuse_what_they_cannot_carry() -> None:
         Select(SMALL, "a")
 
 
-def test_floats_are_carried_and_compared_but_not_computed_on() -> None:
-    row = Row((wire(Field("x", Float(64))), wire(Field("y", Float(64)))))
-    x, y = Column(0, "x", type=FLOAT64), Column(0, "y", type=FLOAT64)
-    numbers = [0.0, -0.0, 1.5, -2.5, float("inf"), float("nan")]
+@pytest.mark.parametrize(("bits", "least"), [(64, 5e-324), (32, 2.0**-149)])
+def test_floats_are_carried_and_compared_but_not_computed_on(bits: int, least: float) -> None:
+    """Both zeros are equal, NaN compares false but for <>, and the least numbers have their place."""
+    kind = Float(bits)
+    row = Row((wire(Field("x", kind)), wire(Field("y", kind))))
+    x, y = Column(0, "x", type=kind), Column(0, "y", type=kind)
+    numbers = [0.0, -0.0, least, -least, 1.5, -2.5, float("inf"), float("-inf"), float("nan"), -float("nan")]
     tuples = list(itertools.product(numbers, repeat=2))
     operations = tuple((op, Compare(op, x, y, type=BOOL), BOOL) for op in ("=", "<>", "<", "<=", ">", ">="))
     compute = Compute(row, operations)
     got = [each[2:] for each in through(compute, row, tuples, compute.after)]
     assert got == [(a == b, a != b, a < b, a <= b, a > b, a >= b) for a, b in tuples]
     with pytest.raises(
-        UnsupportedError, match=r"^the circuit has no unit for arithmetic on float64: l.x \+ l.y"
+        UnsupportedError, match=rf"^the circuit has no unit for arithmetic on float{bits}: l.x \+ l.y"
     ):
-        Compute(row, (("s", Arithmetic("+", x, y, type=FLOAT64), FLOAT64),))
+        Compute(row, (("s", Arithmetic("+", x, y, type=kind), kind),))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from handshake.circuit.bounds import Bounds
 from handshake.circuit.compiler import Compiled, compile_plan
 from handshake.circuit.picture import draw
 from handshake.circuit.report import report
-from handshake.circuit.translate import Bounds
 from handshake.cli_query import read_query
 from handshake.errors import InputError
 from handshake.preview import plain_table
@@ -20,15 +21,14 @@ def compile_query(
     path: str,
     output: str | None,
     *,
-    groups: int | None = None,
-    text: int | None = None,
     nullable: Sequence[str] = (),
     without: Sequence[str] = (),
     figures: bool = False,
+    **bounds: Any,
 ) -> None:
-    """Write a query's circuit as Verilog; with `figures`, say what it costs."""
-    bounds = Bounds(groups=groups, text=text, nullable=_by_stream(nullable))
-    compiled = compile_plan(read_query(path), bounds, without=without)
+    """Write a query's circuit as Verilog; with `figures`, say what it costs. `bounds`: see `Bounds`."""
+    given = Bounds(nullable=_by_stream(nullable), **bounds)
+    compiled = compile_plan(read_query(path), given, without=without)
     if output is not None:
         write(output, compiled.verilog())
     if figures or output is None:
@@ -36,16 +36,9 @@ def compile_query(
             print(line)
 
 
-def explain_circuit(
-    path: str,
-    svg_file: str | None,
-    *,
-    groups: int | None = None,
-    text: int | None = None,
-    without: Sequence[str] = (),
-) -> None:
+def explain_circuit(path: str, svg_file: str | None, *, without: Sequence[str] = (), **bounds: Any) -> None:
     """Draw a query's circuit, or list its blocks with the cycle in which each one has its result."""
-    compiled = compile_plan(read_query(path), Bounds(groups=groups, text=text), without=without)
+    compiled = compile_plan(read_query(path), Bounds(**bounds), without=without)
     if svg_file is not None:
         write(svg_file, draw(compiled.nets))
         return
@@ -56,8 +49,10 @@ def explain_circuit(
 def _blocks(compiled: Compiled) -> list[tuple[str, str]]:
     circuit = compiled.circuit()
     facts = [(name, f"input, {net.row.bits} wires") for name, net in circuit.leaves.items()]
+    shown = set()
     for net in circuit.order:
-        if net.inputs:
+        if net.inputs and net.unit not in shown:
+            shown.add(net.unit)
             facts.append((circuit.blocks[net.unit].title, f"cycle {net.latency}, {net.row.bits} wires"))
     return [*facts, *report(compiled, synthesis=False)]
 

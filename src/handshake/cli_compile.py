@@ -11,7 +11,17 @@ import typer
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["Groups", "Text", "Without", "circuits", "register"]
+__all__ = [
+    "Buffer",
+    "Divider",
+    "Groups",
+    "JoinKind",
+    "Text",
+    "WindowTuples",
+    "Without",
+    "circuits",
+    "register",
+]
 
 Reporting = Callable[..., AbstractContextManager[None]]
 Groups = Annotated[
@@ -19,6 +29,28 @@ Groups = Annotated[
 ]
 Text = Annotated[
     int | None, typer.Option(min=1, metavar="BYTES", help="Circuit: length of strings declared without one.")
+]
+JoinKind = Annotated[
+    str,
+    typer.Option(
+        "--join",
+        metavar="auto|handshake|ordered",
+        help="Circuit: join cores in a line, or results in order; auto: by what reads them.",
+    ),
+]
+Buffer = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Circuit: results that the buffer of a join core holds.")
+]
+WindowTuples = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Circuit: most tuples of a joined stream's window of time."),
+]
+Divider = Annotated[
+    str,
+    typer.Option(
+        metavar="pipelined|serial|host",
+        help="Circuit: who divides averages: a pipeline, a small unit bit by bit, or the host.",
+    ),
 ]
 Without = Annotated[
     list[str] | None,
@@ -40,12 +72,13 @@ _HELP = """Compile continuous queries to a circuit, as Verilog.
 
 The module has an input stream for each declared stream and an output stream for each result; docs/circuits.md
 says how they are wired. Without -o it only says what the circuit is like. Rules that --without leaves out:
-unnest_group_in_window, evaluate_in_parallel, multiplex_windows, eliminate_registers.
+narrow_joins, unnest_group_in_window, evaluate_in_parallel, multiplex_windows, eliminate_registers.
 
 \b
 Examples:
   handshake compile query.sql -o query.v --report
   handshake compile query.sql -o query.v --groups 64
+  handshake compile join.sql -o join.v --cores 16 --report
 """
 
 
@@ -65,6 +98,13 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         ] = False,
         groups: Groups = None,
         text: Text = None,
+        cores: Annotated[
+            int | None, typer.Option(min=1, metavar="N", help="Join cores; 4 unless a window is smaller.")
+        ] = None,
+        join: JoinKind = "auto",
+        buffer: Buffer = 8,
+        window_tuples: WindowTuples = None,
+        divider: Divider = "pipelined",
         nullable: Annotated[
             list[str] | None,
             typer.Option(metavar="STREAM.FIELD", help="A field that may be NULL; can be repeated."),
@@ -77,6 +117,11 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
                 output,
                 groups=groups,
                 text=text,
+                cores=cores,
+                join=join,
+                buffer=buffer,
+                window_tuples=window_tuples,
+                divider=divider,
                 nullable=nullable or (),
                 without=without or (),
                 figures=figures,

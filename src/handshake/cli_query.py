@@ -19,7 +19,7 @@ from typing import IO, Annotated, Any
 import pyarrow as pa
 import typer
 
-from handshake.cli_compile import Groups, Text, Without, circuits
+from handshake.cli_compile import Buffer, Divider, Groups, JoinKind, Text, WindowTuples, Without, circuits
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.plan.algebra import Plan
 from handshake.plan.explain import dot, explain_plan
@@ -57,13 +57,17 @@ class RunRequest:
     bad: str | None = None
     strict: bool = False
     pace: float | None = None
-    cores: int = 1
+    cores: int | None = None
     metrics: str | None = None
     groups: int | None = None
     text: int | None = None
     simulator: str = "auto"
     vcd: str | None = None
     without: Sequence[str] = ()
+    join: str = "auto"
+    buffer: int = 8
+    window_tuples: int | None = None
+    divider: str = "pipelined"
 
     @property
     def plan(self) -> Plan:
@@ -167,7 +171,7 @@ def _run_here(request: RunRequest) -> int:
         check_output(request.bad)
     bad = BadRows(request.strict)
     live = comes_live(paths)
-    query = Query(direct(plan) if live else plan, cores=request.cores)
+    query = Query(direct(plan) if live else plan, cores=request.cores or 1)
     with contextlib.ExitStack() as stack:
         receivers = stack.enter_context(Receivers(plan, paths, bad)) if live else None
         delivery = _Delivery(query, outputs, stack)
@@ -374,7 +378,10 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
             float | None,
             typer.Option(metavar="X", help="Let rows arrive X times as fast as their times say."),
         ] = None,
-        cores: Annotated[int, typer.Option(min=1, metavar="N", help="Cores that joins may use.")] = 1,
+        cores: Annotated[
+            int | None,
+            typer.Option(min=1, metavar="N", help="Cores that joins may use: 1, in a circuit 4 unless told."),
+        ] = None,
         metrics: Annotated[
             str | None, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
         ] = None,
@@ -390,11 +397,22 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         vcd: Annotated[
             str | None, typer.Option(metavar="FILE", help="Circuit: keep the waveform there.")
         ] = None,
+        join: JoinKind = "auto",
+        buffer: Buffer = 8,
+        window_tuples: WindowTuples = None,
+        divider: Divider = "pipelined",
         without: Without = None,
     ) -> None:
         request = RunRequest(query, input or (), output or (), backend, bad, strict, pace, cores, metrics)
         request = dataclasses.replace(request, groups=groups, text=text, simulator=simulator, vcd=vcd)
-        request = dataclasses.replace(request, without=without or ())
+        request = dataclasses.replace(
+            request,
+            without=without or (),
+            join=join,
+            buffer=buffer,
+            window_tuples=window_tuples,
+            divider=divider,
+        )
         with reporting():
             status = run_query(request)
         if status:
@@ -415,10 +433,26 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         circuit: Annotated[bool, typer.Option("--circuit", help="The circuit instead of the plan.")] = False,
         groups: Groups = None,
         text: Text = None,
+        cores: Annotated[
+            int | None, typer.Option(min=1, metavar="N", help="Circuit: join cores; 4 unless told.")
+        ] = None,
+        join: JoinKind = "auto",
+        window_tuples: WindowTuples = None,
+        divider: Divider = "pipelined",
         without: Without = None,
     ) -> None:
         with reporting():
             if circuit:
-                circuits().explain_circuit(query, svg_file, groups=groups, text=text, without=without or ())
+                circuits().explain_circuit(
+                    query,
+                    svg_file,
+                    groups=groups,
+                    text=text,
+                    cores=cores,
+                    join=join,
+                    window_tuples=window_tuples,
+                    divider=divider,
+                    without=without or (),
+                )
             else:
                 explain_query(query, dot_file, svg_file, optimised)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from handshake.circuit.bounds import Bounds
 from handshake.circuit.host import QueryRun, run_plan
-from handshake.circuit.translate import Bounds
 from handshake.cli_query import RunRequest
 from handshake.errors import InputError
 from handshake.plan.algebra import Plan
@@ -36,22 +36,35 @@ def run_query(request: RunRequest) -> int:
     if request.bad is not None:
         check_output(request.bad)
     bad = BadRows(request.strict)
-    tables = _read(plan, paths, bad)
+    tables, places = _read(plan, paths, bad)
     request = dataclasses.replace(request, simulator=_simulator(request, tables))
     began = time.perf_counter()
     done = run_plan(
         plan,
         tables,
-        Bounds(groups=request.groups, text=request.text),
+        _bounds(request),
         without=request.without,
         engine=request.simulator,
         arrival=time.time_ns() // 1000,
+        places=places,
         vcd=Path(request.vcd) if request.vcd else None,
     )
     seconds = time.perf_counter() - began
     _deliver(request, done, outputs, bad)
     _report(request, done, bad, seconds)
     return 0
+
+
+def _bounds(request: RunRequest) -> Bounds:
+    return Bounds(
+        groups=request.groups,
+        text=request.text,
+        cores=request.cores,
+        join=request.join,
+        buffer=request.buffer,
+        window_tuples=request.window_tuples,
+        divider=request.divider,
+    )
 
 
 def _simulator(request: RunRequest, tables: dict[str, pa.Table]) -> str:
@@ -62,13 +75,19 @@ def _simulator(request: RunRequest, tables: dict[str, pa.Table]) -> str:
     return "amaranth" if rows < MANY_ROWS or shutil.which("g++") is None else "cxxrtl"
 
 
-def _read(plan: Plan, paths: dict[str, str], bad: BadRows) -> dict[str, pa.Table]:
-    """All rows of each input, in the order in which they arrive."""
+def _read(
+    plan: Plan, paths: dict[str, str], bad: BadRows
+) -> tuple[dict[str, pa.Table], dict[str, list[int]] | None]:
+    """All rows of each input in the order in which they arrive, and their places among all arrivals."""
     batches: dict[str, list[pa.RecordBatch]] = {}
+    places: dict[str, list[int]] = {}
     for piece in replayed(plan, paths, bad):
-        for name, (batch, _) in piece.batches.items():
+        for name, (batch, at) in piece.batches.items():
             batches.setdefault(name, []).append(batch)
-    return {name: pa.Table.from_batches(parts) for name, parts in batches.items()}
+            places.setdefault(name, []).extend([] if at is None else at.tolist())
+    known = all(places.values())  # a single stream that comes live has no places
+    tables = {name: pa.Table.from_batches(parts) for name, parts in batches.items()}
+    return tables, places if known else None
 
 
 def _deliver(request: RunRequest, done: QueryRun, outputs: dict[str, str], bad: BadRows) -> None:
@@ -107,6 +126,14 @@ def _facts(request: RunRequest, done: QueryRun, bad: BadRows, seconds: float) ->
     if n := done.counters.get("overflow", 0):
         facts.append(
             ("overflow", f"{n:,} rows of groups beyond {request.groups} were dropped; give more --groups")
+        )
+    if n := done.counters.get("evicted", 0):
+        facts.append(
+            (
+                "evicted",
+                f"{n:,} rows had to leave their window before their time; results may be missing: give more "
+                f"than {request.window_tuples} --window-tuples",
+            )
         )
     if bad.count:
         facts.append(("bad", f"{bad.count:,} rows{'' if request.bad else '; --bad FILE keeps them'}"))

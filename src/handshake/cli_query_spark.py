@@ -91,7 +91,7 @@ def run_query(request: RunRequest) -> int:
     cluster_module = spark_module("cluster")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        cluster = stack.enter_context(cluster_module.started("handshake run", cores=request.cores))
+        cluster = stack.enter_context(cluster_module.started("handshake run", cores=request.cores or 1))
         bad = BadRows(request.strict)
         receivers = [
             stack.enter_context(_receiving(request, name, where.path, folder))

@@ -88,6 +88,23 @@ Example:
     def circuits() -> None:
         call("circuits")
 
+    @bench.command(
+        "circuit_speed",
+        help="""Simulated cycles per second of the join circuit, by wall clock and by processor time.
+
+\b
+Example:
+  handshake bench circuit_speed --cores 64
+""",
+    )
+    def circuit_speed(
+        cores: Annotated[int, typer.Option(min=1, help="Join cores of 8 and 8 tuples.")] = 64,
+        tuples: Annotated[int, typer.Option(min=1, help="Tuples of each stream in a round.")] = 8192,
+        rounds: Annotated[int, typer.Option(min=1, help="Runs of the circuit that was built.")] = 5,
+        engine: Annotated[str, typer.Option(help="cxxrtl, cxxrtl-quick or amaranth.")] = "cxxrtl",
+    ) -> None:
+        call("circuit_speed", cores=cores, tuples=tuples, rounds=rounds, engine=engine)
+
 
 def _add_spark_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from handshake.circuit.assemble import Circuit
+from handshake.circuit.bounds import Bounds
 from handshake.circuit.emit import to_verilog
-from handshake.circuit.netlist import Net
-from handshake.circuit.rules import optimise
-from handshake.circuit.translate import Bounds, translate
+from handshake.circuit.join_nets import JoinNet
+from handshake.circuit.netlist import Net, walk
+from handshake.circuit.rules import optimise, prepare
+from handshake.circuit.translate import translate
 from handshake.circuit.types import Row
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
 
 __all__ = ["Compiled", "compile_plan"]
 
-_TAKEN = ("late", "no_time", "overflow", "unknown", "clk", "rst")
+_TAKEN = ("late", "no_time", "overflow", "unknown", "evicted", "clk", "rst")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Compiled:
         """
         return {name: net.latency for name, net in self.nets.items()}
 
+    def drifts(self, name: str) -> bool:
+        """Whether a result comes from a handshake join, whose latency is the least: tuples drift together."""
+        joins = (net for net in walk(self.nets[name]) if isinstance(net, JoinNet))
+        return any(not net.spec.ordered for net in joins)
+
     @property
     def issue_rate(self) -> float:
         """Tuples per cycle that the slowest component accepts."""
@@ -68,4 +75,5 @@ def compile_plan(plan: Plan, bounds: Bounds | None = None, *, without: Iterable[
             raise UnsupportedError(
                 f"ports of the circuit are called after streams, and '{name}' is no name for one; rename it"
             )
-    return Compiled(plan, optimise(translate(plan, bounds), without))
+    left_out = tuple(without)
+    return Compiled(plan, optimise(translate(prepare(plan, left_out), bounds), left_out))

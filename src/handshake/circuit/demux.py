@@ -12,10 +12,10 @@ from amaranth.lib.wiring import Out
 from handshake.circuit.block import Block
 from handshake.circuit.operators import branch, copy_field
 from handshake.circuit.stream import StreamSignature, moves, register, stream_in, stream_out
-from handshake.circuit.types import Row, null_of
+from handshake.circuit.types import Row, Wire, null_of
 from handshake.circuit.window import COUNTER
 
-__all__ = ["StreamDemux"]
+__all__ = ["StreamDemux", "holds"]
 
 
 class StreamDemux(Block):
@@ -57,8 +57,12 @@ class StreamDemux(Block):
         return m
 
     def _claims(self, values: tuple[int | str, ...]) -> Value:
-        each = self.row[self.field]
-        tag = Value.cast(self.i.payload[self.field])
-        fits = [Const(each.encode(value), each.shape) for value in values]
-        claimed = reduce(or_, [tag == constant for constant in fits])
-        return claimed & ~self.i.payload[null_of(self.field)] if each.nullable else claimed
+        return holds(self.i.payload, self.row[self.field], values)
+
+
+def holds(payload: Any, each: Wire, values: tuple[int | str, ...]) -> Value:
+    """Whether a field holds one of these values."""
+    tag = Value.cast(payload[each.name])
+    fits = [Const(each.encode(value), each.shape) for value in values]
+    claimed = reduce(or_, [tag == constant for constant in fits])
+    return claimed & ~payload[null_of(each.name)] if each.nullable else claimed

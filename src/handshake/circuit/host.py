@@ -1,83 +1,26 @@
-"""Between Arrow tables and wires: what a driver on the host does before and after a circuit."""
+"""Tables through the simulated circuit of a query: what a driver on the host does before and after it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Context
-from decimal import Decimal as PyDecimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from handshake.circuit.bounds import Bounds
 from handshake.circuit.compiler import Compiled, compile_plan
+from handshake.circuit.sequence import PLACE, PLACE_BITS
 from handshake.circuit.simulate import ALWAYS, Feed, Run, feed, simulate
-from handshake.circuit.slide import TIME
-from handshake.circuit.translate import Bounds
-from handshake.circuit.types import Row, Wire
+from handshake.circuit.tables import nullable_in, physical, rows_of, table_of_payloads
+from handshake.circuit.types import Row
 from handshake.errors import InputError, suggest
 from handshake.frames import conform
 from handshake.plan.algebra import Output, Plan, Source
-from handshake.schema import Date, Decimal, Interval, Schema, TimeOfDay, Timestamp, arrow_of, type_from_arrow
+from handshake.schema import UNITS, arrow_of
 
-__all__ = ["QueryRun", "nullable_in", "rows_of", "run_plan", "table_of_payloads"]
-
-_COUNTED = (Date, Timestamp, Interval, TimeOfDay)
-_EXACT = Context(prec=80)
-
-
-def physical(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The values of a column as wires see them: times and dates as whole numbers, decimals scaled."""
-    kind = type_from_arrow(column.type)
-    if isinstance(kind, _COUNTED):
-        narrow = isinstance(kind, Date) or pa.types.is_time32(column.type)
-        return list(column.cast(pa.int32() if narrow else pa.int64()).to_pylist())
-    values = column.to_pylist()
-    if isinstance(kind, Decimal):
-        return [None if v is None else int(v.scaleb(kind.scale, _EXACT)) for v in values]
-    return list(values)
-
-
-def rows_of(table: pa.Table, row: Row, arrival: int = 0) -> Iterator[tuple[Any, ...]]:
-    """Tuples of a table in the order of a row's wires; `arrival` is the time of those that have none."""
-    columns = [_column(table, each, arrival) for each in row]
-    return zip(*columns, strict=True) if columns else iter(())
-
-
-def _column(table: pa.Table, each: Wire, arrival: int) -> list[Any]:
-    if each.name in table.column_names:
-        return physical(table.column(each.name))
-    return [arrival if each.name == TIME else None] * table.num_rows
-
-
-def table_of_payloads(payloads: Iterable[tuple[Any, ...]], row: Row, schema: Schema) -> pa.Table:
-    """Unpacked tuples as a table with the columns of a result."""
-    columns = list(zip(*payloads, strict=True)) or [()] * len(row.wires)
-    named = dict(zip(row.names, columns, strict=True))
-    arrays = [_array(named[field.name], arrow_of(field.type)) for field in schema]
-    return pa.table(arrays, names=list(schema.names))
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_decimal(kind):
-        return pa.array([None if v is None else _scaled(v, kind.scale) for v in values], kind)
-    if isinstance(type_from_arrow(kind), _COUNTED):
-        narrow = pa.types.is_date32(kind) or pa.types.is_time32(kind)
-        return pa.array(values, pa.int32() if narrow else pa.int64()).cast(kind)
-    return pa.array(values, kind)
-
-
-def _scaled(value: int, scale: int) -> PyDecimal:
-    return PyDecimal((int(value < 0), tuple(map(int, str(abs(value)))), -scale))
-
-
-def nullable_in(tables: Mapping[str, pa.Table]) -> dict[str, frozenset[str]]:
-    """The columns of each table that have a NULL: these need a wire for it."""
-    return {
-        name: frozenset(column for column in table.column_names if table.column(column).null_count)
-        for name, table in tables.items()
-    }
+__all__ = ["QueryRun", "run_plan"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +33,7 @@ class QueryRun:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Tuples that were late, had no time, were of an unknown kind, or of one group too many."""
+        """Tuples that were late, had no time, were of an unknown kind, or that there was no room for."""
         return self.run.probes
 
 
@@ -102,6 +45,7 @@ def run_plan(
     without: Iterable[str] = (),
     engine: str = "cxxrtl",
     arrival: int = 0,
+    places: Mapping[str, Sequence[int]] | None = None,
     ready: Mapping[str, Sequence[bool]] | None = None,
     patterns: Mapping[str, Sequence[bool]] | None = None,
     vcd: Path | None = None,
@@ -109,12 +53,15 @@ def run_plan(
     """Feed tables through the simulated circuit of a plan and collect the tables of its results.
 
     Columns that have a NULL get a wire for it. `patterns` and `ready` hold inputs and outputs back by cycle,
-    as `simulate` has it; results do not depend on them.
+    as `simulate` has it; results do not depend on them. `places` says where the rows of each input stand
+    among all arrivals, which joins look at; without it rows arrive as docs/semantics.md has it: by time, or
+    in turn.
     """
     tables = {name: _table(plan, name, given) for name, given in inputs.items()}
     given = bounds or Bounds()
     nullable = {**nullable_in(tables), **given.nullable}
     compiled = compile_plan(plan, replace(given, nullable=nullable), without=without)
+    tables = _placed(plan, compiled, tables, places)
     feeds = {
         name: _feed(row, tables.get(name), (patterns or {}).get(name, ALWAYS), arrival)
         for name, row in compiled.inputs.items()
@@ -126,6 +73,37 @@ def run_plan(
 
 def _feed(row: Row, table: pa.Table | None, pattern: Sequence[bool], arrival: int) -> Feed:
     return feed(row, () if table is None else rows_of(table, row, arrival), pattern=pattern)
+
+
+def _placed(
+    plan: Plan,
+    compiled: Compiled,
+    tables: dict[str, pa.Table],
+    places: Mapping[str, Sequence[int]] | None,
+) -> dict[str, pa.Table]:
+    """The tables, those of joined inputs with the places of their rows among each other."""
+    joined = [name for name, row in compiled.inputs.items() if PLACE in row.names and name in tables]
+    keys: Mapping[str, Sequence[Any]] = places if places is not None else _arrivals(plan, tables)
+    order = sorted((keys[name][i], at, i) for at, name in enumerate(joined) for i in range(len(keys[name])))
+    found: dict[str, list[int]] = {name: [0] * len(keys[name]) for name in joined}
+    for place, (_, at, i) in enumerate(order):
+        found[joined[at]][i] = place % (1 << PLACE_BITS)
+    added = {name: tables[name].append_column(PLACE, pa.array(at, pa.int64())) for name, at in found.items()}
+    return {**tables, **added}
+
+
+def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, list[tuple[bool, int]]]:
+    """What rows arrive by: their times, those without one last; or their numbers, where a stream has none."""
+    sources = [source for source in plan.inputs if source.name in tables]
+    if not all(source.time is not None for source in sources):
+        return {s.name: [(False, i) for i in range(tables[s.name].num_rows)] for s in sources}
+    return {
+        s.name: [
+            (time is None, (time or 0) * UNITS[s.clock.unit])
+            for time in physical(tables[s.name].column(str(s.time)))
+        ]
+        for s in sources
+    }
 
 
 def _result(output: Output, run: Run, compiled: Compiled) -> pa.Table:

@@ -8,7 +8,7 @@ is 1. Fields whose names begin with `@` are hidden: they pass through every stag
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ __all__ = [
     "Operation",
     "Project",
     "Select",
+    "Stage",
     "computed_row",
     "copy_field",
 ]
@@ -58,11 +59,18 @@ def copy_field(m: Module, target: Any, source: Any, new: Wire, old: str) -> None
 class Stage(Block):
     """Gates from the stream `i` to the stream `o`, with a register before `o` if `registered`."""
 
-    def __init__(self, before: Row, after: Row, registered: bool, parameters: tuple[Hashable, ...]) -> None:
+    def __init__(
+        self,
+        before: Row,
+        after: Row,
+        registered: bool,
+        parameters: tuple[Hashable, ...],
+        ports: Mapping[str, Any] | None = None,
+    ) -> None:
         self.before, self.after, self.registered = before, after, registered
         self.latency = int(registered)
-        ports = {"i": stream_in(before), "o": stream_out(after)}
-        super().__init__(ports, (before, after, registered, *parameters))
+        streams = {"i": stream_in(before), "o": stream_out(after)}
+        super().__init__({**streams, **(ports or {})}, (before, after, registered, *parameters))
 
     def build(self) -> Module:
         m = Module()

@@ -6,24 +6,24 @@ their copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from html import escape
 
+from handshake.circuit.join_nets import ClaimNet, JoinNet, MaskNet, SequenceNet
 from handshake.circuit.netlist import (
-    AggregateNet,
     ComputeNet,
     ConcatNet,
-    GroupedWindowNet,
-    GroupNet,
+    DivideNet,
     Input,
     Net,
     ProjectNet,
     SelectNet,
     StageNet,
     UnionNet,
-    WindowNet,
 )
+from handshake.circuit.window_join import JoinSpec
+from handshake.circuit.window_nets import AggregateNet, GroupedWindowNet, GroupNet, WindowNet
 from handshake.plan.expr import show
 
 __all__ = ["draw"]
@@ -62,13 +62,15 @@ class _Plan:
     levels: list[list[_Box]]
     width: float = 0
     height: float = 0
-    at: dict[int, _Box] = field(default_factory=dict)
+    at: dict[Hashable, _Box] = field(default_factory=dict)
 
 
 def draw(nets: dict[str, Net]) -> str:
     """The circuit of some results as an SVG drawing."""
     plan = _planned(nets.values())
-    tops = {id(net): name for name, net in nets.items()}
+    tops: dict[Hashable, str] = {}
+    for name, net in nets.items():
+        tops[net.unit] = f"{tops[net.unit]}, {name}" if net.unit in tops else name
     body = _render(plan, 20, 50, tops)
     width, height = plan.width + 40, plan.height + 70
     return "\n".join(
@@ -104,9 +106,35 @@ def _lines(net: Net) -> list[str]:
             return [f"{function}({name or ''})"]
         case ConcatNet():
             return ["concatenate"]
+        case DivideNet():
+            return ["divide " + ", ".join(w.name for w in net.source.row if w.count_bits)]
         case UnionNet():
             return [f"{len(net.sources)}-way union", "a FIFO for each input"]
+    return _joining(net)
+
+
+def _joining(net: Net) -> list[str]:
+    match net:
+        case SequenceNet(sources=sources):
+            order = "a slot for each arrival" if len(sources) == 1 else "the next arrival by its place"
+            return ["sequence", order]
+        case MaskNet(field=name):
+            return [f"select {name}", "empty slot if not"]
+        case ClaimNet(field=name, values=values):
+            return [f"{name} in {', '.join(map(str, values))}", "empty slot if not"]
+        case JoinNet(spec=spec):
+            return _join(spec)
     return _composite(net)
+
+
+def _join(spec: JoinSpec) -> list[str]:
+    windows = [f"{name}: {held.tuples} tuples held" for name, held in zip(spec.names, spec.held, strict=True)]
+    if spec.ordered:
+        kind = [f"ordered join, {spec.lanes} at a time", *windows]
+    else:
+        buffers = f"buffers of {spec.buffer} and {spec.merger_buffer}"
+        kind = [f"handshake join, {spec.lanes} cores", *windows, buffers]
+    return [*kind, _short(show(spec.on))]
 
 
 def _composite(net: Net) -> list[str]:
@@ -145,13 +173,13 @@ def _copies(net: Net) -> str:
 
 def _planned(nets: Iterable[Net]) -> _Plan:
     """Levels by the longest way to a result; each level is centred."""
-    depth: dict[int, int] = {}
-    found: dict[int, Net] = {}
+    depth: dict[Hashable, int] = {}
+    found: dict[Hashable, Net] = {}
 
     def visit(net: Net, at: int) -> None:
-        found[id(net)] = net
-        if at >= depth.get(id(net), 0):
-            depth[id(net)] = at
+        found[net.unit] = net
+        if at >= depth.get(net.unit, 0):
+            depth[net.unit] = at
             for source in net.inputs:
                 visit(source, at + 1)
 
@@ -189,24 +217,23 @@ def _place(plan: _Plan) -> None:
 # What is drawn.
 
 
-def _render(plan: _Plan, x: float, y: float, tops: dict[int, str]) -> list[str]:
+def _render(plan: _Plan, x: float, y: float, tops: dict[Hashable, str]) -> list[str]:
     parts: list[str] = []
     for box in plan.boxes:
         for source in box.net.inputs:
-            parts += _wire(plan.at[id(source)], box, x, y)
+            parts += _wire(plan.at[source.unit], source.row.bits, box, x, y)
     for box in plan.boxes:
-        if name := tops.get(id(box.net)):
+        if name := tops.get(box.net.unit):
             parts += _result(box, name, x, y)
         parts += _block(box, x, y)
     return parts
 
 
-def _wire(source: _Box, target: _Box, x: float, y: float) -> list[str]:
+def _wire(source: _Box, bits: int, target: _Box, x: float, y: float) -> list[str]:
     x1, y1 = x + source.x + source.width / 2, y + source.y
     x2, y2 = x + target.x + target.width / 2, y + target.y + target.height
     middle = (y1 + y2) / 2
     path = f"M{x1:.0f} {y1:.0f} V{middle:.0f} H{x2:.0f} V{y2 + 6:.0f}"
-    bits = source.net.row.bits
     return [
         f'<path d="{path}" fill="none" stroke="black"/>',
         f'<path d="M{x2 - 4:.0f} {y2 + 7:.0f} h8 l-4 -7 z" fill="black"/>',

@@ -37,9 +37,13 @@ def _sum(cells: dict[str, int], starts: tuple[str, ...]) -> int:
     return sum(int(n) for name, n in cells.items() if name.startswith(starts))
 
 
+def _latency(cycles: int, drifts: bool) -> str:
+    return f"latency {'at least ' if drifts else ''}{cycles} cycle{'s' if cycles != 1 else ''}"
+
+
 def report(compiled: Compiled, *, synthesis: bool = True) -> list[tuple[str, str]]:
     """Facts about a circuit, for people."""
-    facts = [(name, f"latency {n} cycle{'s' if n != 1 else ''}") for name, n in compiled.latency.items()]
+    facts = [(name, _latency(n, compiled.drifts(name))) for name, n in compiled.latency.items()]
     facts.append(("issue rate", f"{compiled.issue_rate:g} tuples per cycle"))
     for name, row in compiled.inputs.items():
         facts.append((name, f"{row.bits} wires in"))

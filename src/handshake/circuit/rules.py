@@ -1,39 +1,63 @@
-"""Optimisations of circuits (Glacier, section 6), each a rule on nets that can be left out."""
+"""Optimisations of circuits (Glacier, section 6), each a rule that can be left out: on nets, or on plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from handshake.circuit.netlist import (
     ComputeNet,
     ConcatNet,
-    GroupedWindowNet,
-    GroupNet,
     Input,
     Net,
     StageNet,
-    WindowNet,
     rebuild,
 )
+from handshake.circuit.window_nets import GroupedWindowNet, GroupNet, WindowNet
 from handshake.errors import UnsupportedError, suggest
+from handshake.plan.algebra import Plan, WindowJoin
+from handshake.plan.algebra import walk as walk_plan
 from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
+from handshake.plan.rules import push_down_projections
 
-__all__ = ["RULES", "optimise"]
+__all__ = ["PLAN_RULES", "RULES", "optimise", "prepare"]
 
 Nets = dict[str, Net]
 
 
-def optimise(nets: Nets, without: Iterable[str] = ()) -> Nets:
-    """Apply all rules but those named in `without`."""
-    left_out = set(without)
-    for name in sorted(left_out - set(RULES)):
-        raise UnsupportedError(f"no rule '{name}'; there are {', '.join(RULES)}{suggest(name, RULES)}")
+def _check_names(without: Collection[str]) -> None:
+    """Fail where a rule is to be left out that does not exist."""
+    known = (*PLAN_RULES, *RULES)
+    for name in sorted(set(without) - set(known)):
+        raise UnsupportedError(f"no rule '{name}'; there are {', '.join(known)}{suggest(name, known)}")
+
+
+def prepare(plan: Plan, without: Collection[str] = ()) -> Plan:
+    """Apply all rules on plans but those named in `without`."""
+    _check_names(without)
+    for name, rule in PLAN_RULES.items():
+        if name not in without:
+            plan = rule(plan)
+    return plan
+
+
+def optimise(nets: Nets, without: Collection[str] = ()) -> Nets:
+    """Apply all rules on nets but those named in `without`."""
+    _check_names(without)
     for name, rule in RULES.items():
-        if name not in left_out:
+        if name not in without:
             nets = rule(nets)
     return nets
+
+
+# Joins hold tuples.
+
+
+def narrow_joins(plan: Plan) -> Plan:
+    """Columns that nobody reads are left out before a join, which would hold them in its windows."""
+    joins = any(isinstance(node, WindowJoin) for output in plan.outputs for node in walk_plan(output))
+    return plan.map(push_down_projections) if joins else plan
 
 
 def _everywhere(nets: Nets, rule: Callable[[Net], Net]) -> Nets:
@@ -132,6 +156,7 @@ def _registered(net: Net) -> Net:
     return replace(net, registered=True) if isinstance(net, StageNet) and not clocked else net
 
 
+PLAN_RULES: dict[str, Callable[[Plan], Plan]] = {"narrow_joins": narrow_joins}
 RULES: dict[str, Callable[[Nets], Nets]] = {
     "unnest_group_in_window": unnest_group_in_window,
     "evaluate_in_parallel": evaluate_in_parallel,

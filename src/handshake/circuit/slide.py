@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from handshake.circuit.types import Row, Wire
 from handshake.schema import INT64
 
-__all__ = ["CLOCK", "START", "TIME", "Slide", "body_row", "window_row"]
+__all__ = ["CLOCK", "HERE", "START", "TIME", "Slide", "body_row", "window_row"]
 
 TIME, CLOCK, START = "@time", "@clock", "@start"
 """Hidden fields: a tuple's time, its source's clock, and where the window starts that a beat closes."""
+HERE = "@here"
+"""Hidden field of streams in lock step: whether the beat has a tuple (see handshake.circuit.sequence)."""
 
 
 @dataclass(frozen=True)

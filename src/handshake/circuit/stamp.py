@@ -9,7 +9,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 
 from handshake.circuit.block import Block
 from handshake.circuit.operators import copy_field
-from handshake.circuit.slide import CLOCK, TIME
+from handshake.circuit.slide import CLOCK, HERE, TIME
 from handshake.circuit.stream import forward, moves, stream_in, stream_out
 from handshake.circuit.types import Row, Wire, bits_of_range, null_of
 from handshake.errors import UnsupportedError
@@ -55,6 +55,8 @@ class Stamp(Block):
         newest = Signal(own.shape, init=least)
         time = Value.cast(self.i.payload[self.time])
         present = Const(1, 1) if not own.nullable else ~self.i.payload[null_of(self.time)]
+        if HERE in self.row.names:  # an empty slot has no time
+            present = present & self.i.payload[HERE]
         now = Mux(self.i.valid & present & (time > newest), time, newest)
         m.d.comb += self.o.payload[CLOCK].eq(now - self.lateness)
         with m.If(moves(self.i)):

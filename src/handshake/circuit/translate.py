@@ -6,17 +6,16 @@ with FIFOs behind every window, a CAM in every sub-plan copy. handshake.circuit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
-from handshake.circuit.group import WRITE_CYCLES, routed_row
+from handshake.circuit.bounds import Bounds
+from handshake.circuit.group import routed_row
 from handshake.circuit.netlist import (
-    AggregateNet,
     ComputeNet,
     ConcatNet,
     DemuxNet,
-    GroupNet,
+    DivideNet,
     Input,
     Net,
     ProjectNet,
@@ -24,12 +23,14 @@ from handshake.circuit.netlist import (
     StampNet,
     UnionNet,
     WidenNet,
-    WindowNet,
     walk,
 )
+from handshake.circuit.sequence import PLACE, place_wire
 from handshake.circuit.slide import TIME, Slide, body_row
 from handshake.circuit.stamp import common_row
+from handshake.circuit.translate_join import Joins, is_timed
 from handshake.circuit.types import Row, Wire, wire
+from handshake.circuit.window_nets import AggregateNet, GroupNet, WindowNet
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import (
     Aggregate,
@@ -46,29 +47,16 @@ from handshake.plan.algebra import (
     Union,
     Windowing,
     WindowJoin,
+    reads,
 )
 from handshake.plan.algebra import walk as walk_plan
 from handshake.schema import UNITS, Binary, Field, String
 
-__all__ = ["Bounds", "translate"]
+__all__ = ["translate"]
 
 CLOCK_HZ = 100_000_000
 """The papers' clock: what bounds the number of tuples of a time window."""
 LEAST_CAPACITY = 1 << 32
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What hardware must know beforehand and a query does not say."""
-
-    groups: int | None = None
-    """The most groups that a window has (with un-nesting: that all open windows have)."""
-    text: int | None = None
-    """Bytes of strings that are declared without a length."""
-    nullable: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """For each input stream, the fields that may be NULL."""
-    write_cycles: int = WRITE_CYCLES
-    """Cycles for which a new group keeps the CAM busy."""
 
 
 def translate(plan: Plan, bounds: Bounds | None = None) -> dict[str, Net]:
@@ -90,6 +78,9 @@ class _Translator:
         self._plan, self._bounds = plan, bounds
         self._done: dict[tuple[int, bool], Net] = {}
         self._leaves: dict[str, Net] = {}
+        self._joins = Joins(plan, bounds, self._leaf)
+        self._apart: dict[str, Net] = {}
+        self._dividers: dict[tuple[int, bool], Net] = {}
         self._parameters: dict[str, Input] = {}
         self._window: _Window | None = None
         self._grouped = False
@@ -107,7 +98,7 @@ class _Translator:
 
     @_net.register
     def _(self, node: Output, timed: bool) -> Net:
-        return self.net(node.input, timed)
+        return self._divided(self.net(node.input, timed))
 
     @_net.register
     def _(self, node: Select, timed: bool) -> Net:
@@ -115,7 +106,10 @@ class _Translator:
 
     @_net.register
     def _(self, node: Apply, timed: bool) -> Net:
-        return ComputeNet(self.net(node.input, timed), ((node.name, node.operation, node.type),))
+        source = self.net(node.input, timed)
+        if any(source.row[name].count_bits for name in reads(node.operation)):
+            source = self._divided(source)
+        return ComputeNet(source, ((node.name, node.operation, node.type),))
 
     @_net.register
     def _(self, node: Project, timed: bool) -> Net:
@@ -140,26 +134,44 @@ class _Translator:
                 "a time window over a union has no bound on the windows that are open at once, since the "
                 "clock of one input may run ahead of another's; window each input and unite the results"
             )
-        nets = [self.net(each, False) for each in node.inputs]
+        nets = [self._divided(self.net(each, False)) for each in node.inputs]
         common = common_row([net.row for net in nets], "union")
         return UnionNet(tuple(net if net.row == common else WidenNet(net, common) for net in nets))
 
     @_net.register
     def _(self, node: WindowJoin, timed: bool) -> Net:
-        raise UnsupportedError(
-            f"the query compiler has no component for the join of {' and '.join(node.names)}; "
-            "a join of two streams over tuple windows runs with: handshake join --backend circuit"
-        )
+        return self._joins.net(node, timed)
+
+    def _divided(self, net: Net) -> Net:
+        """The averages of a net divided, if not by the host; one divider for all who read it.
+
+        In a sub-plan, which has a result per window, a divider that takes its time is enough.
+        """
+        if self._bounds.divider == "host" or not any(w.count_bits for w in net.row):
+            return net
+        pipelined = self._bounds.divider == "pipelined" and self._window is None
+        key = (id(net), pipelined)
+        if key not in self._dividers:
+            self._dividers[key] = DivideNet(net, pipelined)
+        return self._dividers[key]
 
     # Sources.
 
     @_net.register
     def _(self, node: Source, timed: bool) -> Net:
-        leaf = self._leaf(node)
+        leaf = self._without_place(node)
         if not timed:
             return leaf
         time = node.time if node.time is not None else TIME
         return StampNet(leaf, time, node.lateness // UNITS[node.clock.unit])
+
+    def _without_place(self, node: Source) -> Net:
+        """The input apart from joins, which alone look at the order among inputs."""
+        leaf = self._leaf(node)
+        if PLACE not in leaf.row.names:
+            return leaf
+        columns = tuple((w.name, w.name) for w in leaf.row if w.name[0] not in "@#")
+        return self._apart.setdefault(node.name, ProjectNet(leaf, columns, registered=False))
 
     def _leaf(self, node: Source) -> Net:
         if node.name not in self._leaves:
@@ -175,6 +187,8 @@ class _Translator:
             wires += [self._wire(node.name, each, True) for each in other.fields if each.name not in known]
         if node.time is None and self._stamped(node):
             wires.append(Wire(TIME, node.clock.type, 64, True))
+        if len(self._joins.inputs) > 1 and node.name in (s.name for s in self._joins.inputs):
+            wires.append(place_wire())
         return Row(tuple(wires))
 
     def _wire(self, stream: str, each: Field, nullable: bool = False) -> Wire:
@@ -194,7 +208,8 @@ class _Translator:
             w
             for output in self._plan.outputs
             for w in walk_plan(output)
-            if isinstance(w, Windowing) and w.window.kind == "time"
+            if (isinstance(w, Windowing) and w.window.kind == "time")
+            or (isinstance(w, WindowJoin) and is_timed(w))
         ]
         return any(isinstance(s, Source) and s.name in names for w in windows for s in walk_plan(w))
 
@@ -214,7 +229,7 @@ class _Translator:
     def _(self, node: Windowing, timed: bool) -> Net:
         slide = self._slide(node, timed)
         self._check_order(node)
-        source = _without_register(self.net(node.input, timed or slide.kind == "time"))
+        source = self._divided(_without_register(self.net(node.input, timed or slide.kind == "time")))
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
         before, self._window = self._window, _Window(self._most(slide, node), slide.size)
         body = self.net(node.body, timed)

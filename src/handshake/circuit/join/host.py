@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from handshake.circuit.host import physical, table_of_payloads
 from handshake.circuit.join.arrivals import feed_of, steps
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.simulate import simulate
+from handshake.circuit.tables import physical, table_of_payloads
 from handshake.circuit.testbench import ALWAYS, Run
 from handshake.circuit.types import Row, Wire, wire
 from handshake.errors import UnsupportedError

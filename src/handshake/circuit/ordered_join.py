@@ -1,0 +1,236 @@
+"""A window join whose results come in order: with their last tuple, by the arrival of the other one.
+
+Handshake join lets tuples drift past each other, so its results come when they meet, in any order. Where what
+follows counts results or closes windows by them, this arrangement is used: a tuple is compared with the
+opposite window at once, `lanes` tuples in a cycle, the oldest first; only then the next tuple is taken.
+
+It also holds windows of time, up to a number of tuples: a tuple that is pushed out while it could still find
+a partner is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.lib.enum import Enum
+from amaranth.lib.wiring import Out
+
+from handshake.circuit.block import Block
+from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
+from handshake.circuit.join.condition import Condition, Delay
+from handshake.circuit.slide import TIME
+from handshake.circuit.stores import Store
+from handshake.circuit.stream import StreamSignature, register, stream_in, stream_out
+from handshake.circuit.types import Row, null_of
+from handshake.circuit.union import chosen, rotating_grant
+from handshake.circuit.window import COUNTER
+
+__all__ = ["Held", "OrderedJoin"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a join holds of a stream: its last `tuples`, all of its window or as many as there is room for."""
+
+    tuples: int
+    kind: str = "tuples"
+    """"tuples": the window itself; "time": a window of time; "ever": tuples that are never too old."""
+    reach: int = 0
+    """Time windows: by how much a partner may be later, inclusive, in units of the clock."""
+
+
+class _State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
+    READY = 0
+    SCAN_LEFT = 1
+    SCAN_RIGHT = 2
+    PAIR = 3
+    END = 4
+
+
+class OrderedJoin(Block):
+    """Ports: `arrivals` and `results`, as of `HandshakeJoin`. Latency 2, from a tuple to the result with the
+    oldest one of the other window; each further row of `lanes` tuples takes a cycle, and so does each result
+    but the first of a row.
+
+    Under a time window, tuples without a time and late ones are dropped and counted, as docs/semantics.md has
+    it. Counters: `late`, `no_time`; and `evicted`, tuples that there was no room for any more.
+    """
+
+    latency = 2
+
+    def __init__(
+        self, condition: Condition, left: Held, right: Held, lanes: int, *, lateness: int = 0
+    ) -> None:
+        self.condition, self.held, self.lanes, self.lateness = condition, (left, right), lanes, lateness
+        self.timed = "time" in (left.kind, right.kind)
+        bounded = any(held.kind != "tuples" for held in self.held)
+        self.counters = (*(("late", "no_time") if self.timed else ()), *(("evicted",) if bounded else ()))
+        self.issue_rate = 1 / (1 + max(-(-held.tuples // lanes) for held in self.held))
+        ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
+        ports |= {name: Out(COUNTER) for name in self.counters}
+        super().__init__(ports, (condition.key, left, right, lanes, lateness))
+
+    def build(self) -> Module:
+        m = Module()
+        rows = (self.condition.left, self.condition.right)
+        self.stores = [
+            Store(row.bits, held.tuples, self.lanes, name)
+            for row, held, name in zip(rows, self.held, ("left", "right"), strict=True)
+        ]
+        self.new = [Signal(row.bits, name=f"new_{n}") for n, row in enumerate(rows)]
+        self.state, self.has, self.ending = Signal(_State), Signal(2), Signal()
+        self.finish, self.fresh = Signal(), Signal()
+        self.made = StreamSignature(self.condition.result).create(path=("made",))
+        self.newest: list[Signal] = []
+        for store, new, has in zip(self.stores, self.new, self.has, strict=True):
+            store.build(m)
+            m.d.comb += [store.new.eq(new), store.insert.eq(self.finish & has)]
+        self._control(m)
+        self._count_evicted(m)
+        register(m, self.made, self.results)
+        return m
+
+    def _control(self, m: Module) -> None:
+        m.d.sync += self.fresh.eq(self.state == _State.READY)
+        with m.Switch(self.state):
+            with m.Case(_State.READY):
+                self._ready(m)
+            with m.Case(_State.SCAN_LEFT):
+                self._scan(m, 0, lambda: self._then(m, self.has[0], _State.SCAN_RIGHT))
+            with m.Case(_State.SCAN_RIGHT):
+                self._scan(m, 1, lambda: self._then(m, self.has[1], _State.PAIR))
+            with m.Case(_State.PAIR):  # a stream with itself: the tuple meets itself last
+                found = self._match(*self.new)
+                m.d.comb += [self.made.valid.eq(found[0]), self.made.payload.as_value().eq(found[1])]
+                with m.If(~found[0] | self.made.ready):
+                    self._finished(m)
+            with m.Case(_State.END):
+                m.d.comb += self.made.eos.eq(1)
+                with m.If(self.made.ready):
+                    m.d.comb += [store.clear.eq(1) for store in self.stores]
+                    m.d.sync += [self.state.eq(_State.READY), *(seen.eq(0) for seen in self._seen)]
+
+    def _then(self, m: Module, more: Value, state: Any) -> None:
+        with m.If(more):
+            m.d.sync += self.state.eq(state)
+        with m.Else():
+            self._finished(m)
+
+    def _finished(self, m: Module) -> None:
+        m.d.comb += self.finish.eq(1)
+        m.d.sync += self.state.eq(Mux(self.ending, _State.END, _State.READY))
+
+    def _ready(self, m: Module) -> None:
+        """Takes a beat; both windows are read from their oldest tuples on."""
+        payload, width = self.arrivals.payload, self.condition.left.bits
+        whole = payload.as_value()
+        m.d.comb += [self.arrivals.ready.eq(1), *(store.first.eq(1) for store in self.stores)]
+        m.d.sync += [
+            self.new[0].eq(whole[2 : 2 + width]), self.new[1].eq(whole[2 + width :]),
+            self.ending.eq(self.arrivals.eos),
+        ]  # fmt: skip
+        has = self._admitted(m, [payload[flag] & self.arrivals.valid for flag in (HAS_LEFT, HAS_RIGHT)])
+        m.d.sync += [self.has[n].eq(each) for n, each in enumerate(has)]
+        with m.If(has[1]):
+            m.d.sync += self.state.eq(_State.SCAN_LEFT)
+        with m.Elif(has[0]):
+            m.d.sync += self.state.eq(_State.SCAN_RIGHT)
+        with m.Elif(self.arrivals.eos):
+            m.d.sync += self.state.eq(_State.END)
+
+    # Time.
+
+    def _admitted(self, m: Module, has: list[Value]) -> list[Value]:
+        """Which tuples of a beat take part: under a time window, those with a time that are not late."""
+        self._seen = [Signal(name=f"seen_{n}") for n in range(2)] if self.timed else []
+        if not self.timed:
+            return has
+        shapes = [self._times(row).shape for row in (self.condition.left, self.condition.right)]
+        self.newest = [Signal(shape, name=f"newest_{n}") for n, shape in enumerate(shapes)]
+        newest, seen, kept = [*self.newest], [*self._seen], list[Value]()
+        late, untimed = Const(0, 2), Const(0, 2)
+        for n, (here, side) in enumerate(zip(has, "lr", strict=True)):
+            time, known = self._time_of(
+                self.arrivals.payload, side, (self.condition.left, self.condition.right)[n]
+            )
+            behind = (
+                seen[0] & seen[1] & (time + self.lateness < Mux(newest[0] < newest[1], newest[0], newest[1]))
+            )
+            stays = Signal(name=f"stays_{n}")
+            m.d.comb += stays.eq(here & known & ~behind)
+            late, untimed = late + (here & known & behind), untimed + (here & ~known)
+            newer = Mux(stays & (~seen[n] | (time > newest[n])), time, newest[n])
+            now = Signal(shapes[n], name=f"newest_now_{n}")
+            m.d.comb += now.eq(newer)
+            newest[n], seen[n] = now, seen[n] | stays
+            kept.append(stays)
+        m.d.sync += [a.eq(b) for a, b in zip((*self.newest, *self._seen), (*newest, *seen), strict=True)]
+        m.d.sync += [self.late.eq(self.late + late), self.no_time.eq(self.no_time + untimed)]
+        return kept
+
+    def _times(self, row: Row) -> Any:
+        return row[TIME]
+
+    def _time_of(self, payload: Any, side: str, row: Row) -> tuple[Value, Value]:
+        time = Value.cast(payload[f"{side}.{TIME}"])
+        known = ~payload[null_of(f"{side}.{TIME}")] if row[TIME].nullable else Const(1, 1)
+        return time, known
+
+    def _count_evicted(self, m: Module) -> None:
+        """Tuples that are pushed out though a partner may still come."""
+        lost: list[Value] = []
+        for n, (store, held) in enumerate(zip(self.stores, self.held, strict=True)):
+            if held.kind != "tuples":
+                needed = self._needed(m, n, store, held) if held.kind == "time" else Const(1, 1)
+                lost.append(store.insert & store.full & needed)
+        if lost:
+            m.d.sync += self.evicted.eq(self.evicted + sum(lost[1:], lost[0]))
+
+    def _needed(self, m: Module, n: int, store: Store, held: Held) -> Value:
+        """Whether a tuple that is not late could join the oldest one."""
+        row = (self.condition.left, self.condition.right)[n]
+        at, shape = row.layout[TIME].offset, row[TIME].shape
+        kept, oldest = Signal(shape, name=f"oldest_{n}"), Signal(shape, name=f"oldest_now_{n}")
+        m.d.comb += oldest.eq(Mux(self.fresh, store.oldest(at, shape.width), kept))
+        m.d.sync += kept.eq(oldest)
+        mark = Mux(self.newest[0] < self.newest[1], self.newest[0], self.newest[1])
+        return ~(self._seen[0] & self._seen[1]) | (mark - self.lateness - oldest <= held.reach)
+
+    # Comparison.
+
+    def _match(self, left: Value, right: Value) -> tuple[Value, Value]:
+        views = self.condition.left.layout(left), self.condition.right.layout(right)
+        return self.condition.matches(Delay(None), *views), self.condition.carry(*views)
+
+    def _scan(self, m: Module, side: int, then: Callable[[], None]) -> None:
+        """Compares the new tuple with a row of the other window; results leave one by one, oldest first."""
+        store, other = self.stores[side], self.new[1 - side]
+        pairs = [(data, other) if side == 0 else (other, data) for data in store.data]
+        parts = [self._match(*pair) for pair in pairs]
+        sent, left = Signal(self.lanes, name=f"sent_{side}"), Signal(self.lanes, name=f"left_{side}")
+        found = [part[0] & store.held[lane] & ~sent[lane] for lane, part in enumerate(parts)]
+        if side == 0:
+            found = self._without_oldest(found, store)
+        grant = rotating_grant(m, found, store.oldest_of)
+        m.d.comb += [
+            self.made.valid.eq(grant.any()),
+            self.made.payload.as_value().eq(chosen(grant, [part[1] for part in parts])),
+        ]
+        for lane, each in enumerate(found):
+            m.d.comb += left[lane].eq(each & ~grant[lane])
+        with m.If(~grant.any() | self.made.ready):
+            m.d.sync += sent.eq(Mux(left.any(), sent | grant, 0))
+            with m.If(~left.any()):
+                with m.If(store.last):
+                    then()
+                with m.Else():
+                    m.d.comb += store.following.eq(1)
+
+    def _without_oldest(self, found: list[Value], store: Store) -> list[Value]:
+        """Where a beat has a tuple of both, the left one came first and has pushed the oldest one out."""
+        gone = self.has[0] & store.full & store.at_oldest
+        first = store.oldest_of & ~(store.oldest_of << 1)[: self.lanes]
+        return [each & ~(gone & first[lane]) for lane, each in enumerate(found)]
