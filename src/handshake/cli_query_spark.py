@@ -37,12 +37,15 @@ __all__ = ["Where", "parse_input", "run_query"]
 _EVERY = 1.0
 _WAIT = 0.2
 _LOST = {"late": "late", "no_time": "without a time", "unknown": "of no stream"}
+_DELTA = (
+    "io.delta:delta-spark_2.13:VERSION --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension "
+    "--conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+)
 _PACKAGES = {
-    "kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",
-    "delta": "io.delta:delta-spark_2.13:VERSION (one that is made for Spark {version})",
-    "avro": "org.apache.spark:spark-avro_2.13:{version}",
+    "kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}", ""),
+    "delta": (_DELTA, ", where VERSION is one that is made for Spark {spark}"),
 }
-"""Formats that Spark knows when these packages are there."""
+"""Formats that Spark knows when it is started with these packages, and what there is to say of them."""
 _NOT_FOUND = "DATA_SOURCE_NOT_FOUND|Failed to find( the)? data source"
 
 
@@ -246,10 +249,11 @@ def _unreadable(kind: str, stream: str, error: Exception) -> str:
     why = f"Spark cannot read '{kind}' for stream {stream}: {str(error).splitlines()[0]}"
     if kind not in _PACKAGES or not re.search(_NOT_FOUND, str(error)):
         return why
-    package = _PACKAGES[kind].format(version=importlib.metadata.version("pyspark"))
+    version = importlib.metadata.version("pyspark")
+    package, more = (text.format(spark=version) for text in _PACKAGES[kind])
     return (
-        f"Spark has no format '{kind}' here, which stream {stream} is to come from; it is in the package "
-        f'{package}: set PYSPARK_SUBMIT_ARGS="--packages {package.split(" ")[0]} pyspark-shell"'
+        f"Spark has no format '{kind}' here, from which stream {stream} is to come; it is in a package of "
+        f'its own: set PYSPARK_SUBMIT_ARGS="--packages {package} pyspark-shell" and run this again{more}'
     )
 
 

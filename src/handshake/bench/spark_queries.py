@@ -23,7 +23,7 @@ from handshake.errors import HandshakeError, InputError, suggest
 from handshake.session import spark_module
 from handshake.sources import one_line
 
-__all__ = ["BY_HAND", "QUERIES", "run"]
+__all__ = ["BY_HAND", "DECLARED", "QUERIES", "run", "write_trades"]
 
 _GOAL = 1.2
 DECLARED = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp)
@@ -135,7 +135,7 @@ def _named(queries: str | None) -> list[str]:
 def _measured(rows: int, batches: int, cores: int, turns: int, wanted: list[str]) -> Data:
     with tempfile.TemporaryDirectory(prefix="handshake-bench-") as name:
         folder = Path(name)
-        _write(folder / "trades", rows, batches)
+        write_trades(folder / "trades", rows, batches)
         settings = {
             "spark.sql.shuffle.partitions": str(cores),
             "spark.handshake.stateDir": str(folder / "state"),
@@ -146,7 +146,8 @@ def _measured(rows: int, batches: int, cores: int, turns: int, wanted: list[str]
     return {**head, "rows": rows, "queries": found}
 
 
-def _write(folder: Path, rows: int, batches: int) -> None:
+def write_trades(folder: Path, rows: int, batches: int) -> None:
+    """A file for each micro-batch, in the order of time."""
     folder.mkdir()
     random = np.random.default_rng(3)
     for batch in range(batches):
@@ -154,7 +155,7 @@ def _write(folder: Path, rows: int, batches: int) -> None:
             "datetime64[us]"
         )
         columns = {
-            "Seqnr": pa.array(np.arange(rows), pa.int32()),
+            "Seqnr": pa.array(np.arange(batch * rows, (batch + 1) * rows), pa.int32()),
             "Symbol": _SYMBOLS.take(pa.array(random.integers(0, 8, rows))),
             "Price": pa.array(random.integers(1, 10_000, rows), pa.int32()),
             "Volume": pa.array(random.integers(1, 200_000, rows), pa.int32()),
