@@ -42,9 +42,9 @@ from handshake.queries.pipeline import chain
 from handshake.schema import Field, Timestamp
 from handshake.sources.receive import ARRIVAL_COLUMN
 from handshake.spark.query_chains import chained_frame
-from handshake.spark.query_clocks import patient
+from handshake.spark.query_clocks import patient, replaced
 from handshake.spark.query_inputs import given_frames, quoted, source_frame
-from handshake.spark.query_joins import join_below, join_frames_of, join_results, with_times
+from handshake.spark.query_joins import join_below, join_frames_of, join_results, join_source, with_times
 from handshake.spark.query_state import PaneQuery, TupleQuery
 from handshake.spark.query_tasks import (
     BLOBS,
@@ -53,6 +53,7 @@ from handshake.spark.query_tasks import (
     TOLD,
     carried,
     finishing,
+    in_arrow,
     reducing,
     sending,
     stepping,
@@ -171,10 +172,10 @@ class _Translation:
 
     def _panes(self, output: Output) -> DataFrame:
         (source,) = _sources(output)
-        return self._source(source, to_arrow=True).mapInArrow(reducing(output, source), BLOBS)
+        return in_arrow(self._source(source, to_arrow=True), reducing(output, source), BLOBS)
 
     def _sent(self, at: int, source: Source, frame: DataFrame) -> DataFrame:
-        return frame.mapInArrow(sending(at, source), BLOBS)
+        return in_arrow(frame, sending(at, source), BLOBS)
 
     def _by_prefix(self, output: Output) -> Output | None:
         """⊞ over tuples whose results nobody asks the time of: what is below it needs no stamps."""
@@ -187,7 +188,7 @@ class _Translation:
         name = f"{source.name}\0{output.name}"
         self._inputs[name] = self._frame(window.input)
         made = Source(name, replace(window.input.schema, stream=name))
-        return Output(_replaced(output.input, window.input, made), output.name)
+        return Output(replaced(output.input, window.input, made), output.name)
 
     def _prefix(self, source: Source) -> DataFrame:
         """An input, or what was computed of one already."""
@@ -196,17 +197,15 @@ class _Translation:
     def _over_join(self, output: Output) -> DataFrame:
         """Time windows on the results of a join, which `handshake.join` makes; their clock is its inputs'."""
         join = join_below(output)
-        frame, made = join_results(join, self._sides(join), self._state_dir)
+        frame, made = join_results(join, self._sides(join), self._state_dir), join_source(join)
         inputs = _sources(join)
-        told = [
-            self._source(_times_of(source), to_arrow=True).mapInArrow(
-                telling(at, _times_of(source), join.clock.unit), BLOBS
-            )
-            for at, source in enumerate(inputs, start=1)
-        ]
-        whole = Output(_replaced(output.input, join, made), output.name)
+        told = [self._clock(at, _times_of(s), join.clock.unit) for at, s in enumerate(inputs, start=1)]
+        whole = Output(replaced(output.input, join, made), output.name)
         blobs = _all([self._sent(0, made, frame), *told])
         return self._streaming(whole, blobs, partial(TupleQuery, whole, (made,), len(inputs)))
+
+    def _clock(self, at: int, times: Source, unit: str) -> DataFrame:
+        return in_arrow(self._source(times, to_arrow=True), telling(at, times, unit), BLOBS)
 
     def _streaming(self, output: Output, blobs: DataFrame, make: Any) -> DataFrame:
         told = blobs.groupBy("slot").applyInPandasWithState(stepping(make), TOLD, HELD, "append", "NoTimeout")
@@ -274,7 +273,3 @@ def _narrowed(root: Node) -> Node:
         return replace(here, fields=replace(here.fields, fields=fields))
 
     return rebuild(root, narrow)
-
-
-def _replaced(node: Node, old: Node, new: Node) -> Node:
-    return rebuild(node, lambda here: new if here == old else here)

@@ -11,7 +11,7 @@ from handshake.plan.expr import Column, Expr, conjuncts
 from handshake.schema import Schema
 from handshake.spark.expressions import native
 from handshake.spark.query_inputs import quoted
-from handshake.spark.query_tasks import carried, chained
+from handshake.spark.query_tasks import carried, chained, in_arrow
 
 __all__ = ["chained_frame"]
 
@@ -21,7 +21,7 @@ def chained_frame(frame: DataFrame, below: Schema, nodes: list[Node], result: Sc
     found = _natively(frame, below, nodes, result)
     if found is not None:
         return found
-    return frame.mapInArrow(chained(below, nodes, result), from_arrow_schema(carried(result)))
+    return in_arrow(frame, chained(below, nodes, result), from_arrow_schema(carried(result)))
 
 
 def _natively(frame: DataFrame, below: Schema, nodes: list[Node], result: Schema) -> DataFrame | None:

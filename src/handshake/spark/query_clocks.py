@@ -1,4 +1,4 @@
-"""Clocks of sources whose tuples do not tell the time: finite inputs, and the results of joins."""
+"""Sources whose tuples do not tell what their clock shows: finite inputs, and the results of joins."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from handshake.plan.algebra import Source
+from handshake.plan.algebra import Node, Source, rebuild
 from handshake.queries.chunk import BEGINNING, END, Array, Flow, Trace
 from handshake.queries.sources import Needs, SourceOperator
 from handshake.schema import UNITS
 
-__all__ = ["ToldSource", "patient"]
+__all__ = ["ToldSource", "patient", "replaced"]
 
 
 def patient(source: Source) -> Source:
     """The same input with a clock that passes no window before the end: its tuples arrive by time."""
     return replace(source, lateness=2**62 * UNITS[source.clock.unit])
+
+
+def replaced(node: Node, old: Node, new: Source) -> Node:
+    """A plan that reads a source where it has computed something."""
+    return rebuild(node, lambda here: new if here == old else here)
 
 
 class ToldSource(SourceOperator):

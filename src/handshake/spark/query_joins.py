@@ -44,7 +44,7 @@ from handshake.spark.session import join_frames
 from handshake.spark.tables import carrier
 from handshake.window import Window
 
-__all__ = ["TIME", "join_below", "join_frames_of", "join_results", "with_times"]
+__all__ = ["TIME", "join_below", "join_frames_of", "join_results", "join_source", "with_times"]
 
 TIME = "__time"
 """The time of a join's tuples, which a projection may have dropped."""
@@ -123,18 +123,20 @@ def _refused(output: Output, why: str) -> UnsupportedError:
     )
 
 
-def join_results(
-    node: WindowJoin, frames: list[DataFrame], state_dir: str | None
-) -> tuple[DataFrame, Source]:
-    """A join's results with their times, as if they were an input of those who read them."""
-    joined = join_frames_of(node, frames, state_dir, timed=True)
-    name, ticks = "\0join", node.clock
-    fields = (*node.schema.fields, Field(TIME, ticks.type))
-    if isinstance(ticks.type, Int):
-        kind = from_arrow_schema(pa.schema([("t", carrier(arrow_of(ticks.type)))]))[0].dataType
-        counted = F.expr(f"unix_micros({TIME}) DIV {UNITS[ticks.unit] // UNITS['us']}").cast(kind)
-        joined = joined.withColumn(TIME, counted)
-    return joined, Source(name, Schema(fields, name), TIME, ticks)
+def join_source(node: WindowJoin) -> Source:
+    """The results of a join as if they were an input of those who read them, with their times."""
+    name = "\0join"
+    return Source(name, Schema((*node.schema.fields, Field(TIME, node.clock.type)), name), TIME, node.clock)
+
+
+def join_results(node: WindowJoin, frames: list[DataFrame], state_dir: str | None) -> DataFrame:
+    """The DataFrame of that input."""
+    joined, ticks = join_frames_of(node, frames, state_dir, timed=True), node.clock
+    if not isinstance(ticks.type, Int):
+        return joined
+    kind = from_arrow_schema(pa.schema([("t", carrier(arrow_of(ticks.type)))]))[0].dataType
+    counted = F.expr(f"unix_micros({TIME}) DIV {UNITS[ticks.unit] // UNITS['us']}").cast(kind)
+    return joined.withColumn(TIME, counted)
 
 
 # Joins

@@ -9,7 +9,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StructType
 
 from handshake.plan.algebra import Node, Output, Source
 from handshake.queries.chunk import BEGINNING
@@ -26,6 +28,7 @@ __all__ = [
     "TOLD",
     "chained",
     "finishing",
+    "in_arrow",
     "reducing",
     "sending",
     "stepping",
@@ -67,9 +70,14 @@ def _blob(source: int, part: int, data: bytes) -> pa.RecordBatch:
     )
 
 
+def in_arrow(frame: DataFrame, task: Task, kind: StructType | str) -> DataFrame:
+    """A task on a DataFrame's columns by place: `mapInArrow` does not find names with a dot in them."""
+    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns)))).mapInArrow(task, kind)
+
+
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Tuples in the types of the declaration; Spark has carried them in its own."""
-    columns = [_back(batch.column(f.name), f.type) for f in schema]
+    columns = [_back(column, f.type) for column, f in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
