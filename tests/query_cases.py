@@ -64,7 +64,7 @@ QUERIES = {
 JOINS = {
     "band": "SELECT R.k, v, w FROM R [SIZE .008 TIME], S [SIZE .005 TIME] WHERE v BETWEEN w - 10 AND w + 10",
     "equality": "SELECT R.k, v - w AS d FROM R [SIZE 4 TUPLES], S [SIZE 3 TUPLES] WHERE R.k = S.k",
-    "mixed": "SELECT a.v, b.w FROM R [SIZE .01 TIME] AS a JOIN S [SIZE 3 TUPLES] b ON a.v > b.w",
+    "mixed": "SELECT a.v, b.w, a.v / b.w AS q FROM R [SIZE .01 TIME] AS a JOIN S [SIZE 3 TUPLES] b ON a.v > b.w",
     "three": "SELECT v, w, z FROM R [SIZE .01 TIME], S [SIZE .01 TIME], U [SIZE .006 TIME] WHERE R.k = S.k AND U.z > R.v",
     "self": "SELECT a.v, b.v AS u FROM R [SIZE .01 TIME] a, R [SIZE .004 TIME] b WHERE a.k = b.k AND a.v < b.v",
     "windowed": """SELECT count() AS n, max(d) AS m FROM (SELECT v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME]

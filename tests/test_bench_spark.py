@@ -12,7 +12,7 @@ from handshake.cli import run as command
 
 pytest.importorskip("pyspark")
 
-from handshake.bench import spark_batch, spark_latency, spark_sustained
+from handshake.bench import spark_batch, spark_latency, spark_queries, spark_sustained
 
 BATCHES = [(20.0 * n, 0.1 * n) for n in range(1, 50)]
 EARLIER = {
@@ -39,12 +39,20 @@ EARLIER = {
         "rate": 1_000, "trigger": 500, "window": 900, "micro_batches": [0.5, 0.6], "results": 9, "p50": 0.9,
         "p90": 1.1, "p99": 1.5, "longest": 1.6, "curve": [n / 60 for n in range(101)],
     },
+    "spark_queries": {
+        "rows": 100,
+        "queries": [
+            {"query": "Q1", "translated": [1.0, 1.1, 1.2], "by hand": [1.0, 1.0, 2.0]},
+            {"query": "Q5", "translated": [1.0, 1.0, 9.0], "by hand": [2.0, 2.0, 2.0]},
+        ],
+    },
 }  # fmt: skip
 EXPECTED = {
     "spark_sustained": {"rate": "15000", "load": "0.25", "bucketed": "1000", "vs_bucketed": "15"},
     "spark_growth": {"growth": "1.2"},
     "spark_batch": {"vs_spark": "30", "spark_ended": "no", "equi_vs_spark": "0.5"},
     "spark_latency": {"p50": "0.9", "p99": "1.5"},
+    "spark_queries": {"worst": "1.1", "q1_ratio": "1.1", "q5_ratio": "0.5"},
 }
 PICTURES = {"spark_sustained", "spark_growth", "spark_latency"}
 
@@ -83,6 +91,24 @@ def test_both_plans_are_measured_and_give_the_same_rows(capsys: Any, spark: Any,
     assert kept["spark"] > 0
     assert kept["results"] == kept["spark_results"]
     assert result(capsys.readouterr().out)["spark_ended"] == "yes"
+
+
+@pytest.mark.soak
+def test_queries_by_hand_give_what_the_translated_ones_give(spark: Any, tmp_path: Any) -> None:
+    from handshake.spark.queries import query_frames
+
+    spark_queries.write_trades(tmp_path / "trades", 3_000, 2)
+    trades = spark.read.parquet(str(tmp_path / "trades"))
+    for name, make in spark_queries.BY_HAND.items():
+        (ours,) = query_frames(
+            spark_queries.DECLARED + spark_queries.QUERIES[name], {"Trades": trades}
+        ).values()
+        found, wanted = ours.collect(), make(trades).collect()
+        assert sorted(map(numbers, found)) == sorted(map(numbers, wanted)) != [], name
+
+
+def numbers(row: Any) -> tuple[Any, ...]:
+    return tuple(value if isinstance(value, str) else float(value) for value in row)
 
 
 @pytest.mark.soak

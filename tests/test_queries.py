@@ -1,4 +1,4 @@
-"""The in-process engine against the oracle: the paper's queries, windows, aggregates, unions, joins."""
+"""Back ends against the oracle: the paper's queries, windows, aggregates, unions, joins."""
 
 from __future__ import annotations
 
@@ -9,51 +9,56 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import query_oracle
 from handshake.errors import HandshakeError, InputError
 from handshake.plan.query import parse_query
 from handshake.queries import Query, panes
 from handshake.queries.windows import WindowOperator
+from query_backends import Backend, Local, Spark, check, many
 from query_cases import JOINS, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO
-from query_streams import arrivals, compare, cuts, results, seen
+from query_streams import arrivals
 
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+CASES = 3
+"""Streams of an example: on Spark, all of them are one job."""
+ON_SPARK = ("uneven", "lateness", "cascade", "union", "carried", "computed keys", "weighted", "holistic")
 
 
-def check(text: str, data: st.DataObject, **options: Any) -> None:
-    """Both plans, cut in any way, give what the oracle gives, and count what it counts."""
+@pytest.fixture(params=["local", "spark"], scope="module")
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Where queries run."""
+    return Local() if request.param == "local" else Spark(request.getfixturevalue("spark"))
+
+
+def prove(backend: Backend, text: str, data: st.DataObject, count: int = CASES, **options: Any) -> None:
+    """A back end gives what the oracle gives, whatever the streams."""
     plan = parse_query(text)
-    items = data.draw(arrivals(plan, **options))
-    batches = cuts(data.draw, items)
-    counts = query_oracle.Counts()
-    wanted = query_oracle.run(plan, seen(Query(plan), items), counts)
-    for optimised in (True, False):
-        query = Query(plan, optimised=optimised)
-        compare(results(query, batches), wanted)
-        if not any(word in text for word in ("JOIN", "R [")) and optimised is False:
-            assert (query.metrics().late, query.metrics().no_time) == (counts.late, counts.no_time)
+    check(backend, plan, data.draw(many(arrivals(plan, **options), count)), data.draw)
 
 
 @pytest.mark.parametrize("name", PAPER)
 @FEW
 @given(data=st.data())
-def test_paper(name: str, data: st.DataObject) -> None:
-    check(TRADES + PAPER[name], data, step=90)
+def test_paper(backend: Backend, name: str, data: st.DataObject) -> None:
+    prove(backend, TRADES + PAPER[name], data, step=90)
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [*(("local", name) for name in QUERIES), *(("spark", name) for name in ON_SPARK)],
+    indirect=["backend"],
+)
 @FEW
 @given(data=st.data())
-def test_queries(name: str, data: st.DataObject) -> None:
-    check("".join(QUERIES[name]), data)
+def test_queries(backend: Backend, name: str, data: st.DataObject) -> None:
+    prove(backend, "".join(QUERIES[name]), data)
 
 
 @pytest.mark.parametrize("name", JOINS)
 @FEW
 @given(data=st.data())
-def test_joins(name: str, data: st.DataObject) -> None:
-    check(TWO + JOINS[name], data, most=16, sorted_times=True)
+def test_joins(backend: Backend, name: str, data: st.DataObject) -> None:
+    prove(backend, TWO + JOINS[name], data, most=16, sorted_times=True)
 
 
 @pytest.mark.parametrize("name", ["uneven", "keys", "extremes"])
@@ -62,7 +67,7 @@ def test_joins(name: str, data: st.DataObject) -> None:
 def test_groups_are_forgotten(name: str, data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(panes, "_MANY_GROUPS", 2)
-        check("".join(QUERIES[name]), data, most=40)
+        prove(Local(), "".join(QUERIES[name]), data, most=40)
 
 
 def test_what_is_kept_does_not_grow() -> None:
@@ -118,12 +123,26 @@ def test_streams_without_a_time_go_by_arrival() -> None:
 @MANY
 @given(data=st.data())
 def test_all_at_length(name: str, data: st.DataObject) -> None:
+    text, options = at_length(name)
+    prove(Local(), text, data, count=1, **options)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*PAPER, *QUERIES, *JOINS])
+@settings(MANY, max_examples=4)
+@given(data=st.data())
+def test_all_on_spark(spark: Any, name: str, data: st.DataObject) -> None:
+    text, options = at_length(name)
+    prove(Spark(spark), text, data, count=8, **options)
+
+
+def at_length(name: str) -> tuple[str, dict[str, Any]]:
+    """A query, and what its streams are like."""
     if name in QUERIES:
-        check("".join(QUERIES[name]), data, most=80)
-    elif name in PAPER:
-        check(TRADES + PAPER[name], data, most=80, step=90)
-    else:
-        check(TWO + JOINS[name], data, most=40, sorted_times=True)
+        return "".join(QUERIES[name]), {"most": 80}
+    if name in PAPER:
+        return TRADES + PAPER[name], {"most": 80, "step": 90}
+    return TWO + JOINS[name], {"most": 40, "sorted_times": True}
 
 
 @pytest.mark.soak
@@ -132,6 +151,6 @@ def test_all_at_length(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_odd_ones_at_length(name: str, data: st.DataObject) -> None:
     if name in ODD:
-        check(ODD[name], data, most=40)
+        prove(Local(), ODD[name], data, count=1, most=40)
     else:
-        check(ODD_JOINS[name], data, most=16, sorted_times=True)
+        prove(Local(), ODD_JOINS[name], data, count=1, most=16, sorted_times=True)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
+import signal
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,9 @@ from typing import Any
 import pyarrow.csv as csv
 import pytest
 
-from cli_runs import run_here
+from cli_runs import COMMAND, run_here
 from spark_session import spark
+from test_spark_cli import environment, family, until
 from test_udp_cli import QUERY, free_port, send_all
 
 __all__ = ["spark"]
@@ -53,6 +58,33 @@ def test_files_give_the_same_as_in_process(
         assert rows(tmp_path / f"spark-{name}.csv") == rows(tmp_path / f"local-{name}.csv") != []
 
 
+MIXED = """CREATE INPUT STREAM Mux (kind byte, v int, t int) TIMESTAMP BY t;
+CREATE INPUT STREAM A (kind byte, v int, t int) FROM Mux WHERE kind = 1 TIMESTAMP BY t;
+SELECT sum(v) AS s FROM A [SIZE 2 ADVANCE 2 TIME] INTO Sums;
+SELECT sum(v) AS s FROM A [SIZE 2 ADVANCE 1 TUPLES] INTO Pairs"""
+
+
+def test_files_in_any_order_are_replayed_by_time_and_told_apart(
+    spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.sql").write_text(MIXED)
+    lines = [f"{1 if n % 4 else 7},{n},{'' if n == 9 else n * 7 % 11}" for n in range(20)]
+    (tmp_path / "m.csv").write_text("\n".join(["kind,v,t", *lines, ""]))
+    told = {}
+    for backend in ("local", "spark"):
+        outputs = [f"--output={n}={tmp_path / f'{backend}-{n}.csv'}" for n in ("Sums", "Pairs")]
+        command = ["run", tmp_path / "q.sql", "--input", f"Mux={tmp_path / 'm.csv'}", "--backend", backend]
+        done = run_here(capfd, *command, "--metrics", tmp_path / "metrics.json", *outputs)
+        assert done.status == 0, done.err
+        assert re.search(r"^of no stream +5 rows$", done.out, re.MULTILINE)
+        told[backend] = json.loads((tmp_path / "metrics.json").read_text())
+    for name in ("Sums", "Pairs"):
+        assert rows(tmp_path / f"spark-{name}.csv") == rows(tmp_path / f"local-{name}.csv") != []
+    wanted = {"unknown": 5, "late": 0, "no_time": 1}
+    assert wanted.items() <= told["local"].items()
+    assert wanted.items() <= told["spark"].items()
+
+
 def test_datagrams_go_through_the_log(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "q.sql").write_text(QUERY)
     port = free_port()
@@ -87,6 +119,44 @@ def test_the_finance_example(spark: Any, tmp_path: Path, capfd: pytest.CaptureFi
     assert "PriceAverages" in out
 
 
+ENDLESS = """CREATE INPUT STREAM Rate (timestamp timestamp, value long) TIMESTAMP BY timestamp;
+CREATE INPUT STREAM Few (timestamp timestamp, value long) FROM Rate WHERE value IN (0, 1, 150)
+TIMESTAMP BY timestamp;
+SELECT value FROM Few INTO Some;
+SELECT window_start() AS start, count() AS n FROM Rate [SIZE 1 ADVANCE 1 TIME] INTO Seconds"""
+
+
+def test_ctrl_c_drains_and_reports(tmp_path: Path) -> None:
+    (tmp_path / "q.sql").write_text(ENDLESS)
+    command = [
+        *COMMAND, "run", str(tmp_path / "q.sql"), "--input", "Rate=rate:rowsPerSecond=100,numPartitions=2",
+        "--backend", "spark", "--cores", "2", "--metrics", str(tmp_path / "metrics.json"),
+        "--output", f"Some={tmp_path / 'some.csv'}", "--output", f"Seconds={tmp_path / 'seconds.csv'}",
+    ]  # fmt: skip
+    told = tmp_path / "err.txt"
+    with (
+        open(told, "w") as err,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment(), start_new_session=True
+        ) as running,
+    ):
+        until(lambda: running.poll() is not None or re.search(r"Some 3, Seconds [1-9]", told.read_text()))
+        below = family(running.pid)
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
+        out, _ = running.communicate(timeout=240)
+    assert running.returncode == 130, told.read_text()
+    assert re.search(r"^ended by +Ctrl-C, after the rows above$", out, re.MULTILINE)
+    figures = json.loads((tmp_path / "metrics.json").read_text())
+    assert figures["results"] == {n: len(rows(tmp_path / f"{n.lower()}.csv")) for n in ("Some", "Seconds")}
+    assert [row["value"] for row in rows(tmp_path / "some.csv")] == [0, 1, 150]
+    seconds = [row["n"] for row in rows(tmp_path / "seconds.csv")]
+    assert seconds[1:] == [100] * (len(seconds) - 1)  # the first one began within a second
+    assert figures["unknown"] >= sum(seconds) - 3 > 0
+    assert re.search(rf"^of no stream +{figures['unknown']:,} rows$", out, re.MULTILINE)
+    assert len(below) >= 2  # the JVM and Python workers
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -97,6 +167,10 @@ def test_the_finance_example(spark: Any, tmp_path: Path, capfd: pytest.CaptureFi
         (
             "kafka:kafka.bootstrap.servers=h:9092,subscribe=t",
             Where("kafka", "", {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}),
+        ),
+        (
+            "kafka:kafka.bootstrap.servers=a:1,b:2,subscribe=t,u",
+            Where("kafka", "", {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t,u"}),
         ),
         (
             "delta:/lake/trades,maxFilesPerTrigger=1",
@@ -112,6 +186,16 @@ def test_where_inputs_come_from(text: str, wanted: Where) -> None:
     ("given", "message"),
     [
         (["--input", "Trades=nosuch:x=1"], "Spark cannot read 'nosuch' for stream Trades: "),
+        (
+            ["--input", "Trades=kafka:kafka.bootstrap.servers=h:9092,subscribe=t"],
+            "Spark has no format 'kafka' here, from which stream Trades is to come; it is in a package of "
+            'its own: set PYSPARK_SUBMIT_ARGS="--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.',
+        ),
+        (
+            ["--input", "Trades=delta:/lake/trades"],
+            "Spark has no format 'delta' here, from which stream Trades is to come; it is in a package of "
+            'its own: set PYSPARK_SUBMIT_ARGS="--packages io.delta:delta-spark_2.13:VERSION --conf ',
+        ),
         (["--input", "Trades=-"], "--backend spark does not read standard input; give a file"),
         (["--input", "Trades=t.csv", "--pace", "1"], "--pace is for --backend local"),
         (

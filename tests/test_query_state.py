@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 
 import query_oracle
 from handshake.errors import HandshakeError
-from handshake.plan.algebra import Output, Source, walk
+from handshake.plan.algebra import Output, Plan, Source, walk
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from handshake.queries import Query
+from handshake.queries.sources import arrow_schema
 from oracle_values import rows as physical_rows
-from query_cases import PAPER, QUERIES, TRADES
+from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
 from query_streams import Item, arrivals, batch_of, compare, cuts, seen
 
 pytest.importorskip("pyspark")
 from handshake.spark.queries import _by_panes
+from handshake.spark.query_clocks import replaced
+from handshake.spark.query_joins import join_below, join_source
 from handshake.spark.query_state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -32,6 +35,14 @@ TEXTS = {
 PANES = [
     name for name, text in TEXTS.items() if all(_by_panes(o) for o in optimise(parse_query(text)).outputs)
 ]
+JOIN = "FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k AND v > 0"
+OVER_JOINS = {
+    "windowed": JOINS["windowed"],
+    "grouped": f"""SELECT k, sum(d) AS s, median(d) AS m, window_end() AS z
+        FROM (SELECT R.k, v - w AS d {JOIN}) [SIZE .01 ADVANCE .005 TIME] GROUP BY k""",
+    "cascade": f"""SELECT max(n) AS m FROM (SELECT count() AS n
+        FROM (SELECT v {JOIN}) [SIZE .004 ADVANCE .002 TIME]) [SIZE .01 ADVANCE .01 TIME]""",
+}
 TUPLES = [name for name in TEXTS if name != "carried"]
 
 
@@ -125,6 +136,58 @@ def _sent(query: Query, names: list[str], batch: list[Item]) -> Arrived:
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
     return Arrived(names.index(batch[0][0]), 0, 0, sink.getvalue().to_pybytes())
+
+
+class Joining(Query):
+    """A join in process, which remembers its results with their times."""
+
+    def _given(self, output: Output, flow: Any) -> list[pa.RecordBatch]:
+        self.flow = flow
+        return []
+
+
+@pytest.mark.parametrize("name", ["windowed", "grouped", "cascade"])
+@FEW
+@given(data=st.data())
+def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data: st.DataObject) -> None:
+    text = TWO + OVER_JOINS[name]
+    plan = optimise(parse_query(text))
+    items = data.draw(arrivals(plan, most=20, sorted_times=True))
+    wanted = query_oracle.run(parse_query(text), seen(Query(plan), items))
+    (output,) = plan.outputs
+    join = join_below(output)
+    made, inputs = join_source(join), [n for n in dict.fromkeys(walk(join)) if isinstance(n, Source)]
+    whole = Output(replaced(output.input, join, made), output.name)
+    joining = Joining(Plan(plan.inputs, (Output(join, "join"),)), optimised=False)
+    batches = [
+        [_results(joining, made, batch), *_clocks(Query(plan), inputs, batch)]
+        for batch in cuts(data.draw, items)
+    ]
+    state = State(lambda: TupleQuery(whole, (made,), len(inputs)))
+    found = finished(state, batches)
+    assert sorted(map(str, found)) == sorted(map(str, wanted[output.name]))
+    assert state.last.late == 0
+
+
+def _results(query: Joining, made: Source, batch: list[Item]) -> Arrived:
+    """What a micro-batch adds to a join."""
+    query.push(batch[0][0], batch_of(query, batch[0][0], [row for _, row in batch]))
+    chunk, schema = query.flow.chunk, arrow_schema(made)
+    times = pa.array(chunk.times).view(schema.field(made.time).type)
+    rows = pa.RecordBatch.from_arrays(
+        [*(chunk.columns[n] for n in schema.names if n != made.time), times], schema=schema
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(rows)
+    return Arrived(0, 0, 0, sink.getvalue().to_pybytes())
+
+
+def _clocks(query: Query, inputs: list[Source], batch: list[Item]) -> list[Arrived]:
+    """What it makes the clocks of the join's inputs show."""
+    latest = max(row["t"] for _, row in batch)
+    named = [at for at, source in enumerate(inputs, start=1) if source.name == batch[0][0]]
+    return [Arrived(at, 0, 0, latest.to_bytes(16, signed=True)) for at in named]
 
 
 def test_several_streams_of_a_micro_batch_are_merged_by_time() -> None:

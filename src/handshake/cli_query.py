@@ -35,7 +35,7 @@ from handshake.sources.declared import BAD, BadRows
 from handshake.sources.demux import Counters
 from handshake.sources.receive import direct
 
-__all__ = ["BACKENDS", "RunRequest", "read_query", "register", "run_query"]
+__all__ = ["BACKENDS", "RunRequest", "on_interrupt", "read_query", "register", "run_query"]
 
 Reporting = Callable[..., AbstractContextManager[None]]
 BACKENDS = ("local", "spark", "circuit")
@@ -176,7 +176,7 @@ def _run_here(request: RunRequest) -> int:
         receivers = stack.enter_context(Receivers(plan, paths, bad)) if live else None
         delivery = _Delivery(query, outputs, stack)
         aside = None if request.bad is None else stack.enter_context(sink_for(request.bad, BAD))
-        stop = stack.enter_context(_on_interrupt())
+        stop = stack.enter_context(on_interrupt())
         watch = _Watch(query)
         pieces = (
             receivers.slices(stop) if receivers else replayed(plan, paths, bad, pace=request.pace, stop=stop)
@@ -196,7 +196,7 @@ def _run_here(request: RunRequest) -> int:
 
 
 @contextlib.contextmanager
-def _on_interrupt() -> Iterator[Callable[[], bool]]:
+def on_interrupt() -> Iterator[Callable[[], bool]]:
     """Ctrl-C asks for an end: what has come is finished first. A second one does not wait."""
     asked = False
 

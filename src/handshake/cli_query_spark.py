@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from handshake.cli_query import RunRequest
+from handshake.cli_query import RunRequest, on_interrupt
 from handshake.errors import HandshakeError, InputError, UnsupportedError
 from handshake.plan.algebra import Plan, Source
 from handshake.preview import Preview, plain_table
 from handshake.queries.engine import output_schema
 from handshake.session import spark_module
-from handshake.sources import sink_for
+from handshake.sources import one_line, sink_for
 from handshake.sources.declared import BadRows, read_declared
 from handshake.sources.receive import direct, streams_for
 
@@ -31,6 +36,17 @@ __all__ = ["Where", "parse_input", "run_query"]
 
 _EVERY = 1.0
 _WAIT = 0.2
+_LOST = {"late": "late", "no_time": "without a time", "unknown": "of no stream"}
+_DELTA = (
+    "io.delta:delta-spark_2.13:VERSION --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension "
+    "--conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+)
+_PACKAGES = {
+    "kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}", ""),
+    "delta": (_DELTA, ", where VERSION is one that is made for Spark {spark}"),
+}
+"""Formats that Spark knows when it is started with these packages, and what there is to say of them."""
+_NOT_FOUND = "DATA_SOURCE_NOT_FOUND|Failed to find( the)? data source"
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,8 @@ def parse_input(text: str) -> Where:
 
     >>> parse_input("rate:rowsPerSecond=100")
     Where(kind='rate', path='', options={'rowsPerSecond': '100'})
+    >>> parse_input("kafka:kafka.bootstrap.servers=a:9092,b:9092,subscribe=trades").options
+    {'kafka.bootstrap.servers': 'a:9092,b:9092', 'subscribe': 'trades'}
     >>> parse_input("trades.parquet").kind
     'file'
     """
@@ -65,11 +83,13 @@ def parse_input(text: str) -> Where:
         or Path(text).exists()
     ):
         return Where("file", text) if text not in ("rate", "socket") else Where(text)
-    options, path = {}, ""
+    options, path, last = dict[str, str](), "", ""
     for part in filter(None, rest.split(",")):
         name, equals, value = part.partition("=")
         if equals:
-            options[name] = value
+            options[name], last = value, name
+        elif last:  # a list, such as that of Kafka's servers
+            options[last] += f",{part}"
         elif path:
             raise InputError(f"'{part}' in --input '{text}' is no option; write FORMAT:PATH,option=value,…")
         else:
@@ -100,9 +120,11 @@ def run_query(request: RunRequest) -> int:
         ]
         run = _Run(request, plan, cluster.session, folder, outputs, bad)
         frames = run.frames(given)
-        delivered = (
-            run.stream(frames, receivers) if any(w.live for w in given.values()) else run.batch(frames)
-        )
+        if any(where.live for where in given.values()):
+            stop = stack.enter_context(on_interrupt())
+            delivered = run.stream(frames, receivers, stop)
+        else:
+            delivered = run.batch(frames)
         _report(request, delivered, bad, receivers)
         return 130 if delivered.stopped else 0
 
@@ -113,6 +135,8 @@ class _Delivered:
 
     rows: dict[str, int] = field(default_factory=dict)
     previews: dict[str, Preview] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LOST, 0))
+    """Rows that are in no result, by the reason."""
     seconds: float = 0.0
     stopped: bool = False
 
@@ -131,19 +155,18 @@ class _Run:
     ) -> None:
         self._request, self._session, self._folder = request, session, folder
         self._plan, self._outputs, self._bad = plan, outputs, bad
+        self._unknown = 0
 
     # Inputs.
 
-    def frames(self, given: dict[str, Where]) -> dict[str, Any]:
-        """The results as DataFrames."""
+    def frames(self, given: dict[str, Where]) -> Any:
+        """The results as DataFrames, by name."""
         inputs: dict[str, Any] = {}
         for source in self._plan.inputs:
             if source.name in given:
                 inputs |= self._input(source, given[source.name])
         plan = direct(self._plan) if any(where.kind == "udp" for where in given.values()) else self._plan
-        made = spark_module("queries").query_frames(plan, inputs, state_dir=str(self._folder / "state"))
-        found: dict[str, Any] = made
-        return found
+        return spark_module("queries").query_frames(plan, inputs, state_dir=str(self._folder / "state"))
 
     def _input(self, source: Source, where: Where) -> dict[str, Any]:
         if where.kind == "file":
@@ -158,9 +181,7 @@ class _Run:
             opened = reader.format(where.kind).options(**where.options)
             return {source.name: opened.load(where.path) if where.path else opened.load()}
         except Exception as error:
-            raise InputError(
-                f"Spark cannot read '{where.kind}' for stream {source.name}: {str(error).splitlines()[0]}"
-            ) from None
+            raise InputError(_unreadable(where.kind, source.name, error)) from None
 
     def _file(self, source: Source, path: str) -> Any:
         tables = spark_module("tables")
@@ -170,17 +191,22 @@ class _Run:
             fields = [f for f in other.fields if f.name not in schema.names]
             schema = type(schema)((*schema.fields, *fields), schema.stream)
         table = tables.carried(read_declared(path, schema, self._bad), source.name)
+        self._unknown += _unclaimed(table, carried)
         store = spark_module("store").open_store(str(self._folder))
         return tables.frame_of(self._session, table, store, f"input-{source.name}")
 
     # Results.
 
-    def batch(self, frames: dict[str, Any]) -> _Delivered:
+    def batch(self, frames: Any) -> _Delivered:
         """Finite inputs: each result in turn."""
         told, began = _Delivered(), time.perf_counter()
         with contextlib.ExitStack() as stack:
             for name, frame in frames.items():
                 self._deliver(stack, told, name, frame.toArrow())
+                counted = frames.observations[name].get if name in frames.observations else {}
+                for what in _LOST:
+                    told.lost[what] += counted.get(what) or 0
+        told.lost["unknown"] = self._unknown
         told.seconds = time.perf_counter() - began
         return told
 
@@ -197,26 +223,52 @@ class _Run:
             for batch in batches:
                 told.previews[name].add(batch)
 
-    def stream(self, frames: dict[str, Any], receivers: list[_Receiver]) -> _Delivered:
+    def stream(
+        self, frames: dict[str, Any], receivers: list[_Receiver], stop: Callable[[], bool]
+    ) -> _Delivered:
         """Inputs without end: until Ctrl-C, or the end of all datagrams."""
         live = _Live(self._plan, self._outputs)
-        told = live.told
         with contextlib.ExitStack() as stack:
             live.open(stack)
-            queries = [live.start(name, frame, self._folder) for name, frame in frames.items()]
             began = time.perf_counter()
+            queries = [live.start(name, frame, self._folder) for name, frame in frames.items()]
             try:
-                live.follow(queries, receivers, began)
-            except KeyboardInterrupt:
-                told.stopped = True
+                live.follow(queries, receivers, began, stop)
+                live.told.stopped = stop()
                 for receiver in receivers:
                     receiver.stop()
-                live.drain(queries)
+                live.drain(queries, endless=not receivers)
             finally:
-                for query in queries:
-                    query.stop()
-        told.seconds = time.perf_counter() - began
-        return told
+                live.close(queries)
+        live.told.seconds = time.perf_counter() - began
+        return live.told
+
+
+def _unreadable(kind: str, stream: str, error: Exception) -> str:
+    """Why Spark does not read a format, and which package would let it."""
+    why = f"Spark cannot read '{kind}' for stream {stream}: {str(error).splitlines()[0]}"
+    if kind not in _PACKAGES or not re.search(_NOT_FOUND, str(error)):
+        return why
+    version = importlib.metadata.version("pyspark")
+    package, more = (text.format(spark=version) for text in _PACKAGES[kind])
+    return (
+        f"Spark has no format '{kind}' here, from which stream {stream} is to come; it is in a package of "
+        f'its own: set PYSPARK_SUBMIT_ARGS="--packages {package} pyspark-shell" and run this again{more}'
+    )
+
+
+def _unclaimed(table: pa.Table, carried: list[Source]) -> int:
+    """Rows of an input that belong to none of the streams that it carries."""
+    if not carried:
+        return 0
+    parts = [_is_of(table, source) for source in carried]
+    return table.num_rows - int(pc.sum(reduce(pc.or_, parts)).as_py() or 0)
+
+
+def _is_of(table: pa.Table, source: Source) -> pa.ChunkedArray:
+    assert source.demux is not None
+    column = table.column(source.demux.field)
+    return pc.is_in(column, value_set=pa.array(source.demux.values, column.type))
 
 
 class _Live:
@@ -225,6 +277,8 @@ class _Live:
     def __init__(self, plan: Plan, outputs: dict[str, str]) -> None:
         self._plan, self._outputs = plan, outputs
         self._sinks: dict[str, Any] = {}
+        self._writing, self._closed = threading.Lock(), False
+        self._figures: dict[tuple[str, int], dict[str, Any]] = {}
         self.told = _Delivered({output.name: 0 for output in plan.outputs})
 
     def open(self, stack: contextlib.ExitStack) -> None:
@@ -240,34 +294,62 @@ class _Live:
 
         def take(rows: Any, batch: int) -> None:
             for given in rows.toArrow().to_batches():
-                typed = _typed(given, schema)
-                self.told.rows[name] += typed.num_rows
-                if name in self._sinks:
-                    self._sinks[name].write(typed)
-                elif name in self.told.previews:
-                    self.told.previews[name].add(typed)
+                self._deliver(name, _typed(given, schema))
 
         place = str(folder / "checkpoints" / name)
         return (
             frame.writeStream.foreachBatch(take).option("checkpointLocation", place).queryName(name).start()
         )
 
-    def follow(self, queries: list[Any], receivers: list[_Receiver], began: float) -> None:
-        """Until the senders of all datagrams are done, and what came is queried; or for ever."""
+    def _deliver(self, name: str, batch: pa.RecordBatch) -> None:
+        with self._writing:
+            if self._closed:  # the micro-batch was stopped while it was on its way
+                return
+            self.told.rows[name] += batch.num_rows
+            if name in self._sinks:
+                self._sinks[name].write(batch)
+            elif name in self.told.previews:
+                self.told.previews[name].add(batch)
+
+    def follow(
+        self, queries: list[Any], receivers: list[_Receiver], began: float, stop: Callable[[], bool]
+    ) -> None:
+        """Until the senders of all datagrams are done, or somebody asks for an end."""
         last = time.perf_counter()
-        while not receivers or any(receiver.running for receiver in receivers):
+        while not stop() and (not receivers or any(receiver.running for receiver in receivers)):
             time.sleep(_WAIT)
-            _check(queries)
+            self._note(queries)
             if time.perf_counter() - last >= _EVERY:
                 last = time.perf_counter()
                 self._tell(queries, last - began)
-        self.drain(queries)
 
-    def drain(self, queries: list[Any]) -> None:
-        """Let queries take what their sources have."""
+    def drain(self, queries: list[Any], *, endless: bool) -> None:
+        """Let queries take what their sources have; of sources that never end, one more micro-batch."""
+        asked = datetime.now(UTC)
+        time.sleep(_WAIT)  # an idle query looks for new rows more often than that
         for query in queries:
-            query.processAllAvailable()
-        _check(queries)
+            while endless and query.isActive and not _drained(query, asked):
+                time.sleep(_WAIT / 4)
+            if not endless:
+                query.processAllAvailable()
+        self._note(queries)
+
+    def close(self, queries: list[Any]) -> None:
+        """End queries; what they may still be at is not delivered any more."""
+        with self._writing:
+            self._closed = True
+        for query in queries:
+            query.stop()
+
+    def _note(self, queries: list[Any]) -> None:
+        """Add what micro-batches have lost, before Spark forgets them; raises if a query has failed."""
+        for query in queries:
+            if query.exception() is not None:
+                why = one_line(spark_module("failures").reason(query.exception()), 500)
+                raise HandshakeError(f"result {query.name} failed on Spark: {why}")
+            for told in (json.loads(p.json) for p in query.recentProgress):
+                self._figures[query.name, told["batchId"]] = told.get("observedMetrics") or {}
+        self.told.lost = _summed(self._figures)
 
     def _tell(self, queries: list[Any], seconds: float) -> None:
         told = [json.loads(p.json) for p in (query.lastProgress for query in queries) if p is not None]
@@ -281,16 +363,31 @@ class _Live:
 
 def _lag(progress: dict[str, Any]) -> float:
     """Seconds since the last micro-batch began: no result of what came later is there yet."""
-    began = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
-    return max((datetime.now(UTC) - began).total_seconds(), 0.0)
+    return max((datetime.now(UTC) - _began(progress)).total_seconds(), 0.0)
 
 
-def _check(queries: list[Any]) -> None:
-    for query in queries:
-        if query.exception() is not None:
-            raise HandshakeError(
-                f"result {query.name} failed on Spark: {str(query.exception()).splitlines()[0]}"
-            )
+def _began(progress: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
+
+
+def _drained(query: Any, asked: datetime) -> bool:
+    """Whether a micro-batch is done that began when an end had been asked for, or nothing was left to do."""
+    status, last = query.status, query.lastProgress
+    if not status["isTriggerActive"] and not status["isDataAvailable"]:
+        return True
+    return last is not None and _began(json.loads(last.json)) >= asked
+
+
+def _summed(figures: dict[tuple[str, int], dict[str, Any]]) -> dict[str, int]:
+    """What all micro-batches have lost. Results that read one carrying input all count its unknown ones."""
+    found: dict[str, dict[str, int]] = {}
+    for (query, _), metrics in figures.items():
+        mine = found.setdefault(query, dict.fromkeys(_LOST, 0))
+        for told in metrics.values():
+            for what in _LOST:
+                mine[what] += told.get(what) or 0
+    lost = {what: sum(one[what] for one in found.values()) for what in _LOST}
+    return {**lost, "unknown": max((one["unknown"] for one in found.values()), default=0)}
 
 
 def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -368,6 +465,7 @@ def _report(request: RunRequest, told: _Delivered, bad: BadRows, receivers: list
         for line in preview.lines():
             print(line, file=out)
     facts = [(name, f"{rows:,} results") for name, rows in told.rows.items()]
+    facts += [(_LOST[what], f"{rows:,} rows") for what, rows in told.lost.items() if rows]
     for receiver in receivers:
         receiver.stop()
         shown = ", ".join(f"{what} {n}" for what, n in receiver.counters.items() if n)
@@ -375,9 +473,14 @@ def _report(request: RunRequest, told: _Delivered, bad: BadRows, receivers: list
     if bad.count:
         facts.append(("bad", f"{bad.count:,} rows"))
     facts.append(("time", f"{told.seconds:.2f} s on Spark"))
+    if told.stopped:
+        facts.append(("ended by", "Ctrl-C, after the rows above"))
     for line in plain_table(facts):
         print(line, file=out)
     if request.metrics is not None:
         received = {receiver.name: receiver.counters for receiver in receivers}
-        figures = {"results": told.rows, "bad": bad.count, "seconds": told.seconds, "datagrams": received}
+        figures = {
+            "results": told.rows, **told.lost, "bad": bad.count, "seconds": told.seconds,
+            "datagrams": received,
+        }  # fmt: skip
         Path(request.metrics).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")

@@ -113,7 +113,7 @@ def _add_spark_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
 
 \b
 Examples:
-  handshake bench spark_queries
+  handshake bench spark_queries --out results
   handshake bench spark_queries --rows 100000 --queries Q1,Q5
 """,
     )
@@ -121,9 +121,17 @@ Examples:
         rows: Annotated[int, typer.Option(min=100, help="Tuples of a micro-batch.")] = 1_000_000,
         batches: Annotated[int, typer.Option(min=2, help="Micro-batches of each run.")] = 6,
         cores: Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")] = 2,
-        queries: Annotated[str | None, typer.Option(metavar="Q,Q,…", help="Some of Q1, Q2, Q3, Q5.")] = None,
+        turns: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 2,
+        queries: Annotated[
+            str | None, typer.Option(metavar="Q,Q,…", help="Some of Q1 to Q5, minutes.")
+        ] = None,
+        out: Out = None,
+        source: Source = None,
     ) -> None:
-        call("spark_queries", rows=rows, batches=batches, cores=cores, queries=queries)
+        call(
+            "spark_queries", rows=rows, batches=batches, cores=cores, turns=turns, queries=queries, out=out,
+            source=source,
+        )  # fmt: skip
 
 
 def _add_udp(bench: typer.Typer, call: Callable[..., None]) -> None:

@@ -4,31 +4,29 @@
 |---|---|
 | chains and unions of inputs | Spark's select, filter and union where its values are ours; else Arrow |
 | time windows of algebraic aggregates, grouped or not | panes in the source's tasks, windows in one task |
-| tuple windows, and all other plans of windows | the in-process engine's operators in one stateful task |
 | window joins | `handshake.join` |
+| time windows over a join of streams | `handshake.join`, and one stateful task with its inputs' clocks |
+| tuple windows, and all other plans of windows | the in-process engine's operators in one stateful task |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from handshake.errors import InputError, SchemaError, UnsupportedError, suggest
+from handshake.errors import UnsupportedError
 from handshake.plan.algebra import (
-    Apply,
     Clock,
     Node,
     Output,
     Plan,
     Project,
-    Select,
     Source,
     Union,
     Windowing,
@@ -36,53 +34,56 @@ from handshake.plan.algebra import (
     rebuild,
     walk,
 )
-from handshake.plan.assemble import fused
 from handshake.plan.explain import label
-from handshake.plan.expr import Column as Field_
-from handshake.plan.expr import Expr, conjuncts
 from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
 from handshake.queries.pipeline import chain
-from handshake.schema import UNITS, Field, Schema, Timestamp, arrow_of
+from handshake.schema import Field, Timestamp
 from handshake.sources.receive import ARRIVAL_COLUMN
-from handshake.spark.expressions import native
-from handshake.spark.frames import arrow_schema
-from handshake.spark.query_joins import TIME, join_frames_of, with_times
+from handshake.spark.query_chains import chained_frame
+from handshake.spark.query_clocks import patient, replaced
+from handshake.spark.query_inputs import given_frames, quoted, source_frame
+from handshake.spark.query_joins import join_below, join_frames_of, join_results, join_source, with_times
 from handshake.spark.query_state import PaneQuery, TupleQuery
 from handshake.spark.query_tasks import (
     BLOBS,
     FIGURES,
+    HELD,
     TOLD,
-    QueryState,
     carried,
-    chained,
     finishing,
+    in_arrow,
     reducing,
     sending,
+    stepping,
+    telling,
     unpacking,
 )
-from handshake.spark.session import prepare_session
-from handshake.spark.tables import carrier
 
-__all__ = ["query_frames"]
+__all__ = ["QueryFrames", "query_frames"]
+
+
+class QueryFrames(dict[str, DataFrame]):
+    """The results of a query by name.
+
+    Streams tell what was late, without a time or of no stream in their progress (`observedMetrics`), under
+    the names of results and of carrying inputs; finite DataFrames in `observations`, once they have been run.
+    """
+
+    def __init__(self, frames: Mapping[str, DataFrame], observations: Mapping[str, Observation]) -> None:
+        super().__init__(frames)
+        self.observations = dict(observations)
 
 
 def query_frames(
     query: Plan | str, inputs: Mapping[str, DataFrame], *, state_dir: str | None = None
-) -> dict[str, DataFrame]:
+) -> QueryFrames:
     """The results of a query, by name; streaming where an input is."""
     plan = optimise(parse_query(query) if isinstance(query, str) else query)
     translation = _Translation(plan, inputs, state_dir)
-    return {output.name: translation.output(output) for output in plan.outputs}
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A DataFrame whose columns are a plan's."""
-
-    frame: DataFrame
-    schema: Schema
+    frames = {output.name: translation.output(output) for output in plan.outputs}
+    return QueryFrames(frames, translation.observations)
 
 
 class _Translation:
@@ -90,7 +91,7 @@ class _Translation:
 
     def __init__(self, plan: Plan, inputs: Mapping[str, DataFrame], state_dir: str | None) -> None:
         self._plan, self._state_dir = plan, state_dir
-        self._inputs = _given(plan, inputs)
+        self._inputs, self.observations = given_frames(plan, inputs)
 
     def output(self, output: Output) -> DataFrame:
         """The DataFrame of a result."""
@@ -132,46 +133,49 @@ class _Translation:
             case Union(inputs=inputs):
                 frame = self._frame(inputs[0])
                 for other in inputs[1:]:
-                    frame = frame.union(self._frame(other).select(*_quoted(below.schema.names)))
+                    frame = frame.union(self._frame(other).select(*quoted(below.schema.names)))
             case WindowJoin():
-                frames = [self._frame(with_times(child)) for child in below.inputs]
-                frame = join_frames_of(below, frames, self._state_dir)
+                frame = join_frames_of(below, self._sides(below), self._state_dir)
             case _:
                 raise UnsupportedError(f"the Spark back end cannot run {label(below)} here")
-        return _chain(_Step(frame, below.schema), nodes, node.schema) if nodes else frame
+        return chained_frame(frame, below.schema, nodes, node.schema) if nodes else frame
+
+    def _sides(self, join: WindowJoin) -> list[DataFrame]:
+        return [self._frame(with_times(child)) for child in join.inputs]
 
     def _source(self, source: Source, *, to_arrow: bool = False) -> DataFrame:
-        """An input; on its way to Arrow, instants need not be made readings of a clock first."""
-        frame = self._inputs[source.name]
-        if source.time == ARRIVAL_COLUMN:
-            known = ARRIVAL_COLUMN in frame.columns  # as logs of datagrams have it
-            frame = frame if known else frame.withColumn(ARRIVAL_COLUMN, F.current_timestamp())
-        fields = [field for field in source.fields if field.name != TIME]
-        times = [_time(frame, source)] if len(fields) < len(source.fields.fields) else []
-        return frame.select(*(_declared(frame, field, source, to_arrow) for field in fields), *times)
+        return source_frame(self._inputs[source.name], source, to_arrow=to_arrow)
 
     # With state.
 
     def _stateful(self, output: Output) -> DataFrame:
-        cut = _by_panes(output) or self._by_prefix(output)
-        sources = [node for node in dict.fromkeys(walk(cut or output)) if isinstance(node, Source)]
-        streaming = any(self._inputs[s.name].isStreaming for s in sources if s.name in self._inputs)
-        if cut is None and streaming and any(isinstance(node, WindowJoin) for node in walk(output)):
-            raise UnsupportedError(
-                f"a window over the results of a join ({output.name}) runs on Spark for batch DataFrames "
-                "only; write the join to a stream of its own (INTO) and read that, or use --backend local"
-            )
-        if cut is not None and _by_panes(cut) is not None:
-            blobs = self._source(sources[0], to_arrow=True).mapInArrow(reducing(cut, sources[0]), BLOBS)
-            return self._run(cut, blobs, partial(PaneQuery, cut), streaming)
-        whole = cut or output
-        sent = [
-            self._prefix(source).mapInArrow(sending(at, source), BLOBS) for at, source in enumerate(sources)
-        ]
-        blobs = sent[0]
-        for other in sent[1:]:
-            blobs = blobs.union(other)
-        return self._run(whole, blobs, partial(TupleQuery, whole, tuple(sources)), streaming)
+        sources = _sources(output)
+        streaming = any(self._inputs[source.name].isStreaming for source in sources)
+        if not streaming:
+            return self._finite(output, sources)
+        if any(isinstance(node, WindowJoin) for node in walk(output)):
+            return self._over_join(output)
+        if _by_panes(output) is not None:
+            return self._streaming(output, self._panes(output), partial(PaneQuery, output))
+        whole = self._by_prefix(output) or output
+        made = _sources(whole)
+        blobs = [self._sent(at, source, self._prefix(source)) for at, source in enumerate(made)]
+        return self._streaming(whole, _all(blobs), partial(TupleQuery, whole, made))
+
+    def _finite(self, output: Output, sources: tuple[Source, ...]) -> DataFrame:
+        """Finite inputs arrive by time, as files do that are replayed, so that nothing is late."""
+        if _by_panes(output) is not None:
+            waiting: Any = rebuild(output, _patient)
+            return self._batch(waiting, self._panes(waiting), partial(PaneQuery, waiting))
+        blobs = [self._sent(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)]
+        return self._batch(output, _all(blobs), partial(TupleQuery, output, sources))
+
+    def _panes(self, output: Output) -> DataFrame:
+        (source,) = _sources(output)
+        return in_arrow(self._source(source, to_arrow=True), reducing(output, source), BLOBS)
+
+    def _sent(self, at: int, source: Source, frame: DataFrame) -> DataFrame:
+        return in_arrow(frame, sending(at, source), BLOBS)
 
     def _by_prefix(self, output: Output) -> Output | None:
         """⊞ over tuples whose results nobody asks the time of: what is below it needs no stamps."""
@@ -184,24 +188,63 @@ class _Translation:
         name = f"{source.name}\0{output.name}"
         self._inputs[name] = self._frame(window.input)
         made = Source(name, replace(window.input.schema, stream=name))
-        return Output(_replaced(output.input, window.input, made), output.name)
+        return Output(replaced(output.input, window.input, made), output.name)
 
     def _prefix(self, source: Source) -> DataFrame:
         """An input, or what was computed of one already."""
         return self._inputs[source.name] if "\0" in source.name else self._source(source, to_arrow=True)
 
-    def _run(self, output: Output, blobs: DataFrame, make: Any, streaming: bool) -> DataFrame:
-        kind = from_arrow_schema(carried(output.schema))
-        if not streaming:
-            results = blobs.repartition(1).mapInArrow(finishing(make), "data binary")
-            return results.mapInArrow(unpacking(output), kind)
-        prepare_session(blobs.sparkSession)
-        told = (
-            blobs.groupBy("slot")
-            .transformWithStateInPandas(QueryState(make), TOLD, "append", "None")
-            .observe(output.name, *(F.sum(name).alias(name) for name in FIGURES))
-        )
-        return told.where("data IS NOT NULL").select("data").mapInArrow(unpacking(output), kind)
+    def _over_join(self, output: Output) -> DataFrame:
+        """Time windows on the results of a join, which `handshake.join` makes; their clock is its inputs'."""
+        join = join_below(output)
+        frame, made = join_results(join, self._sides(join), self._state_dir), join_source(join)
+        inputs = _sources(join)
+        told = [self._clock(at, _times_of(s), join.clock.unit) for at, s in enumerate(inputs, start=1)]
+        whole = Output(replaced(output.input, join, made), output.name)
+        blobs = _all([self._sent(0, made, frame), *told])
+        return self._streaming(whole, blobs, partial(TupleQuery, whole, (made,), len(inputs)))
+
+    def _clock(self, at: int, times: Source, unit: str) -> DataFrame:
+        return in_arrow(self._source(times, to_arrow=True), telling(at, times, unit), BLOBS)
+
+    def _streaming(self, output: Output, blobs: DataFrame, make: Any) -> DataFrame:
+        told = blobs.groupBy("slot").applyInPandasWithState(stepping(make), TOLD, HELD, "append", "NoTimeout")
+        return _unpacked(output, told.observe(output.name, *_observed()))
+
+    def _batch(self, output: Output, blobs: DataFrame, make: Any) -> DataFrame:
+        told = blobs.repartition(1).mapInArrow(finishing(make), TOLD)
+        counting = self.observations.setdefault(output.name, Observation())
+        return _unpacked(output, told.observe(counting, *_observed()))
+
+
+def _observed() -> list[Any]:
+    return [F.sum(name).alias(name) for name in FIGURES]
+
+
+def _unpacked(output: Output, told: DataFrame) -> DataFrame:
+    kind = from_arrow_schema(carried(output.schema))
+    return told.where("data IS NOT NULL").select("data").mapInArrow(unpacking(output), kind)
+
+
+def _all(frames: list[DataFrame]) -> DataFrame:
+    whole = frames[0]
+    for other in frames[1:]:
+        whole = whole.union(other)
+    return whole
+
+
+def _sources(node: Node) -> tuple[Source, ...]:
+    return tuple(here for here in dict.fromkeys(walk(node)) if isinstance(here, Source))
+
+
+def _times_of(source: Source) -> Source:
+    """An input with its time column alone."""
+    fields = tuple(f for f in source.fields if f.name == source.time)
+    return replace(source, fields=replace(source.fields, fields=fields))
+
+
+def _patient(node: Node) -> Node:
+    return patient(node) if isinstance(node, Source) else node
 
 
 def _by_panes(output: Output) -> Output | None:
@@ -230,122 +273,3 @@ def _narrowed(root: Node) -> Node:
         return replace(here, fields=replace(here.fields, fields=fields))
 
     return rebuild(root, narrow)
-
-
-def _replaced(node: Node, old: Node, new: Node) -> Node:
-    return rebuild(node, lambda here: new if here == old else here)
-
-
-# Inputs.
-
-
-def _given(plan: Plan, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """The DataFrame of each source: as given, or taken out of the one that carries it (section 5.3)."""
-    names = {source.name for source in plan.inputs}
-    for name in inputs:
-        if name not in names:
-            raise InputError(
-                f"no input stream '{name}' in the query ({', '.join(sorted(names))}){suggest(name, names)}"
-            )
-    found = dict(inputs)
-    for source in plan.inputs:
-        if source.name in found:
-            continue
-        if source.demux is not None and source.demux.stream in inputs:
-            found[source.name] = inputs[source.demux.stream].where(
-                F.col(source.demux.field).isin(*source.demux.values)
-            )
-        elif any(node == source for output in plan.outputs for node in walk(output)):
-            raise InputError(f"no DataFrame is given for the input stream '{source.name}'")
-    return found
-
-
-def _declared(frame: DataFrame, field: Field, source: Source, to_arrow: bool) -> Column:
-    """A column of an input in the type that it is declared with."""
-    if field.name not in frame.columns:
-        raise SchemaError(
-            f"the DataFrame of '{source.name}' lacks the column '{field.name}' ({', '.join(frame.columns)})"
-            f"{suggest(field.name, frame.columns)}"
-        )
-    given = arrow_schema(frame.select(_quoted([field.name])[0]), 0).field(0).type
-    wanted = carrier(arrow_of(field.type))
-    column = F.col(f"`{field.name}`")
-    if given == wanted:
-        return column
-    if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
-        alike = to_arrow or (given.tz is None) == (wanted.tz is None)
-        return column if alike else _zoned(field.name, wanted.tz)
-    if _widens(given, wanted):
-        return column.cast(from_arrow_schema(pa.schema([("c", wanted)]))[0].dataType).alias(field.name)
-    raise SchemaError(
-        f"column '{field.name}' of the DataFrame of '{source.name}' is {given}, but {field.type} is "
-        "declared; cast it, or declare the other type"
-    )
-
-
-def _zoned(name: str, zone: str | None) -> Column:
-    """An instant as a reading of UTC's clock, or the other way round: the same number of microseconds."""
-    if zone is None:
-        return F.expr(f"timestampadd(MICROSECOND, unix_micros(`{name}`), TIMESTAMP_NTZ'1970-01-01')").alias(
-            name
-        )
-    since = F.expr(f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01', `{name}`)")
-    return F.timestamp_micros(since).alias(name)
-
-
-def _time(frame: DataFrame, source: Source) -> Column:
-    """The time of tuples as an instant, whatever it is counted in."""
-    assert source.time is not None
-    given = arrow_schema(frame.select(_quoted([source.time])[0]), 0).field(0).type
-    if pa.types.is_timestamp(given):
-        return (F.col(f"`{source.time}`") if given.tz is not None else _zoned(source.time, "UTC")).alias(TIME)
-    factor = UNITS[source.clock.unit] // UNITS["us"]
-    return F.timestamp_micros(F.col(f"`{source.time}`").cast("long") * F.lit(factor)).alias(TIME)
-
-
-def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value stays what it is."""
-    if pa.types.is_integer(given) and pa.types.is_integer(wanted):
-        return bool(given.bit_width <= wanted.bit_width)
-    return bool(pa.types.is_float32(given) and pa.types.is_float64(wanted))
-
-
-def _quoted(names: Any) -> list[Column]:
-    return [F.col(f"`{name}`") for name in names]
-
-
-# Chains of projections, selections and operations.
-
-
-def _chain(step: _Step, nodes: list[Node], result: Schema) -> DataFrame:
-    """By Spark's own operators, if they compute the same; else by Arrow's."""
-    found = _natively(step, nodes, result)
-    if found is not None:
-        return found
-    task = chained(step.schema, nodes, result)
-    return step.frame.mapInArrow(task, from_arrow_schema(carried(result)))
-
-
-def _natively(step: _Step, nodes: list[Node], result: Schema) -> DataFrame | None:
-    columns = dict(zip(step.schema.names, _quoted(step.schema.names), strict=True))
-    known: dict[str, Expr] = {f.name: Field_(0, f.name, type=f.type) for f in step.schema}
-    frame = step.frame
-    for node in nodes:
-        match node:
-            case Apply(name=name, operation=operation):
-                known[name] = fused(operation, known)
-            case Select(field=field):
-                for part in conjuncts(known[field]):
-                    condition = native(part, columns)
-                    if condition is None:
-                        return None
-                    frame = frame.where(condition)
-            case Project(columns=kept):
-                known = {new: known[old] for new, old in kept}
-    values = {name: native(expr, columns) for name, expr in known.items()}
-    kinds = from_arrow_schema(carried(result))
-    made = [
-        None if values[f.name] is None else values[f.name].cast(kind.dataType).alias(f.name)  # type: ignore[union-attr]
-        for f, kind in zip(result, kinds, strict=True)
-    ]
-    return None if any(m is None for m in made) else frame.select(*made)  # type: ignore[arg-type]

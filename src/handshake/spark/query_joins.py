@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from handshake.errors import UnsupportedError
-from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
+from handshake.plan.algebra import (
+    Aggregate,
+    Node,
+    Output,
+    Project,
+    Source,
+    Union,
+    Windowing,
+    WindowJoin,
+    rebuild,
+    walk,
+)
 from handshake.plan.build import E
 from handshake.plan.expr import (
     Arithmetic,
@@ -26,11 +39,12 @@ from handshake.plan.expr import (
     transform,
 )
 from handshake.plan.expr import walk as parts_of
-from handshake.schema import Field, Interval, Timestamp
+from handshake.schema import UNITS, Field, Int, Interval, Schema, Timestamp, arrow_of
 from handshake.spark.session import join_frames
+from handshake.spark.tables import carrier
 from handshake.window import Window
 
-__all__ = ["TIME", "join_frames_of", "with_times"]
+__all__ = ["TIME", "join_below", "join_frames_of", "join_results", "join_source", "with_times"]
 
 TIME = "__time"
 """The time of a join's tuples, which a projection may have dropped."""
@@ -63,16 +77,69 @@ class _Side:
     window: Window | None
 
 
-def join_frames_of(node: WindowJoin, frames: list[DataFrame], state_dir: str | None) -> DataFrame:
-    """The results of a join; `frames` may have a column `TIME`. Columns are named `stream.column`."""
+def join_frames_of(
+    node: WindowJoin, frames: list[DataFrame], state_dir: str | None, *, timed: bool = False
+) -> DataFrame:
+    """The results of a join; `frames` may have a column `TIME`. Columns are named `stream.column`.
+
+    With `timed`, there is a column `TIME` more: the latest time of a result's members.
+    """
     _check(node, frames)
     sides = [_side(node, k, frame) for k, frame in enumerate(frames)]
     waiting = list(conjuncts(node.on))
     held = sides[0]
     for side in sides[1:]:
-        held, waiting = _joined(node, held, side, waiting, state_dir)
+        held, waiting = _joined(node, held, side, waiting, state_dir, timed)
     names = [f"`{k}_{i}`" for k, child in enumerate(node.inputs) for i in range(len(child.schema.fields))]
-    return held.frame.select(*names).toDF(*node.schema.names)
+    if not timed:
+        return held.frame.select(*names).toDF(*node.schema.names)
+    return held.frame.select(*names, str(held.time)).toDF(*node.schema.names, TIME)
+
+
+# Windows over joins
+
+
+def join_below(output: Output) -> WindowJoin:
+    """The join whose results the windows of a query slide over, or an error where Spark cannot do that."""
+    node, above = output.input, list[Node]()
+    while not isinstance(node, (WindowJoin, Union, Source)):
+        above.append(node)
+        node = node.children[0]
+    if not isinstance(node, WindowJoin) or any(
+        isinstance(n, Windowing) for i in node.inputs for n in walk(i)
+    ):
+        raise _refused(output, "windows and joins of streams run on Spark as windows over one join only")
+    if any(isinstance(n, Windowing) and n.window.kind == "tuples" for n in above):
+        raise _refused(output, "a window of tuples needs an order, and results of a join on Spark have none")
+    if any(isinstance(n, Aggregate) and n.function == "wsum" for one in above for n in walk(one)):
+        raise _refused(output, "wsum needs an order, and results of a join on Spark have none")
+    return node
+
+
+def _refused(output: Output, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{why} ({output.name}); write the join INTO a stream of its own, and read that, or use "
+        "--backend local"
+    )
+
+
+def join_source(node: WindowJoin) -> Source:
+    """The results of a join as if they were an input of those who read them, with their times."""
+    name = "\0join"
+    return Source(name, Schema((*node.schema.fields, Field(TIME, node.clock.type)), name), TIME, node.clock)
+
+
+def join_results(node: WindowJoin, frames: list[DataFrame], state_dir: str | None) -> DataFrame:
+    """The DataFrame of that input."""
+    joined, ticks = join_frames_of(node, frames, state_dir, timed=True), node.clock
+    if not isinstance(ticks.type, Int):
+        return joined
+    kind = from_arrow_schema(pa.schema([("t", carrier(arrow_of(ticks.type)))]))[0].dataType
+    counted = F.expr(f"unix_micros({TIME}) DIV {UNITS[ticks.unit] // UNITS['us']}").cast(kind)
+    return joined.withColumn(TIME, counted)
+
+
+# Joins
 
 
 def _check(node: WindowJoin, frames: list[DataFrame]) -> None:
@@ -101,13 +168,13 @@ def _side(node: WindowJoin, k: int, frame: DataFrame) -> _Side:
 
 
 def _joined(
-    node: WindowJoin, left: _Side, right: _Side, waiting: list[Expr], state_dir: str | None
+    node: WindowJoin, left: _Side, right: _Side, waiting: list[Expr], state_dir: str | None, timed: bool
 ) -> tuple[_Side, list[Expr]]:
     streams = (*left.streams, *right.streams)
     now = [part for part in waiting if all(c.side in streams for c in _columns(part))]
     later = [part for part in waiting if part not in now]
     on = conjunction((*(_named(part, node, left) for part in now), *_further(node, left, right)))
-    at = f"{streams[-1]}_at" if len(node.inputs) > 2 and len(streams) < len(node.inputs) else None
+    at = f"{streams[-1]}_at" if timed or len(streams) < len(node.inputs) else None
     joined = join_frames(
         left.frame, right.frame, E(on), left_window=left.window, right_window=right.window,
         left_time=left.time, right_time=right.time, state_dir=state_dir, result_time=at,

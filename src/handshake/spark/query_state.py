@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from handshake.errors import HandshakeError
 from handshake.plan.algebra import Output, Plan, Source, Windowing
@@ -23,10 +24,10 @@ from handshake.queries.pipeline import Pipeline, chain
 from handshake.queries.sources import Needs, SourceOperator
 from handshake.queries.windows import Spans
 from handshake.schema import UNITS, arrow_of
+from handshake.spark.query_clocks import ToldSource
 from handshake.spark.query_panes import PaneTable, SharedPanes, SharedWindows
 
 __all__ = ["Arrived", "PaneQuery", "Reduced", "TupleQuery", "load"]
-
 
 _ROWS = 1 << 17
 
@@ -192,35 +193,46 @@ def _batch(output: Output, columns: dict[str, pa.Array]) -> pa.RecordBatch:
 
 
 class TupleQuery:
-    """A query of the in-process engine that lives in the state of a Spark query."""
+    """A query of the in-process engine that lives in the state of a Spark query.
 
-    def __init__(self, output: Output, sources: tuple[Source, ...]) -> None:
+    With `told`, its one source has the results of a join, and blobs after it the clocks of so many inputs.
+    """
+
+    def __init__(self, output: Output, sources: tuple[Source, ...], told: int = 0) -> None:
         self.output = output
         self._sources = tuple(replace(source, demux=None) for source in sources)
         self._query = Query(Plan(self._sources, (output,)), optimised=False)
+        self._told = _telling(self._query, self._sources[0], told) if told else None
         self._clocks = [BEGINNING] * len(sources)
         self._count = 0
 
     def step(self, blobs: Iterable[Arrived], ended: bool) -> list[pa.RecordBatch]:
-        """Push what has come, streams merged by time."""
-        tables = self._tables(_ordered(blobs))
+        """Push what has come, streams merged by time; what comes with the end is finite, and sorted by it."""
+        blobs = list(blobs)
+        tables = self._tables(_ordered(blob for blob in blobs if blob.source < len(self._sources)), ended)
         given = {self._sources[at].name: (table, place) for at, (table, place) in tables.items()}
-        results = self._query.push_together(given)[self.output.name] if given else []
+        for blob in blobs:
+            if self._told is not None and blob.source >= len(self._sources):
+                self._told.tell(blob.source - len(self._sources), int.from_bytes(blob.data, signed=True))
+        results = self._query.push_together(given)[self.output.name] if blobs else []
         return [*results, *(self._query.finish()[self.output.name] if ended else [])]
 
-    def _tables(self, blobs: list[Arrived]) -> dict[int, tuple[pa.Table, Array]]:
+    def _tables(self, blobs: list[Arrived], finite: bool) -> dict[int, tuple[pa.Table, Array]]:
         found: dict[int, pa.Table] = {}
         for at in sorted({blob.source for blob in blobs}):
             parts = [pa.ipc.open_stream(blob.data).read_all() for blob in blobs if blob.source == at]
-            found[at] = pa.concat_tables(parts)
+            found[at] = (
+                _by_time(pa.concat_tables(parts), self._sources[at]) if finite else pa.concat_tables(parts)
+            )
         rows = sum(table.num_rows for table in found.values())
-        places = self._places(found)
+        places = self._places(found, finite)
         self._count += rows
         return {at: (table, places[at]) for at, table in found.items()}
 
-    def _places(self, tables: dict[int, pa.Table]) -> dict[int, Array]:
+    def _places(self, tables: dict[int, pa.Table], finite: bool) -> dict[int, Array]:
         """Where tuples stand among all arrivals: by their sources' clocks, ties by declaration."""
-        keys = {at: self._clock(at, table) for at, table in tables.items()}
+        turns = finite and any(source.time is None for source in self._sources)
+        keys = {at: self._clock(at, table, finite, turns) for at, table in tables.items()}
         sources = (
             np.repeat(list(keys), [len(key) for key in keys.values()]) if keys else np.empty(0, np.int64)
         )
@@ -229,14 +241,14 @@ class TupleQuery:
         places[order] = np.arange(len(order)) + self._count
         return {at: places[sources == at] for at in tables}
 
-    def _clock(self, at: int, table: pa.Table) -> Array:
+    def _clock(self, at: int, table: pa.Table, finite: bool, turns: bool) -> Array:
         """The largest times so far, in nanoseconds; without a time column streams take turns."""
         source = self._sources[at]
-        if source.time is None:
+        if source.time is None or turns:
             return np.arange(table.num_rows)
         column = table.column(source.time).combine_chunks()
         whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
-        times = np.asarray(whole.fill_null(BEGINNING)).astype(np.int64)
+        times = np.asarray(whole.fill_null(END if finite else BEGINNING)).astype(np.int64)
         unit = UNITS[source.clock.unit]
         scaled = np.where(
             times == BEGINNING, BEGINNING, np.clip(times, BEGINNING // unit, END // unit) * unit
@@ -259,6 +271,21 @@ class TupleQuery:
     def rows(self) -> int:
         """Tuples so far."""
         return sum(self._query.metrics().rows.values())
+
+
+def _telling(query: Query, source: Source, clocks: int) -> ToldSource:
+    """Let a query have its source's clock told."""
+    operator = ToldSource(source, clocks)
+    query._sources[source.name] = query._operators[source] = operator
+    return operator
+
+
+def _by_time(table: pa.Table, source: Source) -> pa.Table:
+    """Tuples of a finite input as they arrive: by their times, those without one last."""
+    if source.time is None:
+        return table
+    order = pc.sort_indices(table, [(source.time, "ascending")], null_placement="at_end")
+    return table.take(order)
 
 
 Stateful = PaneQuery | TupleQuery

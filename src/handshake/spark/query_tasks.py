@@ -9,24 +9,30 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StructType
 
 from handshake.plan.algebra import Node, Output, Source
+from handshake.queries.chunk import BEGINNING
 from handshake.queries.pipeline import Pipeline
-from handshake.queries.sources import arrow_schema
-from handshake.schema import Schema, arrow_of
+from handshake.queries.sources import arrow_schema, times_in
+from handshake.schema import UNITS, Schema, arrow_of
 from handshake.spark.query_state import Arrived, Stateful, load, reduce_panes
 from handshake.spark.tables import carrier
 
 __all__ = [
     "BLOBS",
     "FIGURES",
+    "HELD",
     "TOLD",
-    "QueryState",
     "chained",
     "finishing",
+    "in_arrow",
     "reducing",
     "sending",
+    "stepping",
+    "telling",
     "unpacking",
 ]
 
@@ -43,9 +49,12 @@ _BLOB = pa.schema(
         ("data", pa.binary()),
     ]
 )
-_ONE = pa.schema([("data", pa.binary())])
+
+HELD = "data binary"
+"""The state of a query: itself, in bytes."""
 
 Batches = Iterator[pa.RecordBatch]
+Stepping = Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]
 Task = Callable[[Batches], Batches]
 
 
@@ -61,9 +70,14 @@ def _blob(source: int, part: int, data: bytes) -> pa.RecordBatch:
     )
 
 
+def in_arrow(frame: DataFrame, task: Task, kind: StructType | str) -> DataFrame:
+    """A task on a DataFrame's columns by place: `mapInArrow` does not find names with a dot in them."""
+    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns)))).mapInArrow(task, kind)
+
+
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Tuples in the types of the declaration; Spark has carried them in its own."""
-    columns = [_back(batch.column(f.name), f.type) for f in schema]
+    columns = [_back(column, f.type) for column, f in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -127,33 +141,42 @@ def sending(at: int, source: Source) -> Task:
     return send_tuples
 
 
-class QueryState(StatefulProcessor):
-    """The one task of a streaming query that has its windows; Spark commits them with the batch."""
+def telling(at: int, source: Source, unit: str) -> Task:
+    """What a partition's tuples make their source's clock show, in this unit."""
 
-    def __init__(self, make: Callable[[], Stateful]) -> None:
-        self.make = make
+    def tell_clock(batches: Batches) -> Batches:
+        own, schema = UNITS[source.clock.unit], arrow_schema(source)
+        latest = BEGINNING
+        for batch in batches:
+            given = conformed(batch, schema)
+            times, _ = times_in(source, dict(zip(schema.names, given.columns, strict=True)))
+            latest = max(latest, int(times.max(initial=BEGINNING)))
+        if latest > BEGINNING:
+            clock = (latest - source.lateness // own) * (own // UNITS[unit])
+            yield _blob(at, 0, clock.to_bytes(16, signed=True))
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        self.state = handle.getValueState("query", "data binary")
+    return tell_clock
 
-    def handleInputRows(
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
-    ) -> Iterator[pd.DataFrame]:
-        """One micro-batch."""
-        held = self.state.get()
-        query = load(None if held is None else bytes(held[0]), self.make())
+
+def stepping(make: Callable[[], Stateful]) -> Stepping:
+    """A function for `applyInPandasWithState`: the one task of a streaming query that has its windows.
+
+    Spark commits its state with the batch. `transformWithState` would do as well, but it starts a Python
+    process with every query, which fails on a busy machine: Spark waits ten seconds for it, not longer.
+    """
+
+    def step_query(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        query = load(bytes(state.get[0]) if state.exists else None, make())
         before = (query.rows, query.late, query.no_time)
-        blobs = [_arrived(row) for frame in rows for row in frame.to_dict("records")]
+        blobs = [_arrived(row) for frame in frames for row in frame.to_dict("records")]
         results = [batch for batch in query.step(blobs, ended=False) if batch.num_rows]
-        self.state.update((pickle.dumps(query),))
+        state.update((pickle.dumps(query),))
         after = (query.rows, query.late, query.no_time)
         for batch in results:
             yield _frame(batch.serialize().to_pybytes(), [0, 0, 0, batch.num_rows])
         yield _frame(None, [*(b - a for a, b in zip(before, after, strict=True)), 0])
 
-    def close(self) -> None:
-        """Nothing is left open."""
+    return step_query
 
 
 def _arrived(row: dict[str, Any]) -> Arrived:
@@ -169,11 +192,18 @@ def finishing(make: Callable[[], Stateful]) -> Task:
 
     def run_to_the_end(batches: Batches) -> Batches:
         blobs = [_arrived(row) for batch in batches for row in batch.to_pylist()]
-        for batch in make().step(blobs, ended=True):
+        query = make()
+        for batch in query.step(blobs, ended=True):
             if batch.num_rows:
-                yield pa.RecordBatch.from_arrays([pa.array([batch.serialize().to_pybytes()])], schema=_ONE)
+                yield _told(batch.serialize().to_pybytes(), [0, 0, 0, batch.num_rows])
+        yield _told(None, [query.rows, query.late, query.no_time, 0])
 
     return run_to_the_end
+
+
+def _told(data: bytes | None, figures: list[int]) -> pa.RecordBatch:
+    arrays = [pa.array([data], pa.binary()), *(pa.array([figure], pa.int64()) for figure in figures)]
+    return pa.RecordBatch.from_arrays(arrays, names=["data", *FIGURES])
 
 
 def unpacking(output: Output) -> Task:
