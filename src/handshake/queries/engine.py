@@ -102,6 +102,14 @@ class Query:
             known[text] = len(self._steps) - 1
         return known[text]
 
+    def stamp_by(self, operator: SourceOperator) -> None:
+        """Let an input be stamped by an operator of its own, before its first tuple comes."""
+        name = operator.source.name
+        before, self._sources[name] = self._sources[name], operator
+        self._steps = [
+            _Step(operator, step.inputs) if step.operator is before else step for step in self._steps
+        ]
+
     # Tuples in, results out.
 
     def push(self, stream: str, tuples: Any) -> Results:

@@ -276,7 +276,7 @@ class TupleQuery:
 def _telling(query: Query, source: Source, clocks: int) -> ToldSource:
     """Let a query have its source's clock told."""
     operator = ToldSource(source, clocks)
-    query._sources[source.name] = query._operators[source] = operator
+    query.stamp_by(operator)
     return operator
 
 
