@@ -141,7 +141,7 @@ def _sent(query: Query, names: list[str], batch: list[Item]) -> Arrived:
 class Joining(Query):
     """A join in process, which remembers its results with their times."""
 
-    def _given(self, output: Output, flow: Any) -> list[pa.RecordBatch]:
+    def _given(self, name: str, schema: pa.Schema, flow: Any) -> list[pa.RecordBatch]:
         self.flow = flow
         return []
 
