@@ -28,8 +28,9 @@ from handshake.schema import BOOL, Float
 
 __all__ = ["Condition", "Delay"]
 
-CHUNK = 4
-"""Bits that one gate of a pipelined test for equality looks at: two levels of look-up tables, as after it."""
+CHUNK = 2
+"""Bits that one gate of a pipelined test for equality looks at: one look-up table behind the RAM of a window,
+and three behind that register for 32 bits."""
 
 
 @dataclass
