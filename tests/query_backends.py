@@ -18,7 +18,19 @@ from handshake.queries import Query
 from oracle_values import rows as physical_rows
 from query_streams import Item, batch_of, cuts, results, seen
 
-__all__ = ["Backend", "Local", "Outcome", "Spark", "check", "frames", "many", "plain", "restored", "tables"]
+__all__ = [
+    "Backend",
+    "Local",
+    "Outcome",
+    "Spark",
+    "by_time",
+    "check",
+    "frames",
+    "many",
+    "plain",
+    "restored",
+    "tables",
+]
 
 Rows = dict[str, list[dict[str, Any]]]
 CASE = "case of the test"
@@ -110,15 +122,8 @@ class Spark:
         return optimise(plan)
 
     def arrivals(self, plan: Plan, items: list[Item]) -> list[Item]:
-        """By time, ties by declaration and then as they are; those without a time last."""
-        names = [source.name for source in plan.inputs]
-        times = {source.name: source.time for source in plan.inputs}
-
-        def place(item: Item) -> tuple[float, int]:
-            time = item[1][str(times[item[0]])]
-            return (math.inf if time is None else time), names.index(item[0])
-
-        return sorted(items, key=place)
+        """By time."""
+        return by_time(plan, items)
 
     def run(self, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> list[list[Outcome]]:
         """All cases at once."""
@@ -133,6 +138,18 @@ class Spark:
                 own = table.filter(pc.equal(table.column(CASE), n))
                 rows[output.name] = restored(own, query.schema(output.name))
         return [[Outcome(rows, _lost(plan, each))] for rows, each in zip(found, made, strict=True)]
+
+
+def by_time(plan: Plan, items: list[Item]) -> list[Item]:
+    """Tuples by time, ties by declaration and then as they are; those without a time last."""
+    names = [source.name for source in plan.inputs]
+    times = {source.name: source.time for source in plan.inputs}
+
+    def place(item: Item) -> tuple[float, int]:
+        time = item[1][str(times[item[0]])]
+        return (math.inf if time is None else time), names.index(item[0])
+
+    return sorted(items, key=place)
 
 
 def _together(frames: list[Any]) -> pa.Table:

@@ -22,7 +22,7 @@ from handshake.plan.query import parse_query
 from handshake.queries import Query
 from handshake.schema import arrow_of
 from oracle_values import rows as physical_rows
-from query_backends import frames, plain, restored, tables
+from query_backends import by_time, frames, plain, restored, tables
 from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
 from query_streams import seen
 from spark_session import Feed, Sink, spark
@@ -123,8 +123,9 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
     frame = query_frames(plan, inputs, state_dir=str(folder / "state"))[output.name]
     sink, wanted = Sink(folder / "sink"), list[pa.RecordBatch]()
     for start in range(0, len(items), 20):
-        for stream, table in tables(query, items[start : start + 20]).items():
-            feeds[stream].add(carried(table, stream))
+        for stream, table in tables(query, by_time(plan, items[start : start + 20])).items():
+            mixed = table.take(random.Random(start).sample(range(table.num_rows), table.num_rows))
+            feeds[stream].add(carried(mixed if name in ("Q3", "Q5") else table, stream))
             wanted += query.push(stream, table)[output.name]
         if start in (20, 60):
             sink.run(frame)

@@ -140,10 +140,14 @@ def test_ctrl_c_drains_and_reports(tmp_path: Path) -> None:
             command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment(), start_new_session=True
         ) as running,
     ):
-        until(lambda: running.poll() is not None or re.search(r"Some 3, Seconds [1-9]", told.read_text()))
-        below = family(running.pid)
-        os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
-        out, _ = running.communicate(timeout=240)
+        try:
+            until(lambda: running.poll() is not None or re.search(r"Some 3, Seconds [1-9]", told.read_text()))
+            assert running.poll() is None, told.read_text()
+            below = family(running.pid)
+            os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
+            out, _ = running.communicate(timeout=240)
+        finally:
+            running.kill()  # if it has not ended by itself
     assert running.returncode == 130, told.read_text()
     assert re.search(r"^ended by +Ctrl-C, after the rows above$", out, re.MULTILINE)
     figures = json.loads((tmp_path / "metrics.json").read_text())

@@ -42,9 +42,16 @@ from handshake.queries.pipeline import chain
 from handshake.schema import Field, Timestamp
 from handshake.sources.receive import ARRIVAL_COLUMN
 from handshake.spark.query_chains import chained_frame
-from handshake.spark.query_clocks import patient, replaced
+from handshake.spark.query_clocks import replaced
 from handshake.spark.query_inputs import given_frames, quoted, source_frame
-from handshake.spark.query_joins import join_below, join_frames_of, join_results, join_source, with_times
+from handshake.spark.query_joins import (
+    TIME,
+    join_below,
+    join_frames_of,
+    join_results,
+    join_source,
+    with_times,
+)
 from handshake.spark.query_state import PaneQuery, TupleQuery
 from handshake.spark.query_tasks import (
     BLOBS,
@@ -165,8 +172,7 @@ class _Translation:
     def _finite(self, output: Output, sources: tuple[Source, ...]) -> DataFrame:
         """Finite inputs arrive by time, as files do that are replayed, so that nothing is late."""
         if _by_panes(output) is not None:
-            waiting: Any = rebuild(output, _patient)
-            return self._batch(waiting, self._panes(waiting), partial(PaneQuery, waiting))
+            return self._batch(output, self._panes(output), partial(PaneQuery, output))
         blobs = [self._sent(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)]
         return self._batch(output, _all(blobs), partial(TupleQuery, output, sources))
 
@@ -178,16 +184,20 @@ class _Translation:
         return in_arrow(frame, sending(at, source), BLOBS)
 
     def _by_prefix(self, output: Output) -> Output | None:
-        """⊞ over tuples whose results nobody asks the time of: what is below it needs no stamps."""
+        """⊞ over tuples whose results nobody asks the time of: what is below it needs no stamps but times."""
         window, _ = chain(output.input)
         if not isinstance(window, Windowing) or window.window.kind != "tuples":
             return None
         source, between = chain(window.input)
         if not isinstance(source, Source) or not between:
             return None
+        below = with_times(window.input)
+        if source.clock.unit == "ns" or TIME not in below.schema.names:
+            return None
         name = f"{source.name}\0{output.name}"
-        self._inputs[name] = self._frame(window.input)
-        made = Source(name, replace(window.input.schema, stream=name))
+        self._inputs[name] = self._frame(below)
+        ticks = Clock(Timestamp("us", "UTC"), "us")
+        made = Source(name, replace(below.schema, stream=name), TIME, ticks, source.lateness)
         return Output(replaced(output.input, window.input, made), output.name)
 
     def _prefix(self, source: Source) -> DataFrame:
@@ -241,10 +251,6 @@ def _times_of(source: Source) -> Source:
     """An input with its time column alone."""
     fields = tuple(f for f in source.fields if f.name == source.time)
     return replace(source, fields=replace(source.fields, fields=fields))
-
-
-def _patient(node: Node) -> Node:
-    return patient(node) if isinstance(node, Source) else node
 
 
 def _by_panes(output: Output) -> Output | None:

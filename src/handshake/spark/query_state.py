@@ -1,7 +1,7 @@
 """What one task does for a whole query: it adds a micro-batch's panes, or tuples, to those that it holds.
 
-Source tasks send what they have as blobs; here these are taken in the order of arrival (input, partition,
-part), so that stamps, and with them results, are those of the in-process engine.
+Source tasks send what they have as blobs. Inside of a micro-batch tuples arrive by time, wherever they lie:
+partitions of a source, such as Kafka's, are side by side in time, and not one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from handshake.queries.pipeline import Pipeline, chain
 from handshake.queries.sources import Needs, SourceOperator
 from handshake.queries.windows import Spans
 from handshake.schema import UNITS, arrow_of
-from handshake.spark.query_clocks import ToldSource
+from handshake.spark.query_clocks import ToldSource, patient
 from handshake.spark.query_panes import PaneTable, SharedPanes, SharedWindows
 
 __all__ = ["Arrived", "PaneQuery", "Reduced", "TupleQuery", "load"]
@@ -51,16 +51,15 @@ def _ordered(blobs: Iterable[Arrived]) -> list[Arrived]:
 
 @dataclass(frozen=True)
 class Reduced:
-    """Panes of one partition's tuples, as the partition alone sees its clock."""
+    """Panes of one partition's tuples, none of which is late yet."""
 
     table: PaneTable | None
     keys: list[pa.Array]
     clock: int
-    """What the clock of these tuples alone shows in the end."""
+    """What these tuples make the source's clock show."""
     firsts: Array
     counts: Array
-    """How many tuples begin with which window, of those that are not late for this partition alone."""
-    late: int
+    """How many tuples begin with which window."""
     no_time: int
     rows: int
 
@@ -77,19 +76,18 @@ def _window(output: Output) -> tuple[Windowing, Source, list[Any], list[Any]]:
 def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Reduced:
     """The panes of one partition."""
     window, source, between, _ = _window(output)
-    stamps = SourceOperator(source, Needs(True, False), lambda: 0)
+    stamps = SourceOperator(patient(source), Needs(True, False), lambda: 0)
     steps = Pipeline(source.fields.fields, between) if between else None
     operator, panes = _operator(window)
-    spans, tally = _spans(window), _Tally()
+    spans, tally = _spans(window), _Tally(source.lateness // UNITS[source.clock.unit])
     for batch in _larger(batches):
         flow = stamps.step(batch, np.arange(batch.num_rows))
         chunk = flow.chunk if steps is None else steps.apply(flow.chunk)
+        tally.look(flow.chunk)
         tally.add(chunk, spans)
         operator.take(chunk)
-        tally.clock = flow.trace.last if flow.trace.last is not None else tally.clock
     table, keys = panes.taken()
-    firsts, counts = tally.firsts()
-    return Reduced(table, keys, tally.clock, firsts, counts, operator.late, operator.no_time, stamps.rows)
+    return Reduced(table, keys, tally.clock, *tally.firsts(), operator.no_time, stamps.rows)
 
 
 def _larger(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,19 +116,24 @@ def _spans(window: Windowing) -> Spans:
 
 @dataclass
 class _Tally:
-    """First windows of tuples, to tell later how many of them an older partition's clock has made late."""
+    """The clock, and first windows of tuples, to tell later how many of them an earlier one made late."""
 
+    behind: int
     clock: int = BEGINNING
     pieces: list[tuple[Array, Array]] = field(default_factory=list)
 
+    def look(self, chunk: Chunk) -> None:
+        """Selections do not keep a clock from what it shows."""
+        assert chunk.times is not None
+        latest = int(chunk.times.max(initial=BEGINNING))
+        if latest > BEGINNING:
+            self.clock = max(self.clock, latest - self.behind)
+
     def add(self, chunk: Chunk, spans: Spans) -> None:
         assert chunk.times is not None
-        assert chunk.clocks is not None
         first, last = spans.first(chunk.times), spans.last(chunk.times)
-        punctual = (spans.first(chunk.clocks) <= first) & (last >= first)
-        if chunk.timed is not None:
-            punctual &= chunk.timed
-        self.pieces.append(np.unique(first[punctual], return_counts=True))
+        inside = last >= first if chunk.timed is None else (last >= first) & chunk.timed
+        self.pieces.append(np.unique(first[inside], return_counts=True))
 
     def firsts(self) -> tuple[Array, Array]:
         if not self.pieces:
@@ -153,21 +156,23 @@ class PaneQuery:
 
     def step(self, blobs: Iterable[Arrived], ended: bool) -> list[pa.RecordBatch]:
         """Take what has come, and give what it completes."""
-        for blob in _ordered(blobs):
-            self._take(pickle.loads(blob.data))
+        pieces = [pickle.loads(blob.data) for blob in _ordered(blobs)]
+        opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else BEGINNING
+        for piece in pieces:
+            self._take(piece, opened)
+        self._clock = max([self._clock, *(piece.clock for piece in pieces)])
         clock = END if ended else self._clock
         trace = Trace(np.array([0]), np.array([clock]))
         if clock == BEGINNING:
             return []
         return self._batches(self._operator.closing(Flow(self._empty, trace, ended)))
 
-    def _take(self, got: Reduced) -> None:
-        opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else BEGINNING
+    def _take(self, got: Reduced, opened: int) -> None:
+        """Windows before `opened` had ended when the micro-batch began."""
         self.rows, self.no_time = self.rows + got.rows, self.no_time + got.no_time
-        self.late += got.late + int(got.counts[got.firsts < opened].sum())
+        self.late += int(got.counts[got.firsts < opened].sum())
         if got.table is not None:
             self._panes.put(got.table, got.keys, opened)
-        self._clock = max(self._clock, got.clock)
 
     def _batches(self, chunks: Sequence[Chunk]) -> list[pa.RecordBatch]:
         if not chunks:
@@ -203,13 +208,12 @@ class TupleQuery:
         self._sources = tuple(replace(source, demux=None) for source in sources)
         self._query = Query(Plan(self._sources, (output,)), optimised=False)
         self._told = _telling(self._query, self._sources[0], told) if told else None
-        self._clocks = [BEGINNING] * len(sources)
         self._count = 0
 
     def step(self, blobs: Iterable[Arrived], ended: bool) -> list[pa.RecordBatch]:
-        """Push what has come, streams merged by time; what comes with the end is finite, and sorted by it."""
+        """Push what has come, by time."""
         blobs = list(blobs)
-        tables = self._tables(_ordered(blob for blob in blobs if blob.source < len(self._sources)), ended)
+        tables = self._tables(_ordered(blob for blob in blobs if blob.source < len(self._sources)))
         given = {self._sources[at].name: (table, place) for at, (table, place) in tables.items()}
         for blob in blobs:
             if self._told is not None and blob.source >= len(self._sources):
@@ -217,45 +221,25 @@ class TupleQuery:
         results = self._query.push_together(given)[self.output.name] if blobs else []
         return [*results, *(self._query.finish()[self.output.name] if ended else [])]
 
-    def _tables(self, blobs: list[Arrived], finite: bool) -> dict[int, tuple[pa.Table, Array]]:
+    def _tables(self, blobs: list[Arrived]) -> dict[int, tuple[pa.Table, Array]]:
         found: dict[int, pa.Table] = {}
         for at in sorted({blob.source for blob in blobs}):
             parts = [pa.ipc.open_stream(blob.data).read_all() for blob in blobs if blob.source == at]
-            found[at] = (
-                _by_time(pa.concat_tables(parts), self._sources[at]) if finite else pa.concat_tables(parts)
-            )
+            found[at] = _by_time(pa.concat_tables(parts), self._sources[at])
         rows = sum(table.num_rows for table in found.values())
-        places = self._places(found, finite)
+        places = self._places(found)
         self._count += rows
         return {at: (table, places[at]) for at, table in found.items()}
 
-    def _places(self, tables: dict[int, pa.Table], finite: bool) -> dict[int, Array]:
-        """Where tuples stand among all arrivals: by their sources' clocks, ties by declaration."""
-        turns = finite and any(source.time is None for source in self._sources)
-        keys = {at: self._clock(at, table, finite, turns) for at, table in tables.items()}
-        sources = (
-            np.repeat(list(keys), [len(key) for key in keys.values()]) if keys else np.empty(0, np.int64)
-        )
-        order = np.lexsort((sources, np.concatenate(list(keys.values())))) if keys else sources
+    def _places(self, tables: dict[int, pa.Table]) -> dict[int, Array]:
+        """Where tuples stand among all arrivals: by time, ties by declaration; without, in turns."""
+        turns = any(source.time is None for source in self._sources)
+        keys = [np.arange(t.num_rows) if turns else _times(t, self._sources[at]) for at, t in tables.items()]
+        sources = np.repeat(list(tables), [len(key) for key in keys]) if keys else np.empty(0, np.int64)
+        order = np.lexsort((sources, np.concatenate(keys))) if keys else sources
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order)) + self._count
         return {at: places[sources == at] for at in tables}
-
-    def _clock(self, at: int, table: pa.Table, finite: bool, turns: bool) -> Array:
-        """The largest times so far, in nanoseconds; without a time column streams take turns."""
-        source = self._sources[at]
-        if source.time is None or turns:
-            return np.arange(table.num_rows)
-        column = table.column(source.time).combine_chunks()
-        whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
-        times = np.asarray(whole.fill_null(END if finite else BEGINNING)).astype(np.int64)
-        unit = UNITS[source.clock.unit]
-        scaled = np.where(
-            times == BEGINNING, BEGINNING, np.clip(times, BEGINNING // unit, END // unit) * unit
-        )
-        rising = np.maximum.accumulate(np.append(self._clocks[at], scaled))[1:]
-        self._clocks[at] = int(rising[-1]) if len(rising) else self._clocks[at]
-        return rising
 
     @property
     def late(self) -> int:
@@ -280,8 +264,17 @@ def _telling(query: Query, source: Source, clocks: int) -> ToldSource:
     return operator
 
 
+def _times(table: pa.Table, source: Source) -> Array:
+    """Times in nanoseconds; what has none comes last."""
+    column = table.column(str(source.time)).combine_chunks()
+    whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
+    unit = UNITS[source.clock.unit]
+    times = np.asarray(whole.fill_null(END)).astype(np.int64)
+    return np.clip(times, BEGINNING // unit, END // unit) * unit
+
+
 def _by_time(table: pa.Table, source: Source) -> pa.Table:
-    """Tuples of a finite input as they arrive: by their times, those without one last."""
+    """Tuples of a micro-batch, or of a finite input, as they arrive: by time, those without one last."""
     if source.time is None:
         return table
     order = pc.sort_indices(table, [(source.time, "ascending")], null_placement="at_end")
