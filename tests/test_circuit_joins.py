@@ -19,7 +19,8 @@ from handshake.circuit.simulate import Simulation, feed
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
-from query_streams import arrivals
+from handshake.queries import Query
+from query_streams import arrivals, results
 from test_circuit_queries import bounds_of, check_run, feeds_of
 
 TWO = """CREATE INPUT STREAM R (k int8, v int8, g string(4), t timestamp(3)) TIMESTAMP BY t;
@@ -188,6 +189,22 @@ def test_tuples_of_no_stream_are_counted_once() -> None:
     compiled, run = fed(TUPLES["carried"], items, cores=1)
     assert run.probes["unknown"] == 2
     assert len(run.tuples("o", compiled.outputs["o"])) == 4
+
+
+@pytest.mark.soak
+@settings(FEW, max_examples=40)
+@given(data=st.data())
+def test_times_in_any_order_are_joined_as_in_process(data: st.DataObject) -> None:
+    """The oracle knows no late tuples of joins; the in-process engine drops and counts them too."""
+    plan, compiled, made = simulation(BY_TIME["band"], True, cores=2, window_tuples=20)
+    items = data.draw(arrivals(plan, most=20))
+    query = Query(plan)
+    wanted = results(query, [[item] for item in items])
+    run = made.run(feeds_of(compiled, physical(plan, items), data.draw))
+    check_run(plan, compiled, run, wanted)
+    counts = query.metrics()
+    assert (run.probes["late"], run.probes["no_time"]) == (counts.late, counts.no_time)
+    assert run.probes["evicted"] == 0
 
 
 # What it costs.
