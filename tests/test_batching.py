@@ -32,7 +32,7 @@ def check_gathered(case: Case, seed: int) -> None:
     lateness = rng.choice((0, 1, 60)) if case.windows.timed else None
     text = {"lateness": f"{lateness} s"} if lateness is not None else {}
     plan = planned(
-        *tables, case, {"method": "auto", "algorithm": "low_latency", "cores": rng.randint(1, 4), **text}
+        *tables, case, {"method": "auto", "algorithm": "low_latency", "cores": rng.randint(1, 8), **text}
     )
     if plan is None:
         return
