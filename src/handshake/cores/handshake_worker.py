@@ -219,13 +219,9 @@ class Worker(threading.Thread):
             yield made.batch
 
     def _merged(self, older: BasicWindow, newer: BasicWindow, held: int) -> BasicWindow | None:
-        """Merge pieces of like size, so that a tuple is copied few times.
-
-        Pieces that came in as large as they should be (`Ends`) stay as they are, also on a core that holds a
-        little more than others: there would be fewer messages behind it than before.
-        """
+        """Merge pieces of like size, so that a tuple is copied few times."""
         limit = max(_SMALL, largest(self.join_core.spec.method, held))
-        if older.rows >= 2 * newer.rows or 4 * (older.rows + newer.rows) > 3 * limit:
+        if older.rows >= 2 * newer.rows or older.rows + newer.rows >= limit:
             return None
         both = merged(older, newer)
         return None if both is None else sealed(replace(both, arrived=older.arrived))
