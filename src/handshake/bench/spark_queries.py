@@ -199,7 +199,7 @@ def _run(session: Any, make: Make, trades: Path, place: Path) -> list[float]:
 
 
 def _ratio(one: Data) -> float:
-    return median(one["translated"]) / median(one["by hand"])
+    return float(median(one["translated"]) / median(one["by hand"]))
 
 
 def _show(page: Report, data: Data) -> None:
