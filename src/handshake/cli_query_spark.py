@@ -262,7 +262,7 @@ def _unclaimed(table: pa.Table, carried: list[Source]) -> int:
     if not carried:
         return 0
     parts = [_is_of(table, source) for source in carried]
-    return table.num_rows - int(pc.sum(reduce(pc.or_, parts)).as_py() or 0)
+    return int(table.num_rows) - int(pc.sum(reduce(pc.or_, parts)).as_py() or 0)
 
 
 def _is_of(table: pa.Table, source: Source) -> pa.ChunkedArray:
