@@ -111,7 +111,7 @@ def run_query(request: RunRequest) -> int:
     cluster_module = spark_module("cluster")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        cluster = stack.enter_context(cluster_module.started("handshake run", cores=request.cores or 1))
+        cluster = stack.enter_context(cluster_module.started("handshake run", cores=request.cores))
         bad = BadRows(request.strict)
         receivers = [
             stack.enter_context(_receiving(request, name, where.path, folder))
@@ -262,8 +262,7 @@ def _unclaimed(table: pa.Table, carried: list[Source]) -> int:
     if not carried:
         return 0
     parts = [_is_of(table, source) for source in carried]
-    claimed: int = pc.sum(reduce(pc.or_, parts)).as_py() or 0
-    return int(table.num_rows) - claimed
+    return int(table.num_rows) - int(pc.sum(reduce(pc.or_, parts)).as_py() or 0)
 
 
 def _is_of(table: pa.Table, source: Source) -> pa.ChunkedArray:

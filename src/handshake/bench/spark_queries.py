@@ -90,7 +90,7 @@ def _weighted(trades: Any) -> Any:
 
     ubs = trades.where("Symbol = 'UBSN'").select("Seqnr", "Price", F.lit(0).alias("one"))
     return ubs.groupBy("one").applyInPandasWithState(
-        _weigh, "Wprice double", "prices array<double>", "append", "NoTimeout"
+        _weigh, "Wprice double", "prices binary", "append", "NoTimeout"
     )
 
 
@@ -98,9 +98,9 @@ def _weigh(key: Any, frames: Any, state: Any) -> Any:
     import pandas as pd
 
     rows = pd.concat(frames).sort_values("Seqnr", kind="stable")
-    held = state.get[0] if state.exists else []
-    prices = np.concatenate([np.asarray(held, float), rows["Price"].to_numpy(float)])
-    state.update((prices[-3:].tolist(),))
+    held = np.frombuffer(state.get[0] if state.exists else b"")
+    prices = np.concatenate([held, rows["Price"].to_numpy(float)])
+    state.update((prices[-3:].tobytes(),))
     if len(prices) > 3:
         weighted = 0.5 * prices[3:] + 0.25 * prices[2:-1] + 0.125 * (prices[1:-2] + prices[:-3])
         yield pd.DataFrame({"Wprice": weighted})

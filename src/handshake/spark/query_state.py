@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from handshake.errors import HandshakeError
 from handshake.plan.algebra import Output, Plan, Source, Windowing
@@ -277,8 +276,10 @@ def _by_time(table: pa.Table, source: Source) -> pa.Table:
     """Tuples of a micro-batch, or of a finite input, as they arrive: by time, those without one last."""
     if source.time is None:
         return table
-    order = pc.sort_indices(table, [(source.time, "ascending")], null_placement="at_end")
-    return table.take(order)
+    times = _times(table, source)
+    if np.all(times[1:] >= times[:-1]):
+        return table
+    return table.take(pa.array(np.argsort(times, kind="stable")))
 
 
 Stateful = PaneQuery | TupleQuery
