@@ -22,7 +22,7 @@ WHOLE = Row(
 SMALL = Row((Wire("a", FLOAT64, 9, False, count_bits=3), Wire("d", Decimal(9, 4), 20, True, count_bits=5)))
 DECIMALS = Row((Wire("d", Decimal(16, 6), 88, True, count_bits=33), Wire("k", Int(8), 8, True)))
 KINDS: tuple[type[Divide], ...] = (PipelinedDivide, SerialDivide)
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=200)
 ROWS = pytest.mark.parametrize("row", [WHOLE, SMALL, DECIMALS], ids=["whole", "small", "decimals"])
 

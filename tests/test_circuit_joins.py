@@ -86,20 +86,25 @@ def check(
     check_run(plan, compiled, run, wanted)
 
 
-@pytest.mark.parametrize("optimised", [False, True])
 @pytest.mark.parametrize("name", TUPLES)
 @FEW
 @given(data=st.data())
-def test_joins_of_tuple_windows(name: str, optimised: bool, data: st.DataObject) -> None:
-    check(TUPLES[name], data, optimised, cores=2)
+def test_joins_of_tuple_windows(name: str, data: st.DataObject) -> None:
+    check(TUPLES[name], data, True, cores=2)
 
 
-@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("name", ["below", "above", "carried"])
+@FEW
+@given(data=st.data())
+def test_joins_as_translated(name: str, data: st.DataObject) -> None:
+    check(TUPLES[name], data, False, cores=1)
+
+
 @pytest.mark.parametrize("name", TUPLES)
 @FEW
 @given(data=st.data())
-def test_joins_in_order(name: str, cores: int, data: st.DataObject) -> None:
-    check(TUPLES[name], data, True, join="ordered", cores=cores)
+def test_joins_in_order(name: str, data: st.DataObject) -> None:
+    check(TUPLES[name], data, True, join="ordered", cores=3)
 
 
 @pytest.mark.parametrize("name", WINDOWED)
