@@ -30,7 +30,7 @@ from handshake.circuit.join.nested import NestedLoops
 from handshake.circuit.join.picture import draw
 from handshake.circuit.join.workload import keys, papers_condition
 from handshake.circuit.simulate import simulate
-from handshake.errors import UnsupportedError
+from handshake.errors import HandshakeError, UnsupportedError
 from handshake.plan.bind import bind
 from handshake.plan.parse import parse
 from handshake.planning import prepare
@@ -181,6 +181,23 @@ def test_every_engine_of_simulation_sees_the_same_cycles() -> None:
             for engine in ("amaranth", "cxxrtl-quick")
         ]
         assert runs[0] == runs[1]
+
+
+def test_long_windows_are_searched_and_drained_in_silence() -> None:
+    left = pa.table({"x": pa.array(range(12), pa.int16())})
+    right = pa.table({"a": pa.array([0, *range(20, 30), 11], pa.int16())})
+    condition = condition_of(left, right, bind(parse("l.x = r.a"), scope_of(left.schema, right.schema)))
+    output = pa.schema([*left.schema, *right.schema])
+    done = run_join(left, right, condition, Design(1, 400, 300), output, engine="cxxrtl-quick")
+    assert done.results.to_pydict() == {"x": [0, 11], "a": [0, 11]}
+
+
+def test_a_circuit_that_stands_still_is_an_error_and_no_result() -> None:
+    condition = papers_condition()
+    fed = feed_of(condition, [(condition.left.pack((1, 2)), None)])
+    text = "stopped after [0-9]+ cycles, of which the last 40 moved nothing, before its output 'results' ended"
+    with pytest.raises(HandshakeError, match=text):
+        simulate(HandshakeJoin(condition, Design(2, 64, 64)), {"arrivals": fed}, quiet=40)
 
 
 @settings(max_examples=8, deadline=None)

@@ -29,7 +29,12 @@ ENGINES: dict[str, Engine] = {
 is built without optimisation, in half the time: for many short runs."""
 
 QUIET = 300
-"""Cycles without any movement, after all input has been taken, that end a run without `eos`."""
+"""Cycles without any movement that end a run whose inputs do not end."""
+PATIENCE = 50_000_000
+"""Cycles without any movement that a run whose inputs end may take: long windows are searched in silence."""
+LIMIT = 10_000_000
+"""Cycles of a run whose inputs do not end."""
+_ENDLESS = 2**62
 
 
 def simulate(
@@ -39,15 +44,16 @@ def simulate(
     ready: Mapping[str, Sequence[bool]] | None = None,
     levels: Mapping[str, int] | None = None,
     engine: str = "amaranth",
-    limit: int = 10_000_000,
+    limit: int | None = None,
     stop_at_eos: bool = True,
-    quiet: int = QUIET,
+    quiet: int | None = None,
     vcd: Path | None = None,
 ) -> Run:
     """Run `circuit` on `feeds`; `ready` holds outputs back by pattern, as a feed's pattern holds input back.
 
-    It ends when all beats have been taken and every output stream has given `eos` (`stop_at_eos`), or when
-    nothing has moved for `quiet` cycles, or after `limit` cycles, which is an error if input is left.
+    Where all inputs end, the run does when every output has given `eos` (`stop_at_eos`); one that does not
+    come is an error. Other runs end when nothing has moved for `quiet` cycles, or after `limit` cycles, which
+    is an error if input is left.
     """
     made = Simulation(circuit, engine, waveform=vcd is not None)
     return made.run(
@@ -68,18 +74,34 @@ class Simulation:
         *,
         ready: Mapping[str, Sequence[bool]] | None = None,
         levels: Mapping[str, int] | None = None,
-        limit: int = 10_000_000,
+        limit: int | None = None,
         stop_at_eos: bool = True,
-        quiet: int = QUIET,
+        quiet: int | None = None,
         vcd: Path | None = None,
     ) -> Run:
         """One run from reset; see `simulate`."""
-        task = _task(self.ports, feeds, ready or {}, levels or {}, limit, quiet, stop_at_eos)
+        ends = stop_at_eos and all(n in feeds and _ends(feeds[n]) for n in self.ports.sources)
+        most = limit or (_ENDLESS if ends else LIMIT)
+        patience = quiet or (PATIENCE if ends else QUIET)
+        task = _task(self.ports, feeds, ready or {}, levels or {}, most, patience, stop_at_eos)
         run = self._prepared(task, vcd)
         left = {name: len(each.beats) - len(run.accepted[name]) for name, each in task.feeds.items()}
-        if run.cycles >= limit and any(left.values()):
-            raise HandshakeError(f"the circuit was stopped after {limit} cycles with beats left: {left}")
+        if run.cycles >= most and any(left.values()):
+            raise HandshakeError(f"the circuit was stopped after {most} cycles with beats left: {left}")
+        if ends and (open_ones := [name for name, beats in run.outputs.items() if not _ended(beats)]):
+            raise HandshakeError(
+                f"the circuit was stopped after {run.cycles} cycles, of which the last {patience} moved nothing, "
+                f"before its output '{open_ones[0]}' ended; beats left: {left}"
+            )
         return run
+
+
+def _ends(given: Feed) -> bool:
+    return bool(given.beats) and given.beats[-1].eos
+
+
+def _ended(beats: Sequence[Arrival]) -> bool:
+    return bool(beats) and beats[-1].eos
 
 
 def _task(

@@ -279,8 +279,8 @@ def run_model(
     *,
     offered: Sequence[bool] = (True,),
     taken: Sequence[bool] = (True,),
-    limit: int = 1_000_000,
-    quiet: int = 300,
+    limit: int = 10_000_000,
+    quiet: int = 1_000_000,
 ) -> Trace:
     """Feed `beats`; a new one is offered, and output taken, in the cycles that the patterns say.
 
