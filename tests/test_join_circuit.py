@@ -195,7 +195,9 @@ def test_long_windows_are_searched_and_drained_in_silence() -> None:
 def test_a_circuit_that_stands_still_is_an_error_and_no_result() -> None:
     condition = papers_condition()
     fed = feed_of(condition, [(condition.left.pack((1, 2)), None)])
-    text = "stopped after [0-9]+ cycles, of which the last 40 moved nothing, before its output 'results' ended"
+    text = (
+        "stopped after [0-9]+ cycles, of which the last 40 moved nothing, before its output 'results' ended"
+    )
     with pytest.raises(HandshakeError, match=text):
         simulate(HandshakeJoin(condition, Design(2, 64, 64)), {"arrivals": fed}, quiet=40)
 

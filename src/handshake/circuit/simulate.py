@@ -90,8 +90,8 @@ class Simulation:
             raise HandshakeError(f"the circuit was stopped after {most} cycles with beats left: {left}")
         if ends and (open_ones := [name for name, beats in run.outputs.items() if not _ended(beats)]):
             raise HandshakeError(
-                f"the circuit was stopped after {run.cycles} cycles, of which the last {patience} moved nothing, "
-                f"before its output '{open_ones[0]}' ended; beats left: {left}"
+                f"the circuit was stopped after {run.cycles} cycles, of which the last {patience} moved "
+                f"nothing, before its output '{open_ones[0]}' ended; beats left: {left}"
             )
         return run
 
