@@ -75,14 +75,17 @@ def check(backend: Backend, plan: Plan, cases: Sequence[list[Item]], draw: Any) 
 
 
 def plain(rows: Rows, ordered: bool = False) -> dict[str, list[Any]]:
-    """Rows that can be compared: NaN equals NaN; in any order, unless it matters."""
+    """Rows that can be compared: NaN equals NaN, and 0.0 is -0.0; in any order, unless it matters."""
     found = {name: [_plain(row) for row in some] for name, some in rows.items()}
     return found if ordered else {name: sorted(some, key=str) for name, some in found.items()}
 
 
 def _plain(row: dict[str, Any]) -> list[tuple[str, Any]]:
-    shown = {k: "NaN" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
-    return [(name, str(value)) for name, value in sorted(shown.items())]
+    return [(name, str(_one_zero(value))) for name, value in sorted(row.items())]
+
+
+def _one_zero(value: Any) -> Any:
+    return value + 0.0 if isinstance(value, float) else value
 
 
 class Local:

@@ -181,6 +181,7 @@ def _stop(gateway: Any, session: SparkSession | None) -> None:
     From a thread of its own: after Ctrl-C, the answer to an earlier question may still be on the way to this
     one.
     """
+    _hush(session)
     ending = threading.Thread(target=_end_session, args=(session,), daemon=True)
     ending.start()
     ending.join(_PATIENCE)
@@ -188,6 +189,12 @@ def _stop(gateway: Any, session: SparkSession | None) -> None:
         gateway.shutdown()
     _end_process(gateway.proc)
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+
+
+def _hush(session: SparkSession | None) -> None:
+    """What counts for Spark in this process writes to the terminal when the JVM goes in mid-sentence."""
+    if session is not None and (server := getattr(session.sparkContext, "_accumulatorServer", None)):
+        server.handle_error = lambda request, client_address: None
 
 
 def _end_session(session: SparkSession | None) -> None:
