@@ -111,6 +111,36 @@ def test_bad_rows_are_counted_and_kept(folder, capsys):
     assert (figures["bad"], figures["rows"]) == (3, {"Trades": 3})
 
 
+@pytest.mark.parametrize("given", ["file", "pipe"])
+def test_bad_rows_have_their_numbers_among_all(folder, given):
+    text = "Symbol,Price,Ts\nA,1,2024-01-01 00:00:01\nA,2\nB,x,2024-01-01 00:00:02\nC,3,2024-01-01 00:00:03,9\n\nB,y,2024-01-01 00:00:02\n"
+    (folder / "ragged.csv").write_text(text)
+    path = folder / "ragged.csv" if given == "file" else "-"
+    command = [
+        sys.executable,
+        "-m",
+        "handshake.cli",
+        "run",
+        str(folder / "q.sql"),
+        "--bad",
+        str(folder / "kept.csv"),
+        "--input",
+        f"Trades={path}",
+    ]
+    subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    rows = {row["row"]: row["reason"] for row in csv.read_csv(folder / "kept.csv").to_pylist()}
+    assert rows == {
+        2: "2 fields where the header has 3", 3: "'x' in column 'Price' is not int32",
+        4: "4 fields where the header has 3", 5: "'y' in column 'Price' is not int32",
+    }  # fmt: skip
+
+
+def test_a_header_without_an_end_is_a_header(folder, capsys):
+    (folder / "none.csv").write_text("Symbol,Price,Ts")
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'none.csv'}"]) == 0
+    assert "Trades  0 rows" in capsys.readouterr().out
+
+
 def test_strict_stops_at_a_bad_row(folder, capsys):
     assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'bad.csv'}", "--strict"]) == 2
     assert capsys.readouterr().err == "handshake: Trades input, row 6: 2 fields where the header has 3\n"
@@ -188,32 +218,44 @@ def test_a_pace_lets_rows_wait_for_their_times(folder, capsys):
     assert "Trades  3 rows" in capsys.readouterr().out
 
 
-def test_ctrl_c_finishes_what_has_come(folder):
-    out = folder / "counts.csv"
-    command = [
-        sys.executable,
-        "-m",
-        "handshake.cli",
-        "run",
-        str(folder / "q.sql"),
-        "--input",
-        "Trades=-",
-        "--output",
-        f"Counts={out}",
-    ]
+def started(folder, *outputs):
+    command = [sys.executable, "-m", "handshake.cli", "run", str(folder / "q.sql"), "--input", "Trades=-"]
     pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # A reader of CSV waits for a whole block of bytes; so many rows that one is there.
-    rows = ROWS + "".join(f"UBSN,{n},2024-01-01 00:01:00\n" for n in range(80_000))
-    with subprocess.Popen(command, **pipe) as process:
+    return subprocess.Popen([*command, *outputs], **pipe)
+
+
+def test_rows_of_standard_input_are_taken_as_they_come(folder):
+    with started(folder, "--output", "UBS=-") as process:
         assert process.stdin is not None
-        process.stdin.write(rows.encode())
+        assert process.stdout is not None
+        process.stdin.write(ROWS.encode())
         process.stdin.flush()
-        while not list(folder.glob(".handshake-*.tmp")):  # its output, so that it is running
-            assert process.poll() is None
-            time.sleep(0.1)
-        time.sleep(3)
+        assert [process.stdout.readline() for _ in range(3)] == [b'"Price"\n', b"10\n", b"12\n"]
+        process.stdin.write(b"UBSN,15,2024-01-01 00:03")
+        process.stdin.flush()
+        process.stdin.write(b":00\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"15\n"
+        process.communicate(timeout=400)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("ends_too", [False, True])
+def test_ctrl_c_finishes_what_has_come(folder, ends_too):
+    out = folder / "counts.csv"
+    with started(folder, "--output", "UBS=-", "--output", f"Counts={out}") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(ROWS.encode())
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(2)] == [b'"Price"\n', b"10\n"]
         process.send_signal(signal.SIGINT)
-        text, errors = process.communicate(timeout=400)
+        if ends_too:
+            process.stdin.close()
+            process.stdin = None
+        else:  # it ends by itself, with a thread that still waits for input
+            assert process.wait(timeout=400) == 130
+        _, errors = process.communicate(timeout=400)
     assert process.returncode == 130, errors
-    assert "Ctrl-C, after the rows above" in text.decode()
+    assert "Ctrl-C, after the rows above" in errors.decode()
     assert [row["n"] for row in csv.read_csv(out).to_pylist()][:2] == [1, 1]

@@ -169,7 +169,7 @@ def _run_here(request: RunRequest) -> int:
     paths, outputs = request.input_paths(plan), request.output_paths(plan)
     if request.bad is not None:
         check_output(request.bad)
-    bad = BadRows(request.strict)
+    bad = BadRows(request.strict, kept=request.bad is not None)
     live = comes_live(paths)
     query = Query(direct(plan) if live else plan, cores=request.cores or 1)
     with contextlib.ExitStack() as stack:

@@ -35,7 +35,7 @@ def run_query(request: RunRequest) -> int:
     paths, outputs = request.input_paths(plan), request.output_paths(plan)
     if request.bad is not None:
         check_output(request.bad)
-    bad = BadRows(request.strict)
+    bad = BadRows(request.strict, kept=request.bad is not None)
     tables, places = _read(plan, paths, bad)
     request = dataclasses.replace(request, simulator=_simulator(request, tables))
     began = time.perf_counter()
@@ -97,7 +97,7 @@ def _deliver(request: RunRequest, done: QueryRun, outputs: dict[str, str], bad: 
                 sink = stack.enter_context(sink_for(outputs[name], table.schema))
                 for batch in table.to_batches():
                     sink.write(batch)
-        if request.bad is not None and bad.rows:
+        if request.bad is not None:
             stack.enter_context(sink_for(request.bad, BAD)).write(bad.taken())
 
 

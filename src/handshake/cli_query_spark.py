@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib.metadata
 import json
@@ -28,8 +29,8 @@ from handshake.plan.algebra import Plan, Source
 from handshake.preview import Preview, plain_table
 from handshake.queries.engine import output_schema
 from handshake.session import spark_module
-from handshake.sources import one_line, sink_for
-from handshake.sources.declared import BadRows, read_declared
+from handshake.sources import check_output, one_line, sink_for
+from handshake.sources.declared import BAD, BadRows, read_declared
 from handshake.sources.receive import direct, streams_for
 
 __all__ = ["Where", "parse_input", "run_query"]
@@ -108,11 +109,13 @@ def run_query(request: RunRequest) -> int:
             "--backend spark does not read standard input; give a file, or use --backend local"
         )
     outputs = request.output_paths(plan)
+    if request.bad is not None:
+        check_output(request.bad)
     cluster_module = spark_module("cluster")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(cluster_module.started("handshake run", cores=request.cores))
-        bad = BadRows(request.strict)
+        bad = BadRows(request.strict, kept=request.bad is not None)
         receivers = [
             stack.enter_context(_receiving(request, name, where.path, folder))
             for name, where in given.items()
@@ -125,6 +128,11 @@ def run_query(request: RunRequest) -> int:
             delivered = run.stream(frames, receivers, stop)
         else:
             delivered = run.batch(frames)
+        for receiver in receivers:
+            receiver.stop()
+            receiver.tell(bad)
+        if request.bad is not None:
+            stack.enter_context(sink_for(request.bad, BAD)).write(bad.taken())
         _report(request, delivered, bad, receivers)
         return 130 if delivered.stopped else 0
 
@@ -410,8 +418,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 class _Receiver:
     """`handshake receive` as a process of its own: Spark's work does not keep it from its socket."""
 
-    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
-        self._process, self.name = process, name
+    def __init__(self, process: subprocess.Popen[str], name: str, malformed: Path) -> None:
+        self._process, self.name, self._malformed = process, name, malformed
         self.counters: dict[str, Any] = {}
         self._stopped = False
 
@@ -436,6 +444,12 @@ class _Receiver:
         out, _ = self._process.communicate()
         self.counters = json.loads(out.splitlines()[-1]) if out.strip() else {}
 
+    def tell(self, bad: BadRows) -> None:
+        """Hand on what it put aside."""
+        for line in self._malformed.read_text("utf-8").splitlines() if self._malformed.exists() else ():
+            told = json.loads(line)
+            bad.add(self.name, bad.count + 1, told["reason"], base64.b64decode(told["bytes"]).hex())
+
 
 @contextlib.contextmanager
 def _receiving(request: RunRequest, name: str, url: str, folder: Path) -> Iterator[_Receiver]:
@@ -443,12 +457,13 @@ def _receiving(request: RunRequest, name: str, url: str, folder: Path) -> Iterat
         sys.executable, "-m", "handshake.cli", "receive", url, "--query", request.query, "--input", name,
         "--log", str(folder / "log"), "--sync", "0.1",
     ]  # fmt: skip
-    command += ["--bad", request.bad] if request.bad is not None else []
+    malformed = folder / f"malformed-{name}.jsonl"
+    command += ["--bad", str(malformed)] if request.bad is not None else []
     command += ["--strict"] if request.strict else []
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    receiver = _Receiver(process, name)
+    receiver = _Receiver(process, name, malformed)
     try:
         names = [stream.name for stream in streams_for(request.plan, name)[0]]
         while receiver.running and not all((folder / "log" / n / "schema.arrow").exists() for n in names):
@@ -467,11 +482,10 @@ def _report(request: RunRequest, told: _Delivered, bad: BadRows, receivers: list
     facts = [(name, f"{rows:,} results") for name, rows in told.rows.items()]
     facts += [(_LOST[what], f"{rows:,} rows") for what, rows in told.lost.items() if rows]
     for receiver in receivers:
-        receiver.stop()
         shown = ", ".join(f"{what} {n}" for what, n in receiver.counters.items() if n)
         facts.append((f"{receiver.name}, datagrams", shown))
     if bad.count:
-        facts.append(("bad", f"{bad.count:,} rows"))
+        facts.append(("bad", f"{bad.count:,} rows{'' if request.bad else '; --bad FILE keeps them'}"))
     facts.append(("time", f"{told.seconds:.2f} s on Spark"))
     if told.stopped:
         facts.append(("ended by", "Ctrl-C, after the rows above"))

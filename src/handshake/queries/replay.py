@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import HandshakeError, WindowError
+from handshake.errors import WindowError
 from handshake.plan.algebra import Plan, Source
 from handshake.queries.chunk import Array
 from handshake.queries.sources import times_in
@@ -60,13 +60,7 @@ def replayed(
 
 
 def _read(schema: Schema, path: str, bad: BadRows) -> pa.RecordBatch:
-    if path == "-":
-        batches = list(read_standard_input(schema, bad))
-        table = pa.Table.from_batches(batches) if batches else None
-        if table is None:
-            raise HandshakeError(f"standard input is empty; stream {schema.stream} needs a header at least")
-    else:
-        table = read_declared(path, schema, bad)
+    table = read_declared(path, schema, bad)
     combined = table.combine_chunks().to_batches()
     return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=table.schema)
 

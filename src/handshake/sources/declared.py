@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import bisect
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from pyarrow import csv
 from handshake.errors import HandshakeError, InputError, SchemaError, suggest
 from handshake.schema import Schema, String, arrow_of
 from handshake.sources.files import check_bytes, format_of, one_line, read
+from handshake.sources.standard_input import piped, whole_rows
+from handshake.sources.text import header_only
 
 __all__ = ["BAD", "BadRows", "fitted", "read_declared", "read_standard_input"]
 
@@ -26,11 +28,16 @@ BAD = pa.schema(
 _MOST_TEXT = 500
 
 
+class _HeaderAlone(InputError):
+    """A file of names without the end of a line, which Arrow does not take for a header."""
+
+
 @dataclass
 class BadRows:
-    """Rows that did not fit; with `strict`, the first one is an error."""
+    """Rows that did not fit, only counted unless `kept`; with `strict`, the first one is an error."""
 
     strict: bool = False
+    kept: bool = True
     rows: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0
 
@@ -39,7 +46,10 @@ class BadRows:
         if self.strict:
             raise InputError(f"{stream} input, row {row}: {reason}")
         self.count += 1
-        self.rows.append({"stream": stream, "row": row, "reason": reason, "text": one_line(text, _MOST_TEXT)})
+        if self.kept:
+            self.rows.append(
+                {"stream": stream, "row": row, "reason": reason, "text": one_line(text, _MOST_TEXT)}
+            )
 
     def taken(self) -> pa.RecordBatch:
         """What has come since the last time."""
@@ -49,15 +59,23 @@ class BadRows:
 
 
 def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
-    """A file or folder, in the columns and types of a schema; columns that it does not name are left out."""
+    """A file or folder, in the columns and types of a schema; columns that it does not name are left out.
+
+    `-` is all of standard input.
+    """
     stream = schema.stream
+    if path == "-":
+        return pa.Table.from_batches(read_standard_input(schema, bad), _arrow(schema))
     form = None if Path(path).is_dir() else format_of(path)
     if form is not None and form.kind == "CSV":
-        with _opened(path, stream, form.compression) as source:
-            batches = list(_csv_batches(source, form.delimiter, schema, bad))
+        try:
+            with _opened(path, stream, form.compression) as source:
+                batches = list(_csv_batches(source, form.delimiter, schema, bad))
+        except _HeaderAlone:
+            batches = [fitted(header_only(Path(path), form.delimiter, form.compression), schema, bad)]
         return pa.Table.from_batches(batches, _arrow(schema))
     table = read(path, stream)
-    return pa.Table.from_batches([fitted(table, schema, bad, 0)])
+    return pa.Table.from_batches([fitted(table, schema, bad)])
 
 
 def _opened(path: str | Path, stream: str, compression: str | None) -> Any:
@@ -70,22 +88,34 @@ def _opened(path: str | Path, stream: str, compression: str | None) -> Any:
 
 def read_standard_input(schema: Schema, bad: BadRows) -> Iterator[pa.RecordBatch]:
     """CSV from standard input, as it comes."""
-    return _csv_batches(sys.stdin.buffer, ",", schema, bad)
+    row = None
+    for piece in whole_rows(piped()):
+        row = yield from _csv_batches(pa.BufferReader(piece), ",", schema, bad, row or 0)
+    if row is None:
+        raise InputError(f"standard input is empty; stream {schema.stream} needs a header at least")
 
 
 def _arrow(schema: Schema) -> pa.Schema:
     return pa.schema([(f.name, arrow_of(f.type)) for f in schema])
 
 
-def _csv_batches(source: Any, delimiter: str, schema: Schema, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Batches of text fields, each read by its declared type."""
-    row = 0
+def _csv_batches(
+    source: Any, delimiter: str, schema: Schema, bad: BadRows, row: int = 0
+) -> Generator[pa.RecordBatch, None, int]:
+    """Batches of text fields, each read by its declared type, where `row` rows came before; how many then."""
+    good = 0
+    ragged_after: list[int] = []  # how many good rows each has before it
     refused: list[HandshakeError] = []
+
+    def number(at: int) -> int:
+        return row + at + 1 + bisect.bisect_right(ragged_after, at)
 
     def ragged(invalid: Any) -> str:
         what = f"{invalid.actual_columns} fields where the header has {invalid.expected_columns}"
+        at = max(0, (invalid.number or 1) - 2)
+        ragged_after.append(at - len(ragged_after))
         try:
-            bad.add(schema.stream, max(0, (invalid.number or 1) - 1), what, invalid.text)
+            bad.add(schema.stream, row + at + 1, what, invalid.text)
         except InputError as error:  # it could not get through Arrow's code
             refused.append(error)
             return "error"
@@ -105,16 +135,25 @@ def _csv_batches(source: Any, delimiter: str, schema: Schema, bad: BadRows) -> I
             ),
         )  # fmt: skip
         for batch in reader:
-            yield fitted(pa.Table.from_batches([batch]), schema, bad, row)
-            row += batch.num_rows
+            yield fitted(pa.Table.from_batches([batch]), schema, bad, number, good)
+            good += batch.num_rows
+        return row + good + len(ragged_after)
     except pa.ArrowInvalid as error:
         if refused:
             raise refused[0] from None
+        if "cannot infer number of columns" in str(error):
+            raise _HeaderAlone(f"{schema.stream} input has a header without end") from None
         raise InputError(f"{schema.stream} input cannot be read as CSV: {one_line(error)}") from None
 
 
-def fitted(table: pa.Table, schema: Schema, bad: BadRows, first: int) -> pa.RecordBatch:
-    """A table's rows in the declared columns and types, less those that do not fit."""
+def fitted(
+    table: pa.Table, schema: Schema, bad: BadRows,
+    number: Callable[[int], int] = lambda at: at + 1, first: int = 0,
+) -> pa.RecordBatch:  # fmt: skip
+    """A table's rows in the declared columns and types, less those that do not fit.
+
+    `first` rows that could be read came before; `number` says where the next ones are among all.
+    """
     arrays = []
     reasons: dict[int, str] = {}
     for f in schema:
@@ -129,7 +168,7 @@ def fitted(table: pa.Table, schema: Schema, bad: BadRows, first: int) -> pa.Reco
     if not reasons:
         return batch
     for at, reason in sorted(reasons.items()):
-        bad.add(schema.stream, first + at + 1, reason, str(table.slice(at, 1).to_pylist()[0]))
+        bad.add(schema.stream, number(first + at), reason, str(table.slice(at, 1).to_pylist()[0]))
     stays = np.ones(batch.num_rows, np.bool_)
     stays[list(reasons)] = False
     return batch.filter(pa.array(stays))

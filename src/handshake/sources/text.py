@@ -16,7 +16,7 @@ from pyarrow import json as arrow_json
 
 from handshake.errors import InputError
 
-__all__ = ["read_csv", "read_json"]
+__all__ = ["header_only", "read_csv", "read_json"]
 
 _BLOCKS = (1 << 20, 1 << 24, 1 << 28, (1 << 31) - 1)
 """Bytes parsed at a time; a row longer than that asks for the next size."""
@@ -63,7 +63,7 @@ def _parse_csv(
         if "columns, got" in str(error):
             raise _ragged(path, parse) from error
         if "cannot infer number of columns" in str(error) or "Empty CSV" in str(error):
-            return _header_only(path, delimiter, compression)
+            return header_only(path, delimiter, compression)
         raise
 
 
@@ -82,7 +82,7 @@ def _ragged(path: Path, parse: Callable[..., pa.Table]) -> InputError:
     return InputError(f"'{path}' has a row with more or fewer fields than the header")
 
 
-def _header_only(path: Path, delimiter: str, compression: str | None) -> pa.Table:
+def header_only(path: Path, delimiter: str, compression: str | None) -> pa.Table:
     """A header that no line break follows."""
     with pa.input_stream(str(path), compression=compression) as stream:
         header = stream.read(1 << 20)
