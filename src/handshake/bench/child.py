@@ -19,6 +19,7 @@ from llvmlite import ir
 from handshake.errors import HandshakeError
 from handshake.kernels import compile as kernels
 from handshake.kernels.lower import I64, Env, truth
+from handshake.kernels.ondisk import keep_nothing
 from handshake.plan.expr import Expr
 
 __all__ = ["in_child", "scalar_kernels"]
@@ -57,6 +58,7 @@ def _one_by_one(
 
 
 def _main(target: str, scalar: str, options: str) -> None:
+    keep_nothing()
     if int(scalar):
         scalar_kernels()
     module, function = target.split(":")

@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 from handshake.kernels.compile import JIT, QUICK
 from handshake.kernels.lower import I8
 from handshake.kernels.memory import prefetch
+from handshake.kernels.ondisk import compiled
 
 __all__ = ["TEXTS", "Places", "Shape", "collect", "collect_texts", "places_of", "row_bytes", "shape_of"]
 
@@ -219,7 +220,7 @@ def _copy_value(width, source, target):  # type: ignore[no-untyped-def]
         _copy_chunk(source, target)
 
 
-@numba.njit(**JIT)
+@compiled(**JIT)
 def _copy_bits(at, rows, ends, out):  # type: ignore[no-untyped-def]
     """Bits from addresses in bits; where the address is 0, all are set."""
     k = 0
@@ -238,7 +239,7 @@ def _copy_bits(at, rows, ends, out):  # type: ignore[no-untyped-def]
     _write_byte(out + (rows.shape[0] >> 3), byte)
 
 
-@numba.njit(**JIT)
+@compiled(**JIT)
 def _copy_values(table, widths, rows, ends, outs):  # type: ignore[no-untyped-def]
     for c in range(widths.shape[0]):
         width, out = widths[c], outs[c]
@@ -257,7 +258,7 @@ def _offset(width, address, row):  # type: ignore[no-untyped-def]
     return np.int64(_short(address + 4 * row)) if width == 4 else _long(address + 8 * row)
 
 
-@numba.njit(**JIT)
+@compiled(**JIT)
 def _measure(table, values, rows, ends, offsets):  # type: ignore[no-untyped-def]
     """Where each text will end; the whole length, which may be more than offsets can say."""
     total = np.int64(0)
@@ -273,7 +274,7 @@ def _measure(table, values, rows, ends, offsets):  # type: ignore[no-untyped-def
     return total
 
 
-@numba.njit(**JIT)
+@compiled(**JIT)
 def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore[no-untyped-def]
     k = ahead = 0
     count, width = rows.shape[0], offsets.itemsize
@@ -301,5 +302,5 @@ def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore
 
 
 _copy_few_values, _measure_few, _copy_few_texts = (
-    numba.njit(**QUICK)(kernel.py_func) for kernel in (_copy_values, _measure, _copy_texts)
+    compiled(**QUICK)(kernel.py_func) for kernel in (_copy_values, _measure, _copy_texts)
 )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 
+from handshake.kernels.ondisk import compiled
 from handshake.plan.expr import Column
 from handshake.plan.ranges import storage_bits, type_range
 from handshake.plan.types import is_exact
@@ -113,7 +113,7 @@ def extremes(values: np.ndarray[Any, Any]) -> tuple[int, int]:
     return int(values.min()), int(values.max())
 
 
-@numba.njit
+@compiled()
 def _extremes(values):  # type: ignore[no-untyped-def]
     least = most = values[0]
     for value in values:

@@ -36,6 +36,7 @@ from handshake.kernels.lower import (
     splat,
     truth,
 )
+from handshake.kernels.ondisk import compiled, made_for
 from handshake.plan.expr import Column, Expr
 from handshake.plan.ranges import ranges, storage_bits, type_range, width_of
 from handshake.schema import Bool, Float, Int
@@ -240,7 +241,11 @@ _building = threading.Lock()
 
 def once(build: Callable[..., Any]) -> Callable[..., Any]:
     """Build a kernel once, whichever threads ask for it first: compiling it twice would double the wait."""
-    cached = lru_cache(maxsize=512)(build)
+
+    @lru_cache(maxsize=512)
+    def cached(*args: Any) -> Any:
+        with made_for(args):
+            return build(*args)
 
     @wraps(build)
     def locked(*args: Any) -> Any:
@@ -296,7 +301,7 @@ def cells_kernel(program: Program, inner: int) -> Any:
     """
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
 
-    @numba.njit(**JIT)
+    @compiled(**JIT)
     def cells(  # type: ignore[no-untyped-def]
         outer, order, first, last, low, high, inner, inner_rows, offsets, keys, state, out_outer, out_inner
     ):
@@ -376,7 +381,7 @@ def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
 
         return types.void(columns, row, out, valid), code
 
-    @numba.njit(**JIT)
+    @compiled(**JIT)
     def rows(columns, count, out, valid):  # type: ignore[no-untyped-def]
         for row in range(count):
             store(columns, row, out, valid)

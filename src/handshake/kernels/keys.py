@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 
 from handshake.kernels.columns import integers, layout
+from handshake.kernels.ondisk import kernel
 
 __all__ = ["has_value", "hash_of", "prefix_of", "row_hash", "sort_key"]
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@numba.njit(nogil=True, cache=False)
+@kernel
 def _hash_texts(data, offsets, out):  # type: ignore[no-untyped-def]
     for row in range(out.shape[0]):
         code = np.uint64(0xCBF29CE484222325)
@@ -27,7 +27,7 @@ def _hash_texts(data, offsets, out):  # type: ignore[no-untyped-def]
         out[row] = code ^ (code >> np.uint64(29))
 
 
-@numba.njit(nogil=True, cache=False)
+@kernel
 def _prefix_texts(data, offsets, out):  # type: ignore[no-untyped-def]
     for row in range(out.shape[0]):
         word = np.uint64(0)

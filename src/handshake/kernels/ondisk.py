@@ -1,9 +1,12 @@
 """Compiled loops that outlive the process: kept on disk beside the source, or in the user's cache folder.
 
-Numba's own cache numbers its files and lists them in an index, which processes that compile at the same time
-(Spark's workers do) may leave wrong. Here the name of a file is a checksum of all that the code depends on,
-and files appear whole: no index, nothing to agree about. A loop is kept only if all that it calls stands in
-its own file, since that file's text is part of the name.
+A predicate costs a second to compile, in every process that meets it: Spark starts several for each query,
+and again after each restart. Numba's own cache does not know what a predicate is, and lists its files in an
+index that processes which compile at the same time may leave wrong. Here the name of a file is a checksum of
+all that the code depends on, and files appear whole: no index, nothing to agree about.
+
+Code that is loaded brings its symbols along, numbered as they were where it was compiled. So loops are also
+called by a checksum: two of them never have a name in common.
 """
 
 from __future__ import annotations
@@ -12,49 +15,165 @@ import hashlib
 import inspect
 import os
 import pickle
+import threading
+import types
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-__all__ = ["CompiledFiles", "kernel"]
+__all__ = ["CompiledFiles", "compiled", "keep_nothing", "kernel", "made_for"]
+
+_MOST = 1000
+"""Files in a folder; when there are more, those that were not used for the longest time go."""
+
+
+class _Making(threading.local):
+    what = ""
+
+
+_making = _Making()
+_keeping = True
+_folders: dict[str, Path] = {}
+
+
+@contextmanager
+def made_for(what: object) -> Iterator[None]:
+    """Loops that are made meanwhile depend on what this is, in its `repr`; a predicate, for one."""
+    before, _making.what = _making.what, repr(what)
+    try:
+        yield
+    finally:
+        _making.what = before
+
+
+def keep_nothing() -> None:
+    """From now on, compile everything in this process: what is compiled has been changed, or is looked at."""
+    global _keeping
+    _keeping = False
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a loop when it is first called, or take it from the disk. Options are those of `numba.njit`."""
+
+    def wrap(function: Callable[..., Any]) -> Any:
+        return _kept(function, options)
+
+    return wrap
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a loop when it is first called, without the interpreter's lock, or take it from the disk."""
-    compiled = numba.njit(nogil=True)(function)
+    """A loop on its own, without the interpreter's lock."""
+    return _kept(function, {"nogil": True})
+
+
+def _kept(function: Any, options: dict[str, Any]) -> Any:
+    digest = _digest(_making.what, sorted(options.items()))
+    name = f"{function.__qualname__}_{digest[:16]}"
+    own = types.FunctionType(
+        function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
+    )
+    own.__qualname__, own.__module__, own.__doc__ = name, function.__module__, function.__doc__
+    dispatcher = numba.njit(**options)(own)
     # RuntimeError: neither folder can be written; then every process compiles for itself
     with suppress(RuntimeError, OSError):
-        cache = FunctionCache(function)
-        cache._cache_file = CompiledFiles(Path(cache.cache_path), function)
-        compiled._cache = cache
-    return compiled
+        if _keeping and not numba.config.DISABLE_JIT:
+            dispatcher._cache = _OnDisk(CompiledFiles(_folder_for(function), function, digest))
+    return dispatcher
+
+
+def _folder_for(function: Callable[..., Any]) -> Path:
+    file = inspect.getfile(function)
+    if file not in _folders:
+        _folders[file] = Path(FunctionCache(function).cache_path)
+    return _folders[file]
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@cache
+def _setting() -> tuple[str, ...]:
+    """What all compiled code depends on: versions, switches, and the text of all that makes it."""
+    config = numba.config
+    switches = (config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE, config.BOUNDSCHECK)
+    package = Path(__file__).parent.parent
+    sources = sorted([*package.glob("kernels/*.py"), *package.glob("plan/*.py"), package / "schema.py"])
+    text = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources))
+    return numba.__version__, llvmlite.__version__, repr(switches), text.hexdigest()
+
+
+class _OnDisk:
+    """What Numba asks for compiled code before it compiles, and gives it to afterwards."""
+
+    def __init__(self, files: CompiledFiles) -> None:
+        self._files = files
+
+    @property
+    def cache_path(self) -> str:
+        """The folder."""
+        return str(self._files.folder)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """The code for arguments of these types, or None."""
+        context.refresh()
+        data = self._files.load(self._key(signature, context))
+        return None if data is None else CompileResult._rebuild(context, *data)
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Keep it, unless it holds addresses of this process."""
+        if not result.library.has_dynamic_globals and all(loop.can_cache for loop in result.lifted):
+            self._files.save(self._key(signature, result.target_context), result._reduce())
+
+    def _key(self, signature: Any, context: Any) -> tuple[str, str]:
+        return repr(signature), repr(context.codegen().magic_tuple())
+
+    def enable(self) -> None:
+        """It is."""
+
+    def disable(self) -> None:
+        """See `keep_nothing`."""
+
+    def flush(self) -> None:
+        """Forget all that was kept for this loop."""
+        self._files.flush()
 
 
 class CompiledFiles:
     """One file for each set of argument types and kind of processor; Numba has an index file instead."""
 
-    def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
-        source = Path(inspect.getfile(function)).read_bytes()
-        self._folder, self._name = folder, function.__qualname__
-        self._depends = (numba.__version__, hashlib.sha256(source).hexdigest(), self._name)
+    def __init__(self, folder: Path, function: Callable[..., Any], made_for: str = "") -> None:
+        source = hashlib.sha256(Path(inspect.getfile(function)).read_bytes()).hexdigest()
+        self.folder, self._name = folder, function.__name__
+        self._depends = (*_setting(), source, function.__qualname__, made_for)
 
     def _path(self, key: Any) -> Path:
-        digest = hashlib.sha256(repr((self._depends, key)).encode()).hexdigest()
-        return self._folder / f"handshake.{self._name}.{digest[:32]}.nbc"
+        return self.folder / f"{self._stem}.{_digest(key)[:32]}.nbc"
+
+    @property
+    def _stem(self) -> str:
+        return f"handshake.{self._name}.{_digest(self._depends)[:32]}"
 
     def load(self, key: Any) -> Any:
         """What was kept for a key; None where nothing was, or it is damaged."""
+        path = self._path(key)
         with suppress(OSError):
-            raw = self._path(key).read_bytes()
+            raw = path.read_bytes()
             if raw[:32] == hashlib.sha256(raw[32:]).digest():
                 kept, data = pickle.loads(raw[32:])
-                return data if kept == (self._depends, key) else None
+                if kept == (self._depends, key):
+                    with suppress(OSError):
+                        os.utime(path)
+                    return data
         return None
 
     def save(self, key: Any, data: Any) -> None:
@@ -67,8 +186,23 @@ class CompiledFiles:
             os.replace(partial, path)
         except OSError:
             partial.unlink(missing_ok=True)
+        _make_room(self.folder)
 
     def flush(self) -> None:
         """Forget all that was kept for this loop."""
-        for path in self._folder.glob(f"handshake.{self._name}.*.nbc"):
+        for path in self.folder.glob(f"{self._stem}.*.nbc"):
             path.unlink(missing_ok=True)
+
+
+def _make_room(folder: Path) -> None:
+    """Of too many files, leave the three quarters that were used last."""
+    with suppress(OSError):
+        files = [entry for entry in os.scandir(folder) if entry.name.startswith("handshake.")]
+        if len(files) <= _MOST:
+            return
+        used = {}
+        for entry in files:
+            with suppress(OSError):
+                used[entry.path] = entry.stat().st_mtime
+        for path in sorted(used, key=lambda path: used[path])[: len(used) // 4]:
+            Path(path).unlink(missing_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
@@ -23,6 +22,7 @@ from handshake.kernels.compile import (
     once,
     pair_intrinsic,
 )
+from handshake.kernels.ondisk import compiled
 
 __all__ = ["row_intrinsic", "scan_kernel"]
 
@@ -59,7 +59,7 @@ def scan_kernel(program: Program, inner: int) -> Any:
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
     row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1))
 
-    @numba.njit(**JIT)
+    @compiled(**JIT)
     def scan(outer, outer_rows, table, rows, state, ends, out_outer, out_inner):  # type: ignore[no-untyped-def]
         count = 0
         room = out_outer.shape[0] - TILE

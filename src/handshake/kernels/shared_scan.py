@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
@@ -26,6 +25,7 @@ from handshake.kernels.compile import (
     once,
     pair_intrinsic,
 )
+from handshake.kernels.ondisk import compiled
 from handshake.kernels.scan import row_intrinsic
 
 __all__ = [
@@ -76,7 +76,7 @@ def _look(typing_context, counters, at):  # type: ignore[no-untyped-def]
     return types.int64(counters, types.intp), code
 
 
-@numba.njit(**JIT)
+@compiled(**JIT)
 def _take(k, bounds, counters):  # type: ignore[no-untyped-def]
     """A chunk that nobody has: of core `k`'s windows, or else of the next core that has some; or -1."""
     homes = bounds.shape[0] - 1
@@ -90,7 +90,7 @@ def _take(k, bounds, counters):  # type: ignore[no-untyped-def]
     return -1
 
 
-@numba.njit(**QUICK)
+@compiled(**QUICK)
 def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
     """Whether no thread is at work any more; looks so many times."""
     at_work = counters.shape[0] - _LINE
@@ -99,7 +99,7 @@ def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
     return patience > 0
 
 
-@numba.njit(**QUICK)
+@compiled(**QUICK)
 def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped):  # type: ignore[no-untyped-def]
     """The kind of predicate that each basic window is asked, -1 where no pair can be in the windows.
 
@@ -126,7 +126,7 @@ def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped
     return present
 
 
-@numba.njit(**QUICK)
+@compiled(**QUICK)
 def cut_chunks(table, homes, kinds, kind, outer_rows, chunks, bounds):  # type: ignore[no-untyped-def]
     """Cut the basic windows of a kind, sorted by home: chunk `c` is the tuples `chunks[c, 1]` to
     `chunks[c, 2]` of basic window `chunks[c, 0]`; those of home `h` end before `bounds[h + 1]`. Gives their
@@ -160,7 +160,7 @@ def shared_scan_kernel(program: Program, inner: int) -> Any:
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
     row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
 
-    @numba.njit(**JIT)
+    @compiled(**JIT)
     def scan(  # type: ignore[no-untyped-def]
         k,
         part,

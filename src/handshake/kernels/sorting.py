@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from handshake.kernels.ondisk import compiled
 
 __all__ = ["order_of"]
 
@@ -41,7 +42,7 @@ def _ordered_words(keys: Array) -> Array:
     return flipped.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
 
 
-@numba.njit(nogil=True, error_model="numpy")
+@compiled(nogil=True, error_model="numpy")
 def _radix(words, bits):  # type: ignore[no-untyped-def]
     rows = words.shape[0]
     order = np.arange(rows)

@@ -20,6 +20,7 @@ from handshake.kernels.cluster import GRANULE
 from handshake.kernels.compile import JIT, TILE, Program, block_mask, memory_bytes, once, pair_intrinsic
 from handshake.kernels.lower import I64
 from handshake.kernels.memory import emit_prefetch
+from handshake.kernels.ondisk import compiled
 from handshake.plan.expr import Column
 from handshake.schema import Bool
 
@@ -126,7 +127,7 @@ def sweep_kernel(program: Program, inner: int) -> Any:
     matches, holds = _granule_intrinsic(program, inner), pair_intrinsic(program, inner)
     ask = _ask_intrinsic(program, inner)
 
-    @numba.njit(**JIT)
+    @compiled(**JIT)
     def compare(outer, inner, inner_rows, listed, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
         for k in range(listed.shape[0]):
             i, start = np.int64(listed[k, 0]), np.int64(listed[k, 1]) << _SHIFT
@@ -153,7 +154,7 @@ def sweep_kernel(program: Program, inner: int) -> Any:
                         count += 1
         return count
 
-    @numba.njit(**JIT)
+    @compiled(**JIT)
     def sweep(  # type: ignore[no-untyped-def]
         outer, low_first, high_first, low, high,
         inner, inner_rows, offsets, cells_low, cells_high, fences, state, out_outer, out_inner,
