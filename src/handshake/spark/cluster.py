@@ -115,6 +115,7 @@ def _settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.coalescePartitions.enabled": "false",  # references are small, their tuples not
         "spark.driver.maxResultSize": "0",
+        "spark.python.daemon.module": "handshake.spark.daemon",
     }
     if place.startswith("local"):
         given |= {
