@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
-import handshake.multireplay as multireplay
+import handshake.running as running
 from cli_runs import run_here
 from handshake.cores.adapt import Load
 from handshake.cores.mjoin import MJoin
@@ -200,7 +200,7 @@ def check_paced(seed: int, many: int, most: int, cores: int, overload: str) -> N
     options = {**chosen(case), "time": "t", "overload": overload, "room": 3}
     plan = prepare_streams({name: t.schema for name, t in tables.items()}, case.text, cores=cores, **options)
     span = (max(known) - min(known)) / SECOND
-    pace = span / (case.rng.randint(1, 20) * multireplay._TICK) or 1.0
+    pace = span / (case.rng.randint(1, 20) * running.TICK) or 1.0
     replay = MultiReplay(plan, tables, pace=pace, on_shed=log)
     found = case.members(list(replay))
     order = sorted(
@@ -223,7 +223,7 @@ def check_paced(seed: int, many: int, most: int, cores: int, overload: str) -> N
 def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(seed, size, cores):
     """Tuple windows too: positions count the tuples that were taken, and no others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multireplay, "_TICK", 1e-4)
+        patch.setattr(running, "TICK", 1e-4)
         dealing(patch)
         check_paced(seed, *size, cores, "shed")
 
@@ -232,7 +232,7 @@ def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(seed, size, cores)
 @given(seed=st.integers(0, 2**32 - 1), cores=st.integers(1, 2))
 def test_a_paced_replay_that_blocks_loses_nothing(seed, cores):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multireplay, "_TICK", 1e-4)
+        patch.setattr(running, "TICK", 1e-4)
         check_paced(seed, 3, 12, cores, "block")
 
 
@@ -247,7 +247,7 @@ def test_a_paced_replay_that_blocks_loses_nothing(seed, cores):
 )
 def test_soak(seed, size, cores):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multireplay, "_TICK", 1e-4)
+        patch.setattr(running, "TICK", 1e-4)
         dealing(patch, seed)
         check_forced(seed, *size, max(cores, 2))
         check_pushes(seed, *size, cores)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time as clock
-import weakref
-from collections.abc import Iterator
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.cores.admission import Gate, OnShed
-from handshake.cores.arrangement import Arrangement
+from handshake.cores.admission import OnShed
 from handshake.cores.driver import times_of
 from handshake.cores.metrics import Metrics
 from handshake.cores.spec import SIDES
 from handshake.cores.unbounded import Unbounded
-from handshake.errors import HandshakeError, InputError, UnsupportedError, WindowError
 from handshake.frames import conform, schema_of
 from handshake.plan.build import E
 from handshake.planning import ALGORITHMS, JoinPlan, prepare
+from handshake.running import (
+    NEWEST,
+    Arrivals,
+    PushedJoin,
+    Stream,
+    TableReplay,
+    check_clock,
+    checked_pace,
+)
 from handshake.schema import UNITS
 from handshake.window import Spec
 
@@ -32,14 +34,10 @@ _SLICE = 1 << 16
 """Tuples of both sides that a replay pushes between two looks at the windows."""
 _FIRST, _HELD = 1 << 12, 1 << 20
 """Where results are put in order: the tuples of the first slice, and about how many results one may give."""
-_TICK = 0.005
-"""Seconds of the clock between two pushes of a paced replay."""
 Array = np.ndarray[Any, Any]
-Cut = tuple[pa.RecordBatch, Array, int]
-"""Tuples of a tick, for each how many of the other side came before it, and how many of its own."""
 
 
-class Join:
+class Join(PushedJoin[Metrics]):
     """A running join that tuples are pushed into; each push returns the results that it completes.
 
     With `overload="shed"` a push never waits for the join: it returns what is ready, `take` gives what comes
@@ -79,33 +77,17 @@ class Join:
         adapt: bool = False,
         pin: bool = False,
     ) -> None:
-        self._schemas = (schema_of(left, "left"), schema_of(right, "right"))
+        schemas = (schema_of(left, "left"), schema_of(right, "right"))
         self.plan = prepare(
-            *self._schemas, on, window, left_window=left_window, right_window=right_window, time=time,
+            *schemas, on, window, left_window=left_window, right_window=right_window, time=time,
             left_time=left_time, right_time=right_time, method=method, algorithm=algorithm, cores=cores,
             suffix=suffix, lateness=lateness, ordered=ordered, aliases=aliases, overload=overload, room=room,
             adapt=adapt, pin=pin,
         )  # fmt: skip
-        self._ordering = self.plan.ordering()
-        shedding = self.plan.overload == "shed"
-        self._engine: Arrangement | Gate | None = self.plan.gate(on_shed) if shedding else self.plan.start()
-        # The threads of the cores keep the engine alive, not this object; when nobody holds it, they end.
-        self._forgotten = weakref.finalize(self, _let_go, self._engine)
-        self._forgotten.atexit = False
-        self._last: Metrics | None = None
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> Join:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            held = self._ordering.rows if self._ordering is not None and self._engine is not None else 0
-            self.close()
-        if held and kind is None:
-            raise HandshakeError(f"{held} results were held back and not taken; call finish() before leaving")
+        spec = self.plan.spec
+        streams = [Stream(SIDES[k], schemas[k], spec.sides[k].time) for k in (0, 1)]
+        engine = self.plan.gate(on_shed) if self.plan.overload == "shed" else self.plan.start()
+        super().__init__(engine, streams, spec.unit, self.plan.ordering())
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
         """Push tuples of the left stream: an Arrow batch or table, a frame, a dict of lists, some dicts."""
@@ -115,79 +97,14 @@ class Join:
         """Push tuples of the right stream."""
         return self._push(1, tuples)
 
-    def _push(self, side: int, tuples: Any) -> list[pa.RecordBatch]:
-        with self._lock:
-            engine = self._running()
-            batch = conform(tuples, self._schemas[side], SIDES[side])
-            with self._closing_on_failure():
-                results = list(engine.push(side, batch))
-                if not isinstance(engine, Gate):
-                    results += engine.drain()
-                return self._in_order(results, _mark(engine))
-
-    def take(self, wait: float = 0.0) -> list[pa.RecordBatch]:
-        """Results that have come since the last push, and that come within `wait` seconds.
-
-        Only where tuples may be shed: otherwise every push has returned all its results.
-        """
-        with self._lock:
-            engine = self._running()
-            if not isinstance(engine, Gate):
-                return []
-            with self._closing_on_failure():
-                return self._in_order(list(engine.until(clock.perf_counter() + wait)), engine.mark())
-
-    @contextlib.contextmanager
-    def _closing_on_failure(self) -> Iterator[None]:
-        """Half a batch may have been joined: going on could lose or double results."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    def _in_order(
-        self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
-    ) -> list[pa.RecordBatch]:
-        if self._ordering is None:
-            return results
-        self._ordering.add(results)
-        return self._ordering.release(mark, all_of_them=last)
-
-    def finish(self) -> list[pa.RecordBatch]:
-        """Say that no more tuples will come; returns results that were held back, and closes the join."""
-        with self._lock, self._closing_on_failure():
-            results = self._in_order(list(self._running().drain()), None, last=True)
-            self.close()
-            return results
-
     def advance(self, *, left: Any = None, right: Any = None) -> list[pa.RecordBatch]:
         """Say that no tuple older than this will come on a side: a value as its time column has them.
 
         A stream that has fallen silent then no longer holds back the watermark. Returns results that were
         held back for their order and may go now.
         """
-        with self._lock:
-            engine = self._running()
-            for side, time in enumerate((left, right)):
-                if time is not None:
-                    receiver = engine if isinstance(engine, Gate) else engine.driver
-                    receiver.advance(side, self._instant(side, time))
-            if isinstance(engine, Gate):
-                return self.take()
-            engine.expire()
-            return self._in_order([], engine.driver.mark())
-
-    def _instant(self, side: int, time: Any) -> int:
-        """One time in the unit that stamps have."""
-        name = self.plan.spec.sides[side].time
-        if name is None:
-            raise WindowError(f"no time column is named for the {SIDES[side]} input, so it cannot advance")
-        batch = conform({name: [time]}, pa.schema([self._schemas[side].field(name)]), SIDES[side])
-        times, valid = times_of(batch.column(0), self.plan.spec.unit, name, SIDES[side])
-        if valid is not None:
-            raise InputError(f"{time!r} is not a time to advance the {SIDES[side]} input to")
-        return int(times[0])
+        given = enumerate((left, right))
+        return self._advance({side: time for side, time in given if time is not None})
 
     def explain(self) -> str:
         """The plan, for people."""
@@ -198,40 +115,8 @@ class Join:
         """The columns of results."""
         return self.plan.output_schema
 
-    def metrics(self) -> Metrics:
-        """Counts and sizes so far; after closing, the last ones."""
-        with self._lock:
-            if self._engine is not None:
-                return self._engine.metrics()
-            assert self._last is not None
-            return self._last
 
-    def close(self) -> None:
-        """Free the windows. What was pushed has been joined already."""
-        with self._lock:
-            if self._engine is not None:
-                self._last = self._engine.metrics()
-                self._forgotten.detach()
-                self._engine.close()
-                self._engine = None
-
-    def _running(self) -> Arrangement | Gate:
-        if self._engine is None:
-            raise HandshakeError("this join is closed; make a new one to push more tuples")
-        return self._engine
-
-
-def _mark(engine: Arrangement | Gate) -> int | None:
-    """The watermark up to which all results are there."""
-    return engine.mark() if isinstance(engine, Gate) else engine.driver.mark()
-
-
-def _let_go(engine: Arrangement | Gate) -> None:
-    """Close an engine from a thread of its own: the collector may call this on one of the engine's."""
-    threading.Thread(target=engine.close, daemon=True).start()
-
-
-class Replay:
+class Replay(TableReplay[Array, Metrics]):
     """Two tables replayed as streams; iterating yields results in Arrow batches.
 
     With a `pace`, tuples arrive when their time columns say so, that many times as fast: 1 is as it was. The
@@ -243,26 +128,19 @@ class Replay:
         on_shed: OnShed | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
-        self._pace, self._on_shed = _checked_pace(plan, pace), on_shed
-        self._engine: Arrangement | Unbounded | Gate | None = None
-        self._last: Metrics | None = None
-        self.total = left.num_rows + right.num_rows
-        self.done = 0
+        pace, sheds = checked_pace(pace, timed=plan.spec.sides[0].time is not None), plan.overload == "shed"
+        check_clock(pace, sheds=sheds, pushed="Join")
+        super().__init__(left.num_rows + right.num_rows, pace, sheds=sheds)
+        self._on_shed = on_shed
         self._step = _SLICE
         self._tables = tuple(
             conform(table, spec.schema, SIDES[spec.side])
             for table, spec in zip((left, right), plan.spec.sides, strict=True)
         )
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run()
-        finally:
-            self._close()
-
     def _run(self) -> Iterator[pa.RecordBatch]:
         if self._pace is not None:
-            return self._paced(self._pace)
+            return self._paced(self.plan.gate(self._on_shed), self._pace, self.plan.ordering())
         return self._unbounded() if self.plan.runs_as == "unbounded" else self._in_order()
 
     def _unbounded(self) -> Iterator[pa.RecordBatch]:
@@ -294,53 +172,26 @@ class Replay:
         else:
             yield from ordering.release(None, all_of_them=True)
 
-    def _paced(self, pace: float) -> Iterator[pa.RecordBatch]:
-        ordering = self.plan.ordering()
-        self._engine = gate = self.plan.gate(self._on_shed)
-        results = self._feed(gate, pace)
-        if ordering is None:
-            yield from results
-            return
-        for batch in results:
-            ordering.add([batch])
-            yield from ordering.release(gate.mark())
-        yield from ordering.release(None, all_of_them=True)
+    def _arrivals(self, pace: float) -> Arrivals[Array]:
+        tables, others = self._by_arrival()
+        return Arrivals(tables, self._moments(pace), lambda side, low, high: others[side][low:high])
 
-    def _feed(self, gate: Gate, pace: float) -> Iterator[pa.RecordBatch]:
-        """Push each tick's tuples when it is over; they arrive then, even if the feeder itself is late."""
-        began = clock.perf_counter()
-        for tick, cuts in self._ticks(pace):
-            due = began + tick * _TICK
-            yield from gate.until(due)
-            for side, piece, other in _kept(gate, cuts, self.plan.overload == "shed"):
-                yield from gate.admit(side, piece, other, due)
-            self.done += sum(piece.num_rows for piece, _, _ in cuts.values())
-        yield from gate.drain()
+    def _restamped(self, k: int, seen: Array, most: Mapping[int, int], before: Sequence[int]) -> Array:
+        counts: Array = np.minimum(seen, most.get(1 - k, NEWEST)) - before[1 - k]
+        return counts
 
-    def _ticks(self, pace: float) -> Iterator[tuple[int, dict[int, Cut]]]:
-        """The ticks in which tuples come, and those of each side."""
-        tables, others = self._arrivals()
-        ticks = self._tick_numbers(pace)
-        for tick in np.unique(np.concatenate(ticks)):
-            cuts: dict[int, Cut] = {}
-            for side, table in enumerate(tables):
-                low, high = np.searchsorted(ticks[side], [tick, tick + 1])
-                if low < high:
-                    cuts[side] = (table.slice(low, high - low), others[side][low:high], int(low))
-            yield int(tick), cuts
-
-    def _tick_numbers(self, pace: float) -> list[Array]:
-        """For each tuple, in arrival order, the number of ticks after which it has come."""
+    def _moments(self, pace: float) -> list[Array]:
+        """For each tuple, in arrival order, the seconds of the clock after which it comes."""
         columns = [self._by_time(side) for side in (0, 1)]
         known = [times[:count] for _, times, count in columns if count] or [np.zeros(1, np.int64)]
         first, last = min(t[0] for t in known), max(t[-1] for t in known)
-        units = UNITS[self.plan.spec.unit] / 1e9 / pace / _TICK
+        seconds = UNITS[self.plan.spec.unit] / 1e9 / pace
         spans = [np.minimum(times, last).astype(np.float64) - float(first) for _, times, _ in columns]
-        return [np.ceil(span * units).astype(np.int64) for span in spans]
+        return [span * seconds for span in spans]
 
     def _slices(self) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray[Any, Any]]]:
         """Both sides in arrival order, cut alike: (side, tuples, counts of the other side)."""
-        tables, others = self._arrivals()
+        tables, others = self._by_arrival()
         places = [np.arange(len(other)) + other for other in others]
         self._step = min(_FIRST, _SLICE) if self.plan.ordered else _SLICE
         while self.done < self.total:
@@ -351,13 +202,7 @@ class Replay:
                     yield side, table.slice(low, high - low), others[side][low:high]
             self.done = stop
 
-    def _close(self) -> None:
-        if self._engine is not None:
-            self._last = self._engine.metrics()
-            self._engine.close()
-            self._engine = None
-
-    def _arrivals(self) -> tuple[tuple[pa.RecordBatch, pa.RecordBatch], list[np.ndarray[Any, Any]]]:
+    def _by_arrival(self) -> tuple[tuple[pa.RecordBatch, pa.RecordBatch], list[np.ndarray[Any, Any]]]:
         """Both sides in arrival order, and for each tuple how many of the other side came before it."""
         left, right = self._tables
         specs = self.plan.spec.sides
@@ -385,44 +230,7 @@ class Replay:
             table, times = table.take(pa.array(order)), times[order]
         return table, times, len(times)
 
-    def metrics(self) -> Metrics:
-        """Counts and sizes so far; after the end, the last ones."""
-        if self._engine is not None:
-            return self._engine.metrics()
-        if self._last is None:
-            raise HandshakeError("the replay has not begun; iterate over it first")
-        return self._last
-
-
-def _checked_pace(plan: JoinPlan, pace: Any) -> float | None:
-    if pace is None:
-        if plan.overload == "shed":
-            raise UnsupportedError(
-                "overload='shed' needs a clock that the join can fall behind, and a replay without a pace "
-                "waits for the join; give a pace (1 is the speed of the time columns), or push into a Join"
-            )
-        return None
-    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < float("inf"):
-        raise UnsupportedError(
-            f"pace is a number above 0, 1 being the speed of the time columns; {pace!r} was given"
-        )
-    if plan.spec.sides[0].time is None:
-        raise WindowError("a pace goes by time columns, and none is named; name them (time=…, or --time)")
-    return float(pace)
-
 
 def _fitting(step: int, results: int) -> int:
     """The size of the next slice: what is held back to be put in order stays about as large as `_HELD`."""
     return max(min(step * _HELD // max(results, 1), 2 * step, _SLICE), 1)
-
-
-def _kept(gate: Gate, cuts: dict[int, Cut], sheds: bool) -> Iterator[tuple[int, pa.RecordBatch, Array]]:
-    """Those of a tick's batches that there is room for, stamped as if what was shed had never come."""
-    before = tuple(gate.shed_rows)
-    gone = {side for side in cuts if sheds and not gate.has_room(side)}
-    for side in gone:
-        gate.shed(side, cuts[side][0])
-    for side, (piece, other, _) in cuts.items():
-        if side not in gone:
-            most = cuts[1 - side][2] if 1 - side in gone else np.iinfo(np.int64).max
-            yield side, piece, np.minimum(other, most) - before[1 - side]

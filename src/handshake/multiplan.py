@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from handshake.planning import cores_of, lateness_of, overload_of, predicate_of,
 from handshake.schema import Schema
 from handshake.window import Spec, Window, windows_of
 
-__all__ = ["MultiPlan", "listed", "named", "prepare_streams"]
+__all__ = ["MultiPlan", "StreamOptions", "listed", "named", "prepare_streams"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,21 @@ class MultiPlan:
     def output_schema(self) -> pa.Schema:
         """The columns of results: all of each stream's, in the order of the streams."""
         return self.spec.output
+
+
+class StreamOptions(TypedDict, total=False):
+    """What `prepare_streams` takes by name."""
+
+    window: Spec
+    windows: Mapping[str, Spec] | None
+    time: str | Mapping[str, str] | None
+    cores: int | None
+    lateness: str | None
+    ordered: bool
+    pin: bool
+    overload: str
+    room: int | None
+    adapt: bool
 
 
 def prepare_streams(

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from handshake.cores.arrangement import Arrangement
 from handshake.cores.channels import Bell, Channel, Stopped
-from handshake.cores.latency import Note
+from handshake.cores.latency import Latencies, Note
 from handshake.cores.metrics import Metrics
 from handshake.cores.spec import SIDES
 from handshake.errors import HandshakeError
 
-__all__ = ["OVERLOAD", "ROOM", "Gate", "OnShed"]
+__all__ = ["OVERLOAD", "ROOM", "AnyGate", "Arrival", "Gate", "OnShed"]
 
 OVERLOAD = ("block", "shed")
 ROOM = 1 << 14
@@ -32,17 +33,58 @@ ROOM = 1 << 14
 _RESULTS = 16
 OnShed = Callable[[str, pa.RecordBatch], None]
 Array = np.ndarray[Any, Any]
+SeenT = TypeVar("SeenT")
+"""What comes with a batch about the other streams: how many of their tuples came before each of its own."""
+FiguresT = TypeVar("FiguresT")
 
 
-class _Arrival(NamedTuple):
-    side: int
+class _Driver(Protocol):
+    def advance(self, stream: int, time: int, /) -> None: ...
+
+    def mark(self) -> int | None: ...
+
+
+class Engine(Protocol):
+    """A running join, as far as a gate knows it."""
+
+    @property
+    def driver(self) -> _Driver:
+        """What stamps the tuples."""
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long results took."""
+
+    def settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Wait until the cores are at rest, or until `until` holds; yields results as they come."""
+
+    def wake(self) -> None:
+        """Let a `settle` under way ask `until` again."""
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+
+    def expire(self) -> None:
+        """Drop what no tuple to come can join."""
+
+    def close(self) -> None:
+        """Stop; all threads end."""
+
+
+EngineT = TypeVar("EngineT", bound=Engine)
+
+
+class Arrival(NamedTuple, Generic[SeenT]):
+    """A batch of a stream, and when it came."""
+
+    stream: int
     batch: pa.RecordBatch
-    other: Array | None
+    seen: SeenT | None
     at: float
 
 
 class _Advance(NamedTuple):
-    side: int
+    stream: int
     time: int
 
 
@@ -62,21 +104,19 @@ class _Mark(NamedTuple):
     last: bool
 
 
-class Gate:
-    """An arrangement that is fed through a queue; to be used from one thread, as the arrangement is."""
+class AnyGate(ABC, Generic[EngineT, SeenT, FiguresT]):
+    """A join of any streams that is fed through a queue; to be used from one thread, as the join is."""
 
     def __init__(
-        self, engine: Arrangement, *, shed: bool = False, room: int = ROOM, on_shed: OnShed | None = None,
+        self, engine: EngineT, *, shed: bool = False, room: int = ROOM, on_shed: OnShed | None = None,
         punctuated: bool = False,
     ) -> None:  # fmt: skip
-        self.engine = engine
-        self.spec, self.driver = engine.spec, engine.driver
-        self.room = room
-        self.shed_rows = [0, 0]
+        self.engine, self.room = engine, room
+        self.shed_rows = [0] * len(self.names)
         self._sheds, self._on_shed, self._punctuated = shed, on_shed, punctuated
         self._bell = Bell()
-        self._inbox: deque[_Arrival | _Advance | _Drain] = deque()
-        self._waiting, self._most = [0, 0], 0
+        self._inbox: deque[Arrival[SeenT] | _Advance | _Drain] = deque()
+        self._waiting, self._most = [0] * len(self.names), 0
         self._settling = False
         self._outbox = Channel[_Found | _Mark](self._bell, _RESULTS)
         self._error: BaseException | None = None
@@ -85,42 +125,55 @@ class Gate:
         self._thread = threading.Thread(target=self._feed, name="join gate", daemon=True)
         self._thread.start()
 
+    @property
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """What the streams are called."""
+
+    @abstractmethod
+    def metrics(self) -> FiguresT:
+        """The join's figures, and what waits here or was shed."""
+
+    @abstractmethod
+    def _arrive(self, came: Arrival[SeenT]) -> Iterator[pa.RecordBatch]:
+        """Push a batch into the join; the thread behind the gate does so."""
+
     # The caller's side.
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: Array | None = None, at: float | None = None
+        self, stream: int, batch: pa.RecordBatch, seen: SeenT | None = None, at: float | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Take tuples, or shed them; yields results that are ready. Waits for room unless told to shed.
 
         `at` is when the tuples came, in seconds of `perf_counter`, where that was before now.
         """
-        if self._sheds and not self.has_room(side):
-            self.shed(side, batch)
+        if self._sheds and not self.has_room(stream):
+            self.shed(stream, batch)
             return self.ready()
-        return self.admit(side, batch, other, time.perf_counter() if at is None else at)
+        return self.admit(stream, batch, seen, time.perf_counter() if at is None else at)
 
     def admit(
-        self, side: int, batch: pa.RecordBatch, other: Array | None, at: float
+        self, stream: int, batch: pa.RecordBatch, seen: SeenT | None, at: float
     ) -> Iterator[pa.RecordBatch]:
         """Take tuples for which there is room, or wait for it."""
         if not self._sheds:
-            yield from self._until(lambda: self.has_room(side))
-        self._put(_Arrival(side, batch, other, at), side, batch.num_rows)
+            yield from self._until(lambda: self.has_room(stream))
+        self._put(Arrival(stream, batch, seen, at), stream, batch.num_rows)
         yield from self.ready()
 
-    def has_room(self, side: int) -> bool:
-        """Whether a batch of this side would be taken now; only `push` takes room away."""
-        return self._waiting[side] < self.room
+    def has_room(self, stream: int) -> bool:
+        """Whether a batch of this stream would be taken now; only `push` takes room away."""
+        return self._waiting[stream] < self.room
 
-    def shed(self, side: int, batch: pa.RecordBatch) -> None:
+    def shed(self, stream: int, batch: pa.RecordBatch) -> None:
         """Drop a batch, and count it."""
-        self.shed_rows[side] += batch.num_rows
+        self.shed_rows[stream] += batch.num_rows
         if self._on_shed is not None:
-            self._on_shed(SIDES[side], batch)
+            self._on_shed(self.names[stream], batch)
 
-    def advance(self, side: int, time: int) -> None:
-        """Take note that no tuple of this side older than `time` will come."""
-        self._put(_Advance(side, time))
+    def advance(self, stream: int, time: int) -> None:
+        """Take note that no tuple of this stream older than `time` will come."""
+        self._put(_Advance(stream, time))
 
     def ready(self) -> Iterator[pa.RecordBatch]:
         """Results that are there now."""
@@ -157,23 +210,9 @@ class Gate:
                 self.engine.latencies.record(item.notes)
                 yield item.batch
 
-    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; a gate drains what is behind it."""
-        return self.drain()
-
-    def wake(self) -> None:
-        """Nobody can be told to come back earlier."""
-
     def mark(self) -> int | None:
         """The watermark up to which all results have been taken."""
         return self._mark
-
-    def metrics(self) -> Metrics:
-        """The arrangement's, and what waits here or was shed."""
-        return replace(
-            self.engine.metrics(), left_shed=self.shed_rows[0], right_shed=self.shed_rows[1],
-            waiting_rows=sum(self._waiting), most_waiting_rows=self._most,
-        )  # fmt: skip
 
     def close(self) -> None:
         """Stop; all threads end. What waits is dropped."""
@@ -182,10 +221,10 @@ class Gate:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _put(self, step: _Arrival | _Advance | _Drain, side: int = 0, rows: int = 0) -> None:
+    def _put(self, step: Arrival[SeenT] | _Advance | _Drain, stream: int = 0, rows: int = 0) -> None:
         with self._bell.condition:
             self._inbox.append(step)
-            self._waiting[side] += rows
+            self._waiting[stream] += rows
             self._most = max(self._most, sum(self._waiting))
             self._bell.condition.notify_all()
         if self._settling:
@@ -220,30 +259,29 @@ class Gate:
         except Stopped:
             pass
         except BaseException as error:
-            if not self._bell.stopped:  # what a closed engine says is no error of its own
+            if not self._bell.stopped:  # what a closed join says is no error of its own
                 self._error = error
                 self._bell.stop()
 
-    def _next(self) -> _Arrival | _Advance | _Drain:
+    def _next(self) -> Arrival[SeenT] | _Advance | _Drain:
         with self._bell.condition:
             self._bell.wait_for(lambda: bool(self._inbox))
             step = self._inbox.popleft()
-            if isinstance(step, _Arrival):
-                self._waiting[step.side] -= step.batch.num_rows
+            if isinstance(step, Arrival):
+                self._waiting[step.stream] -= step.batch.num_rows
                 self._bell.condition.notify_all()
             return step
 
-    def _pass_on(self, step: _Arrival | _Advance | _Drain) -> None:
-        if isinstance(step, _Arrival):
-            self.driver.arriving, self.driver.more = step.at, bool(self._inbox)
-            self._deliver(self.engine.push(step.side, step.batch, step.other))
+    def _pass_on(self, step: Arrival[SeenT] | _Advance | _Drain) -> None:
+        if isinstance(step, Arrival):
+            self._deliver(self._arrive(step))
         elif isinstance(step, _Advance):
-            self.driver.advance(step.side, step.time)
-            self._deliver(self.engine.settle())
+            self.engine.driver.advance(step.stream, step.time)
+            self._deliver(self.engine.settle(lambda: False))
             self.engine.expire()
         if isinstance(step, _Drain) or self._punctuated:
             self._deliver(self.engine.drain())
-            self._outbox.put(_Mark(self.driver.mark(), isinstance(step, _Drain)))
+            self._outbox.put(_Mark(self.engine.driver.mark(), isinstance(step, _Drain)))
         elif not self._inbox:
             self._settling = True  # from now on, whoever puts something into the inbox says so
             self._deliver(self.engine.settle(lambda: bool(self._inbox)))
@@ -252,3 +290,24 @@ class Gate:
     def _deliver(self, results: Iterator[pa.RecordBatch]) -> None:
         for batch in results:
             self._outbox.put(_Found(batch, self.engine.latencies.noted()))
+
+
+class Gate(AnyGate[Arrangement, Array, Metrics]):
+    """The gate before an arrangement of cores that join two streams."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The two sides."""
+        return SIDES
+
+    def metrics(self) -> Metrics:
+        """The arrangement's, and what waits here or was shed."""
+        return replace(
+            self.engine.metrics(), left_shed=self.shed_rows[0], right_shed=self.shed_rows[1],
+            waiting_rows=sum(self._waiting), most_waiting_rows=self._most,
+        )  # fmt: skip
+
+    def _arrive(self, came: Arrival[Array]) -> Iterator[pa.RecordBatch]:
+        driver = self.engine.driver
+        driver.arriving, driver.more = came.at, bool(self._inbox)
+        return self.engine.push(came.stream, came.batch, came.seen)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
@@ -24,7 +25,7 @@ from handshake.kernels.compile import (
 )
 from handshake.kernels.ondisk import compiled
 
-__all__ = ["row_intrinsic", "scan_kernel"]
+__all__ = ["row_intrinsic", "scan_kernel", "tile_search"]
 
 
 def row_intrinsic(width: int, skip: int = 0) -> Any:
@@ -48,6 +49,34 @@ def row_intrinsic(width: int, skip: int = 0) -> Any:
     return row
 
 
+def tile_search(program: Program, inner: int) -> Any:
+    """One outer tuple against a tile, which begins with a block.
+
+    `search(outer, i, inner, tile, stop, out_outer, out_inner, count)` appends the pairs that hold to the
+    `count` that are there already, and gives their number.
+    """
+    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+
+    @numba.njit(**JIT, inline="always")
+    def search(outer, i, inner, tile, stop, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+        whole = stop & ~(BLOCK - 1)
+        for j in range(tile, whole, BLOCK):
+            mask = matches(outer, i, inner, j)
+            while mask != np.uint64(0):
+                out_outer[count] = i
+                out_inner[count] = j + lowest_bit(mask)
+                count += 1
+                mask &= mask - np.uint64(1)
+        for j in range(whole, stop):
+            if holds(outer, i, inner, j):
+                out_outer[count] = i
+                out_inner[count] = j
+                count += 1
+        return count
+
+    return search
+
+
 @once
 def scan_kernel(program: Program, inner: int) -> Any:
     """Nested loops, a block of a run at a time, tile by tile.
@@ -56,7 +85,7 @@ def scan_kernel(program: Program, inner: int) -> Any:
     `rows[w]` tuples at the addresses `table[w]`. `ends[w]` of the pairs that it gives are of runs up to `w`,
     where it has ended one. Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
     """
-    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    search = tile_search(program, inner)
     row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1))
 
     @compiled(**JIT)
@@ -66,26 +95,13 @@ def scan_kernel(program: Program, inner: int) -> Any:
         w, tile, i = state[0], state[1], state[2]
         while w < rows.shape[0]:
             inner, inner_rows = row_of(table, w), rows[w]
-            blocks = inner_rows & ~(BLOCK - 1)
             while tile < inner_rows:
                 stop = min(tile + TILE, inner_rows)
-                whole = min(stop, blocks)
                 while i < outer_rows:
                     if count > room:
                         state[0], state[1], state[2] = w, tile, i
                         return count
-                    for j in range(tile, whole, BLOCK):
-                        mask = matches(outer, i, inner, j)
-                        while mask != np.uint64(0):
-                            out_outer[count] = i
-                            out_inner[count] = j + lowest_bit(mask)
-                            count += 1
-                            mask &= mask - np.uint64(1)
-                    for j in range(whole, stop):
-                        if holds(outer, i, inner, j):
-                            out_outer[count] = i
-                            out_inner[count] = j
-                            count += 1
+                    count = search(outer, i, inner, tile, stop, out_outer, out_inner, count)
                     i += 1
                 tile, i = stop, 0
             ends[w] = count

@@ -14,19 +14,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from handshake.kernels.compile import (
-    BLOCK,
-    JIT,
-    QUICK,
-    TILE,
-    Program,
-    block_intrinsic,
-    lowest_bit,
-    once,
-    pair_intrinsic,
-)
+from handshake.kernels.compile import JIT, QUICK, TILE, Program, once
 from handshake.kernels.ondisk import compiled
-from handshake.kernels.scan import row_intrinsic
+from handshake.kernels.scan import row_intrinsic, tile_search
 
 __all__ = [
     "CHUNK", "COUNT", "FACTS", "GROUPS", "INSIDE", "NULLABLE", "PART", "STATE", "TAME", "all_have_left",
@@ -157,7 +147,7 @@ def shared_scan_kernel(program: Program, inner: int) -> Any:
     window `windows[g]`, row `windows[g] - base` of the table. Where the buffers, of more than `TILE`
     pairs, are full, `state[CHUNK]` is not -1: call again with an empty state, but for that place.
     """
-    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    search = tile_search(program, inner)
     row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
 
     @compiled(**JIT)
@@ -193,23 +183,11 @@ def shared_scan_kernel(program: Program, inner: int) -> Any:
             full = False
             while tile < last and not full:
                 stop = min(tile + TILE, last)
-                whole = stop & ~(BLOCK - 1)
                 while i < rows:
                     if count > room:
                         full = True
                         break
-                    for j in range(tile, whole, BLOCK):
-                        mask = matches(outer, i, inner, j)
-                        while mask != np.uint64(0):
-                            out_outer[count] = i
-                            out_inner[count] = j + lowest_bit(mask)
-                            count += 1
-                            mask &= mask - np.uint64(1)
-                    for j in range(whole, stop):
-                        if holds(outer, i, inner, j):
-                            out_outer[count] = i
-                            out_inner[count] = j
-                            count += 1
+                    count = search(outer, i, inner, tile, stop, out_outer, out_inner, count)
                     i += 1
                 if not full:
                     tile, i = stop, 0
