@@ -61,7 +61,7 @@ class Buffer:
         """A part of the ring, with a read address of its own."""
         m.submodules[name] = ring = Memory(shape=lane.stop - lane.start, depth=slots, init=[])
         write, read = ring.write_port(), ring.read_port(domain="comb")
-        first = Signal(range(slots), name=f"{name}_first", attrs={"keep": 1})
+        first = Signal(range(slots), name=f"{name}_first")
         m.d.comb += [
             write.addr.eq(last), write.data.eq(self.data[lane]), write.en.eq(self.push),
             read.addr.eq(first), self.head[lane].eq(read.data),

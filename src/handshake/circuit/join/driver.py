@@ -18,7 +18,10 @@ from handshake.circuit.join.design import Design
 from handshake.circuit.join.local_core import STEP_BITS
 from handshake.circuit.stream import stream_in
 
-__all__ = ["GlobalDriver", "LocalDriver", "Relay"]
+__all__ = ["SIGNALS", "GlobalDriver", "LocalDriver", "Relay", "Spread"]
+
+SIGNALS = ("go", "shift_r", "shift_s", "end", "suspend")
+"""What the controller of global admission tells the cores."""
 
 
 class Phase(Enum, shape=4):  # type: ignore[call-arg]  # Amaranth has no types
@@ -171,6 +174,21 @@ class Relay(Block):
         return m
 
 
+class Spread(Block):
+    """Registers for the controller's signals to a group of cores. Ports: `i` and `o`.
+
+    A part of its own: Yosys would make one register of equal ones in one module.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"i": In(len(SIGNALS)), "o": Out(len(SIGNALS))}, ())
+
+    def build(self) -> Module:
+        m = Module()
+        m.d.sync += self.o.eq(self.i)
+        return m
+
+
 class GlobalDriver(_Driver):
     """The controller of the papers: starts all cores together, and suspends them while a buffer is full.
 
@@ -179,7 +197,7 @@ class GlobalDriver(_Driver):
 
     def __init__(self, condition: Condition, design: Design) -> None:
         r, s = condition.left.bits + 1, condition.right.bits + 1
-        outputs: dict[str, Any] = {name: Out(1) for name in ("go", "shift_r", "shift_s", "end", "suspend")}
+        outputs: dict[str, Any] = {name: Out(1) for name in SIGNALS}
         ports = {"suspended": In(1), **outputs, "r": Out(r), "s": Out(s), "discarded": Out(32)}
         self.scans = tuple(max(lengths) for lengths in zip(*design.segments, strict=True))
         super().__init__(condition, design, ports, (self.scans, design.overload))

@@ -71,7 +71,7 @@ class Segment:
         return store
 
     def _place(self, m: Module, name: str, init: int = 0) -> Signal:
-        place = Signal(range(self.length), name=name, init=init, attrs={"keep": 1})
+        place = Signal(range(self.length), name=name, init=init)
         with m.If(self.turn):
             m.d.sync += place.eq(following(place, self.length))
         return place
