@@ -40,7 +40,8 @@ def make_design(rng: Random, **changes: Any) -> Design:
     left, right = (rng.randint(cores, 3 * cores) for _ in range(2))
     admission = rng.choice(("local", "global"))
     given: dict[str, Any] = {
-        "admission": admission, "pipeline": rng.randint(0, MOST_STAGES[admission]), "windows": rng.choice(("registers", "memory")),
+        "admission": admission, "pipeline": rng.randint(0, MOST_STAGES[admission]),
+        "windows": rng.choice(("registers", "memory")),
         "buffer": rng.randint(8, 12), "merger_buffer": rng.randint(3, 5),
         "overload": rng.choice(("hold", "discard")) if admission == "global" else "hold",
     }  # fmt: skip

@@ -36,8 +36,9 @@ CHIP = ("--85k", "--package", "CABGA756")
 OPTIONS = (
     "--freq", "250", "--placer-heap-timingweight", "40", "--timing-allow-fail", "--lpf-allow-unconstrained"
 )  # fmt: skip
-"""The clock in MHz that place and route strives for is more than it reaches, so that it does its best. What is
-late weighs four times as much as by default against the lengths of all wires: 16 cores gained a fifth by it."""
+"""The clock in MHz that place and route strives for is more than it reaches, so that it does its best. What
+is late weighs four times as much as by default, against the lengths of all wires: a fifth more clock at 16
+cores."""
 
 ROUTERS = ("router1", "router2")
 """The second is quicker where wires are dense, and cares less for the clock."""

@@ -42,7 +42,7 @@ class Design:
     overload: str = "hold"
     """What happens to input meanwhile: it is held back, or (under global admission) discarded and counted."""
     pipeline: int | None = None
-    """Registers between a segment and the output buffer: 0 to 3, under local admission to 4; None: the most."""
+    """Registers between a segment and the output buffer: 0 to 3, or 4 if admission is local; None: most."""
     margin: int | None = None
     """Free places at which a core's buffer calls itself full; None: as many as are needed to lose nothing."""
 
@@ -56,10 +56,11 @@ class Design:
         _one_of("windows", self.windows, WINDOWS)
         _one_of("admission", self.admission, ADMISSIONS)
         _one_of("overload", self.overload, OVERLOADS)
-        if self.stages > MOST_STAGES[self.admission]:
+        most = MOST_STAGES[self.admission]
+        if self.stages > most:
             raise UnsupportedError(
-                f"a comparison has up to {MOST_STAGES[self.admission]} pipeline stages under {self.admission} "
-                f"admission; {self.stages} were asked for"
+                f"a comparison has up to {most} pipeline stages under {self.admission} admission; "
+                f"{self.stages} were asked for"
             )
         if self.overload == "discard" and self.admission == "local":
             raise UnsupportedError(

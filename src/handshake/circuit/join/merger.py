@@ -118,7 +118,7 @@ class GrantingMerger(Merger):
         return Mux(turn, ~self.a.valid, self.b.valid)
 
     def _choose(self, m: Module, buffer: Buffer, lane: slice) -> None:
-        """A part of what was taken, from the input whose turn it was; each part asks a register of its own."""
+        """A part of what was taken, from the input whose turn it was, which a register of its own says."""
         held = [Signal(lane.stop - lane.start, name=f"held_{name}", reset_less=True) for name in "ab"]
         was_b = later(m, self._turn(m, f"turn{lane.start}"), f"was_b{lane.start}")
         m.d.sync += [held[0].eq(self.a.payload[lane]), held[1].eq(self.b.payload[lane])]
