@@ -10,7 +10,7 @@ from typing import Any
 import oracle
 from handshake.circuit.join.arrivals import feed_of, steps
 from handshake.circuit.join.condition import Condition
-from handshake.circuit.join.design import Design
+from handshake.circuit.join.design import MOST_STAGES, Design
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.model import Beat, Trace, run_model
 from handshake.circuit.simulate import simulate
@@ -40,7 +40,8 @@ def make_design(rng: Random, **changes: Any) -> Design:
     left, right = (rng.randint(cores, 3 * cores) for _ in range(2))
     admission = rng.choice(("local", "global"))
     given: dict[str, Any] = {
-        "admission": admission, "pipeline": rng.randint(0, 3), "windows": rng.choice(("registers", "memory")),
+        "admission": admission, "pipeline": rng.randint(0, MOST_STAGES[admission]),
+        "windows": rng.choice(("registers", "memory")),
         "buffer": rng.randint(8, 12), "merger_buffer": rng.randint(3, 5),
         "overload": rng.choice(("hold", "discard")) if admission == "global" else "hold",
     }  # fmt: skip

@@ -129,7 +129,7 @@ def test_compile_and_explain_a_join(join: Path, capsys: pytest.CaptureFixture[st
     assert {"handshake join, 3 cores", "R: 4 tuples held", "sequence"} <= set(texts)
     assert texts.count("sequence") == 1
     assert run(["compile", str(join)]) == 0
-    assert re.search(r"Pairs +latency at least 13 cycles\n", capsys.readouterr().out)
+    assert re.search(r"Pairs +latency at least 14 cycles\n", capsys.readouterr().out)
 
 
 def test_averages_are_divided_by_whom_one_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

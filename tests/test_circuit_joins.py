@@ -86,11 +86,12 @@ def check(
     check_run(plan, compiled, run, wanted)
 
 
+@pytest.mark.parametrize("changes", [{"cores": 2}, {"cores": 3, "join": "ordered"}], ids=["auto", "ordered"])
 @pytest.mark.parametrize("name", TUPLES)
 @FEW
 @given(data=st.data())
-def test_joins_of_tuple_windows(name: str, data: st.DataObject) -> None:
-    check(TUPLES[name], data, True, cores=2)
+def test_joins_of_tuple_windows(name: str, changes: dict[str, Any], data: st.DataObject) -> None:
+    check(TUPLES[name], data, True, **changes)
 
 
 @pytest.mark.parametrize("name", ["below", "above", "carried"])
@@ -98,13 +99,6 @@ def test_joins_of_tuple_windows(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_joins_as_translated(name: str, data: st.DataObject) -> None:
     check(TUPLES[name], data, False, cores=1)
-
-
-@pytest.mark.parametrize("name", TUPLES)
-@FEW
-@given(data=st.data())
-def test_joins_in_order(name: str, data: st.DataObject) -> None:
-    check(TUPLES[name], data, True, join="ordered", cores=3)
 
 
 @pytest.mark.parametrize("name", WINDOWED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 
 import query_oracle
 from circuits import patterns, physical
-from handshake.circuit.compiler import compile_plan
+from handshake.circuit.compiler import Compiled, compile_plan
 from handshake.circuit.rules import RULES
 from handshake.circuit.simulate import Simulation
+from handshake.circuit.testbench import Run
 from handshake.errors import QueryError
+from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 from handshake.queries import Query
 from query_streams import arrivals, compare, cuts, results
@@ -111,22 +114,24 @@ def queries(draw: Any) -> str:
     return f"{text}{made} INTO o"
 
 
-def check(data: st.DataObject, most: int, *, engine: bool) -> None:
-    text = data.draw(queries())
+def plan_of(text: str) -> Plan:
+    """The plan of a random text; one without a type for its values is no example."""
     note(text)
     try:
-        plan = parse_query(text)
+        return parse_query(text)
     except QueryError as error:  # a product of more than 38 digits has no type to be held in
         if "cannot be held; cast them to a smaller type" in str(error):
             reject()
         raise
-    optimised = data.draw(st.booleans())
-    left_out = () if optimised else tuple(RULES)
-    compiled = compile_plan(plan, bounds_of(plan, 4), without=left_out)
+
+
+def checked_runs(
+    data: st.DataObject, plan: Plan, compiled: Compiled, *, engine: bool, **drawn: Any
+) -> Iterator[tuple[Run, query_oracle.Counts]]:
+    """Two random inputs through one circuit: its results are the oracle's, and the engine's where asked."""
     made = Simulation(compiled.circuit())
     for _ in range(2):
-        items = data.draw(arrivals(plan, most=most))
-        counts = query_oracle.Counts()
+        items, counts = data.draw(arrivals(plan, **drawn)), query_oracle.Counts()
         given_ = physical(plan, items)
         wanted = query_oracle.run(plan, given_, counts)
         if engine:  # which compiles kernels for every new plan: minutes, not seconds
@@ -134,6 +139,13 @@ def check(data: st.DataObject, most: int, *, engine: bool) -> None:
         ready = {name: data.draw(patterns) for name in compiled.outputs}
         run = made.run(feeds_of(compiled, given_, data.draw), ready=ready)
         check_run(plan, compiled, run, wanted)
+        yield run, counts
+
+
+def check(data: st.DataObject, most: int, *, engine: bool) -> None:
+    plan, optimised = plan_of(data.draw(queries())), data.draw(st.booleans())
+    compiled = compile_plan(plan, bounds_of(plan, 4), without=() if optimised else tuple(RULES))
+    for run, counts in checked_runs(data, plan, compiled, engine=engine, most=most):
         if not optimised:
             assert (run.probes.get("late", 0), run.probes.get("no_time", 0)) == (counts.late, counts.no_time)
 

@@ -6,20 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import query_oracle
-from circuits import patterns, physical
 from handshake.circuit.compiler import compile_plan
 from handshake.circuit.rules import PLAN_RULES, RULES
-from handshake.circuit.simulate import Simulation
-from handshake.errors import QueryError
-from handshake.plan.query import parse_query
-from handshake.queries import Query
-from query_streams import arrivals, compare, cuts, results
-from test_circuit_queries import bounds_of, check_run, feeds_of
-from test_circuit_random import aggregated, conditions, numbers
+from test_circuit_queries import bounds_of
+from test_circuit_random import QUICK as QUERIES
+from test_circuit_random import aggregated, checked_runs, conditions, numbers, plan_of
 
 STREAMS = {
     "R": {"n0": "int8", "n1": "long", "g": "string(4)", "b": "bool"},
@@ -67,34 +61,18 @@ def queries(draw: Any) -> str:
 
 def check(data: st.DataObject, most: int, *, engine: bool) -> None:
     text = data.draw(queries())
-    note(text)
-    try:
-        plan = parse_query(text)
-    except QueryError as error:  # a product of more than 38 digits has no type to be held in
-        if "cannot be held; cast them to a smaller type" in str(error):
-            reject()
-        raise
+    plan = plan_of(text)
     left_out = data.draw(st.sampled_from([(), (*PLAN_RULES, *RULES)]))
     join = data.draw(st.sampled_from(["auto", "ordered"]))
     bounds = replace(bounds_of(plan, 4), cores=data.draw(st.integers(1, 4)), window_tuples=most, join=join)
     compiled = compile_plan(plan, bounds, without=left_out)
-    made = Simulation(compiled.circuit())
-    for _ in range(2):
-        # Late tuples of joins are dropped, which the oracle does not know: arrivals are in order of time.
-        items = data.draw(arrivals(plan, most=most, sorted_times="TIME]" in text))
-        given_ = physical(plan, items)
-        wanted = query_oracle.run(plan, given_)
-        if engine:  # which compiles kernels for every new plan: minutes, not seconds
-            compare(results(Query(plan), cuts(data.draw, items)), wanted)
-        ready = {name: data.draw(patterns) for name in compiled.outputs}
-        run = made.run(feeds_of(compiled, given_, data.draw), ready=ready)
-        check_run(plan, compiled, run, wanted)
+    # Late tuples of joins are dropped, which the oracle does not know: arrivals are in order of time.
+    drawn = {"most": most, "sorted_times": "TIME]" in text}
+    for run, _ in checked_runs(data, plan, compiled, engine=engine, **drawn):
         assert run.probes.get("evicted", 0) == 0
 
 
-QUICK = settings(
-    max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
-)
+QUICK = settings(QUERIES, max_examples=6)
 
 
 @QUICK

@@ -101,7 +101,7 @@ def test_too_small_a_margin_loses_results() -> None:
 
 
 def test_the_needed_margin_loses_none_and_a_smaller_one_would() -> None:
-    for admission, pipeline in (("local", 0), ("local", 3), ("global", 0), ("global", 2)):
+    for admission, pipeline in (("local", 0), ("local", 4), ("global", 0), ("global", 2)):
         design = Design(1, 8, 8, admission=admission, pipeline=pipeline, buffer=9)  # no merger helps it
         order = [(i % 2, (1, i)) for i in range(60)]
         lost = {
@@ -260,10 +260,17 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
             {"overload": "discard"},
             "tuples are discarded under global admission, when all cores are suspended; local",
         ),
-        ({"pipeline": 4}, "a comparison has up to 3 pipeline stages; 4 were asked for"),
+        (
+            {"pipeline": 5},
+            "a comparison has up to 4 pipeline stages under local admission; 5 were asked for",
+        ),
+        (
+            {"pipeline": 4, "admission": "global"},
+            "a comparison has up to 3 pipeline stages under global admission; 4 were asked for",
+        ),
         (
             {"buffer": 3},
-            "a core's buffer of 3 results is too small: 3 may be on their way when it fills up; give it",
+            "a core's buffer of 3 results is too small: 4 may be on their way when it fills up; give it",
         ),
     ],
 )

@@ -60,12 +60,13 @@ FOLDER = "circuit_synth"
 
 def run(
     cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3",
-    jobs: int = 1, minutes: float | None = None, router: str = ROUTERS[0], quick: bool = False,
-    out: str | None = None, source: str | None = None,
+    jobs: int = 1, minutes: float | None = None, within: float | None = None, router: str = ROUTERS[0],
+    quick: bool = False, out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
     """Synthesise, place and route what is not known yet; then the tables and pictures of all that is.
 
-    What takes longer than `minutes`, or fails, is left out and said.
+    What takes longer than `minutes`, or fails, or does not end `within` so many minutes of all, is left out
+    and said.
     """
     if source is None:
         counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
@@ -74,9 +75,8 @@ def run(
             raise InputError(f"no router '{router}'; choose of {', '.join(ROUTERS)}")
         folder = Path(out or ".") / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        limit = None if minutes is None else 60 * minutes
         tasks = _tasks(folder, counts, chosen, [1] if quick else _numbers(seeds), router)
-        _work(tasks, chosen, jobs, limit)
+        _work(tasks, chosen, jobs, _Time.of(minutes, within))
         data = _gathered(folder, quick)
     else:
         data = report.load(source, "circuit_synth")
@@ -96,6 +96,27 @@ def _chosen(text: str) -> list[str]:
         if name not in DESIGNS:
             raise InputError(f"no design '{name}'; choose of {', '.join(DESIGNS)}{suggest(name, DESIGNS)}")
     return names
+
+
+@dataclass(frozen=True)
+class _Time:
+    """Seconds that a task may take, and when all of them must have ended."""
+
+    each: float = math.inf
+    end: float = math.inf
+
+    @classmethod
+    def of(cls, minutes: float | None, within: float | None) -> _Time:
+        """From minutes for each task, and for all."""
+        return cls(60 * (minutes or math.inf), time.monotonic() + 60 * (within or math.inf))
+
+    def left(self) -> float | None:
+        """Seconds for a task that begins now; None: as many as it needs."""
+        seconds = min(self.each, self.end - time.monotonic())
+        return None if seconds == math.inf else seconds
+
+
+_ALWAYS = _Time()
 
 
 @dataclass(frozen=True)
@@ -126,19 +147,24 @@ class _Task:
         """Whether an earlier run has found it out, for the same circuit."""
         return self.path.exists() and json.loads(self.path.read_text())["digest"] == self.digest
 
-    def try_out(self, limit: float | None) -> None:
+    def try_out(self, allowed: _Time) -> None:
         """Find it out; what cannot be is said, and does not keep others from going on."""
+        left = allowed.left()
+        if left is not None and left <= 0:
+            report.progress(f"{self.path.name} not begun: no time left")
+            return
         try:
-            self.find_out(limit)
+            self.find_out(allowed)
         except subprocess.TimeoutExpired as late:
-            report.progress(f"{self.path.name} not done in {late.timeout / 60:g} minutes")
+            report.progress(f"{self.path.name} not done in {late.timeout / 60:.2g} minutes")
         except UnsupportedError:  # a package is missing: nothing else would do better
             raise
         except HandshakeError as error:
             report.progress(f"{self.path.name}: {error}")
 
-    def find_out(self, limit: float | None = None) -> None:
-        figures = self._resources() if self.seed is None else self._clock(self.seed, limit)
+    def find_out(self, allowed: _Time = _ALWAYS) -> None:
+        """Find it out, and keep it."""
+        figures = self._resources(allowed) if self.seed is None else self._clock(self.seed, allowed)
         kept = {
             "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest,
             "router": self.router, **figures
@@ -149,19 +175,28 @@ class _Task:
         clock = f": {figures['fmax']:.1f} MHz" if "fmax" in figures else ""
         report.progress(f"{self.path.name} done{clock}")
 
-    def _resources(self) -> dict[str, Any]:
-        return {"resources": {family: resources(self.circuit(), family) for family in FAMILIES}}
-
-    def _clock(self, seed: int, limit: float | None) -> dict[str, Any]:
-        design, began = self._netlist(), time.monotonic()
+    def _resources(self, allowed: _Time) -> dict[str, Any]:
+        circuit = self.circuit()
         return {
-            **place_and_route(design, seed, router=self.router, timeout=limit),
+            "resources": {name: resources(circuit, name, timeout=allowed.left()) for name in FAMILIES}
+        }  # fmt: skip
+
+    def _clock(self, seed: int, allowed: _Time) -> dict[str, Any]:
+        design, began = self._netlist(allowed), time.monotonic()
+        return {
+            **place_and_route(design, seed, router=self.router, timeout=allowed.left()),
             "seconds": round(time.monotonic() - began),
         }
 
-    def _netlist(self) -> str:
-        with _lock(self.design, self.cores):  # seeds share it
-            return _netlist(self.design, self.cores)
+    def _netlist(self, allowed: _Time) -> str:
+        """Seeds share it, and so do runs: it is kept in a file beside the results."""
+        kept = self.folder / f"{self.design}_{self.cores}.netlist"
+        digest = _digest(self.design, self.cores, "")
+        with _lock(self.design, self.cores):
+            if not kept.exists() or not kept.read_text().startswith(digest):
+                design = netlist(self.circuit(), timeout=allowed.left())
+                kept.write_text(f"{digest}\n{design}")
+            return kept.read_text().partition("\n")[2]
 
 
 def _circuit(name: str, cores: int) -> HandshakeJoin:
@@ -175,11 +210,6 @@ def _circuit(name: str, cores: int) -> HandshakeJoin:
 @lru_cache(maxsize=64)
 def _lock(design: str, cores: int) -> Lock:
     return Lock()
-
-
-@lru_cache(maxsize=8)
-def _netlist(design: str, cores: int) -> str:
-    return netlist(_circuit(design, cores))
 
 
 @lru_cache(maxsize=64)
@@ -203,7 +233,7 @@ def _tasks(
     return tasks
 
 
-def _work(tasks: Sequence[_Task], designs: Sequence[str], jobs: int, limit: float | None) -> None:
+def _work(tasks: Sequence[_Task], designs: Sequence[str], jobs: int, allowed: _Time) -> None:
     """Several at once, design by design and big ones first, so that none is left over at the end."""
     waiting = [task for task in tasks if not task.known]
     if jobs > 1:
@@ -213,12 +243,15 @@ def _work(tasks: Sequence[_Task], designs: Sequence[str], jobs: int, limit: floa
         )
     report.progress(f"{len(waiting)} of {len(tasks)} to find out")
     with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(task.try_out, limit) for task in waiting]:
+        for done in [pool.submit(task.try_out, allowed) for task in waiting]:
             done.result()
 
 
 def _gathered(folder: Path, quick: bool) -> Data:
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    kept = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = [each for each in kept if _is_current(folder, each)]
+    if len(found) < len(kept):
+        report.progress(f"{len(kept) - len(found)} files are of other circuits or options, and left out")
     rows = [
         _row(design, count, found) for design, count in sorted({(f["design"], f["cores"]) for f in found})
     ]
@@ -228,6 +261,11 @@ def _gathered(folder: Path, quick: bool) -> Data:
         "quick": quick,
         "rows": rows,
     }
+
+
+def _is_current(folder: Path, kept: Data) -> bool:
+    task = _Task(folder, kept["design"], kept["cores"], kept["seed"], kept.get("router", ROUTERS[0]))
+    return bool(task.digest == kept["digest"])
 
 
 def _row(design: str, cores: int, found: Sequence[Data]) -> Data:

@@ -65,6 +65,7 @@ Examples:
         minutes: Annotated[
             float | None, typer.Option(min=0.1, help="Give up a place and route after this.")
         ] = None,
+        within: Annotated[float | None, typer.Option(min=0.1, help="Minutes for all of it.")] = None,
         router: Annotated[str, typer.Option(help="Of nextpnr: router1 or router2.")] = "router1",
         quick: Quick = False,
         out: Out = None,
@@ -72,7 +73,7 @@ Examples:
     ) -> None:
         call(
             "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, minutes=minutes,
-            router=router, quick=quick, out=out, source=source,
+            within=within, router=router, quick=quick, out=out, source=source,
         )  # fmt: skip
 
 

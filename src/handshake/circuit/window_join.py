@@ -189,7 +189,7 @@ def handshake_latency(design: Design) -> int:
     and two for each merger on the way.
     """
     levels = (design.cores - 1).bit_length()
-    return 5 + design.pipeline + 2 * levels
+    return 5 + design.stages + 2 * levels
 
 
 def handshake_rate(design: Design) -> float:

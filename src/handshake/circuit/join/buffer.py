@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
@@ -9,7 +10,10 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Buffer", "ResultSignature", "following"]
+__all__ = ["Buffer", "ResultSignature", "fill", "fill_inverse", "following", "lanes", "later"]
+
+LANE = 32
+"""Bits of distributed RAM that one register of read addresses drives: wider words have copies of it."""
 
 
 class ResultSignature(wiring.Signature):
@@ -44,20 +48,25 @@ class Buffer:
         slots = (
             1 << self.places.bit_length()
         )  # one to spare takes what is pushed too much: `push` alone writes
-        m.submodules[name] = ring = Memory(shape=self.bits, depth=slots, init=[])
-        write, read = ring.write_port(), ring.read_port(domain="comb")
-        first, last = Signal(range(slots), name="first"), Signal(range(slots), name="last")
-        stores = Signal(name="stores")
-        m.d.comb += [
-            stores.eq(self.push & ~self.at_least(self.places)),
-            write.addr.eq(last), write.data.eq(self.data), write.en.eq(self.push),
-            read.addr.eq(first), self.head.eq(read.data),
-        ]  # fmt: skip
+        last, stores = Signal(range(slots), name="last"), Signal(name="stores")
+        m.d.comb += stores.eq(self.push & ~self.at_least(self.places))
         m.d.sync += [
             self.levels.eq(self._changed(stores, self.pop)),
-            first.eq(Mux(self.pop, following(first, slots), first)),
             last.eq(Mux(stores, following(last, slots), last)),
         ]
+        for lane in lanes(self.bits):
+            self._lane(m, f"{name}{lane.start}", lane, slots, last)
+
+    def _lane(self, m: Module, name: str, lane: slice, slots: int, last: Signal) -> None:
+        """A part of the ring, with a read address of its own."""
+        m.submodules[name] = ring = Memory(shape=lane.stop - lane.start, depth=slots, init=[])
+        write, read = ring.write_port(), ring.read_port(domain="comb")
+        first = Signal(range(slots), name=f"{name}_first")
+        m.d.comb += [
+            write.addr.eq(last), write.data.eq(self.data[lane]), write.en.eq(self.push),
+            read.addr.eq(first), self.head[lane].eq(read.data),
+        ]  # fmt: skip
+        m.d.sync += first.eq(Mux(self.pop, following(first, slots), first))
 
     def _changed(self, stores: Value, pops: Value) -> Value:
         """One bit more or less, in gates: of multiplexers Yosys makes enables, with gates before them."""
@@ -83,8 +92,38 @@ class Buffer:
         ]  # fmt: skip
 
 
+def lanes(bits: int) -> Iterator[slice]:
+    """The parts of a word that share an address.
+
+    >>> [(lane.start, lane.stop) for lane in lanes(65)]
+    [(0, 33), (33, 65)]
+    """
+    count = -(-bits // (LANE + 1))  # a tuple's valid flag goes along
+    for part in range(count):
+        yield slice(-(-part * bits // count), -(-(part + 1) * bits // count))
+
+
 def following(place: Signal, places: int) -> Value:
     """The next place of a ring, by gates and without a carry chain, which would be slower for so few bits."""
     bits = [~place[0], *(place[i] ^ place[:i].all() for i in range(1, len(place)))]
     more = Cat(*bits)
     return more if places == 1 << len(place) else Mux(place == places - 1, 0, more)
+
+
+def later(m: Module, value: Value, name: str, cycles: int = 1, *, reset_less: bool = False) -> Value:
+    """The value, through as many registers."""
+    for _ in range(cycles):
+        register = Signal(value.shape(), name=name, reset_less=reset_less)
+        m.d.sync += register.eq(value)
+        value = register
+    return value
+
+
+def fill(m: Module, has: Signal, arrives: Value, leaves: Value) -> None:
+    """Let a register say that one place is taken: by what arrives while it is free, until that leaves."""
+    m.d.sync += has.eq((has & ~leaves) | (~has & arrives))
+
+
+def fill_inverse(m: Module, free: Signal, arrives: Value, leaves: Value) -> None:
+    """Let a register say that the place is free; each that is asked for has its own, since many ask."""
+    m.d.sync += free.eq((free & ~arrives) | (~free & leaves))

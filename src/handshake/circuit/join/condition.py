@@ -32,17 +32,32 @@ CHUNK = 2
 """Bits that one gate of a pipelined test for equality looks at: one look-up table behind the RAM of a window,
 and three behind that register for 32 bits."""
 
+FAN_IN = 4
+"""Inputs of a look-up table: so many parts are joined by a second stage."""
+
 
 @dataclass
 class Delay:
-    """Registers that a comparison may have between its operands and its verdict: none, or one stage."""
+    """Registers that a comparison may have between its operands and its verdict: up to two stages."""
 
     m: Module | None
     stages: int = 0
 
     def __call__(self, value: Value) -> Value:
-        """The value, one cycle later where the comparison is pipelined inside."""
-        if self.m is None or not self.stages:
+        """The value, as many cycles later as the comparison is pipelined inside."""
+        for _ in range(self.stages):
+            value = self._later(value)
+        return value
+
+    def any(self, chunks: Sequence[Value]) -> Value:
+        """Whether any of them is high, as many cycles later, in gates that the stages share."""
+        for stage in range(self.stages):
+            groups = [chunks[i : i + FAN_IN**stage] for i in range(0, len(chunks), FAN_IN**stage)]
+            chunks = list(self._later(Cat(*(Cat(*group).any() for group in groups))))
+        return Cat(*chunks).any()
+
+    def _later(self, value: Value) -> Value:
+        if self.m is None:
             return value
         later = Signal(value.shape(), name="compared")
         self.m.d.sync += later.eq(value)
@@ -147,7 +162,7 @@ def _delayed(expr: Expr, operands: Operands, delay: Delay) -> Lowered:
     null = None if whole.null is None else delay(whole.null)
     match expr:
         case Compare(op="=" | "<>" as op) if chunks := list(_differences(expr, operands)):
-            differs = delay(Cat(*chunks)).any()
+            differs = delay.any(chunks)
             return Lowered(differs if op == "<>" else ~differs, null, BOOL)
     return Lowered(delay(whole.value), null, BOOL)
 

@@ -19,12 +19,12 @@ from amaranth.lib.enum import Enum
 from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
-from handshake.circuit.join.buffer import Buffer, ResultSignature, following
+from handshake.circuit.join.buffer import Buffer, ResultSignature, following, later
 from handshake.circuit.join.condition import Condition, Delay
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.segment import Segment
 
-__all__ = ["CoreShape", "GlobalCore", "JoinCore", "State", "flags", "later"]
+__all__ = ["CoreShape", "GlobalCore", "JoinCore", "State", "flags"]
 
 
 class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
@@ -57,7 +57,7 @@ class CoreShape:
         scans = (left, right) if design.admission == "local" else longest
         return cls(
             left, right, scans[0], scans[1],
-            design.buffer, design.core_margin, design.pipeline, design.windows,
+            design.buffer, design.core_margin, design.stages, design.windows,
         )  # fmt: skip
 
 
@@ -99,8 +99,8 @@ class JoinCore(Block):
         self.turn_r, self.turn_s, self.insert_r, self.insert_s = flags(
             "turn_r", "turn_s", "insert_r", "insert_s"
         )
-        self.last, self.wants_s, self.begins, self.ends, self.is_full = flags(
-            "last", "wants_s", "begins", "ends", "is_full"
+        self.last, self.wants_s, self.begins, self.ends, self.room = flags(
+            "last", "wants_s", "begins", "ends", "room"
         )
         self.r.build(m, "r_segment")
         self.s.build(m, "s_segment")
@@ -187,7 +187,7 @@ class JoinCore(Block):
         stages = self.shape.pipeline
         if stages >= 1:
             left, right, probes = (later(m, v, "operand") for v in (left, right, probes))
-        inner = int(stages >= 3)
+        inner = max(0, stages - 2)
         verdict = self._verdict(m, left, right, inner) & later(m, left[0] & right[0] & probes, "in", inner)
         self._conclude(m, verdict, later(m, self._carry(left, right), "compared_pair", inner))
 
@@ -215,29 +215,18 @@ class JoinCore(Block):
         arrives = self.ends
         for stage in range(self.shape.pipeline):
             arrives = later(m, arrives, f"end{stage}")
-        with m.If(self.begins):
-            m.d.sync += ended.eq(0)
-        with m.Elif(arrives):
-            m.d.sync += ended.eq(1)
+        # In gates: of a condition Yosys would make a reset, and the gates before it take their time.
+        m.d.sync += ended.eq((ended | arrives) & ~later(m, self.begins, "began"))
         m.d.comb += [
-            self.results.over.eq(later(m, ended & ~self.begins, "no_more") & ~buffer.valid),
-            # Full or almost full: what is still on its way must find room.
-            self.is_full.eq(buffer.at_least(self.shape.buffer - self.shape.margin)),
+            self.results.over.eq(later(m, ended & ~buffer.valid, "is_over")),
+            # What is still on its way must find room.
+            self.room.eq(~buffer.at_least(self.shape.buffer - self.shape.margin)),
         ]
 
 
 def flags(*names: str) -> list[Signal]:
     """Signals of one bit."""
     return [Signal(name=name) for name in names]
-
-
-def later(m: Module, value: Value, name: str, cycles: int = 1, *, reset_less: bool = False) -> Value:
-    """The value, through as many registers."""
-    if not cycles:
-        return value
-    register = Signal(value.shape(), name=name, reset_less=reset_less)
-    m.d.sync += register.eq(value)
-    return register
 
 
 class GlobalCore(JoinCore):
@@ -262,7 +251,7 @@ class GlobalCore(JoinCore):
         m.d.comb += [
             self.r_out.eq(self.r.head),
             self.s_out.eq(self.s.head),
-            self.full.eq(self.is_full),
+            self.full.eq(~self.room),
         ]
         with m.If(self.is_ready & self.go & runs):
             self._load(m)

@@ -12,6 +12,8 @@ __all__ = ["ADMISSIONS", "OVERLOADS", "WINDOWS", "Design", "original"]
 WINDOWS = ("registers", "memory")
 ADMISSIONS = ("local", "global")
 OVERLOADS = ("hold", "discard")
+MOST_STAGES = {"local": 4, "global": 3}
+"""Registers that a comparison may have, by admission."""
 FAN = 16
 """Flags that one stage of the global admission gathers; one of its registers drives half as many cores."""
 
@@ -39,8 +41,8 @@ class Design:
     """Who waits for a full buffer: all cores at once (`global`, the papers'), or who needs to (`local`)."""
     overload: str = "hold"
     """What happens to input meanwhile: it is held back, or (under global admission) discarded and counted."""
-    pipeline: int = 3
-    """Registers between a segment and the output buffer: 0 to 3."""
+    pipeline: int | None = None
+    """Registers between a segment and the output buffer: 0 to 3, or 4 if admission is local; None: most."""
     margin: int | None = None
     """Free places at which a core's buffer calls itself full; None: as many as are needed to lose nothing."""
 
@@ -50,13 +52,15 @@ class Design:
             _whole(f"the {name} window", getattr(self, name), self.cores, "; every core holds a tuple of it")
         _whole("a merger's buffer", self.merger_buffer, 3)
         _whole("a core's buffer", self.buffer, 3)
-        _whole("pipeline", self.pipeline, 0)
+        _whole("pipeline", self.stages, 0)
         _one_of("windows", self.windows, WINDOWS)
         _one_of("admission", self.admission, ADMISSIONS)
         _one_of("overload", self.overload, OVERLOADS)
-        if self.pipeline > 3:
+        most = MOST_STAGES[self.admission]
+        if self.stages > most:
             raise UnsupportedError(
-                f"a comparison has up to 3 pipeline stages; {self.pipeline} were asked for"
+                f"a comparison has up to {most} pipeline stages under {self.admission} admission; "
+                f"{self.stages} were asked for"
             )
         if self.overload == "discard" and self.admission == "local":
             raise UnsupportedError(
@@ -81,6 +85,11 @@ class Design:
         return self.left, self.right
 
     @property
+    def stages(self) -> int:
+        """Registers between a segment and the output buffer."""
+        return MOST_STAGES[self.admission] if self.pipeline is None else self.pipeline
+
+    @property
     def mergers(self) -> int:
         """Mergers in the tree over the cores."""
         return self.cores - 1
@@ -102,8 +111,8 @@ class Design:
     def needed_margin(self) -> int:
         """Results that may still come when a buffer says that it is full."""
         if self.admission == "local":
-            return self.pipeline
-        return self.gather_stages + self.spread_stages + self.pipeline
+            return self.stages
+        return self.gather_stages + self.spread_stages + self.stages
 
     @property
     def core_margin(self) -> int:
@@ -117,9 +126,9 @@ class Design:
 
     @property
     def in_flight(self) -> int:
-        """Tuples of S that wait for their step to reach the last core, with two to spare."""
+        """Tuples of S that wait for their step to reach the last core, with three to spare."""
         shortest: int = 1 + sum(min(lengths) for lengths in zip(*self.segments, strict=True))
-        return 2 * self.cores // shortest + 3  # a step takes two cycles from core to core
+        return 2 * self.cores // shortest + 4  # a step takes two cycles from core to core
 
     def with_(self, **changes: Any) -> Design:
         """The same with some parameters changed."""

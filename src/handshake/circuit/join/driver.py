@@ -11,23 +11,29 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
 from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
-from handshake.circuit.join.buffer import Buffer
+from handshake.circuit.join.buffer import Buffer, fill, fill_inverse, later
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.core import State
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.local_core import STEP_BITS
 from handshake.circuit.stream import stream_in
 
-__all__ = ["GlobalDriver", "LocalDriver", "Relay"]
+__all__ = ["SIGNALS", "GlobalDriver", "LocalDriver", "Relay", "Spread"]
+
+SIGNALS = ("go", "shift_r", "shift_s", "end", "suspend")
+"""What the controller of global admission tells the cores."""
 
 
-class Phase(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
-    """Where the input is: open, pushed through by empty tuples, at its end, or waiting for the results."""
+class Phase(Enum, shape=4):  # type: ignore[call-arg]  # Amaranth has no types
+    """Where the input is: open, pushed through by empty tuples, at its end, or waiting for the results.
 
-    OPEN = 0
-    FLUSH = 1
-    END = 2
-    WAIT = 3
+    A bit for each, so that one of them is asked for by looking at one register.
+    """
+
+    OPEN = 1
+    FLUSH = 2
+    END = 4
+    WAIT = 8
 
 
 class _Driver(Block):
@@ -40,10 +46,14 @@ class _Driver(Block):
         super().__init__({**streams, **ports}, (condition.key, self.longest, extra))
 
     def _common(self, m: Module) -> None:
-        self.phase = Signal(Phase)
-        self.left = Signal(range(self.longest), name="flushes_left")
-        self.last = Signal(name="flushes_last")
+        self.phase = Signal(Phase, init=Phase.OPEN)
+        self.opens, self.flushes, self.ends, self.waits = self.phase.as_value()
+        self.left = Signal(range(self.longest), name="flushes_left", init=self.longest - 1)
+        self.last = Signal(name="flushes_last", init=self.longest == 1)
         """Whether none are left; a register, since there are many bits to look at."""
+        m.d.sync += self.last.eq(self.left == 0)  # there are two cycles or more from one flush to the next
+        with m.If(~self.flushes):
+            m.d.sync += [self.left.eq(self.longest - 1), self.last.eq(self.longest == 1)]
 
     @property
     def _tuples(self) -> tuple[Value, Value]:
@@ -57,17 +67,15 @@ class _Driver(Block):
 
     def _close(self, m: Module) -> None:
         with m.If(self.arrivals.eos):
-            m.d.sync += [
-                self.phase.eq(Phase.FLUSH), self.left.eq(self.longest - 1), self.last.eq(self.longest == 1)
-            ]  # fmt: skip
+            m.d.sync += self.phase.eq(Phase.FLUSH)
 
     def _flushed(self, m: Module) -> None:
-        m.d.sync += [self.left.eq(self.left - 1), self.last.eq(self.left == 1)]
+        m.d.sync += self.left.eq(self.left - 1)
         with m.If(self.last):
             m.d.sync += self.phase.eq(Phase.END)
 
-    def _wait(self, m: Module) -> None:
-        with m.If(self.over):
+    def _wait(self, m: Module, over: Value) -> None:
+        with m.If(over):
             m.d.sync += self.phase.eq(Phase.OPEN)
 
 
@@ -90,53 +98,61 @@ class LocalDriver(_Driver):
         m = Module()
         self._common(m)
         self.has, self.ready = Signal(name="has_step"), Signal(name="is_open", init=1)
-        self.token, (left, right) = Signal(STEP_BITS + 1, name="token", reset_less=True), self._tuples
-        held = Signal(self.condition.left.bits, name="held", reset_less=True)
+        self.issues, self.room = Signal(name="issues"), Signal(name="room")
         self.queue = Buffer(self.condition.right.bits + 1, self.design.in_flight)
         self.queue.build(m)
-        with m.If(~self.has):  # whatever it is: the flag in the token says whether it counts
-            m.d.sync += held.eq(left[1:])
+        self._admit(m)
+        self._give_steps(m)
+        self._give_tuples(m)
+        with m.If(self.ready):
+            self._close(m)
+        with m.If(self.issues & self.flushes):
+            self._flushed(m)
+        with m.If(self.issues & self.ends):
+            m.d.sync += self.phase.eq(Phase.WAIT)
+        with m.If(self.waits):
+            self._wait(m, later(m, self.over, "was_over"))
+        return m
+
+    def _admit(self, m: Module) -> None:
+        """When to take a beat, or to issue an empty step: decided by registers, a cycle before.
+
+        The queue has a place more than it calls full, for what is pushed meanwhile.
+        """
+        m.d.comb += self.arrivals.ready.eq(self.ready)
+        m.d.sync += [
+            self.room.eq(~self.queue.at_least(self.queue.places - 1)),
+            self.issues.eq(~self.has & ~self.ready & ~self.issues & self.room),
+            self.ready.eq(
+                (self.ready & ~(self.arrivals.valid | self.arrivals.eos)) | (self.issues & self.opens)
+            ),
+        ]
+
+    def _give_steps(self, m: Module) -> None:
+        """Steps and R tuples for the first core; what is in the registers counts if `has` says so."""
+        shift_r, shift_s = self._shifts()
+        token = Signal(STEP_BITS + 1, name="token", reset_less=True)
+        held = Signal(self.condition.left.bits, name="held", reset_less=True)
+        idle = Signal(name="idle", init=1)  # not `has`, for the enables of a whole tuple
+        given = Cat(shift_r, shift_s, _bit(0), _bit(1))
+        empty = Cat(self.flushes, self.flushes, self.ends, _bit(0))
+        with m.If(idle):
+            m.d.sync += [held.eq(self._tuples[0][1:]), token.eq(Mux(self.ready, given, empty))]
+        begins = (self.ready & (shift_r | shift_s)) | (self.issues & (self.flushes | self.ends))
+        has = (self.has & ~self.r.ready) | begins
+        m.d.sync += [self.has.eq(has), idle.eq(~has)]
+        m.d.comb += [self.r.valid.eq(self.has), self.r.payload.eq(Cat(token, held))]
+
+    def _give_tuples(self, m: Module) -> None:
+        """S tuples for the last core; empty ones as long as the input is pushed through."""
+        shift_s = self._shifts()[1]
+        pushes = (self.ready & shift_s) | (self.issues & self.flushes)
         m.d.comb += [
-            self.arrivals.ready.eq(self.ready), self.queue.data.eq(Cat(self.ready, right[1:])),
-            self.r.valid.eq(self.has), self.r.payload.eq(Cat(self.token, held)),
+            self.queue.push.eq(later(m, pushes, "pushes")),
+            self.queue.data.eq(later(m, Cat(self.ready, self._tuples[1][1:]), "pushed", reset_less=True)),
             self.s.valid.eq(self.queue.valid), self.s.payload.eq(self.queue.head),
             self.queue.pop.eq(self.queue.valid & self.s.ready),
         ]  # fmt: skip
-        with m.If(self.has & self.r.ready):
-            m.d.sync += self.has.eq(0)
-        idle = Signal()  # the cycle before, so that nothing here waits for the line
-        m.d.sync += idle.eq(~self.has)
-        with m.If(self.ready):
-            self._open(m)
-        with m.Elif(idle & ~self.has & ~self.queue.at_least(self.queue.places)):
-            self._issue(m)
-        return m
-
-    def _issue(self, m: Module) -> None:
-        with m.Switch(self.phase):
-            with m.Case(Phase.OPEN):
-                m.d.sync += self.ready.eq(1)
-            with m.Case(Phase.FLUSH):  # empty tuples on both sides, as many as the longer window holds
-                self._step(m, _bit(1), _bit(1), _bit(0), _bit(0))
-                m.d.comb += self.queue.push.eq(1)
-                self._flushed(m)
-            with m.Case(Phase.END):
-                self._step(m, _bit(0), _bit(0), _bit(1), _bit(0))
-                m.d.sync += self.phase.eq(Phase.WAIT)
-            with m.Case(Phase.WAIT):
-                self._wait(m)
-
-    def _step(self, m: Module, shift_r: Value, shift_s: Value, end: Value, full: Value) -> None:
-        m.d.sync += [self.has.eq(1), self.token.eq(Cat(shift_r, shift_s, end, full))]
-
-    def _open(self, m: Module) -> None:
-        shift_r, shift_s = self._shifts()
-        m.d.comb += self.queue.push.eq(shift_s)
-        with m.If(shift_r | shift_s):
-            self._step(m, shift_r, shift_s, _bit(0), _bit(1))
-        with m.If(self.arrivals.valid | self.arrivals.eos):
-            m.d.sync += self.ready.eq(0)
-        self._close(m)
 
 
 class Relay(Block):
@@ -147,14 +163,29 @@ class Relay(Block):
 
     def build(self) -> Module:
         m = Module()
-        free = Signal(init=1)
-        held = Signal(self.i.payload.shape(), reset_less=True)
-        has = Signal()
-        m.d.comb += [self.i.ready.eq(free), self.o.valid.eq(has), self.o.payload.eq(held)]
-        with m.If(free):
-            m.d.sync += [held.eq(self.i.payload), free.eq(~self.i.valid), has.eq(self.i.valid)]
-        with m.Elif(self.o.ready):
-            m.d.sync += [free.eq(1), has.eq(0)]
+        held, has = Signal(self.i.payload.shape(), reset_less=True), Signal(name="has")
+        is_free, loads = Signal(name="is_free", init=1), Signal(name="loads", init=1)
+        m.d.comb += [self.i.ready.eq(is_free), self.o.valid.eq(has), self.o.payload.eq(held)]
+        fill(m, has, self.i.valid, self.o.ready)
+        for free in (is_free, loads):
+            fill_inverse(m, free, self.i.valid, self.o.ready)
+        with m.If(loads):
+            m.d.sync += held.eq(self.i.payload)
+        return m
+
+
+class Spread(Block):
+    """Registers for the controller's signals to a group of cores. Ports: `i` and `o`.
+
+    A part of its own: Yosys would make one register of equal ones in one module.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"i": In(len(SIGNALS)), "o": Out(len(SIGNALS))}, ())
+
+    def build(self) -> Module:
+        m = Module()
+        m.d.sync += self.o.eq(self.i)
         return m
 
 
@@ -166,7 +197,7 @@ class GlobalDriver(_Driver):
 
     def __init__(self, condition: Condition, design: Design) -> None:
         r, s = condition.left.bits + 1, condition.right.bits + 1
-        outputs: dict[str, Any] = {name: Out(1) for name in ("go", "shift_r", "shift_s", "end", "suspend")}
+        outputs: dict[str, Any] = {name: Out(1) for name in SIGNALS}
         ports = {"suspended": In(1), **outputs, "r": Out(r), "s": Out(s), "discarded": Out(32)}
         self.scans = tuple(max(lengths) for lengths in zip(*design.segments, strict=True))
         super().__init__(condition, design, ports, (self.scans, design.overload))
@@ -195,18 +226,17 @@ class GlobalDriver(_Driver):
             m.d.sync += [self.count.eq(0), self.state.eq(then)]
 
     def _ready(self, m: Module) -> None:
-        with m.Switch(self.phase):
-            with m.Case(Phase.OPEN):
-                self._open(m)
-            with m.Case(Phase.FLUSH):
-                self._step(m, _bit(1), _bit(1))
-                m.d.sync += [self.r.eq(0), self.s.eq(0)]
-                self._flushed(m)
-            with m.Case(Phase.END):
-                m.d.comb += [self.go.eq(1), self.end.eq(1)]
-                m.d.sync += self.phase.eq(Phase.WAIT)
-            with m.Case(Phase.WAIT):
-                self._wait(m)
+        with m.If(self.opens):
+            self._open(m)
+        with m.If(self.flushes):
+            self._step(m, _bit(1), _bit(1))
+            m.d.sync += [self.r.eq(0), self.s.eq(0)]
+            self._flushed(m)
+        with m.If(self.ends):
+            m.d.comb += [self.go.eq(1), self.end.eq(1)]
+            m.d.sync += self.phase.eq(Phase.WAIT)
+        with m.If(self.waits):
+            self._wait(m, self.over)
 
     def _open(self, m: Module) -> None:
         (left, right), (shift_r, shift_s) = self._tuples, self._shifts()
@@ -226,6 +256,6 @@ class GlobalDriver(_Driver):
     def _discard(self, m: Module) -> None:
         """While cores are suspended, tuples that arrive are dropped and counted; the end never is."""
         shift_r, shift_s = self._shifts()
-        with m.If(self.suspended & (self.phase == Phase.OPEN) & ~self.arrivals.eos):
+        with m.If(self.suspended & self.opens & ~self.arrivals.eos):
             m.d.comb += self.arrivals.ready.eq(1)
             m.d.sync += self.discarded.eq(self.discarded + shift_r + shift_s)

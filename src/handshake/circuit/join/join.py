@@ -17,7 +17,7 @@ from handshake.circuit.join.arrivals import arrivals_row
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.core import CoreShape, GlobalCore
 from handshake.circuit.join.design import FAN, Design
-from handshake.circuit.join.driver import GlobalDriver, LocalDriver, Relay
+from handshake.circuit.join.driver import SIGNALS, GlobalDriver, LocalDriver, Relay, Spread
 from handshake.circuit.join.leave import leave
 from handshake.circuit.join.local_core import LocalCore
 from handshake.circuit.join.merger import GrantingMerger, StateMerger, merge
@@ -105,7 +105,7 @@ def _gather(m: Module, flags: Sequence[Value]) -> Value:
 def _spread(m: Module, driver: GlobalDriver, cores: Sequence[Any]) -> None:
     """The controller's signals, through one register for each group of cores."""
     for first in range(0, len(cores), FAN // 2):
-        for name in ("go", "shift_r", "shift_s", "end", "suspend"):
-            copy = Signal(name=f"{name}_{first}", attrs={"keep": 1})
-            m.d.sync += copy.eq(getattr(driver, name))
-            m.d.comb += [getattr(core, name).eq(copy) for core in cores[first : first + FAN // 2]]
+        m.submodules[f"spread{first}"] = spread = Spread()
+        m.d.comb += spread.i.eq(Cat(getattr(driver, name) for name in SIGNALS))
+        for core in cores[first : first + FAN // 2]:
+            m.d.comb += Cat(getattr(core, name) for name in SIGNALS).eq(spread.o)

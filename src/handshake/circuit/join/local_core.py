@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
 
+from handshake.circuit.join.buffer import fill, fill_inverse, later
 from handshake.circuit.join.condition import Condition
-from handshake.circuit.join.core import CoreShape, JoinCore, flags, later
+from handshake.circuit.join.core import CoreShape, JoinCore, flags
 
 __all__ = ["STEP_BITS", "LocalCore"]
 
@@ -47,7 +50,7 @@ class LocalCore(JoinCore):
         self._obey(m, turn_r, turn_s, insert_r, insert_s)
         pairs = ((self.new_r, self.s.head), (self.r.head, self.new_s))
         probes = (self.scans_r & self.turn_s, self.scans_s & self.turn_r)
-        inner = int(self.shape.pipeline >= 3)
+        inner = max(0, self.shape.pipeline - 2)
         found = [self._meets(m, *pair, probe, inner) for pair, probe in zip(pairs, probes, strict=True)]
         carried = [self._carry(left, right) for left, right in pairs]
         result = Mux(later(m, self.scans_s, "meets_r"), carried[1], carried[0])
@@ -60,43 +63,48 @@ class LocalCore(JoinCore):
 
     def _control(self, m: Module) -> None:
         self.passing, self.giving = flags("passing", "giving")
-        # What neighbours see is a register as it is, without so much as an inverter behind it.
-        self.free_r, self.free_s = Signal(name="free_r", init=1), Signal(name="free_s", init=1)
+        self.has_r, self.has_s, self.frees_r, self.frees_s = flags("has_r", "has_s", "frees_r", "frees_s")
         self.step = Signal(STEP_BITS, name="step", reset_less=True)
         self.passed = Signal(STEP_BITS, name="passed", reset_less=True)
-        self._receive(m)
-        self._hand_over(m)
-        room = ~self.is_full
+        self._receive(m, self.r_in, self.has_r, self.frees_r, Cat(self.step, self.new_r))
+        self._receive(m, self.s_in, self.has_s, self.frees_s, self.new_s)
         # The oldest R tuple leaves its place only when the neighbour has it.
-        with m.If(self.scans_r), m.If(self._scan_r(m, room, ~self.passing)):
-            m.d.sync += self.free_r.eq(1)
-        with m.If(self.scans_s), m.If(self._scan_s(m, room & ~self.free_s)):
-            m.d.sync += self.free_s.eq(1)
-        with m.If(self.is_ready & ~self.free_r & ~self.passing & room):
-            self._begin(m)
+        with m.If(self.scans_r), m.If(self._scan_r(m, self.room, ~self.passing)):
+            m.d.comb += self.frees_r.eq(1)
+        with m.If(self.scans_s), m.If(self._scan_s(m, self.room & self.has_s)):
+            m.d.comb += self.frees_s.eq(1)
+        self._begin(m, self.is_ready & self.has_r & ~self.passing & self.room)
 
-    def _receive(self, m: Module) -> None:
-        """Input buffer registers: they take anything while they are free, and keep what is valid."""
-        m.d.comb += [self.r_in.ready.eq(self.free_r), self.s_in.ready.eq(self.free_s)]
-        with m.If(self.free_r):
-            m.d.sync += [self.free_r.eq(~self.r_in.valid), Cat(self.step, self.new_r).eq(self.r_in.payload)]
-        with m.If(self.free_s):
-            m.d.sync += [self.free_s.eq(~self.s_in.valid), self.new_s.eq(self.s_in.payload)]
+    def _receive(self, m: Module, port: Any, has: Signal, frees: Signal, held: Value) -> None:
+        """Input buffer registers: they take anything while they are free, and keep what is valid.
 
-    def _hand_over(self, m: Module) -> None:
+        What neighbours see is a register as it is, without so much as an inverter behind it; the enable of a
+        whole tuple is another, and what the state machine asks a third.
+        """
+        shown, loads = Signal(name=f"shows_{has.name}", init=1), Signal(name=f"loads_{has.name}", init=1)
+        fill(m, has, port.valid, frees)
+        for free in (shown, loads):
+            fill_inverse(m, free, port.valid, frees)
+        m.d.comb += port.ready.eq(shown)
+        with m.If(loads):
+            m.d.sync += held.eq(port.payload)
+
+    def _begin(self, m: Module, go: Value) -> None:
+        """Begin with a step, and give it on; in gates, where of conditions Yosys would make resets."""
+        shift_r, shift_s, end = self.step
         m.d.comb += [
             self.r_out.valid.eq(self.passing), self.r_out.payload.eq(Cat(self.passed, self.r.head)),
             self.s_out.valid.eq(self.giving), self.s_out.payload.eq(self.s.head),
         ]  # fmt: skip
-        # The left neighbour has begun this step before, so its buffer for S is free: one cycle will do.
-        m.d.sync += self.giving.eq(0)
-        with m.If(self.passing & self.r_out.ready):
-            m.d.sync += self.passing.eq(0)
-
-    def _begin(self, m: Module) -> None:
-        shift_r, shift_s, end = self.step
-        m.d.comb += [self.ends.eq(end), self.begins.eq(~end)]
-        m.d.sync += [self.passing.eq(1), self.passed.eq(self.step), self.giving.eq(shift_s)]
-        self._enter(m, shift_r, shift_s)
-        with m.If(~shift_r):
-            m.d.sync += self.free_r.eq(1)
+        m.d.comb += [self.ends.eq(go & end), self.begins.eq(go & ~end)]
+        m.d.sync += [
+            self.passing.eq((self.passing & ~self.r_out.ready) | go),
+            # The left neighbour has begun this step before, so its buffer for S is free: one cycle will do.
+            self.giving.eq(go & shift_s),
+        ]
+        with m.If(~self.passing):  # whatever it is: `passing` says whether it counts
+            m.d.sync += self.passed.eq(self.step)
+        with m.If(go):
+            self._enter(m, shift_r, shift_s)
+            with m.If(~shift_r):
+                m.d.comb += self.frees_r.eq(1)

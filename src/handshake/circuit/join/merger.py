@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib.enum import Enum
 from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
-from handshake.circuit.join.buffer import Buffer, ResultSignature
+from handshake.circuit.join.buffer import Buffer, ResultSignature, lanes, later
 
 __all__ = ["GrantingMerger", "Merger", "StateMerger", "merge"]
 
@@ -31,8 +31,8 @@ class Merger(Block):
 
     def _end(self, m: Module, buffer: Buffer, nothing_held: Value) -> None:
         both = Signal(name="both_over")
-        m.d.sync += both.eq(self.a.over & self.b.over & nothing_held)
-        m.d.comb += self.o.over.eq(both & ~buffer.valid)
+        m.d.sync += both.eq(self.a.over & self.b.over & nothing_held & ~buffer.valid)
+        m.d.comb += self.o.over.eq(both)
 
 
 class StateMerger(Merger):
@@ -81,31 +81,48 @@ class GrantingMerger(Merger):
     """One result per cycle: the input whose turn it is was told so a cycle before, by a register.
 
     A turn goes to the other input when that has something to give, and stays otherwise, so one busy input
-    alone has all the cycles, and two share them. What is taken goes into a register first,
-    since it may come from far.
+    alone has all the cycles, and two share them. What both offer goes into registers first, since it may come
+    from far, and the choice among them is made behind those. A place in the buffer is kept for whoever has
+    been granted one, whether it is used or not, which needs no look at the inputs.
     """
 
     latency = 2
 
     def build(self) -> Module:
         m = Module()
-        buffer, turn = self._buffer(m), Signal(name="turn")  # 0 for a, 1 for b
+        buffer, turn = self._buffer(m), self._turn(m, "turn")
         grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
-        takes, then, room = Signal(name="takes"), Signal(name="turn_after"), Signal(name="room")
-        has, held = Signal(name="has"), Signal(self.bits, name="held", reset_less=True)
+        has, then, room = Signal(name="has"), Signal(name="turn_after"), Signal(name="room")
+        granted = grants[0] | grants[1]
         m.d.comb += [
-            self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]),
-            takes.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
-            buffer.push.eq(has), buffer.data.eq(held),
-            then.eq(Mux(turn, ~self.a.valid, self.b.valid)),
-            room.eq(~_chosen(takes, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
+            self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]), buffer.push.eq(has),
+            then.eq(self._then(turn)),
+            room.eq(~_chosen(granted, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
         ]  # fmt: skip
         m.d.sync += [
-            turn.eq(then), grants[0].eq(room & ~then), grants[1].eq(room & then),
-            has.eq(takes), held.eq(Mux(turn, self.b.payload, self.a.payload)),
+            grants[0].eq(room & ~then), grants[1].eq(room & then),
+            has.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
         ]  # fmt: skip
-        self._end(m, buffer, Const(1))
+        for lane in lanes(self.bits):
+            self._choose(m, buffer, lane)
+        self._end(m, buffer, ~has)
         return m
+
+    def _turn(self, m: Module, name: str) -> Signal:
+        """Whose turn it is: 0 for a, 1 for b."""
+        turn = Signal(name=name)
+        m.d.sync += turn.eq(self._then(turn))
+        return turn
+
+    def _then(self, turn: Signal) -> Value:
+        return Mux(turn, ~self.a.valid, self.b.valid)
+
+    def _choose(self, m: Module, buffer: Buffer, lane: slice) -> None:
+        """A part of what was taken, from the input whose turn it was, which a register of its own says."""
+        held = [Signal(lane.stop - lane.start, name=f"held_{name}", reset_less=True) for name in "ab"]
+        was_b = later(m, self._turn(m, f"turn{lane.start}"), f"was_b{lane.start}")
+        m.d.sync += [held[0].eq(self.a.payload[lane]), held[1].eq(self.b.payload[lane])]
+        m.d.comb += buffer.data[lane].eq(Mux(was_b, held[1], held[0]))
 
 
 def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:

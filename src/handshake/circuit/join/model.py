@@ -65,7 +65,8 @@ class LocalDriverModel(DriverModel):
         super().__init__(design)
         self.token: Step | None = None
         self.queue = BufferModel(design.in_flight)
-        self.open, self.free = True, False
+        self.open, self.issues, self.room, self.was_over = True, False, False, False
+        self.pushing: tuple[Any] | None = None
 
     def ready(self, beat: Beat | None) -> bool:
         """Whether a beat would be taken."""
@@ -73,15 +74,16 @@ class LocalDriverModel(DriverModel):
 
     def tick(self, beat: Beat | None, over: bool, r_taken: bool, s_taken: bool) -> None:
         """One cycle."""
-        had, push = self.token is not None, None
+        had, waits, push = self.token is not None, self.phase == WAIT, self.pushing
+        issues = not had and not self.open and not self.issues and self.room
         if had and r_taken:
             self.token = None
-        if self.open:
-            push = self._take(beat)
-        elif self.free and not had:
-            push = self._issue(over)
+        self.pushing = self._take(beat) if self.open else self._issue() if self.issues else None
+        if waits and self.was_over:
+            self.phase = OPEN
+        self.was_over = over
+        self.room, self.issues = len(self.queue.ring) < self.queue.places - 1, issues
         self.queue.tick(push, s_taken and self.queue.head is not None)
-        self.free = not had and len(self.queue.ring) != self.queue.places
 
     def _take(self, beat: Beat | None) -> tuple[Any] | None:
         shift_r, shift_s = _shifts(beat)
@@ -93,7 +95,7 @@ class LocalDriverModel(DriverModel):
         self.close(beat)
         return (beat.right,) if shift_s else None
 
-    def _issue(self, over: bool) -> tuple[Any] | None:
+    def _issue(self) -> tuple[Any] | None:
         if self.phase == OPEN:
             self.open = True
         elif self.phase == FLUSH:
@@ -102,8 +104,6 @@ class LocalDriverModel(DriverModel):
             return (None,)
         elif self.phase == END:
             self.token, self.phase = Step(False, False, True), WAIT
-        elif over:
-            self.phase = OPEN
         return None
 
 

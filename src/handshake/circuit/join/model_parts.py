@@ -62,12 +62,12 @@ class CoreModel:
         self.r, self.s = [None] * left, [None] * right
         self.match, self.margin = match, design.core_margin
         self.buffer, self.depth = BufferModel(design.buffer), design.buffer
-        self.pipe: list[Any] = [None] * design.pipeline
-        self.end_pipe = [False] * design.pipeline
+        self.pipe: list[Any] = [None] * design.stages
+        self.end_pipe = [False] * design.stages
         self.state, self.count, self.wants_s = READY, 0, False
         self.new_r: Any = None
         self.new_s: Any = None
-        self.full = self.ended = self.over = False
+        self.full = self.ended = self.over = self.began = False
 
     def enter(self, shift_r: bool, shift_s: bool) -> None:
         """From READY to a scan."""
@@ -110,9 +110,9 @@ class CoreModel:
         """What was found goes down the pipeline into the buffer."""
         push, self.pipe = ([*self.pipe, found][0], [*self.pipe, found][1:])
         arrives, self.end_pipe = ([*self.end_pipe, ends][0], [*self.end_pipe, ends][1:])
+        self.over = self.ended and self.buffer.empty
         self.buffer.tick(push, ready and self.buffer.head is not None)
-        self.over = self.ended and self.buffer.empty and not begins
-        self.ended = not begins and (self.ended or arrives)
+        self.ended, self.began = not self.began and (self.ended or arrives), begins
         self.full = len(self.buffer.ring) + self.margin >= self.depth
 
 
@@ -193,11 +193,12 @@ class GrantingMergerModel:
     def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
         """One cycle."""
         taken = offers[self.turn] if self.grant else None
-        room = len(self.buffer.ring) + (self.held is not None) + (taken is not None) < self.buffer.places
+        self.over = all(overs) and self.buffer.empty and self.held is None
+        room = len(self.buffer.ring) + (self.held is not None) + self.grant < self.buffer.places
         self.buffer.tick(self.held, ready and self.buffer.head is not None)
         self.held = taken
         self.turn = 1 - self.turn if offers[1 - self.turn] is not None else self.turn
-        self.grant, self.over = room, all(overs) and self.buffer.empty
+        self.grant = room
 
 
 class StateMergerModel:
@@ -214,6 +215,7 @@ class StateMergerModel:
     def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
         """One cycle."""
         push, was_held = None, any(entry is not None for entry in self.held)
+        self.over = all(overs) and self.buffer.empty and not was_held
         if self.state == 0:
             if not self.full:
                 self.held, self.state = list(offers), 1
@@ -222,4 +224,3 @@ class StateMergerModel:
             self.state = (self.state + 1) % 3
         self.buffer.tick(push, ready and self.buffer.head is not None)
         self.full = len(self.buffer.ring) > self.buffer.places - 2
-        self.over = all(overs) and self.buffer.empty and not was_held

@@ -11,7 +11,7 @@ from __future__ import annotations
 from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
 
-from handshake.circuit.join.buffer import following
+from handshake.circuit.join.buffer import following, lanes
 
 __all__ = ["BLOCK_RAM_FROM", "Segment"]
 
@@ -30,10 +30,12 @@ class Segment:
 
     def build(self, m: Module, name: str) -> None:
         """Add the segment to the circuit."""
-        if self.in_memory:
-            self._in_memory(m, name)
-        else:
+        if not self.in_memory:
             self._in_registers(m, name)
+        elif self.length >= BLOCK_RAM_FROM:
+            self._in_block_ram(m, name)
+        else:
+            self._in_look_up_tables(m, name)
 
     def _in_registers(self, m: Module, name: str) -> None:
         slots = [Signal(self.bits, name=f"{name}_slot{i}") for i in range(self.length)]
@@ -42,26 +44,38 @@ class Segment:
             entering: Value = Mux(self.insert, self.new, self.head)
             m.d.sync += [slot.eq(before) for slot, before in zip(slots, (entering, *slots), strict=False)]
 
-    def _in_memory(self, m: Module, name: str) -> None:
+    def _in_look_up_tables(self, m: Module, name: str) -> None:
         """The place at the head moves instead of the tuples."""
-        block = self.length >= BLOCK_RAM_FROM
-        style = "block" if block else "distributed"
-        store = Memory(shape=self.bits, depth=self.length, init=[], attrs={"ram_style": style})
-        m.submodules[name] = store
-        place, write = Signal(range(self.length), name=f"{name}_place"), store.write_port()
-        m.d.comb += [write.addr.eq(place), write.data.eq(self.new), write.en.eq(self.insert)]
-        with m.If(self.turn):
-            m.d.sync += place.eq(following(place, self.length))
-        if block:
-            self._read_ahead(m, store, name)
-        else:
+        for lane in lanes(self.bits):
+            store = self._store(m, f"{name}{lane.start}", lane, "distributed")
+            place = self._place(m, f"{name}{lane.start}_place")
+            self._write(m, store, place, lane)
             read = store.read_port(domain="comb")
-            m.d.comb += [read.addr.eq(place), self.head.eq(read.data)]
+            m.d.comb += [read.addr.eq(place), self.head[lane].eq(read.data)]
 
-    def _read_ahead(self, m: Module, store: Memory, name: str) -> None:
-        """Block RAM is slow to answer, so it is read two places ahead, and its answer has a register."""
-        ahead, read = Signal(range(self.length), name=f"{name}_ahead", init=2), store.read_port()
-        answer = Signal(self.bits, name=f"{name}_answer", reset_less=True)
+    def _in_block_ram(self, m: Module, name: str) -> None:
+        """It is slow to answer, so it is read two places ahead, and its answer has a register."""
+        whole = slice(0, self.bits)
+        store = self._store(m, name, whole, "block")
+        self._write(m, store, self._place(m, f"{name}_place"), whole)
+        read, answer = store.read_port(), Signal(self.bits, name=f"{name}_answer", reset_less=True)
+        ahead = self._place(m, f"{name}_ahead", 2)
         m.d.comb += [read.addr.eq(ahead), read.en.eq(self.turn), self.head.eq(answer)]
         with m.If(self.turn):
-            m.d.sync += [ahead.eq(following(ahead, self.length)), answer.eq(read.data)]
+            m.d.sync += answer.eq(read.data)
+
+    def _store(self, m: Module, name: str, lane: slice, style: str) -> Memory:
+        width = lane.stop - lane.start
+        store = Memory(shape=width, depth=self.length, init=[], attrs={"ram_style": style})
+        m.submodules[name] = store
+        return store
+
+    def _place(self, m: Module, name: str, init: int = 0) -> Signal:
+        place = Signal(range(self.length), name=name, init=init)
+        with m.If(self.turn):
+            m.d.sync += place.eq(following(place, self.length))
+        return place
+
+    def _write(self, m: Module, store: Memory, place: Signal, lane: slice) -> None:
+        write = store.write_port()
+        m.d.comb += [write.addr.eq(place), write.data.eq(self.new[lane]), write.en.eq(self.insert)]
