@@ -111,24 +111,29 @@ class Case:
             for members in zip(*(batch.column(f"row {k}").to_pylist() for k in range(self.many)), strict=True)
         )
 
+    def push_all(self, join: MJoin) -> tuple[list[tuple[int, int]], list[Any]]:
+        """Push all streams in random batches, and close; the order in which tuples came, and the results."""
+        at, arrivals, found = [0] * len(self.tables), [], []
+        try:
+            while any(at[k] < table.num_rows for k, table in enumerate(self.tables)):
+                k = self.rng.randrange(len(self.tables))
+                size = min(self.rng.choice((1, 2, 5)), self.tables[k].num_rows - at[k])
+                for part in self.tables[k].slice(at[k], size).to_batches():
+                    found += join.push(k, part)
+                arrivals += [(k, at[k] + n) for n in range(size)]
+                at[k] += size
+            found += join.drain()
+        finally:
+            join.close()
+        return arrivals, found
+
 
 def check(seed: int, many: int, most: int, cores: int) -> int:
     """Push random streams in random batches; says how many combinations that made."""
     case = Case(seed, many, most)
     spec = case.spec()
     join = MJoin(spec, case.lateness * SECOND // UNITS[spec.unit], cores)
-    at, arrivals, found = [0] * many, [], []
-    try:
-        while any(at[k] < table.num_rows for k, table in enumerate(case.tables)):
-            k = case.rng.randrange(many)
-            size = min(case.rng.choice((1, 2, 5)), case.tables[k].num_rows - at[k])
-            for part in case.tables[k].slice(at[k], size).to_batches():
-                found += join.push(k, part)
-            arrivals += [(k, at[k] + n) for n in range(size)]
-            at[k] += size
-        found += join.drain()
-    finally:
-        join.close()
+    arrivals, found = case.push_all(join)
     want = case.want(arrivals, by_time=case.timed)
     got = case.members(found)
     assert got == sorted(want.pairs), (case.text, case.windows, case.lateness)

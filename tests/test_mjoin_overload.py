@@ -62,17 +62,8 @@ def check_forced(seed: int, many: int, most: int, cores: int) -> None:
     spec = case.spec()
     join = MJoin(spec, case.lateness * SECOND // UNITS[spec.unit], cores, adapt=True)
     join.load = forced = Forced(cores, seed)
-    at, arrivals, found = [0] * many, [], []
-    while any(at[k] < table.num_rows for k, table in enumerate(case.tables)):
-        k = case.rng.randrange(many)
-        size = min(case.rng.choice((1, 2, 5)), case.tables[k].num_rows - at[k])
-        for part in case.tables[k].slice(at[k], size).to_batches():
-            found += join.push(k, part)
-        arrivals += [(k, at[k] + n) for n in range(size)]
-        at[k] += size
-    found += join.drain()
+    arrivals, found = case.push_all(join)
     metrics = join.metrics()
-    join.close()
     want = case.want(arrivals, by_time=case.timed)
     assert case.members(found) == sorted(want.pairs), (case.text, case.windows)
     assert (metrics.late, metrics.no_time, metrics.results) == (want.late, want.no_time, len(want.pairs))
