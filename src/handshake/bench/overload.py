@@ -22,10 +22,12 @@ from handshake.bench.throughput import core_counts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["capacity", "curve", "run"]
+__all__ = ["curve", "run"]
 
 _TICK, _ROOM = 0.05, 0.25
 """Seconds of stream in a batch, and that may wait before the join."""
+_GUESS = {"vector": 2000.0, "scalar": 700.0}
+"""Tuples/s/stream that a core may sustain with 15-minute windows: where the search begins."""
 
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
@@ -37,38 +39,36 @@ def run(quick: bool = False, out: str | None = None, source: str | None = None) 
 def _measured(quick: bool) -> Data:
     window, seconds = (20.0, 1.0) if quick else (900.0, 4.0)
     counts = core_counts(None)
-    kinds = [(False, cores) for cores in counts] + [(True, counts[-1])]
-    series = []
-    for scalar, cores in kinds:
-        held = in_child("overload:capacity", scalar=scalar, cores=cores, window=window, seconds=seconds / 2)
-        series.append({"kernel": "scalar" if scalar else "vector", "cores": cores, "capacity": held})
-    rates = _grid(max(s["capacity"] for s in series), 4 if quick else 8)
-    for one in series:
-        one["points"] = in_child(
-            "overload:curve", scalar=one["kernel"] == "scalar", cores=one["cores"], window=window,
-            seconds=seconds, rates=rates, capacity=one["capacity"],
+    series: list[Data] = []
+    # The best first: the rates of all others are chosen by what it sustains.
+    for scalar, cores in [(False, cores) for cores in reversed(counts)] + [(True, counts[-1])]:
+        found = in_child(
+            "overload:curve", scalar=scalar, cores=cores, window=window, seconds=seconds,
+            kernel="scalar" if scalar else "vector", steps=4 if quick else 6,
+            most=series[0]["capacity"] if series else None,
         )  # fmt: skip
+        series.append(found)
+    series.sort(key=lambda one: (one["kernel"] == "scalar", one["cores"]))
     machine = report.machine()
     return {"benchmark": "overload", "machine": machine, "quick": quick, "window": window, "series": series}
 
 
 def _grid(most: float, steps: int) -> list[float]:
     """Rates up to half as much again as the best can take."""
-    return [round(1.5 * most * n / steps, -1) for n in range(1, steps + 1)]
+    return [max(10.0, round(1.5 * most * n / steps, -1)) for n in range(1, steps + 1)]
 
 
-def capacity(cores: int, window: float, seconds: float) -> float:
-    """The rate that can be sustained."""
+def curve(cores: int, window: float, seconds: float, kernel: str, steps: int, most: float | None) -> Data:
+    """What so many cores sustain; output and drops per second at rates up to half as much again as `most`,
+    by default as that."""
     plan = band_plan("cell", cores, window)
     warm(plan, window)
-    rate, samples = highest(plan, window, 700.0 * (900 / window) ** 0.5, seconds)
-    return rate or samples[-1].rate
-
-
-def curve(cores: int, window: float, seconds: float, rates: list[float], capacity: float) -> list[Data]:
-    """Output and drops per second at each rate."""
-    warm(band_plan("cell", cores, window), window)
-    return [_point(cores, window, seconds, rate, min(rate, capacity)) for rate in rates]
+    guess = _GUESS[kernel] * (cores * 900 / window) ** 0.5
+    found, samples = highest(plan, window, guess, seconds / 2, tries=3)
+    capacity = found or samples[-1].rate
+    rates = _grid(most or capacity, steps)
+    points = [_point(cores, window, seconds, rate, min(rate, capacity)) for rate in rates]
+    return {"kernel": kernel, "cores": cores, "capacity": capacity, "points": points}
 
 
 def _point(cores: int, window: float, seconds: float, rate: float, held: float) -> Data:

@@ -81,7 +81,7 @@ class Ends:
         return sum(int(b.num_rows) for b in self._gathered[side])
 
     def _enough(self, side: int) -> int:
-        return max(_FEW, largest(self.driver.spec.method, self.held[side].rows // self._cores) // _PART)
+        return max(_FEW, self._largest(self.held[side].rows) // _PART)
 
     def rows(self, side: int) -> int:
         """Tuples of a stream in the line and on their way into it."""
@@ -127,9 +127,12 @@ class Ends:
         for side in (0, 1):
             self.put(side, Message("mark"))
 
+    def _largest(self, rows: int) -> int:
+        return largest(self.driver.spec.method, rows // self._cores, self._cores)
+
     def _pieces(self, side: int) -> Iterator[BasicWindow]:
         """Indexed once, here: then each core probes by the join's own method."""
-        limit = max(_FEW, largest(self.driver.spec.method, self.rows(side) // self._cores))
+        limit = max(_FEW, self._largest(self.rows(side)))
         for batch in coalesced(iter(self._gathered[side])):
             for piece in pieces(self.driver.spec, side, batch):
                 parts = -(-piece.rows // limit)
