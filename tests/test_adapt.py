@@ -100,7 +100,6 @@ def test_changes_in_the_middle_of_a_run_agree_with_the_oracle(case, seed, method
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(basic_window, "INDEXED_FROM", 1)
         patch.setattr(basic_window, "_PAIRS", 1)
-        patch.setattr(basic_window, "_PAIRS_AT_ONCE", 1)
         check_forced(case, seed, method)
 
 

@@ -37,7 +37,6 @@ def all_indexed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(basic_window, "INDEXED_FROM", 1)
         patch.setattr(basic_window, "_PAIRS", 1)
-        patch.setattr(basic_window, "_PAIRS_AT_ONCE", 1)
         patch.setattr(segment, "ASKED", 0)
         patch.setattr(segment, "QUICK", 4)  # larger merges are done aside
         patch.setattr(local, "_SLICE", 37)

@@ -31,7 +31,6 @@ def count(a: Any, b: Any, on: Any, **options: Any) -> int:
 def always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
     monkeypatch.setattr(basic_window, "_PAIRS", 1)
-    monkeypatch.setattr(basic_window, "_PAIRS_AT_ONCE", 1)
     monkeypatch.setattr(segment, "ASKED", 0)
 
 

@@ -138,32 +138,6 @@ def test_threads_share_chunks_of_large_windows():
     assert min(core.results for core in figures.cores) > 0.8 * found / 3
 
 
-@pytest.mark.parametrize(
-    ("text", "method", "reach"), [("l.x = r.x", "hash", 0), ("l.x BETWEEN r.x - 2 AND r.x + 2", "band", 2)]
-)
-def test_few_tuples_are_looked_up_where_windows_are_clustered(text, method, reach):
-    """Three tuples by 150,000 on each core are too few for an index only where all cores want to ask it."""
-    plan = prepare(TIMED, TIMED, text, "60 s", time="ts", method=method, cores=2)
-    rng = np.random.default_rng(4)
-    values = rng.integers(0, 100_000, 300_000)
-    engine = plan.start()
-    try:
-        engine.fill(1, timed(np.zeros(len(values)), values))
-        for _ in (*engine.push(0, timed(np.ones(6000), np.arange(6000))), *engine.drain()):
-            pass  # asked so often, windows are clustered
-        engine.driver.more = False
-        before = engine.metrics()
-        for number in range(20):
-            new = rng.integers(0, 100_000, 3)
-            found = sum(batch.num_rows for batch in engine.push(0, timed([2, 2, 2], new)))
-            assert found == sum(np.count_nonzero(abs(values - x) <= reach) for x in new), number
-        after = engine.metrics()
-    finally:
-        engine.close()
-    assert after.comparisons - before.comparisons < 20 * 3 * 300_000 / 10
-    assert after.results > before.results
-
-
 def test_helpers_begin_with_the_first_job_and_end_with_close():
     before = threading.active_count()
     helpers, asked = Helpers(3), threading.Semaphore(0)

@@ -39,10 +39,8 @@ INDEXED_FROM = 2048
 """Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
 _PAIRS = 512
 """So many probes of the smallest such basic window are scanned, not looked up: a million pairs take a tenth
-of a millisecond in any case, and a scan leaves the interpreter to others meanwhile."""
-_PAIRS_AT_ONCE = 32
-"""The same where a small batch is joined at once, and no other core wants the interpreter: a look-up takes
-10 µs of it, as long as a scan of so many pairs, which empties the caches as well."""
+of a millisecond in any case, and a scan leaves the interpreter to others meanwhile. Behind a gate, too: three tuples looked up in all basic
+windows take half of the processor time of a shared scan, but half of the results come later (5 runs of 7)."""
 
 
 @dataclass
@@ -165,10 +163,10 @@ class BasicWindow:
         return held + (self.keys.nbytes if self.keys.base is None and len(self.keys) else 0)
 
 
-def worth_an_index(tuples: int, window: BasicWindow, at_once: bool = False) -> bool:
+def worth_an_index(tuples: int, window: BasicWindow) -> bool:
     """Whether a probe with so many tuples has pairs enough: a scan of fewer takes less time than getting
     ready to look them up."""
-    return tuples * window.rows >= (_PAIRS_AT_ONCE if at_once else _PAIRS) * INDEXED_FROM
+    return tuples * window.rows >= _PAIRS * INDEXED_FROM
 
 
 def indexable(window: BasicWindow) -> bool:

@@ -84,9 +84,7 @@ class JoinCore:
         for pairs in together(self.pairs(piece, ready, outer or self.outer(piece))):
             yield from self._made(pairs)
 
-    def pairs(
-        self, piece: BasicWindow, windows: list[BasicWindow], outer: Outer, at_once: bool = False
-    ) -> Iterator[Pairs]:
+    def pairs(self, piece: BasicWindow, windows: list[BasicWindow], outer: Outer) -> Iterator[Pairs]:
         """All pairs of new tuples with some basic windows; good until the next ones are asked for."""
         scanned: dict[int, tuple[Program, list[BasicWindow]]] = {}  # by identity: a hash takes long to find
         for window in windows:
@@ -98,7 +96,7 @@ class JoinCore:
             nullable = piece.columns.nullable or window.columns.nullable
             program = self.program(relation == "inside", tame, nullable)
             self.check()
-            found = self._looked_up(program, outer, window, at_once)
+            found = self._looked_up(program, outer, window)
             if found is None:
                 scanned.setdefault(id(program), (program, []))[1].append(window)
             else:
@@ -149,11 +147,9 @@ class JoinCore:
             self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable, guard)
         return self._programs[inside, tame, nullable]
 
-    def _looked_up(
-        self, program: Program, outer: Outer, window: BasicWindow, at_once: bool
-    ) -> Iterator[Pairs] | None:
+    def _looked_up(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
         """Pairs by way of the index; None where there is none, or a scan is faster."""
-        if window.cells is None or not worth_an_index(outer.piece.rows, window, at_once):
+        if window.cells is None or not worth_an_index(outer.piece.rows, window):
             return None
         if outer.misses(window):
             self.skipped += 1

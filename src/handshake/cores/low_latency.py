@@ -158,8 +158,7 @@ class LowLatency:
         that have come before."""
         shares = [task.shares for task in before if task.piece.spec.side == side]
         return [
-            core.segments[side].ready(rows, at_once=True)
-            + [share for some in shares if (share := some[k]) is not None]
+            core.segments[side].ready(rows) + [share for some in shares if (share := some[k]) is not None]
             for k, core in enumerate(self._cores)
         ]
 

@@ -174,15 +174,15 @@ class Segment:
             if window is oldest or id(window) not in gone
         ]
 
-    def ready(self, rows: int, at_once: bool = False) -> list[BasicWindow]:
+    def ready(self, rows: int) -> list[BasicWindow]:
         """The basic windows, for a probe with so many tuples: clustered where that pays by now."""
         self._take_in()
         if not self._lazily_indexed:
             return list(self.windows)
-        return [self._asked(w, rows) if self._is_unclear(w, rows, at_once) else w for w in list(self.windows)]
+        return [self._asked(w, rows) if self._is_unclear(w, rows) else w for w in list(self.windows)]
 
-    def _is_unclear(self, window: BasicWindow, rows: int, at_once: bool) -> bool:
-        return window.cells is None and indexable(window) and worth_an_index(rows, window, at_once)
+    def _is_unclear(self, window: BasicWindow, rows: int) -> bool:
+        return window.cells is None and indexable(window) and worth_an_index(rows, window)
 
     def _asked(self, window: BasicWindow, rows: int) -> BasicWindow:
         with self._lock:

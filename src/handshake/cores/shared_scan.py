@@ -94,7 +94,7 @@ class SharedScan:
         for number, taken in enumerate(indexed):
             visit = job.visits[number]
             for home, windows in enumerate(taken):
-                for pairs in self._cores[home].pairs(visit.piece, windows, visit.outer, at_once=True):
+                for pairs in self._cores[home].pairs(visit.piece, windows, visit.outer):
                     job.found[number][home] += len(pairs.here)
                     yield pairs
 
@@ -170,7 +170,7 @@ class SharedScan:
 
 
 def _is_looked_up(piece: BasicWindow, window: BasicWindow) -> bool:
-    return window.cells is not None and worth_an_index(piece.rows, window, at_once=True)
+    return window.cells is not None and worth_an_index(piece.rows, window)
 
 
 def _limits(
