@@ -39,7 +39,9 @@ INDEXED_FROM = 2048
 """Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
 _PAIRS = 512
 """So many probes of the smallest such basic window are scanned, not looked up: a million pairs take a tenth
-of a millisecond in any case, and a scan leaves the interpreter to others meanwhile."""
+of a millisecond in any case, and a scan leaves the interpreter to others meanwhile. So it is
+behind a gate: looking three tuples up took 1.4 ms of processor time, and scanning 1.8 ms and a helper's part,
+but median latency was higher in 5 of 7 pairs of runs."""
 
 
 @dataclass

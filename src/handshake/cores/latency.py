@@ -18,8 +18,8 @@ __all__ = ["Histogram", "Latencies", "Latency", "Note"]
 Note = tuple[int, int, float]
 """A core, a number of its results, and when their later tuples came."""
 
-LEAST, PER_DECADE, DECADES = 1e-6, 20, 9
-"""Buckets reach from a microsecond to a thousand seconds, each 12 % wider than the one before."""
+LEAST, PER_DECADE, DECADES = 1e-6, 100, 9
+"""Buckets reach from a microsecond to a thousand seconds, each 2.3 % wider than the one before."""
 _BOUNDS = tuple(LEAST * 10 ** (k / PER_DECADE) for k in range(PER_DECADE * DECADES + 1))
 
 
