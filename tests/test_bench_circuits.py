@@ -79,6 +79,28 @@ def test_synthesis_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     assert said.out.splitlines()[-1] == "RESULT local_4=99"
 
 
+def test_synthesis_ends_within_the_time_that_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    circuit_synth.run(cores="2", designs="local", seeds="1", within=1e-9, out=str(tmp_path))
+    said = capsys.readouterr().err
+    assert "local_2.json not begun: no time left" in said
+    assert "local_2_1.json not begun: no time left" in said
+    assert not list((tmp_path / circuit_synth.FOLDER).iterdir())
+
+
+def test_files_of_other_circuits_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / circuit_synth.FOLDER
+    folder.mkdir()
+    _known(folder, 2, {1: 100.0, 2: 120.0})
+    stale = folder / "local_2_2.json"
+    stale.write_text(stale.read_text().replace('"digest": "', '"digest": "x'))
+    circuit_synth.run(cores="2", designs="local", seeds="1", out=str(tmp_path))
+    said = capsys.readouterr()
+    assert "1 files are of other circuits or options, and left out" in said.err
+    assert said.out.splitlines()[-1] == "RESULT local_2=100"
+
+
 def test_other_circuits_are_not_taken_for_known(tmp_path: Path) -> None:
     _known(tmp_path, 2, {1: 100.0})
     task = circuit_synth._Task(tmp_path, "local", 2, 1)

@@ -52,6 +52,17 @@ def _same_cycles(run: Any, trace: Any, condition: Any) -> None:
 @settings(max_examples=12, deadline=None)
 @given(seeds)
 def test_circuit_is_its_model_cycle_by_cycle_and_gives_what_the_oracle_gives(seed: int) -> None:
+    _check_cycles(seed)
+
+
+@pytest.mark.soak
+@settings(max_examples=400, deadline=None)
+@given(seeds)
+def test_circuit_is_its_model_for_many_designs(seed: int) -> None:
+    _check_cycles(seed)
+
+
+def _check_cycles(seed: int) -> None:
     rng = Random(seed)
     design, order = jc.make_design(rng), jc.make_order(rng)
     condition = jc.keyed(rng.choice(("l.k = r.k", "l.k < r.k", "l.k BETWEEN r.k - 1 AND r.k + 1")))

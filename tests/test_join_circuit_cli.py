@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from handshake.circuit.join.design import Design
+from handshake.circuit.join.host import simulator_for
 from handshake.cli import run
 
 
@@ -71,6 +73,15 @@ def test_same_rows_as_the_local_back_end(tmp_path: Path, capsys: Any) -> None:
     assert figures["results"] == len(_rows(tmp_path / "local.parquet")) > 0
     assert figures["cores"] == 3
     assert f"{figures['cycles']:,}, the last tuples pushed through included" in capsys.readouterr().out
+
+
+def test_simulations_are_built_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    designs = (Design(2, 8, 8), Design(8, 64, 64), Design(64, 512, 512))
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/" + name)
+    assert [simulator_for(d, 100) for d in designs] == ["amaranth", "cxxrtl-quick", "cxxrtl-quick"]
+    assert simulator_for(designs[-1], 100_000) == "cxxrtl"
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert {simulator_for(d, 100_000) for d in designs} == {"amaranth"}
 
 
 def test_explain_tells_of_wires_and_cycles(tmp_path: Path, capsys: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.design import Design
-from handshake.circuit.join.host import JoinRun, condition_of, design_of, run_join
+from handshake.circuit.join.host import JoinRun, condition_of, design_of, run_join, simulator_for
 from handshake.cli_join import JoinRequest, write_metrics
 from handshake.errors import UnsupportedError
 from handshake.local import JoinPlan, prepare
@@ -70,7 +69,7 @@ def join_files_on_circuit(request: JoinRequest, text_bytes: int | None) -> None:
             print(line)
         return
     began, times = time.perf_counter(), (plan.spec.sides[0].time, plan.spec.sides[1].time)
-    engine = "cxxrtl" if shutil.which("g++") else "amaranth"
+    engine = simulator_for(design, left.num_rows + right.num_rows)
     done = run_join(left, right, condition, design, plan.output_schema, times=times, engine=engine)
     figures = _figures(left, right, done, condition, design, time.perf_counter() - began)
     _deliver(request, plan, done, figures)

@@ -6,11 +6,13 @@ file of its own as soon as it is known, so a run that was stopped goes on where 
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import math
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -189,14 +191,15 @@ class _Task:
         }
 
     def _netlist(self, allowed: _Time) -> str:
-        """Seeds share it, and so do runs: it is kept in a file beside the results."""
-        kept = self.folder / f"{self.design}_{self.cores}.netlist"
+        """Seeds share it, and so do runs: it is kept where temporary files are."""
         digest = _digest(self.design, self.cores, "")
+        kept = _netlists() / f"{self.design}_{self.cores}_{digest}.json"
         with _lock(self.design, self.cores):
-            if not kept.exists() or not kept.read_text().startswith(digest):
-                design = netlist(self.circuit(), timeout=allowed.left())
-                kept.write_text(f"{digest}\n{design}")
-            return kept.read_text().partition("\n")[2]
+            if not kept.exists():
+                partial = kept.with_suffix(".partial")
+                partial.write_text(netlist(self.circuit(), timeout=allowed.left()))
+                partial.replace(kept)
+            return kept.read_text()
 
 
 def _circuit(name: str, cores: int) -> HandshakeJoin:
@@ -205,6 +208,12 @@ def _circuit(name: str, cores: int) -> HandshakeJoin:
     window = int(size) * cores if size.isdigit() else 0
     design = Design(cores, window, window) if window else DESIGNS[name][1](cores)
     return HandshakeJoin(papers_condition(), design)
+
+
+def _netlists() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"handshake-netlists-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 @lru_cache(maxsize=64)
@@ -425,7 +434,8 @@ def _draw(data: Data, folder: Path) -> None:
         for view in axes:
             view.set_xscale("log", base=2)
             plots.plain_logarithmic(view.xaxis)
-            view.legend(fontsize=8)
+            if view.get_legend_handles_labels()[0]:
+                view.legend(fontsize=8)
         for view in others:
             plots.plain_logarithmic(view.yaxis)
         plots.machine(left, data)

@@ -15,6 +15,7 @@ _EVAL = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LOCAL = re.compile(r"^\tvalue<\d+> \w+;\n", re.MULTILINE)
+_OUTLINE = re.compile(r"^\t/\*outline\*/ (value<\d+> \w+;)$", re.MULTILINE)
 _REGISTER = re.compile(r"^\t\tif \((p_\w+)\.commit\(observer\)\) changed = true;$", re.MULTILINE)
 _MEMORY = re.compile(r"^\t\tif \((memory_\w+)\.commit\(observer\)\) changed = true;$", re.MULTILINE)
 _APART = "__attribute__((noinline)) void"
@@ -41,7 +42,8 @@ def in_pieces(model: str) -> str:
     if found is None or "converged" in found[1].replace("bool converged = true;\n", ""):
         return model
     body = found[1]
-    locals_ = "".join(_LOCAL.findall(body))
+    known = set(_OUTLINE.findall(model))  # for waveforms, Yosys declares some of them itself
+    locals_ = "".join(line for line in _LOCAL.findall(body) if line.strip() not in known)
     units = re.split(r"^(?=\t// )", _LOCAL.sub("", body), flags=re.MULTILINE)
     head, *statements = units
     evals = list(_chunks(statements))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,12 @@ from handshake.plan.expr import Expr
 from handshake.schema import UNITS, Binary, Date, Float, Opaque, Schema, String, Timestamp
 from handshake.window import Window, Windows
 
-__all__ = ["JoinRun", "condition_of", "design_of", "order_of", "run_join"]
+__all__ = ["JoinRun", "condition_of", "design_of", "order_of", "run_join", "simulator_for"]
 
 CORES = 4
 """Join cores, where nobody says how many."""
+QUICK_FROM, CAREFUL_FROM = 10_000, 2_000_000
+"""Cycles times cores from which on a simulation is worth building, and building with optimisation."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,19 @@ def _instants(column: pa.ChunkedArray) -> list[int | None]:
     kind = Schema.from_arrow(pa.schema([("t", column.type)]), "time").fields[0].type
     unit = UNITS[kind.unit] if isinstance(kind, Timestamp) else UNITS["d"] if isinstance(kind, Date) else 1
     return [None if value is None else value * unit for value in physical(column)]
+
+
+def simulator_for(design: Design, rows: int) -> str:
+    """What simulates such a run soonest, building included, as far as g++ is there.
+
+    >>> simulator_for(Design(2, 8, 8), 10)
+    'amaranth'
+    """
+    steps = rows + max(design.left, design.right)
+    work = design.cores * steps * (1 + sum(design.segments[0]))
+    if work < QUICK_FROM or shutil.which("g++") is None:
+        return "amaranth"
+    return "cxxrtl-quick" if work < CAREFUL_FROM else "cxxrtl"
 
 
 def run_join(
