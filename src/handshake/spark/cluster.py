@@ -115,6 +115,7 @@ def _settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.coalescePartitions.enabled": "false",  # references are small, their tuples not
         "spark.driver.maxResultSize": "0",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",  # a quarter less than by 10,000 each
     }
     if place.startswith("local"):
         given |= {
