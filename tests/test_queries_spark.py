@@ -235,5 +235,6 @@ def test_workers_leave_their_libraries_out_of_the_garbage(spark: Any) -> None:
     for _ in range(2):  # a worker that is new has it done by the time of its second task
         found = spark.range(0, 1, 1, 1).mapInArrow(count_frozen, "frozen long").toArrow()
     assert found.column("frozen").to_pylist()[0] > 20_000
+    before = gc.get_freeze_count()
     settle()
-    assert gc.get_freeze_count() == 0  # this process is no worker
+    assert gc.get_freeze_count() == before  # this process is no worker

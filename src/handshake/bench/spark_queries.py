@@ -1,7 +1,7 @@
 """`handshake bench spark_queries`: the paper's queries on Spark, as translated and as written by hand.
 
 Both read the same Parquet files, micro-batch by micro-batch, and write to nowhere; the time of each of these
-is Spark's own (`batchDuration`). They take turns, so that whatever else the machine does strikes both, and each
+is Spark's own (`batchDuration`). They take turns, so that whatever else the machine does strikes both. Each
 runs once before that: a virtual machine that has just started needs twice as long for whoever is first.
 """
 
