@@ -5,6 +5,7 @@ Batches are compared with the oracle in test_queries.py, by the suite of all bac
 
 from __future__ import annotations
 
+import gc
 import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -34,6 +35,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from handshake.spark.queries import query_frames
 from handshake.spark.tables import carried, carrier
+from handshake.spark.workers import settle
 
 Item = tuple[str, dict[str, Any]]
 JOIN = "(SELECT R.k, v - w AS d FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k AND v > 0)"
@@ -222,3 +224,17 @@ def test_inputs_that_do_not_fit(spark: Any, frame: Any, message: str) -> None:
     with pytest.raises(HandshakeError) as error:
         query_frames(TRADES + PAPER["Q1"], frame(spark))
     assert message in str(error.value)
+
+
+def test_workers_leave_their_libraries_out_of_the_garbage(spark: Any) -> None:
+    def count_frozen(batches: Any) -> Any:
+        settle()
+        list(batches)
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+    for _ in range(2):  # a worker that is new has it done by the time of its second task
+        found = spark.range(0, 1, 1, 1).mapInArrow(count_frozen, "frozen long").toArrow()
+    assert found.column("frozen").to_pylist()[0] > 20_000
+    before = gc.get_freeze_count()
+    settle()
+    assert gc.get_freeze_count() == before  # this process is no worker

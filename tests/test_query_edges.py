@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,28 @@ def test_groups_of_times_that_python_has_no_objects_for(kind: str, type_: pa.Dat
 def test_weighted_sums_are_exact_beyond_the_largest_float(values: list[float], total: float) -> None:
     text = declared("x double") + "SELECT wsum(x, [1, 1, 1]) AS w FROM S [SIZE 3 ADVANCE 3 TUPLES]"
     assert given(text, x=values).column("w").to_pylist() == [total]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("int", [2**31 - 1, -(2**31), -(2**31), None]),
+        ("long", [2**63 - 1, -(2**63), -(2**63), None]),
+        ("uint64", [2**64 - 1, 0, 2**64 - 1, None]),
+        ("decimal(12, 2)", [Decimal("9999999999.99"), Decimal("-9999999999.99"), Decimal("-0.01"), None]),
+        ("decimal(20, 2)", [Decimal("9" * 18 + ".99"), Decimal("-" + "9" * 18), Decimal("-0.01"), None]),
+    ],
+)
+@pytest.mark.parametrize("weights", [["0.5", "-2.25"], ["0", "0"]])
+def test_weighted_sums_are_exact_at_the_ends_of_types(
+    kind: str, values: list[Any], weights: list[str]
+) -> None:
+    text = declared(f"x {kind}") + f"SELECT wsum(x, [{', '.join(weights)}]) AS w FROM S [SIZE 2 TUPLES]"
+    given_as = pa.array(values, pa.uint64()) if kind == "uint64" else values
+    found = given(text, x=given_as).column("w").to_pylist()
+    newest, before = (Fraction(weight) for weight in weights)
+    exact = [newest * Fraction(b) + before * Fraction(a) for a, b in pairwise(values[:-1])]
+    assert [None if w is None else Fraction(w) for w in found] == [*exact, None]
 
 
 def test_a_median_with_too_many_digits_is_told() -> None:

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 import query_oracle
 from handshake.errors import HandshakeError
+from handshake.kernels.evaluate import Evaluator
+from handshake.plan import expr
 from handshake.plan.algebra import Output, Plan, Source, walk
+from handshake.plan.expr import conjunction
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from handshake.queries import Query
@@ -26,6 +29,7 @@ pytest.importorskip("pyspark")
 from handshake.spark.queries import _by_panes
 from handshake.spark.query_clocks import replaced
 from handshake.spark.query_joins import join_below, join_source
+from handshake.spark.query_selections import Selected, selected
 from handshake.spark.query_state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -99,17 +103,55 @@ def test_panes_of_partitions_make_the_windows_of_the_oracle(name: str, data: st.
     wanted = query_oracle.run(plan, seen(query, arrived), counts)
     (output,) = optimise(plan).outputs
     source = next(node for node in walk(output) if isinstance(node, Source))
-    batches = [[_reduced(query, output, source, n, rows) for n, rows in enumerate(parts)] for parts in spread]
+    made = data.draw(st.sampled_from([None, selected(output)]))
+    batches = [
+        [_reduced(query, output, source, n, rows, made) for n, rows in enumerate(parts)] for parts in spread
+    ]
     state = State(lambda: PaneQuery(output))
     assert plain({output.name: finished(state, batches)}) == plain(wanted)
     assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
     assert state.last.rows == len(items)
 
 
-def _reduced(query: Query, output: Output, source: Source, partition: int, items: list[Item]) -> Arrived:
+def _reduced(
+    query: Query, output: Output, source: Source, partition: int, items: list[Item], made: Selected | None
+) -> Arrived:
     pieces = [[row for _, row in items[at : at + 3]] for at in range(0, len(items), 3)]
-    reduced = reduce_panes(output, [batch_of(query, source.name, rows) for rows in pieces])
+    batches = [batch_of(query, source.name, rows) for rows in pieces]
+    if made is None:
+        reduced = reduce_panes(output, batches)
+    else:
+        reduced = reduce_panes(made.output, [_holding(made, batch) for batch in batches])
     return Arrived(0, partition, 0, pickle.dumps(reduced))
+
+
+def _holding(made: Selected, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What Spark would give, computed by the in-process engine."""
+    condition = conjunction(made.conditions)
+    columns = {c: batch.column(c.name) for c in expr.walk(condition) if isinstance(c, expr.Column)}
+    holds = Evaluator(condition)(columns, batch.num_rows)
+    schema = arrow_schema(made.source)
+    return pa.RecordBatch.from_arrays([*(batch.column(n) for n in schema.names[:-1]), holds], schema=schema)
+
+
+def test_python_gets_the_columns_that_panes_need() -> None:
+    (output,) = optimise(parse_query(TRADES + PAPER["Q3"])).outputs
+    found = selected(output)
+    assert found is not None
+    assert found.source.fields.names == ("Ts", "\0holds")
+    (output,) = optimise(parse_query(TRADES + PAPER["Q5"])).outputs
+    assert selected(output) is None  # there is no condition
+
+
+def test_what_is_saved_of_tuple_windows_does_not_grow() -> None:
+    (output,) = optimise(parse_query(TRADES + PAPER["Q4"])).outputs
+    source = next(node for node in walk(output) if isinstance(node, Source))
+    query, sizes = TupleQuery(output, (source,)), []
+    for turn in range(3):
+        row = {"Seqnr": 1, "Symbol": "UBSN", "Price": 5, "Volume": 1, "Ts": turn}
+        query.step([_sent(Query(TRADES + PAPER["Q4"]), ["Trades"], [("Trades", row)] * 5_000)], ended=False)
+        sizes.append(len(pickle.dumps(query)))
+    assert max(sizes) < min(sizes) + 100 < 10_000
 
 
 @pytest.mark.parametrize("name", TUPLES)

@@ -18,7 +18,7 @@ from handshake.plan.algebra import Aggregate
 from handshake.queries.chunk import Array, fit
 from handshake.schema import Decimal, Float, Int, Type, arrow_of
 
-__all__ = ["EVERY", "Additive", "Extreme", "part_of"]
+__all__ = ["EVERY", "Additive", "Extreme", "decimals_of", "keys_of", "part_of"]
 
 EVERY = np.empty(0, np.bool_)
 """A mask that leaves nothing out."""
@@ -312,15 +312,20 @@ def values_of(keys: Array, seen: Array, arrow: pa.DataType, down: bool, kind: Ty
     if codec == "unsigned":
         return pa.array(whole.view(np.uint64) ^ np.uint64(2**63), mask=missing)
     if codec == "decimal":
-        words = np.stack([whole, whole >> 63], axis=1)
-        bitmap = None if missing is None else pa.py_buffer(np.packbits(seen, bitorder="little"))
-        return pa.Array.from_buffers(arrow, len(whole), [bitmap, pa.py_buffer(words)])
+        return decimals_of(whole, missing, arrow)
     if pa.types.is_boolean(arrow):
         return pc.not_equal(pa.array(whole, mask=missing), 0)
     plain = pa.array(whole, mask=missing)
     if pa.types.is_temporal(arrow):
         return plain.cast(pa.int32()).view(arrow) if arrow.bit_width == 32 else plain.view(arrow)
     return fit(plain, kind, "an aggregate")
+
+
+def decimals_of(whole: Array, missing: Array | None, arrow: pa.DataType) -> pa.Array:
+    """Decimals from their digits, where 64 bits hold them."""
+    words = np.stack([whole, whole >> 63], axis=1)
+    bitmap = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(arrow, len(whole), [bitmap, pa.py_buffer(words)])
 
 
 def part_of(aggregate: Aggregate) -> Additive | Extreme:

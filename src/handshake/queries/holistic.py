@@ -14,13 +14,15 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError
 from handshake.plan.algebra import Aggregate
-from handshake.queries.aggregates import keys_of
+from handshake.queries.aggregates import decimals_of, keys_of
 from handshake.queries.chunk import Array
 from handshake.schema import Decimal, Float, arrow_of
 
 __all__ = ["holistic"]
 
 _EXACT = Context(prec=80)
+_LONG = 18
+"""Decimal digits that fit 64 bits."""
 
 
 def holistic(aggregate: Aggregate, segments: Array, count: int, array: pa.Array) -> pa.Array:
@@ -44,14 +46,12 @@ def _weighted(aggregate: Aggregate, array: pa.Array, bounds: Array) -> pa.Array:
     rows = bounds[1:][enough][:, None] - 1 - np.arange(n)
     values = array.take(pa.array(rows.ravel()))
     if isinstance(kind, Float):
-        made: list[Any] = _weighted_floats(aggregate, np.asarray(values.cast(pa.float64())).reshape(-1, n))
+        matrix = np.asarray(values.cast(pa.float64())).reshape(-1, n)
+        made = pa.array(_weighted_floats(aggregate, matrix), arrow_of(kind))
     else:
         assert isinstance(kind, Decimal)
         made = _weighted_exactly(aggregate, values, kind)
-    out: list[Any] = [None] * len(enough)
-    for at, value in zip(np.flatnonzero(enough), made, strict=True):
-        out[at] = value
-    return pa.array(out, arrow_of(kind))
+    return made if enough.all() else made.take(pa.array(np.cumsum(enough) - 1, mask=~enough))
 
 
 def _weighted_floats(aggregate: Aggregate, values: Array) -> list[float]:
@@ -79,7 +79,16 @@ def _as_float(value: Fraction) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _weighted_exactly(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> list[PyDecimal]:
+def _weighted_exactly(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> pa.Array:
+    """Whole numbers by whole weights: of 64 bits, if the type of the sums says that they are not beyond."""
+    short = not pa.types.is_decimal(values.type) or values.type.precision <= _LONG
+    if short and (kind.precision or _EXACT.prec) <= _LONG:
+        matrix = keys_of(values, values.type, False).reshape(-1, len(aggregate.weights))
+        return decimals_of(matrix @ np.array(aggregate.weights, np.int64), None, arrow_of(kind))
+    return pa.array(_weighted_slowly(aggregate, values, kind), arrow_of(kind))
+
+
+def _weighted_slowly(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> list[PyDecimal]:
     scale = kind.scale - aggregate.scale
     whole = [int(v.scaleb(scale, _EXACT)) if isinstance(v, PyDecimal) else v for v in values.to_pylist()]
     n, weights = len(aggregate.weights), aggregate.weights

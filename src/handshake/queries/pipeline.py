@@ -41,10 +41,9 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class _Let(_Step):
-    """Compute a column that is read more than once."""
+class _Value(_Step):
+    """Compute a column."""
 
-    column: Column
     expr: Expr
     type: Type
 
@@ -55,6 +54,18 @@ class _Let(_Step):
     @cached_property
     def reads(self) -> tuple[Column, ...]:
         return _columns(self.expr)
+
+
+@dataclass(frozen=True)
+class _Let(_Value):
+    """One that is read more than once."""
+
+    column: Column
+
+
+@dataclass(frozen=True)
+class _Result(_Value):
+    name: str
 
 
 @dataclass(frozen=True)
@@ -71,21 +82,6 @@ class _Keep(_Step):
     @cached_property
     def reads(self) -> tuple[Column, ...]:
         return _columns(self.condition)
-
-
-@dataclass(frozen=True)
-class _Result(_Step):
-    name: str
-    expr: Expr
-    type: Type
-
-    @cached_property
-    def compute(self) -> Evaluator:
-        return Evaluator(self.expr)
-
-    @cached_property
-    def reads(self) -> tuple[Column, ...]:
-        return _columns(self.expr)
 
 
 class Pipeline:
@@ -110,11 +106,11 @@ class Pipeline:
                 case Project(columns=columns):
                     known = {new: known[old] for new, old in columns}
                     types = {new: types[old] for new, old in columns}
-        self._results = [_Result(name, expr, types[name]) for name, expr in known.items()]
+        self._results = [_Result(expr, types[name], name) for name, expr in known.items()]
 
     def _let(self, name: str, expr: Expr, kind: Type) -> Column:
         column = _held(f"\0{len(self._steps)}.{name}", kind)
-        self._steps.append(_Let(column, expr, kind))
+        self._steps.append(_Let(expr, kind, column))
         return column
 
     def _prune(self) -> None:

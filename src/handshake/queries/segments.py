@@ -24,6 +24,8 @@ from handshake.queries.pipeline import Pipeline, chain
 
 __all__ = ["Body", "Segments"]
 
+_NOWHERE = (np.empty(0, np.int64), np.empty(0, np.int64))
+
 
 @dataclass(frozen=True)
 class Segments:
@@ -43,12 +45,14 @@ class Body:
     def __init__(self, node: Node, parameter: str) -> None:
         self._node, self._parameter = node, parameter
         self._pipelines: dict[Node, Pipeline] = {}
-        self._bounds: tuple[Array, Array] = (np.empty(0, np.int64), np.empty(0, np.int64))
+        self._bounds: tuple[Array, Array] = _NOWHERE
 
     def run(self, segments: Segments, starts: Array, ends: Array) -> Segments:
         """The results of each window; `starts` and `ends` say where windows lie."""
         self._bounds = (starts, ends)
-        return self._run(self._node, {self._parameter: segments})
+        result = self._run(self._node, {self._parameter: segments})
+        self._bounds = _NOWHERE  # what is saved of a query is what it needs
+        return result
 
     @singledispatchmethod
     def _run(self, node: Any, given: dict[str, Segments]) -> Segments:

@@ -156,6 +156,8 @@ class WindowOperator:
         found = list(self._results(flow)) or [
             self._stamped(Results(empty(self._node.schema), np.empty(0, np.int64)), flow)
         ]
+        if not self._timed:
+            self._stamps.forget(self._next * self._spans.advance)
         return Flow(joined(found), flow.trace, flow.ended)
 
     def _take_by_time(self, chunk: Chunk) -> None:
@@ -178,7 +180,7 @@ class WindowOperator:
 
     def _take_by_count(self, chunk: Chunk) -> None:
         positions = np.arange(self._count, self._count + chunk.rows)
-        self._stamps.add(chunk, self._count)
+        self._stamps.add(chunk)
         self._count += chunk.rows
         first, last = np.maximum(self._spans.first(positions), 0), self._spans.last(positions)
         rows = np.flatnonzero(first <= last)
@@ -234,15 +236,15 @@ class _Recent:
         self._spans, self._from, self._kept = spans, 0, Chunk({}, 0)
         self._begun = False
 
-    def add(self, chunk: Chunk, count: int) -> None:
-        """Tuples from position `count` on."""
+    def add(self, chunk: Chunk) -> None:
+        """The next tuples."""
         bare = Chunk({}, chunk.rows, *chunk.stamps)
-        if not self._begun:
-            self._kept, self._begun = bare, True
-            return
-        stays = max(0, count - self._spans.size - self._from)
-        self._from += min(stays, self._kept.rows)
-        self._kept = joined([_tail(self._kept, stays), bare])
+        self._kept, self._begun = joined([self._kept, bare]) if self._begun else bare, True
+
+    def forget(self, position: int) -> None:
+        """No window that is still open has a tuple before this one."""
+        gone = min(max(0, position - self._from), self._kept.rows)
+        self._kept, self._from = _tail(self._kept, gone), self._from + gone
 
     def of(self, windows: Array) -> tuple[Array | None, ...]:
         """For each window: its largest time, if there is one, largest clock, and last tuple's place."""

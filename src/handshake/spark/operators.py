@@ -27,6 +27,7 @@ from handshake.spark.pack import Arrival, once, pack
 from handshake.spark.routing import home_rows
 from handshake.spark.segment import Step, Tally
 from handshake.spark.store import StateError, Store, open_store
+from handshake.spark.workers import settle
 
 __all__ = ["FIGURES", "REFERENCES", "RESULTS", "Segments", "joining", "packing", "probing", "unpacking"]
 
@@ -58,6 +59,7 @@ def packing(definition: Definition, side: int, *, finite: bool) -> Callable[[Bat
     """A function for `mapInArrow` that writes a partition's tuples away and passes on references."""
 
     def pack_tuples(batches: Batches) -> Batches:
+        settle()
         task, store = _task(), _store(definition)
         query, batch = _query(task), _batch(task)
         folder = definition.scratch if finite else f"{query}/batch/{batch}"
@@ -112,6 +114,7 @@ class Segments(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
+        settle()
         self.state = handle.getValueState("manifest", "data binary")
 
     def handleInputRows(
@@ -168,6 +171,7 @@ def joining(definition: Definition) -> Callable[[pa.Table], Iterator[pa.RecordBa
     """A function for `applyInArrow` that joins all that goes to one segment."""
 
     def join_segment(references: Iterator[pa.RecordBatch]) -> Batches:
+        settle()
         arrivals = [row for batch in references for row in batch.to_pylist()]
         segment = definition.keys.index(arrivals[0]["segment"])
         step = Step(
@@ -184,6 +188,7 @@ def probing(definition: Definition, streaming: int) -> Callable[[Batches], Batch
     """A function for `mapInArrow`: pairs of a streamed chunk and a static one."""
 
     def probe_static(pairs: Batches) -> Batches:
+        settle()
         store, core = _store(definition), definition.core
         for batch in pairs:
             for row in batch.to_pylist():
@@ -229,6 +234,7 @@ def unpacking(definition: Definition) -> Callable[[Batches], Batches]:
     """A function for `mapInArrow` that turns blobs into rows."""
 
     def unpack_results(batches: Batches) -> Batches:
+        settle()
         schema = definition.spec.output
         for batch in batches:
             for blob in batch.column(0):

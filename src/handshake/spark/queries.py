@@ -52,6 +52,7 @@ from handshake.spark.query_joins import (
     join_source,
     with_times,
 )
+from handshake.spark.query_selections import selected
 from handshake.spark.query_state import PaneQuery, TupleQuery
 from handshake.spark.query_tasks import (
     BLOBS,
@@ -178,7 +179,10 @@ class _Translation:
 
     def _panes(self, output: Output) -> DataFrame:
         (source,) = _sources(output)
-        return in_arrow(self._source(source, to_arrow=True), reducing(output, source), BLOBS)
+        frame, made = self._source(source, to_arrow=True), selected(output)
+        if made is not None and (holding := made.frame(frame)) is not None:
+            return in_arrow(holding, reducing(made.output, made.source), BLOBS)
+        return in_arrow(frame, reducing(output, source), BLOBS)
 
     def _sent(self, at: int, source: Source, frame: DataFrame) -> DataFrame:
         return in_arrow(frame, sending(at, source), BLOBS)

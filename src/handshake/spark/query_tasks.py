@@ -20,6 +20,7 @@ from handshake.queries.sources import arrow_schema, times_in
 from handshake.schema import UNITS, Schema, arrow_of
 from handshake.spark.query_state import Arrived, Stateful, load, reduce_panes
 from handshake.spark.tables import carrier
+from handshake.spark.workers import settle
 
 __all__ = [
     "BLOBS",
@@ -98,6 +99,7 @@ def chained(below: Schema, nodes: list[Node], result: Schema) -> Task:
     """Projections, selections and operations, computed by Arrow and compiled kernels."""
 
     def run_chain(batches: Batches) -> Batches:
+        settle()
         pipeline = Pipeline(below.fields, nodes)
         expected = pa.schema([(f.name, arrow_of(f.type)) for f in below])
         target = carried(result)
@@ -118,6 +120,7 @@ def reducing(output: Output, source: Source) -> Task:
     """A partition's tuples to panes."""
 
     def reduce_partition(batches: Batches) -> Batches:
+        settle()
         schema = arrow_schema(source)
         reduced = reduce_panes(output, (conformed(batch, schema) for batch in batches))
         if reduced.rows:
@@ -130,6 +133,7 @@ def sending(at: int, source: Source) -> Task:
     """A partition's tuples as they are, in few and large pieces."""
 
     def send_tuples(batches: Batches) -> Batches:
+        settle()
         schema = arrow_schema(source)
         for part, batch in enumerate(batches):
             if batch.num_rows:
@@ -145,6 +149,7 @@ def telling(at: int, source: Source, unit: str) -> Task:
     """What a partition's tuples make their source's clock show, in this unit."""
 
     def tell_clock(batches: Batches) -> Batches:
+        settle()
         own, schema = UNITS[source.clock.unit], arrow_schema(source)
         latest = BEGINNING
         for batch in batches:
@@ -166,6 +171,7 @@ def stepping(make: Callable[[], Stateful]) -> Stepping:
     """
 
     def step_query(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        settle()
         query = load(bytes(state.get[0]) if state.exists else None, make())
         before = (query.rows, query.late, query.no_time)
         blobs = [_arrived(row) for frame in frames for row in frame.to_dict("records")]
@@ -191,6 +197,7 @@ def finishing(make: Callable[[], Stateful]) -> Task:
     """The whole of a finite query in one task: all that came, then the end of the streams."""
 
     def run_to_the_end(batches: Batches) -> Batches:
+        settle()
         blobs = [_arrived(row) for batch in batches for row in batch.to_pylist()]
         query = make()
         for batch in query.step(blobs, ended=True):
@@ -210,6 +217,7 @@ def unpacking(output: Output) -> Task:
     """Blobs of results to rows."""
 
     def unpack_results(batches: Batches) -> Batches:
+        settle()
         schema = pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
         target = carried(output.schema)
         for batch in batches:
