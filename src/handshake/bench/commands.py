@@ -26,7 +26,7 @@ _PLAIN = {
 def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     """Add them to `handshake bench`; `call(name, **options)` runs a benchmark."""
     for name, text in _PLAIN.items():
-        bench.command(name, help=f"{text}\n\n\\b\nExample:\n  handshake bench {name} --out results\n")(
+        bench.command(name, help=f"{text}\n\n\b\nExample:\n  handshake bench {name} --out results\n")(
             _plain(name, call)
         )
     _add_with_cores(bench, call)

@@ -37,7 +37,8 @@ def run(quick: bool = False, out: str | None = None, source: str | None = None) 
 
 
 def _measured(quick: bool) -> Data:
-    window, seconds = (20.0, 1.0) if quick else (900.0, 4.0)
+    # In the first half, what waits before the join and inside of it becomes as much as it may be.
+    window, seconds = (20.0, 1.0) if quick else (900.0, 12.0)
     counts = core_counts(None)
     series: list[Data] = []
     # The best first: the rates of all others are chosen by what it sustains.
@@ -64,7 +65,7 @@ def curve(cores: int, window: float, seconds: float, kernel: str, steps: int, mo
     plan = band_plan("cell", cores, window)
     warm(plan, window)
     guess = _GUESS[kernel] * (cores * 900 / window) ** 0.5
-    found, samples = highest(plan, window, guess, seconds / 2, tries=3)
+    found, samples = highest(plan, window, guess, seconds / 6, tries=3)
     capacity = found or samples[-1].rate
     rates = _grid(most or capacity, steps)
     points = [_point(cores, window, seconds, rate, min(rate, capacity)) for rate in rates]
