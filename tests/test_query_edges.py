@@ -120,3 +120,45 @@ def test_bands_of_float32_end_where_the_arithmetic_says(op: str) -> None:
     assert [(row["y"], row["z"]) for batch in found for row in batch.to_pylist()] == [
         (float(tenths[j]), float(near[i])) for i, j in zip(*np.nonzero(wanted), strict=True)
     ]
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("third", ["", ", R [SIZE .009 TIME] z"])
+def test_a_union_that_is_ahead_makes_no_result_of_a_window_late(cores: int, third: str) -> None:
+    """R is at 5 ms when the window of S closes, whose result, of 2 ms, is to meet the tuple of R at 0 ms."""
+    fields = "(k int, v int, t timestamp(3)) TIMESTAMP BY t"
+    text = f"""CREATE INPUT STREAM R {fields}; CREATE INPUT STREAM S {fields};
+        SELECT count() AS k, 7 AS v FROM S [SIZE .003 ADVANCE .003 TIME] INTO Counts;
+        SELECT k, v FROM Counts UNION SELECT k, v FROM R INTO Both;
+        SELECT x.k AS a, x.v AS b, y.k AS c FROM Both [SIZE 1 TIME] x, R [SIZE .004 TIME] y{third}
+        WHERE x.v - y.v = 7 INTO Pairs"""
+
+    def rows(*values: tuple[int, int, int]) -> pa.Table:
+        columns = [pa.array(each, pa.int32()) for each in list(zip(*values, strict=True))[:2]]
+        times = pa.array([value[2] for value in values], pa.int64()).cast(pa.timestamp("ms"))
+        return pa.table([*columns, times], names=["k", "v", "t"])
+
+    with Query(text, cores=cores) as query:
+        steps = [
+            ("R", rows((1, 0, 0))),
+            ("S", rows((2, 0, 2))),
+            ("R", rows((3, 0, 5))),
+            ("S", rows((4, 0, 9))),
+        ]
+        found = [batch for name, table in steps for batch in query.push(name, table)["Pairs"]]
+        assert query.metrics().late == 0
+    met = sorted({(row["a"], row["b"], row["c"]) for batch in found for row in batch.to_pylist()})
+    assert met == [(1, 7, 1), (1, 7, 3)]
+
+
+def test_what_the_clocks_of_all_streams_have_passed_is_late() -> None:
+    text = """CREATE INPUT STREAM R (k int, t long) TIMESTAMP BY t;
+        CREATE INPUT STREAM S (k int, t long) TIMESTAMP BY t;
+        SELECT k FROM R UNION SELECT k FROM S INTO Both;
+        SELECT x.k AS a, y.k AS b FROM Both [SIZE 5 TIME] x, R [SIZE 5 TIME] y INTO Pairs"""
+    with Query(text) as query:
+        query.push("R", {"k": [1], "t": [0]})
+        query.push("S", {"k": [2], "t": [9]})
+        query.push("R", {"k": [3], "t": [9]})  # now both are at 9
+        found = query.push("S", {"k": [4], "t": [3]})["Pairs"]
+        assert (found, query.metrics().late) == ([], 1)

@@ -64,6 +64,9 @@ class Driver:
     """When the last batch came."""
     more: bool | None = None
     """Whether further batches have come already and wait behind this one; None where nobody knows."""
+    told: bool = False
+    """Only `advance` says how far streams have come: where one is put together from several, tuples of that
+    which is ahead do not make the others' late."""
 
     def __post_init__(self) -> None:
         windows = self.spec.windows
@@ -112,6 +115,9 @@ class Driver:
         """Which tuples the watermark has passed at their own arrival; None when it has passed none."""
         if len(times) == 0:
             return None
+        if self.told:
+            mark = self.mark()
+            return None if mark is None or times.min() >= mark else times < mark
         mine, theirs = self.newest[side], self.newest[1 - side]
         if (mine is None or times[0] >= mine) and not (times[1:] < times[:-1]).any():
             self.newest[side] = int(times[-1])
@@ -125,10 +131,10 @@ class Driver:
         before = np.empty_like(peak)
         before[1:] = peak[:-1]
         before[0] = times[0] if mine is None else mine
-        mark = np.minimum(before, theirs)
+        passed = np.minimum(before, theirs)
         # Differences of 64-bit times fit unsigned words.
-        behind = mark.view(np.uint64) - times.view(np.uint64)
-        late: Array = (times < mark) & (behind > np.uint64(min(self.lateness, 2**64 - 1)))
+        behind = passed.view(np.uint64) - times.view(np.uint64)
+        late: Array = (times < passed) & (behind > np.uint64(min(self.lateness, 2**64 - 1)))
         return late if late.any() else None
 
     def _count(self, side: int, rows: int, other: Array | None, hidden: dict[str, pa.Array]) -> None:

@@ -28,6 +28,8 @@ class ManyDriver:
     counts: list[Counts] = field(init=False)
     newest: list[int | None] = field(init=False)
     arrived: list[int] = field(init=False)
+    told: bool = False
+    """As of `Driver`."""
 
     def __post_init__(self) -> None:
         many = len(self.spec.streams)
@@ -76,6 +78,9 @@ class ManyDriver:
         """Which tuples the watermark, the least of all streams' newest times, has passed at their arrival."""
         if len(times) == 0:
             return np.zeros(0, np.bool_)
+        if self.told:
+            mark = self.mark()
+            return np.zeros(len(times), np.bool_) if mark is None else times < mark
         others = [newest for j, newest in enumerate(self.newest) if j != k]
         mine = self.newest[k]
         peak = np.maximum.accumulate(np.concatenate([[times[0] if mine is None else mine], times]))
@@ -83,10 +88,10 @@ class ManyDriver:
         known = [newest for newest in others if newest is not None]
         if len(known) < len(others):
             return np.zeros(len(times), np.bool_)
-        mark = np.minimum(peak[:-1], min(known))
+        passed = np.minimum(peak[:-1], min(known))
         # Differences of 64-bit times fit unsigned words.
-        behind = mark.view(np.uint64) - times.view(np.uint64)
-        late: Array = (times < mark) & (behind > np.uint64(min(self.lateness, _NEVER_LATE)))
+        behind = passed.view(np.uint64) - times.view(np.uint64)
+        late: Array = (times < passed) & (behind > np.uint64(min(self.lateness, _NEVER_LATE)))
         return late
 
     def _counted(self, k: int, rows: int, seen: Mapping[int, Array] | None) -> list[Array]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from handshake.local import prepare
 from handshake.multiway import prepare_streams
-from handshake.plan.algebra import Source, WindowJoin, walk
+from handshake.plan.algebra import Node, Source, Windowing, WindowJoin, walk
 from handshake.plan.build import E
 from handshake.plan.expr import Column, Expr, Name, transform
 from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, empty
@@ -38,7 +38,7 @@ class _Two:
     """Two streams: the join cores."""
 
     def __init__(
-        self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, lateness: str, cores: int
+        self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, lateness: str, cores: int, told: bool
     ) -> None:
         times = [f"{name}.{_TIME}" if timed else None for name in node.names]
         plan = prepare(
@@ -48,6 +48,7 @@ class _Two:
             algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
         )  # fmt: skip
         self._engine = plan.start()
+        self._engine.driver.told = told
 
     def push(self, stream: int, batch: pa.RecordBatch, seen: dict[int, Array]) -> list[pa.RecordBatch]:
         """Join a batch."""
@@ -73,7 +74,7 @@ class _Many:
     """Three and more streams."""
 
     def __init__(
-        self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, lateness: str, cores: int
+        self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, lateness: str, cores: int, told: bool
     ) -> None:
         plan = prepare_streams(
             dict(zip(node.names, schemas, strict=True)), E(_named(node)),
@@ -82,6 +83,7 @@ class _Many:
             lateness=lateness if timed else None,
         )  # fmt: skip
         self._engine = plan.start()
+        self._engine.driver.told = told
 
     def push(self, stream: int, batch: pa.RecordBatch, seen: dict[int, Array]) -> list[pa.RecordBatch]:
         """Join a batch."""
@@ -114,19 +116,30 @@ def _named(node: WindowJoin) -> Expr:
     return transform(node.on, named)
 
 
+def _has_one_clock(node: Node) -> bool:
+    """Whether tuples are of one source, or of one window: then none is late because others are ahead."""
+    while not isinstance(node, Source | Windowing):
+        if len(node.children) > 1:
+            return False
+        node = node.children[0]
+    return True
+
+
 class JoinOperator:
     """Feeds a join engine with tuples in the order of their arrival."""
 
     def __init__(self, node: WindowJoin, cores: int) -> None:
         self._node, self._unit = node, node.clock.unit
         self._timed = any(window is not None and window.kind == "time" for window in node.windows)
+        told = not all(_has_one_clock(child) for child in node.inputs)
         self._units = [child.clock.unit for child in node.inputs]
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
         self._schemas = [self._schema(k) for k in range(len(node.inputs))]
-        behind = max(source.lateness for source in walk(node) if isinstance(source, Source))
+        sources = (source for source in walk(node) if isinstance(source, Source))
+        behind = 0 if told else max(source.lateness for source in sources)
         kind = _Two if len(node.inputs) == 2 else _Many
-        self._engine = kind(node, self._schemas, self._timed, f"{behind} ns", cores)
+        self._engine = kind(node, self._schemas, self._timed, f"{behind} ns", cores, told)
 
     def _schema(self, k: int) -> pa.Schema:
         name = self._node.names[k]
