@@ -88,7 +88,7 @@ def check_forced(case: Case, seed: int, method: str) -> None:
     assert cell.crew.running() == 0
 
 
-@settings(EXAMPLES, max_examples=18)
+@settings(EXAMPLES, max_examples=12)
 @given(
     case=cases(max_depth=1),
     seed=st.integers(0, 2**32 - 1),

@@ -189,7 +189,7 @@ def check_windows(cell: Cell, metrics) -> None:
     assert sum(core.results for core in metrics.cores) == metrics.results
 
 
-@settings(EXAMPLES, max_examples=18)
+@settings(EXAMPLES, max_examples=12)
 @given(
     case=cases(max_depth=1),
     seed=st.integers(0, 2**32 - 1),

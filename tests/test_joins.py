@@ -98,7 +98,7 @@ def check_replay(case: Case, methods: tuple[str, ...] = METHODS) -> int:
     return run
 
 
-@settings(EXAMPLES, max_examples=80)
+@settings(EXAMPLES, max_examples=48)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(case):
     for under in THRESHOLDS:
@@ -106,7 +106,7 @@ def test_replayed_tables_agree_with_the_oracle(case):
             check_replay(case)
 
 
-@settings(EXAMPLES, max_examples=14)
+@settings(EXAMPLES, max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(60, 200), st.integers(60, 200)))
 def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
     """Enough tuples for whole blocks, and for a rest beside them."""
@@ -138,7 +138,7 @@ def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
     assert (metrics.late, metrics.no_time) == (want.late, want.no_time)
 
 
-@settings(EXAMPLES, max_examples=30)
+@settings(EXAMPLES, max_examples=20)
 @given(case=cases(max_depth=1), seed=st.integers(0, 2**32 - 1))
 def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, seed):
     for under in THRESHOLDS:
