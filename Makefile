@@ -22,7 +22,7 @@ demo: setup ## Join two live streams on Spark, and check the results by a double
 	@$(BIN)/handshake demo
 
 test: lint ## Run lint, then the test suite
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20
 
 lint: setup ## Check style, format, types and the direction of imports
 	@$(BIN)/ruff check .

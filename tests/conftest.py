@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 from spark_session import spark
@@ -22,13 +21,3 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests run each plan once: what the second compiler of a virtual machine would gain is less than it costs.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
-
-@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with the Spark session go to one process: each more would start and warm up one."""
-    for item in items:
-        given = getattr(item, "callspec", None)
-        asked = given is not None and given.params.get("backend") == "spark"
-        if asked or "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))

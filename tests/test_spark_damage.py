@@ -318,7 +318,7 @@ def test_joins_of_one_query_do_not_touch_each_other(spark, tmp_path):
     """The same join of other inputs, which begin later, and the same join once more."""
     queries = [Pipeline(spark, tmp_path / name, tmp_path / "state") for name in ("one", "two")]
     sink = Sink(tmp_path)
-    for number in range(3):
+    for number in range(2):
         queries[0].add(4)
         queries[1].add(4 * number)
         first, second = (query.join(name=query.folder.name) for query in queries)
