@@ -151,10 +151,10 @@ class _OnDisk:
 class CompiledFiles:
     """One file for each set of argument types and kind of processor; Numba has an index file instead."""
 
-    def __init__(self, folder: Path, function: Callable[..., Any], made_for: str = "") -> None:
+    def __init__(self, folder: Path, function: Callable[..., Any], purpose: str = "") -> None:
         source = hashlib.sha256(Path(inspect.getfile(function)).read_bytes()).hexdigest()
         self.folder, self._name = folder, function.__name__
-        self._depends = (*_setting(), source, function.__qualname__, made_for)
+        self._depends = (*_setting(), source, function.__qualname__, purpose)
 
     def _path(self, key: Any) -> Path:
         return self.folder / f"{self._stem}.{_digest(key)[:32]}.nbc"

@@ -107,8 +107,8 @@ def _csv_batches(
     ragged_after: list[int] = []  # how many good rows each has before it
     refused: list[HandshakeError] = []
 
-    def number(at: int) -> int:
-        return row + at + 1 + bisect.bisect_right(ragged_after, at)
+    def number(at: int) -> int:  # of a row of the batch that comes next
+        return row + good + at + 1 + bisect.bisect_right(ragged_after, good + at)
 
     def ragged(invalid: Any) -> str:
         what = f"{invalid.actual_columns} fields where the header has {invalid.expected_columns}"
@@ -135,7 +135,7 @@ def _csv_batches(
             ),
         )  # fmt: skip
         for batch in reader:
-            yield fitted(pa.Table.from_batches([batch]), schema, bad, number, good)
+            yield fitted(pa.Table.from_batches([batch]), schema, bad, number)
             good += batch.num_rows
         return row + good + len(ragged_after)
     except pa.ArrowInvalid as error:
@@ -147,13 +147,9 @@ def _csv_batches(
 
 
 def fitted(
-    table: pa.Table, schema: Schema, bad: BadRows,
-    number: Callable[[int], int] = lambda at: at + 1, first: int = 0,
-) -> pa.RecordBatch:  # fmt: skip
-    """A table's rows in the declared columns and types, less those that do not fit.
-
-    `first` rows that could be read came before; `number` says where the next ones are among all.
-    """
+    table: pa.Table, schema: Schema, bad: BadRows, number: Callable[[int], int] = lambda at: at + 1
+) -> pa.RecordBatch:
+    """A table's rows in the declared columns and types, less those that do not fit, by their `number`."""
     arrays = []
     reasons: dict[int, str] = {}
     for f in schema:
@@ -168,7 +164,7 @@ def fitted(
     if not reasons:
         return batch
     for at, reason in sorted(reasons.items()):
-        bad.add(schema.stream, number(first + at), reason, str(table.slice(at, 1).to_pylist()[0]))
+        bad.add(schema.stream, number(at), reason, str(table.slice(at, 1).to_pylist()[0]))
     stays = np.ones(batch.num_rows, np.bool_)
     stays[list(reasons)] = False
     return batch.filter(pa.array(stays))
