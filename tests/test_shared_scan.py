@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import handshake.cores.shared_scan as shared_scan
-from handshake.cores.basic_window import BasicWindow
+from handshake.cores import basic_window, segment, shared_scan
+from handshake.cores.basic_window import BasicWindow, sealed
 from handshake.cores.core import JoinCore
 from handshake.cores.helpers import Helpers
 from handshake.kernels.compile import TILE
@@ -103,14 +103,134 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
     assert [core.skipped for core in members] == [len(a) - len(b) for a, b in zip(held, near, strict=True)]
 
 
-@pytest.mark.parametrize("room", [TILE + 3, 16 * TILE])
+@pytest.mark.parametrize(("room", "indexed"), [(TILE + 3, True), (16 * TILE, False)])
 @settings(EXAMPLES, max_examples=10)
 @given(case=cases(max_depth=1), seed=st.integers(0, 2**32 - 1))
-def test_threads_that_share_agree_with_the_oracle(room, case, seed):
+def test_threads_that_share_agree_with_the_oracle(room, indexed, case, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_scan, "_ROOM", room)
         patch.setattr(shared_scan, "_SHARED", 0)
+        if indexed:
+            patch.setattr(basic_window, "INDEXED_FROM", 1)
+            patch.setattr(segment, "ASKED", 0)
+            patch.setattr(shared_scan, "_SELECTIVE", 2.0)
         check_gathered(case, seed)
+
+
+NUMBERED = pa.schema([("ts", pa.int64()), ("x", pa.int32()), ("y", pa.float32()), ("n", pa.int16())])
+BANDS = {
+    "l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y BETWEEN r.y - 2.5 AND r.y + 2.5": (
+        lambda a, b: abs(a["x"] - b["x"]) <= 2 and abs(a["y"] - b["y"]) <= 2.5
+    ),
+    "l.x <= r.x AND l.n <> r.n": (
+        lambda a, b: a["x"] <= b["x"] and None not in (a["n"], b["n"]) and a["n"] != b["n"]
+    ),
+    "l.y < r.y + 3 AND l.y >= r.y": lambda a, b: b["y"] <= a["y"] < b["y"] + 3,
+    "l.x = r.x AND l.y <= r.y": lambda a, b: a["x"] == b["x"] and a["y"] <= b["y"],
+    "l.y = r.y": lambda a, b: a["y"] == b["y"],
+}
+
+
+def numbered(rng: Random, rows: int, start: int) -> pa.RecordBatch:
+    """Values near each other, and at the ends of their types; floats are halves, so that sums are exact."""
+    extremes = (2**31 - 1, -(2**31), 2**30)
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "ts": start + rng.randint(0, 20),
+                "x": rng.choice(extremes) if rng.random() < 0.02 else rng.randint(0, 40),
+                "y": rng.choice((float("inf"), -0.0)) if rng.random() < 0.02 else rng.randint(0, 80) / 2,
+                "n": rng.choice((None, 1, 2)),
+            }
+            for _ in range(rows)
+        ],
+        NUMBERED,
+    )
+
+
+@pytest.mark.parametrize("text", BANDS)
+@settings(EXAMPLES, max_examples=5)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_few_tuples_are_looked_up_in_all_windows_at_once(text, seed):
+    rng, cores = Random(seed), 2
+    spec = prepare(NUMBERED, NUMBERED, text, "60 s", time="ts").spec
+    assert spec.method == ("hash" if " = " in text else "band")
+    members, piece_of = [JoinCore(spec) for _ in range(cores)], {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(basic_window, "INDEXED_FROM", 50)
+        patch.setattr(shared_scan, "_ROOM", rng.choice((TILE + 3, 16 * TILE)))
+        for side in (0, 1):
+            piece = BasicWindow(spec.sides[side], numbered(rng, rng.choice((1, 3, 40)), 80))
+            held = [
+                [
+                    sealed(BasicWindow(spec.sides[1 - side], numbered(rng, rows, rng.choice((0, 70, 10**6)))))
+                    for rows in rng.choices((1, 7, 50, 330), k=rng.choice((0, 1, 4)))
+                ]
+                for _ in range(cores)
+            ]
+            piece_of[side] = (piece, held)
+        shared = shared_scan.SharedScan(spec, members)
+        for _ in range(2):  # what is looked up the first time may be scanned the second time
+            visits = [
+                shared_scan.Visit(piece, [list(some) for some in held], members[0].outer(piece), 0.0)
+                for piece, held in piece_of.values()
+            ]
+            made = rows_of([batch for batch, _ in shared.search(visits)])
+            assert made == pairs_by_loops(BANDS[text], piece_of.values())
+
+
+def pairs_by_loops(holds, visits) -> list[tuple]:
+    found = []
+    for piece, held in visits:
+        for old in (row for some in held for window in some for row in window.batch.to_pylist()):
+            for new in piece.batch.to_pylist():
+                left, right = (new, old) if piece.spec.side == 0 else (old, new)
+                if abs(left["ts"] - right["ts"]) < 60 and holds(left, right):
+                    found.append((*left.values(), *right.values()))
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize(("text", "reach"), [("l.x = r.x", 0), ("l.x BETWEEN r.x - 2 AND r.x + 2", 2)])
+def test_few_tuples_meet_few_of_those_that_an_index_holds(text, reach):
+    """Three tuples by 150,000 on each core: some hundred comparisons, and the same results as by a scan."""
+    plan = prepare(TIMED, TIMED, text, "60 s", time="ts", cores=2)
+    rng, engine = np.random.default_rng(4), plan.start()
+    values = rng.integers(0, 100_000, 300_000)
+    try:
+        engine.fill(1, timed(np.zeros(len(values)), values))
+        for _ in (*engine.push(0, timed(np.ones(6000), np.arange(6000))), *engine.drain()):
+            pass  # asked so often, windows are clustered
+        engine.driver.more = False
+        before = engine.metrics().comparisons
+        for number in range(20):
+            new = rng.integers(0, 100_000, 3)
+            found = sum(batch.num_rows for batch in engine.push(0, timed([2, 2, 2], new)))
+            assert found == sum(np.count_nonzero(abs(values - x) <= reach) for x in new), number
+        assert engine.metrics().comparisons - before < 20 * 3 * 2000
+    finally:
+        engine.close()
+
+
+def test_a_band_that_lets_most_tuples_through_is_scanned_after_all():
+    plan = prepare(TIMED, TIMED, "l.x <= r.x AND l.x * 2 = r.x", "60 s", time="ts", method="band", cores=1)
+    values, engine = np.arange(4000), plan.start()
+    try:
+        engine.fill(1, timed(np.zeros(len(values)), values))
+        for _ in (*engine.push(0, timed(np.ones(6000), np.full(6000, 9999))), *engine.drain()):
+            pass
+        engine.driver.more = False
+        seen = []
+        for _ in range(70):
+            before = engine.metrics().comparisons
+            found = [batch.column("x")[0].as_py() for batch in engine.push(0, timed([2], [700]))]
+            seen.append(engine.metrics().comparisons - before)
+            assert found == [700]
+    finally:
+        engine.close()
+    # Looked up, 3,300 tuples are compared; scanned, all: once in so many jobs the index is tried again.
+    assert seen[0] < 3400
+    assert seen[1:64] == [4000] * 63
+    assert min(seen[64:]) < 3400
 
 
 def test_threads_share_chunks_of_large_windows():

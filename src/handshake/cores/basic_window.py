@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from handshake.cores.driver import arrays_of, stored
 from handshake.cores.spec import Attribute, SideSpec
-from handshake.kernels.cluster import Cells, cluster_band, cluster_hash
+from handshake.kernels.cluster import NO_CELLS, Cells, cluster_band, cluster_hash
 from handshake.kernels.collect import Places, Shape, places_of, row_bytes
-from handshake.kernels.columns import Columns, extremes, integers
+from handshake.kernels.columns import Columns, as_array, extremes, integers
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.gather import gather_batch
-from handshake.kernels.keys import row_hash, sort_key
+from handshake.kernels.keys import moved_floats, moved_keys, row_hash, sort_key
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column, Expr
 
@@ -38,10 +38,8 @@ _NO_KEYS = np.empty(0, np.int64)
 INDEXED_FROM = 2048
 """Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
 _PAIRS = 512
-"""So many probes of the smallest such basic window are scanned, not looked up: a million pairs take a tenth
-of a millisecond in any case, and a scan leaves the interpreter to others meanwhile. So it is
-behind a gate: looking three tuples up took 1.4 ms of processor time, and scanning 1.8 ms and a helper's part,
-but median latency was higher in 5 of 7 pairs of runs."""
+"""So many probes of the smallest such basic window are scanned, not looked up one window after the other: a
+million pairs take a tenth of a millisecond in any case, and a scan leaves the interpreter to others."""
 
 
 @dataclass
@@ -78,7 +76,7 @@ class BasicWindow:
     @cached_property
     def columns(self) -> Columns:
         """What kernels read."""
-        arrays = {column: stored(self.batch, self.spec, column.name) for column in self.spec.columns}
+        arrays = [stored(self.batch, self.spec, column.name) for column in self.spec.columns]
         return Columns.of(self.rows, self.spec.columns, arrays, self.known_tame)
 
     @cached_property
@@ -102,7 +100,8 @@ class BasicWindow:
         """All that a shared scan has to know of it (`kernels.shared_scan`)."""
         columns = self.columns
         facts = (self.rows, *self.first, *self.second, columns.tame, columns.nullable)
-        return np.array((*facts, *self._with_validity), np.int64)
+        index = self.cells.places if self.cells is not None else NO_CELLS
+        return np.array((*facts, *index, *self._with_validity), np.int64)
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
         """What kernels read it by, with validity or without; good as long as the basic window is held."""
@@ -125,6 +124,8 @@ class BasicWindow:
 
     def values(self, expr: Expr) -> pa.Array:
         """A key expression of this side, for each tuple."""
+        if isinstance(expr, Column):  # most are; asking what an expression reads takes longer
+            return as_array(self.batch.column(expr.name))
         return evaluate(expr, arrays_of(self.batch, self.spec.side, (expr,)), self.rows, as_key=True)
 
     @cached_property
@@ -236,34 +237,8 @@ def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
     offset = bound.offset if side == 1 else -bound.offset
     is_lower = bound.is_lower if side == 1 else not bound.is_lower
     if values.dtype.kind != "f":
-        return _saturated(values.astype(np.int64), int(offset), is_lower), is_lower
-    wide = values.astype(np.float64)
-    with np.errstate(over="ignore"):
-        edge = wide + offset
-    if bound.rounding:
-        # Arithmetic as written rounds differently: widen by more than it can be off (see plan.analyse).
-        slack = 4 * bound.rounding * (np.abs(wide) + bound.magnitude) + 1e-44
-        with np.errstate(invalid="ignore", over="ignore"):
-            edge = edge - slack if is_lower else edge + slack
-        unbounded = -np.inf if is_lower else np.inf
-        edge = np.where(np.isinf(wide) | np.isnan(edge), unbounded, edge)
-    return edge, is_lower
-
-
-def _saturated(values: Array, offset: int, is_lower: bool) -> Array:
-    """`values + offset`, held at the ends of 64 bits: an inclusive limit there excludes nothing.
-
-    A key at an end may stand for a value far beyond it (see `sort_key`), so its limit stays there, too.
-    """
-    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    if offset >= 0:
-        room = high - min(offset, high)
-        edge = np.where(values > room, high, np.minimum(values, room) + min(offset, high))
-    else:
-        room = low - max(offset, low)
-        edge = np.where(values < room, low, np.maximum(values, room) + max(offset, low))
-    end = low if is_lower else high
-    return np.where(values == end, end, edge)
+        return moved_keys(values, int(offset), is_lower), is_lower
+    return moved_floats(values, float(offset), bound.rounding, bound.magnitude, is_lower), is_lower
 
 
 def _least(dtype: np.dtype[Any]) -> Any:

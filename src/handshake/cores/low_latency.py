@@ -27,7 +27,7 @@ from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.cores.outer import Outer
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.placement import pin_to, pinned_to
-from handshake.cores.shared_scan import SharedScan, Visit
+from handshake.cores.shared_scan import FEW, SharedScan, Visit
 from handshake.cores.spec import SIDES, JoinSpec
 
 __all__ = ["LowLatency"]
@@ -158,7 +158,8 @@ class LowLatency:
         that have come before."""
         shares = [task.shares for task in before if task.piece.spec.side == side]
         return [
-            core.segments[side].ready(rows) + [share for some in shares if (share := some[k]) is not None]
+            core.segments[side].ready(rows, together=rows <= FEW)
+            + [share for some in shares if (share := some[k]) is not None]
             for k, core in enumerate(self._cores)
         ]
 

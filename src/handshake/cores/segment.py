@@ -174,15 +174,18 @@ class Segment:
             if window is oldest or id(window) not in gone
         ]
 
-    def ready(self, rows: int) -> list[BasicWindow]:
-        """The basic windows, for a probe with so many tuples: clustered where that pays by now."""
+    def ready(self, rows: int, together: bool = False) -> list[BasicWindow]:
+        """The basic windows, for a probe with so many tuples: clustered where that pays by now; that is
+        sooner where all that are clustered are looked up `together`."""
         self._take_in()
         if not self._lazily_indexed:
             return list(self.windows)
-        return [self._asked(w, rows) if self._is_unclear(w, rows) else w for w in list(self.windows)]
+        return [
+            self._asked(w, rows) if self._is_unclear(w, rows, together) else w for w in list(self.windows)
+        ]
 
-    def _is_unclear(self, window: BasicWindow, rows: int) -> bool:
-        return window.cells is None and indexable(window) and worth_an_index(rows, window)
+    def _is_unclear(self, window: BasicWindow, rows: int, together: bool) -> bool:
+        return window.cells is None and indexable(window) and (together or worth_an_index(rows, window))
 
     def _asked(self, window: BasicWindow, rows: int) -> BasicWindow:
         with self._lock:

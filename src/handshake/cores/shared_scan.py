@@ -1,14 +1,14 @@
 """Small batches, joined where they come: one compiled scan of all cores' windows, shared by all cores.
 
 Tuples of both streams that have come together are one job: what the interpreter has to do for it takes about
-as long for two batches as for one. Basic windows that are looked up by an index take little time, and the
-caller does that alone.
+as long for two batches as for one. Looking tuples up in all windows that have an index takes little time, and
+the caller does that alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
@@ -23,10 +23,12 @@ from handshake.cores.outer import Outer
 from handshake.cores.results import Pairs, Results
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.compile import TILE
+from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
 from handshake.kernels.shared_scan import (
     CHUNK,
     COUNT,
     GROUPS,
+    INDEXED,
     INSIDE,
     NULLABLE,
     PART,
@@ -39,7 +41,7 @@ from handshake.kernels.shared_scan import (
     sort_out,
 )
 
-__all__ = ["SharedScan", "Visit"]
+__all__ = ["FEW", "SharedScan", "Visit"]
 
 Array = np.ndarray[Any, Any]
 _ROOM = 16 * TILE
@@ -48,8 +50,13 @@ _SHARED = 1 << 20
 """So many pairs are worth waking others (0.1 ms); three tuples are read as fast as one."""
 _PATIENCE = 1 << 14
 _LOW, _HIGH = -(2**63), 2**63 - 1
-_KINDS = 8
-_SCANNED, _MADE = 1e-10, 3e-8
+_KINDS = 16
+_SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
+FEW = 256
+"""So many tuples are looked up in all windows by one call; more, window by window, put in order for each."""
+_SELECTIVE, _JOBS = 0.03, 64
+"""Where more than this share of a window's tuples is looked at by way of its index, a scan takes less time:
+the next jobs do without."""
 
 
 class Visit(NamedTuple):
@@ -70,6 +77,8 @@ class SharedScan:
         self._results = Results(spec)
         self._buffers = _Buffers()
         self._kernels: dict[tuple[int, int], Any] = {}
+        self._without = 0
+        """Jobs that are to come without looking anything up."""
         self.helpers = Helpers(len(cores), cpus)
 
     def search(self, visits: Sequence[Visit]) -> Iterator[tuple[pa.RecordBatch, list[Note]]]:
@@ -78,17 +87,24 @@ class SharedScan:
             return
         indexed = [self._indexed(visit) for visit in visits] if self._spec.method != "scan" else []
         job = _Job(visits, len(self._cores), self._buffers)
+        self._without -= self._without > 0
         for number, visit in enumerate(visits):
             self._add(job, number, visit)
         for batch in self._results.mixed(chain(self._looked_up(job, indexed), self._pairs(job))):
             yield batch, self._whose(job)
 
     def _indexed(self, visit: Visit) -> list[list[BasicWindow]]:
-        """Take out what is looked up by an index."""
+        """Take out what is looked up window by window."""
+        if self._together(visit.piece):
+            return []
         taken = [[w for w in some if _is_looked_up(visit.piece, w)] for some in visit.held]
         for some in visit.held:
             some[:] = [w for w in some if not _is_looked_up(visit.piece, w)]
         return taken
+
+    def _together(self, piece: BasicWindow) -> bool:
+        """Whether tuples are looked up in all windows by one call."""
+        return self._spec.method != "scan" and piece.rows <= FEW
 
     def _looked_up(self, job: _Job, indexed: list[list[list[BasicWindow]]]) -> Iterator[Pairs]:
         for number, taken in enumerate(indexed):
@@ -122,23 +138,43 @@ class SharedScan:
         kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
         old, limits = _limits(piece, self._reaches)
         columns, places = piece.columns, np.array(homes)
+        wanted = self._together(piece) and not self._without
         present = sort_out(
-            table, places, old, limits, columns.tame, columns.nullable, kinds, counts[0], counts[1]
+            table, places, old, limits, columns.tame, columns.nullable, wanted, kinds, counts[0], counts[1]
         )
         searched = self._count(piece.rows, counts)
         base = job.hold(number, windows, homes)
         for kind in range(_KINDS):
             if present >> kind & 1:
-                kernel = self._kernel(kind, 1 - piece.spec.side)
-                job.add(kernel, piece, base, table, places, kinds, kind, searched)
+                kernel = self._kernel(kind, windows)
+                if kind & INDEXED:
+                    self._look_up(job, kernel, visit, (base, table, places, kinds, kind))
+                else:
+                    job.add(kernel, piece, base, table, places, kinds, kind, searched)
         job.pairs += searched * max(piece.rows, 3)
 
-    def _kernel(self, kind: int, inner: int) -> Any:
+    def _look_up(self, job: _Job, kernel: Any, visit: Visit, windows: tuple[Any, ...]) -> None:
+        """Look new tuples up in basic windows of a kind, as soon as the job begins."""
+        piece, seen = visit.piece, np.zeros(len(self._cores), np.int64)
+        _, table, _, kinds, kind = windows
+        most = piece.rows * int(table[kinds == kind, 0].sum())
+
+        def done() -> None:
+            for core, compared in zip(self._cores, seen.tolist(), strict=True):
+                core.comparisons += compared
+                core.work += compared * _LOOKED_UP
+            if seen.sum() > _SELECTIVE * most:
+                self._without = _JOBS
+
+        job.look_up(kernel, (piece.addresses(True), piece.rows, *windows, *_sought(visit), seen), done)
+
+    def _kernel(self, kind: int, windows: list[BasicWindow]) -> Any:
+        inner = windows[0].spec.side
         if (kind, inner) not in self._kernels:
             inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
-            self._kernels[kind, inner] = shared_scan_kernel(
-                self._cores[0].program(inside, tame, nullable), inner
-            )
+            program = self._cores[0].program(inside, tame, nullable)
+            make = _looking_up(windows) if kind & INDEXED else shared_scan_kernel
+            self._kernels[kind, inner] = make(program, inner)
         return self._kernels[kind, inner]
 
     def _count(self, rows: int, counts: Array) -> int:
@@ -167,6 +203,23 @@ class SharedScan:
     def close(self) -> None:
         """All threads end."""
         self.helpers.close()
+
+
+def _sought(visit: Visit) -> tuple[Array, ...]:
+    """What new tuples are looked up by: hashes, or ranges of the attributes."""
+    if visit.piece.spec.hashed:
+        return (visit.piece.hashes,)
+    limits = visit.outer.limits
+    return (*limits[0], *limits[-1])
+
+
+def _looking_up(windows: list[BasicWindow]) -> Callable[[Any, int], Any]:
+    """What makes a kernel that knows the indexes of these basic windows; all have keys of the same types."""
+    cells = next(window.cells for window in windows if window.cells is not None)
+    if cells.low is None or cells.fences is None:
+        return look_up_hashes_kernel
+    first, second = cells.low.dtype.str, cells.fences.dtype.str
+    return lambda program, inner: look_up_kernel(program, inner, first, second)
 
 
 def _is_looked_up(piece: BasicWindow, window: BasicWindow) -> bool:
@@ -205,6 +258,7 @@ class _Job:
         """For each basic window, the core that holds it, and the number of the visit."""
         self._cores, self._buffers = cores, buffers
         self._parts: list[tuple[Any, tuple[Any, ...]]] = []
+        self._looked_up: list[tuple[Any, tuple[Any, ...], Callable[[], None]]] = []
         self._groups = 1
         self._notes: list[tuple[Array, ...]] = []
         self._helped: set[int] = set()
@@ -234,6 +288,11 @@ class _Job:
         self._parts.append((kernel, fixed))
         self._groups += count + 1
 
+    def look_up(self, kernel: Any, fixed: tuple[Any, ...], done: Callable[[], None]) -> None:
+        """Basic windows are to be looked up by a kernel, by whoever has the job, with these arguments."""
+        self._looked_up.append((kernel, fixed, done))
+        self._groups += len(self._windows)
+
     def make_ready(self, threads: int) -> None:
         """Give each thread somewhere to note pairs."""
         states, groups = np.zeros((threads, STATE), np.int64), np.empty((threads, 2, self._groups), np.int64)
@@ -259,6 +318,15 @@ class _Job:
 
     def done(self) -> Iterator[Pairs]:
         """Scan; gives all pairs, those that helpers have found as well."""
+        notes = self._notes[0]
+        for kernel, fixed, done in self._looked_up:
+            while True:
+                kernel(0, 0, *fixed, *notes)
+                if notes[0][CHUNK] < 0:
+                    break
+                yield from self._noted(0)
+                self._forget(0)
+            done()
         for part in range(len(self._parts)):
             while self._run(0, part):
                 yield from self._noted(0)

@@ -18,6 +18,7 @@ from handshake.kernels.sorting import order_of
 
 __all__ = [
     "GRANULE",
+    "NO_CELLS",
     "Cells",
     "Probe",
     "cluster_band",
@@ -33,6 +34,8 @@ Ranges = tuple[Array, Array]
 """(low, high) for each outer tuple, inclusive."""
 GRANULE = LANES
 """Tuples that share a fence, and that the band index compares at once."""
+NO_CELLS = (0, 0, 0, 0, 0)
+"""The same where there is no index."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class Cells:
     """Bands: the key that each granule of a cell begins with."""
     shift: int = 0
     """How far a hash is shifted down to give its cell."""
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where the index lies, for a shared scan's table (`kernels.shared_scan`)."""
+        offsets = int(self.offsets.ctypes.data)
+        if self.low is None:
+            return (len(self.offsets) - 1, offsets, self.shift, 0, 0)
+        arrays = (self.low, self.high, self.fences)
+        return (len(self.low), offsets, *(int(array.ctypes.data) for array in arrays if array is not None))
 
     @property
     def nbytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -171,10 +171,12 @@ class Columns:
 
     @classmethod
     def of(
-        cls, rows: int, order: Sequence[Column], arrays: Mapping[Column, pa.Array], known_tame: bool = False
+        cls, rows: int, order: Sequence[Column], arrays: Sequence[pa.Array], known_tame: bool = False
     ) -> Columns:
-        """View `arrays` in the order in which a program loads them."""
-        views = tuple(view(arrays[column], column.type, known_tame) for column in order)
+        """View the arrays of columns, which come in the order in which a program loads them."""
+        views = tuple(
+            view(array, column.type, known_tame) for column, array in zip(order, arrays, strict=True)
+        )
         tame = all(v.tame for v in views)
         return cls(rows, views, tame, any(v.validity for v in views))
 

@@ -100,7 +100,7 @@ class _Compiled:
         self._kernels: dict[tuple[bool, bool], tuple[Any, np.dtype[Any] | None]] = {}
 
     def __call__(self, arrays: Arrays, rows: int) -> pa.Array:
-        columns = Columns.of(rows, self._order, {new: arrays[c] for c, new in self._names.items()})
+        columns = Columns.of(rows, self._order, [arrays[column] for column in self._names])
         kernel, kind = self._kernel(columns.tame, columns.nullable)
         out = np.empty((rows, 2) if kind is None else rows, np.int64 if kind is None else kind)
         valid = np.empty(rows, np.bool_)

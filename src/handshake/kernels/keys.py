@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.kernels.columns import integers, layout
-from handshake.kernels.ondisk import kernel
+from handshake.kernels.ondisk import compiled, kernel
 
-__all__ = ["has_value", "hash_of", "prefix_of", "row_hash", "sort_key"]
+__all__ = ["has_value", "hash_of", "moved_floats", "moved_keys", "prefix_of", "row_hash", "sort_key"]
 
 Array = np.ndarray[Any, Any]
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -125,6 +126,50 @@ def sort_key(array: pa.Array) -> Array:
     if values.dtype == np.uint64:
         values = np.minimum(values, np.uint64(2**63 - 1)).astype(np.int64)
     return values
+
+
+def moved_keys(keys: Array, offset: int, is_lower: bool) -> Array:
+    """`keys + offset`, held at the ends of 64 bits: an inclusive limit there excludes nothing.
+
+    A key at an end may stand for a value far beyond it (see `sort_key`), so its limit stays there, too.
+    """
+    moved = np.empty(len(keys), np.int64)
+    _move_keys(keys, np.int64(min(max(offset, _LEAST), _MOST)), is_lower, moved)
+    return moved
+
+
+@compiled()
+def _move_keys(keys, offset, is_lower, moved):  # type: ignore[no-untyped-def]
+    end = _LEAST if is_lower else _MOST
+    for row in range(keys.shape[0]):
+        key = np.int64(keys[row])
+        if key == end:
+            moved[row] = end
+        elif offset >= 0:
+            moved[row] = key + offset if key <= _MOST - offset else _MOST
+        else:
+            moved[row] = key + offset if key >= _LEAST - offset else _LEAST
+
+
+def moved_floats(values: Array, offset: float, rounding: float, magnitude: float, is_lower: bool) -> Array:
+    """`values + offset` as limits, where arithmetic as written may round otherwise: then wider by more than
+    it can be off (see plan.analyse)."""
+    moved = np.empty(len(values), np.float64)
+    _move_floats(values, offset, float(rounding), float(magnitude), is_lower, moved)
+    return moved
+
+
+@compiled()
+def _move_floats(values, offset, rounding, magnitude, is_lower, moved):  # type: ignore[no-untyped-def]
+    for row in range(values.shape[0]):
+        value = np.float64(values[row])
+        edge = value + offset
+        if rounding != 0.0:
+            slack = 4.0 * rounding * (abs(value) + magnitude) + 1e-44
+            edge = edge - slack if is_lower else edge + slack
+            if np.isinf(value) or np.isnan(edge):
+                edge = -np.inf if is_lower else np.inf
+        moved[row] = edge
 
 
 def has_value(array: pa.Array) -> Array | None:

@@ -19,17 +19,19 @@ from handshake.kernels.ondisk import compiled
 from handshake.kernels.scan import row_intrinsic, tile_search
 
 __all__ = [
-    "CHUNK", "COUNT", "FACTS", "GROUPS", "INSIDE", "NULLABLE", "PART", "STATE", "TAME", "all_have_left",
-    "cut_chunks", "new_counters", "shared_scan_kernel", "sort_out",
+    "CELLS", "CHUNK", "COUNT", "FACTS", "GROUPS", "INDEXED", "INSIDE", "NULLABLE", "PART", "STATE", "TAME",
+    "all_have_left", "cut_chunks", "new_counters", "shared_scan_kernel", "sort_out",
 ]  # fmt: skip
 
-STATE = 6
-"""Words of a thread's state: chunk (-1: none), tile, outer tuple, pairs, groups of pairs, and part of the job
-that the chunk is of."""
+STATE = 7
+"""Words of a thread's state: chunk (-1: none), tile, outer tuple, pairs, groups of pairs, part of the job
+that the chunk is of, and one more for look-ups."""
 CHUNK, COUNT, GROUPS, PART = 0, 3, 4, 5
-INSIDE, TAME, NULLABLE = 4, 2, 1
-FACTS = 7
-"""Words of a table's row before the addresses."""
+INDEXED, INSIDE, TAME, NULLABLE = 8, 4, 2, 1
+CELLS, FACTS = 7, 12
+"""Words of a table's row before the addresses; from `CELLS` on, of how many cells an index has (0: there is
+none), where their offsets lie, and then where bands have their first key's least and largest values and the
+fences, or how far hashes are shifted."""
 _LINE = 8
 """Words of a cache line: counters that share one would be fought over."""
 _PAIRS = 1 << 18
@@ -90,13 +92,14 @@ def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
 
 
 @compiled(**QUICK)
-def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped):  # type: ignore[no-untyped-def]
+def sort_out(table, homes, old, limits, tame, nullable, indexed, kinds, searched, skipped):  # type: ignore[no-untyped-def]
     """The kind of predicate that each basic window is asked, -1 where no pair can be in the windows.
 
-    A kind is a bit each for `INSIDE` (every pair is in the windows), `TAME` and `NULLABLE`. A row of the
-    table is the number of tuples, both stamps' extremes, tame, nullable, and addresses. The stamp at column
+    A kind is a bit each for `INSIDE` (every pair is in the windows), `TAME`, `NULLABLE` and, where that is
+    wanted, `INDEXED`. A row of the table is the number of tuples, both stamps' extremes, tame, nullable, what
+    an index has, and addresses. The stamp at column
     `old` must not be below `limits[0]`, and is nowhere too old from `limits[1]` on; the other one must not be
-    above `limits[2]`, and is nowhere too new up to `limits[3]`. Tuples to be searched and windows left out
+    above `limits[2]`, and is nowhere too new up to `limits[3]`. Tuples to be scanned and windows left out
     are counted by home. Gives which kinds there are, as a mask.
     """
     present = 0
@@ -110,9 +113,12 @@ def sort_out(table, homes, old, limits, tame, nullable, kinds, searched, skipped
         kind = INSIDE if inside else 0
         kind |= TAME if tame and table[w, 5] else 0
         kind |= NULLABLE if nullable or table[w, 6] else 0
+        if indexed and table[w, CELLS]:
+            kind |= INDEXED
+        else:
+            searched[homes[w]] += table[w, 0]
         kinds[w] = kind
         present |= 1 << kind
-        searched[homes[w]] += table[w, 0]
     return present
 
 

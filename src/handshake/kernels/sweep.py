@@ -24,7 +24,7 @@ from handshake.kernels.ondisk import compiled
 from handshake.plan.expr import Column
 from handshake.schema import Bool
 
-__all__ = ["sweep_kernel"]
+__all__ = ["ask_intrinsic", "granule_intrinsic", "lowest_or_all", "sweep_kernel"]
 
 _LISTED = TILE // GRANULE
 """Granules on the list: what they can give at most is what buffers have room for."""
@@ -34,7 +34,7 @@ _AT_ONCE = 4
 """Matches of a granule that are written without a jump in between; there are seldom more."""
 
 
-def _granule_intrinsic(program: Program, inner: int) -> Any:
+def granule_intrinsic(program: Program, inner: int) -> Any:
     """Which tuples of a granule match, as a mask."""
 
     @intrinsic
@@ -47,7 +47,7 @@ def _granule_intrinsic(program: Program, inner: int) -> Any:
     return matches
 
 
-def _ask_intrinsic(program: Program, inner: int) -> Any:
+def ask_intrinsic(program: Program, inner: int) -> Any:
     """Ask for a granule's cache lines, without waiting for them."""
 
     @intrinsic
@@ -124,8 +124,8 @@ def sweep_kernel(program: Program, inner: int) -> Any:
     `kernel(…) -> (count, compared)`; done when `state[0] >= len(low)`. It begins with (0, 0, -1), and the
     buffers must hold a few pairs more than `TILE`.
     """
-    matches, holds = _granule_intrinsic(program, inner), pair_intrinsic(program, inner)
-    ask = _ask_intrinsic(program, inner)
+    matches, holds = granule_intrinsic(program, inner), pair_intrinsic(program, inner)
+    ask = ask_intrinsic(program, inner)
 
     @compiled(**JIT)
     def compare(outer, inner, inner_rows, listed, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
