@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handshake.cores import basic_window, segment, shared_scan
+from handshake.cores import basic_window, look_ups, segment, shared_scan
 from handshake.cores.basic_window import BasicWindow, sealed
 from handshake.cores.core import JoinCore
 from handshake.cores.helpers import Helpers
@@ -113,7 +113,8 @@ def test_threads_that_share_agree_with_the_oracle(room, indexed, case, seed):
         if indexed:
             patch.setattr(basic_window, "INDEXED_FROM", 1)
             patch.setattr(segment, "ASKED", 0)
-            patch.setattr(shared_scan, "_SELECTIVE", 2.0)
+            patch.setattr(look_ups, "_SELECTIVE", 2.0)
+            patch.setattr(look_ups, "_ASIDE", False)
         check_gathered(case, seed)
 
 
@@ -158,6 +159,7 @@ def test_few_tuples_are_looked_up_in_all_windows_at_once(text, seed):
     members, piece_of = [JoinCore(spec) for _ in range(cores)], {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(basic_window, "INDEXED_FROM", 50)
+        patch.setattr(look_ups, "_ASIDE", False)
         patch.setattr(shared_scan, "_ROOM", rng.choice((TILE + 3, 16 * TILE)))
         for side in (0, 1):
             piece = BasicWindow(spec.sides[side], numbered(rng, rng.choice((1, 3, 40)), 80))
@@ -190,6 +192,14 @@ def pairs_by_loops(holds, visits) -> list[tuple]:
     return sorted(found, key=repr)
 
 
+def compiled(engine) -> None:
+    """While the kernel is compiled aside, windows are scanned."""
+    before, rows = engine.metrics().comparisons, engine.metrics().right_window_rows
+    list(engine.push(0, timed([2], [-9])))
+    assert engine.metrics().comparisons - before == rows
+    engine._shared.look_ups.settle()
+
+
 @pytest.mark.parametrize(("text", "reach"), [("l.x = r.x", 0), ("l.x BETWEEN r.x - 2 AND r.x + 2", 2)])
 def test_few_tuples_meet_few_of_those_that_an_index_holds(text, reach):
     """Three tuples by 150,000 on each core: some hundred comparisons, and the same results as by a scan."""
@@ -201,6 +211,7 @@ def test_few_tuples_meet_few_of_those_that_an_index_holds(text, reach):
         for _ in (*engine.push(0, timed(np.ones(6000), np.arange(6000))), *engine.drain()):
             pass  # asked so often, windows are clustered
         engine.driver.more = False
+        compiled(engine)
         before = engine.metrics().comparisons
         for number in range(20):
             new = rng.integers(0, 100_000, 3)
@@ -219,6 +230,7 @@ def test_a_band_that_lets_most_tuples_through_is_scanned_after_all():
         for _ in (*engine.push(0, timed(np.ones(6000), np.full(6000, 9999))), *engine.drain()):
             pass
         engine.driver.more = False
+        compiled(engine)
         seen = []
         for _ in range(70):
             before = engine.metrics().comparisons

@@ -23,11 +23,12 @@ from handshake.cores.core import JoinCore
 from handshake.cores.crew import Crew
 from handshake.cores.driver import Driver
 from handshake.cores.latency import Latencies
+from handshake.cores.look_ups import FEW
 from handshake.cores.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.cores.outer import Outer
 from handshake.cores.pieces import coalesced, pieces
 from handshake.cores.placement import pin_to, pinned_to
-from handshake.cores.shared_scan import FEW, SharedScan, Visit
+from handshake.cores.shared_scan import SharedScan, Visit
 from handshake.cores.spec import SIDES, JoinSpec
 
 __all__ = ["LowLatency"]

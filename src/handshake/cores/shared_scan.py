@@ -19,11 +19,11 @@ from handshake.cores.basic_window import BasicWindow, worth_an_index
 from handshake.cores.core import JoinCore
 from handshake.cores.helpers import Helpers
 from handshake.cores.latency import Note
+from handshake.cores.look_ups import LookUps
 from handshake.cores.outer import Outer
 from handshake.cores.results import Pairs, Results
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.compile import TILE
-from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
 from handshake.kernels.shared_scan import (
     CHUNK,
     COUNT,
@@ -41,7 +41,7 @@ from handshake.kernels.shared_scan import (
     sort_out,
 )
 
-__all__ = ["FEW", "SharedScan", "Visit"]
+__all__ = ["SharedScan", "Visit"]
 
 Array = np.ndarray[Any, Any]
 _ROOM = 16 * TILE
@@ -51,12 +51,7 @@ _SHARED = 1 << 20
 _PATIENCE = 1 << 14
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _KINDS = 16
-_SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
-FEW = 256
-"""So many tuples are looked up in all windows by one call; more, window by window, put in order for each."""
-_SELECTIVE, _JOBS = 0.03, 64
-"""Where more than this share of a window's tuples is looked at by way of its index, a scan takes less time:
-the next jobs do without."""
+_SCANNED, _MADE = 1e-10, 3e-8
 
 
 class Visit(NamedTuple):
@@ -77,8 +72,7 @@ class SharedScan:
         self._results = Results(spec)
         self._buffers = _Buffers()
         self._kernels: dict[tuple[int, int], Any] = {}
-        self._without = 0
-        """Jobs that are to come without looking anything up."""
+        self.look_ups = LookUps(spec, cores)
         self.helpers = Helpers(len(cores), cpus)
 
     def search(self, visits: Sequence[Visit]) -> Iterator[tuple[pa.RecordBatch, list[Note]]]:
@@ -87,7 +81,7 @@ class SharedScan:
             return
         indexed = [self._indexed(visit) for visit in visits] if self._spec.method != "scan" else []
         job = _Job(visits, len(self._cores), self._buffers)
-        self._without -= self._without > 0
+        self.look_ups.next_job()
         for number, visit in enumerate(visits):
             self._add(job, number, visit)
         for batch in self._results.mixed(chain(self._looked_up(job, indexed), self._pairs(job))):
@@ -95,16 +89,12 @@ class SharedScan:
 
     def _indexed(self, visit: Visit) -> list[list[BasicWindow]]:
         """Take out what is looked up window by window."""
-        if self._together(visit.piece):
+        if self.look_ups.covers(visit.piece):
             return []
         taken = [[w for w in some if _is_looked_up(visit.piece, w)] for some in visit.held]
         for some in visit.held:
             some[:] = [w for w in some if not _is_looked_up(visit.piece, w)]
         return taken
-
-    def _together(self, piece: BasicWindow) -> bool:
-        """Whether tuples are looked up in all windows by one call."""
-        return self._spec.method != "scan" and piece.rows <= FEW
 
     def _looked_up(self, job: _Job, indexed: list[list[list[BasicWindow]]]) -> Iterator[Pairs]:
         for number, taken in enumerate(indexed):
@@ -135,46 +125,31 @@ class SharedScan:
             return
         homes = [home for home, some in enumerate(held) for _ in some]
         table = np.concatenate([window.scan_row for window in windows]).reshape(len(windows), -1)
-        kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
-        old, limits = _limits(piece, self._reaches)
         columns, places = piece.columns, np.array(homes)
-        wanted = self._together(piece) and not self._without
-        present = sort_out(
-            table, places, old, limits, columns.tame, columns.nullable, wanted, kinds, counts[0], counts[1]
-        )
+        given = (table, places, *_limits(piece, self._reaches), columns.tame, columns.nullable)
+        kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
+        wanted = self.look_ups.wants(piece)
+        present = sort_out(*given, wanted, kinds, *counts)
+        if present >= 1 << INDEXED and not self.look_ups.ready(present, windows, visit.outer):
+            counts[:] = 0
+            present = sort_out(*given, False, kinds, *counts)
         searched = self._count(piece.rows, counts)
         base = job.hold(number, windows, homes)
         for kind in range(_KINDS):
             if present >> kind & 1:
-                kernel = self._kernel(kind, windows)
                 if kind & INDEXED:
-                    self._look_up(job, kernel, visit, (base, table, places, kinds, kind))
+                    job.look_up(*self.look_ups.of(kind, visit.outer, base, table, places, kinds))
                 else:
+                    kernel = self._kernel(kind, 1 - piece.spec.side)
                     job.add(kernel, piece, base, table, places, kinds, kind, searched)
         job.pairs += searched * max(piece.rows, 3)
 
-    def _look_up(self, job: _Job, kernel: Any, visit: Visit, windows: tuple[Any, ...]) -> None:
-        """Look new tuples up in basic windows of a kind, as soon as the job begins."""
-        piece, seen = visit.piece, np.zeros(len(self._cores), np.int64)
-        _, table, _, kinds, kind = windows
-        most = piece.rows * int(table[kinds == kind, 0].sum())
-
-        def done() -> None:
-            for core, compared in zip(self._cores, seen.tolist(), strict=True):
-                core.comparisons += compared
-                core.work += compared * _LOOKED_UP
-            if seen.sum() > _SELECTIVE * most:
-                self._without = _JOBS
-
-        job.look_up(kernel, (piece.addresses(True), piece.rows, *windows, *_sought(visit), seen), done)
-
-    def _kernel(self, kind: int, windows: list[BasicWindow]) -> Any:
-        inner = windows[0].spec.side
+    def _kernel(self, kind: int, inner: int) -> Any:
         if (kind, inner) not in self._kernels:
             inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
-            program = self._cores[0].program(inside, tame, nullable)
-            make = _looking_up(windows) if kind & INDEXED else shared_scan_kernel
-            self._kernels[kind, inner] = make(program, inner)
+            self._kernels[kind, inner] = shared_scan_kernel(
+                self._cores[0].program(inside, tame, nullable), inner
+            )
         return self._kernels[kind, inner]
 
     def _count(self, rows: int, counts: Array) -> int:
@@ -203,23 +178,7 @@ class SharedScan:
     def close(self) -> None:
         """All threads end."""
         self.helpers.close()
-
-
-def _sought(visit: Visit) -> tuple[Array, ...]:
-    """What new tuples are looked up by: hashes, or ranges of the attributes."""
-    if visit.piece.spec.hashed:
-        return (visit.piece.hashes,)
-    limits = visit.outer.limits
-    return (*limits[0], *limits[-1])
-
-
-def _looking_up(windows: list[BasicWindow]) -> Callable[[Any, int], Any]:
-    """What makes a kernel that knows the indexes of these basic windows; all have keys of the same types."""
-    cells = next(window.cells for window in windows if window.cells is not None)
-    if cells.low is None or cells.fences is None:
-        return look_up_hashes_kernel
-    first, second = cells.low.dtype.str, cells.fences.dtype.str
-    return lambda program, inner: look_up_kernel(program, inner, first, second)
+        self.look_ups.settle()
 
 
 def _is_looked_up(piece: BasicWindow, window: BasicWindow) -> bool:

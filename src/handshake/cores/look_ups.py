@@ -1,0 +1,135 @@
+"""Small batches looked up by indexes, in the windows of all cores by one call; the call is compiled aside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from handshake.cores.basic_window import BasicWindow
+from handshake.cores.core import JoinCore
+from handshake.cores.outer import Outer
+from handshake.cores.spec import JoinSpec
+from handshake.kernels.compile import TILE
+from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
+from handshake.kernels.shared_scan import INDEXED, INSIDE, NULLABLE, STATE, TAME
+
+__all__ = ["FEW", "LookUps"]
+
+Array = np.ndarray[Any, Any]
+FEW = 256
+"""So many tuples are looked up in all windows by one call; more, window by window, put in order for each."""
+_SELECTIVE, _JOBS = 0.03, 64
+"""Where more than this share of a window's tuples is looked at by way of its index, a scan takes less time:
+the next jobs do without."""
+_ASIDE = True
+"""Whether kernels are compiled by a thread of their own. A second's wait in the middle of a stream would be
+long; until they are there, windows are scanned."""
+_LOOKED_UP = 3e-9
+
+
+class LookUps:
+    """Knows the kernels, and whether to use them."""
+
+    def __init__(self, spec: JoinSpec, cores: Sequence[JoinCore]) -> None:
+        self._spec, self._cores = spec, cores
+        self._kernels: dict[tuple[int, int], Any] = {}
+        self._without = 0
+        """Jobs that are to come without looking anything up."""
+        self._compiling: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def next_job(self) -> None:
+        """A job begins."""
+        self._without -= self._without > 0
+
+    def covers(self, piece: BasicWindow) -> bool:
+        """Whether these tuples are looked up by one call, if at all."""
+        return self._spec.method != "scan" and piece.rows <= FEW
+
+    def wants(self, piece: BasicWindow) -> bool:
+        """Whether to look these tuples up in this job."""
+        return not self._without and self.covers(piece)
+
+    def ready(self, present: int, windows: list[BasicWindow], outer: Outer) -> bool:
+        """Whether all kernels are there for these kinds of basic windows; otherwise they will be."""
+        if self._error is not None:
+            raise self._error
+        inner = windows[0].spec.side
+        kinds = [kind for kind in range(INDEXED, 2 * INDEXED) if present >> kind & 1]
+        missing = [kind for kind in kinds if (kind, inner) not in self._kernels]
+        if missing and (self._compiling is None or not self._compiling.is_alive()):
+            self._make(missing, windows, outer)
+        return not missing or not _ASIDE
+
+    def _make(self, kinds: list[int], windows: list[BasicWindow], outer: Outer) -> None:
+        program_of, make = self._cores[0].program, _making(windows)
+        given = (windows[0].spec.side, len(windows[0].scan_row), outer.piece.addresses(True), sought(outer))
+
+        def compile_all() -> None:
+            try:
+                for kind in kinds:
+                    inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
+                    kernel = make(program_of(inside, tame, nullable), given[0])
+                    _try_out(kernel, kind, *given[1:])
+                    self._kernels[kind, given[0]] = kernel
+            except BaseException as error:  # whoever asks next is told
+                self._error = error
+
+        if not _ASIDE:
+            compile_all()
+            return
+        self._compiling = threading.Thread(target=compile_all, name="compiling look-ups", daemon=True)
+        self._compiling.start()
+
+    def of(
+        self, kind: int, outer: Outer, base: int, table: Array, homes: Array, kinds: Array
+    ) -> tuple[Any, tuple[Any, ...], Callable[[], None]]:
+        """A kernel, its arguments, and what to do when it is done."""
+        piece, seen = outer.piece, np.zeros(len(self._cores), np.int64)
+        most = piece.rows * int(table[kinds == kind, 0].sum())
+
+        def done() -> None:
+            for core, compared in zip(self._cores, seen.tolist(), strict=True):
+                core.comparisons += compared
+                core.work += compared * _LOOKED_UP
+            if seen.sum() > _SELECTIVE * most:
+                self._without = _JOBS
+
+        kernel = self._kernels[kind, 1 - piece.spec.side]
+        fixed = (piece.addresses(True), piece.rows, base, table, homes, kinds, kind, *sought(outer), seen)
+        return kernel, fixed, done
+
+    def settle(self) -> None:
+        """Wait for what is going on aside."""
+        if self._compiling is not None:
+            self._compiling.join()
+
+
+def sought(outer: Outer) -> tuple[Array, ...]:
+    """What new tuples are looked up by: hashes, or ranges of the attributes."""
+    if outer.piece.spec.hashed:
+        return (outer.piece.hashes,)
+    return (*outer.limits[0], *outer.limits[-1])
+
+
+def _making(windows: list[BasicWindow]) -> Callable[[Any, int], Any]:
+    """What makes a kernel that knows the indexes of these basic windows; all have keys of the same types."""
+    cells = next(window.cells for window in windows if window.cells is not None)
+    if cells.low is None or cells.fences is None:
+        return look_up_hashes_kernel
+    first, second = cells.low.dtype.str, cells.fences.dtype.str
+    return lambda program, inner: look_up_kernel(program, inner, first, second)
+
+
+def _try_out(
+    kernel: Any, kind: int, words: int, addresses: tuple[int, ...], sought: tuple[Array, ...]
+) -> None:
+    """Call a kernel with no windows at all: that compiles it."""
+    none, state = np.empty(0, np.int64), np.full(STATE, -1)
+    state[3:5] = 0
+    out = np.empty(TILE, np.int32), np.empty(TILE, np.int32)
+    fixed = (addresses, 0, 0, np.empty((0, words), np.int64), none, none, kind, *sought, none)
+    kernel(0, 0, *fixed, state, *out, none, none)
