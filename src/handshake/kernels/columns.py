@@ -147,17 +147,22 @@ def integers(array: pa.Array) -> np.ndarray[Any, Any]:
     return np.frombuffer(data, f"{sign}{width // 8}", len(array), array.offset * width // 8)
 
 
-_ones: list[np.ndarray[Any, Any]] = [np.full(1 << 13, 0xFF, np.uint8)]
+def _with_address(ones: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], int]:
+    return ones, int(ones.ctypes.data)
+
+
+_ones = [_with_address(np.full(1 << 13, 0xFF, np.uint8))]
 
 
 def _all_valid(rows: int) -> int:
     """The address of a bitmap of ones; older and smaller ones stay alive for those who hold them."""
     need = rows // 8 + 16
-    ones = _ones[-1]
+    ones, address = _ones[-1]
     if len(ones) < need:
-        ones = np.full(2 * need, 0xFF, np.uint8)
-        _ones.append(ones)  # another thread may append a shorter one next: use this one, not the last
-    return int(ones.ctypes.data)
+        made = _with_address(np.full(2 * need, 0xFF, np.uint8))
+        _ones.append(made)  # another thread may append a shorter one next: use this one, not the last
+        address = made[1]
+    return address
 
 
 @dataclass(frozen=True)
