@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value
@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
 from handshake.circuit.join.buffer import Buffer, ResultSignature, lanes, later
+from handshake.circuit.join.far import Span
 
 __all__ = ["GrantingMerger", "Merger", "StateMerger", "merge"]
 
@@ -131,21 +132,35 @@ def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:
 
 
 def merge(
-    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger]
-) -> tuple[Any, list[Any]]:
-    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first."""
-    level, mergers = list(sources), list[Any]()
+    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger],
+    registers: Callable[[int], int],
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first.
+
+    `registers` says how many there are on links to a merger, by the number of sources below it.
+    """
+    level, mergers = [(source, 1) for source in sources], list[Any]()
     while len(level) > 1:
         above = []
-        for left, right in zip(level[::2], level[1::2], strict=False):
+        for (left, few), (right, more) in zip(level[::2], level[1::2], strict=False):
             merger: Any = kind(bits, depth)
-            m.submodules[f"merger{len(mergers)}"] = merger
-            _connect(m, left, merger.a)
-            _connect(m, right, merger.b)
+            number, below = len(mergers), few + more
+            m.submodules[f"merger{number}"] = merger
+            for source, sink in ((left, merger.a), (right, merger.b)):
+                _connect(m, _near(m, f"span{number}{'ab'[sink is merger.b]}", source, bits, registers(below)), sink)
             mergers.append(merger)
-            above.append(merger.o)
+            above.append((merger.o, below))
         level = above + level[len(level) - len(level) % 2 :]
-    return level[0], mergers
+    return level[0][0], mergers
+
+
+def _near(m: Module, name: str, source: Any, bits: int, registers: int) -> Any:
+    """What a merger reads: a source, or the end of the link from it."""
+    if not registers:
+        return source
+    m.submodules[name] = span = Span(bits, registers)
+    _connect(m, source, span.i)
+    return span.o
 
 
 def _connect(m: Module, source: Any, sink: Any) -> None:

@@ -9,7 +9,7 @@ from handshake.circuit.join.design import Design
 
 __all__ = [
     "READY", "SCAN_R", "SCAN_S", "BufferModel", "GlobalCoreModel", "GrantingMergerModel", "LocalCoreModel",
-    "Match", "StateMergerModel", "Step",
+    "Match", "SpanModel", "StateMergerModel", "Step",
 ]  # fmt: skip
 
 Match = Callable[[Any, Any], bool]
@@ -199,6 +199,27 @@ class GrantingMergerModel:
         self.held = taken
         self.turn = 1 - self.turn if offers[1 - self.turn] is not None else self.turn
         self.grant = room
+
+
+class SpanModel:
+    """A long link: registers there and back, and a queue at its end."""
+
+    def __init__(self, registers: int) -> None:
+        self.buffer, self.registers, self.over = BufferModel(3 * registers), registers, False
+        self.way, self.overs = [None] * registers, [False] * registers
+        self.asks = [False] * registers
+
+    def ready(self, port: int) -> bool:
+        """Whether its input may give."""
+        return self.asks[-1]
+
+    def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
+        """One cycle."""
+        taken, asks = offers[0] if self.asks[-1] else None, len(self.buffer.ring) < self.registers
+        self.over = self.overs[-1] and self.buffer.empty
+        self.buffer.tick(self.way[-1], ready and self.buffer.head is not None)
+        self.way, self.overs = [taken, *self.way[:-1]], [overs[0], *self.overs[:-1]]
+        self.asks = [asks, *self.asks[:-1]]
 
 
 class StateMergerModel:
