@@ -84,7 +84,7 @@ def _bit(value: Any) -> Value:
 
 
 class LocalDriver(_Driver):
-    """Gives steps and R tuples to the first core, S tuples towards the last; holds back input while they wait.
+    """Gives steps and R tuples to the first core, S tuples towards the last; holds input back meanwhile.
 
     Ports: `r`, towards the first core; `pushes` and `pushed`, to the queue at the other end of the line, and
     `room`, by which that asks for more.

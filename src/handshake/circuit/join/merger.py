@@ -146,8 +146,9 @@ def merge(
             merger: Any = kind(bits, depth)
             number, below = len(mergers), few + more
             m.submodules[f"merger{number}"] = merger
-            for source, sink in ((left, merger.a), (right, merger.b)):
-                _connect(m, _near(m, f"span{number}{'ab'[sink is merger.b]}", source, bits, registers(below)), sink)
+            for side, source in (("a", left), ("b", right)):
+                near = _near(m, f"span{number}{side}", source, bits, registers(below))
+                _connect(m, near, getattr(merger, side))
             mergers.append(merger)
             above.append((merger.o, below))
         level = above + level[len(level) - len(level) % 2 :]
