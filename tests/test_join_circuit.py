@@ -103,7 +103,7 @@ def _negative(margin: int) -> tuple[Any, Any, Any]:
 
 def test_too_small_a_margin_loses_results() -> None:
     condition, design, order = _negative(margin=1)
-    assert design.needed_margin == 3
+    assert design.needed_margin == 4
     run = jc.simulated(condition, design, order, taken=(False, False, True))
     trace = jc.modelled(condition, design, order, taken=(False, False, True))
     missing = jc.expected(condition, design, order) - jc.results_of(condition, run)
@@ -281,7 +281,7 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
         ),
         (
             {"buffer": 3},
-            "a core's buffer of 3 results is too small: 4 may be on their way when it fills up; give it",
+            "a core's buffer of 3 results is too small: 5 may be on their way when it fills up; give it",
         ),
     ],
 )

@@ -41,7 +41,7 @@ class Buffer:
         self.bits, self.places = bits, depth
         self.push, self.pop = Signal(name="push"), Signal(name="pop")
         self.data, self.head = Signal(bits, name="data"), Signal(bits, name="head")
-        self.levels, self.then = (Signal(self.places, name=name) for name in ("levels", "levels_then"))
+        self.levels = Signal(self.places, name="levels")
 
     def build(self, m: Module, name: str = "ring") -> None:
         """Add the queue to the circuit."""
@@ -49,12 +49,9 @@ class Buffer:
             1 << self.places.bit_length()
         )  # one to spare takes what is pushed too much: `push` alone writes
         last, stores = Signal(range(slots), name="last"), Signal(name="stores")
-        m.d.comb += [
-            stores.eq(self.push & ~self.at_least(self.places)),
-            self.then.eq(self._changed(stores, self.pop)),
-        ]
+        m.d.comb += stores.eq(self.push & ~self.at_least(self.places))
         m.d.sync += [
-            self.levels.eq(self.then),
+            self.levels.eq(self._changed(stores, self.pop)),
             last.eq(Mux(stores, following(last, slots), last)),
         ]
         for lane in lanes(self.bits):
@@ -82,14 +79,6 @@ class Buffer:
         if entries <= 0 or entries > self.places:
             return Const(entries <= 0, 1)
         return self.levels[entries - 1]
-
-    def below(self, m: Module, entries: int, name: str) -> Value:
-        """Whether it holds fewer: a register of its own, for who lies away from the others."""
-        if entries <= 0 or entries > self.places:
-            return Const(entries > 0, 1)
-        fewer = Signal(name=name, init=1)
-        m.d.sync += fewer.eq(~self.then[entries - 1])
-        return fewer
 
     @property
     def valid(self) -> Value:

@@ -99,9 +99,7 @@ class JoinCore(Block):
         self.turn_r, self.turn_s, self.insert_r, self.insert_s = flags(
             "turn_r", "turn_s", "insert_r", "insert_s"
         )
-        self.last, self.wants_s, self.begins, self.ends, self.room = flags(
-            "last", "wants_s", "begins", "ends", "room"
-        )
+        self.last, self.begins, self.ends, self.crowded = flags("last", "begins", "ends", "crowded")
         self.r.build(m, "r_segment")
         self.s.build(m, "s_segment")
         m.d.comb += [self.r.new.eq(self.new_r), self.s.new.eq(self.new_s)]
@@ -175,12 +173,8 @@ class JoinCore(Block):
         m.d.comb += [
             self.results.over.eq(later(m, ended & ~buffer.valid, "is_over")),
             # What is still on its way must find room.
-            self.room.eq(self._below(m, buffer, self.shape.buffer - self.shape.margin)),
+            self.crowded.eq(buffer.at_least(self.shape.buffer - self.shape.margin)),
         ]
-
-    def _below(self, m: Module, buffer: Buffer, entries: int) -> Value:
-        """Whether the output buffer holds fewer."""
-        return ~buffer.at_least(entries)
 
 
 def flags(*names: str) -> list[Signal]:
@@ -206,11 +200,11 @@ class GlobalCore(JoinCore):
         self._compare_one(m)
 
     def _control(self, m: Module) -> None:
-        runs = ~self.suspend
+        runs, self.wants_s = ~self.suspend, Signal(name="wants_s")
         m.d.comb += [
             self.r_out.eq(self.r.head),
             self.s_out.eq(self.s.head),
-            self.full.eq(~self.room),
+            self.full.eq(self.crowded),
         ]
         with m.If(self.is_ready & self.go & runs):
             self._load(m)

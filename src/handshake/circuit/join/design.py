@@ -115,7 +115,7 @@ class Design:
     def needed_margin(self) -> int:
         """Results that may still come when a buffer says that it is full."""
         if self.admission == "local":
-            return self.stages
+            return self.stages + 1  # a register is between the buffer and the core's state machine
         return self.gather_stages + self.spread_stages + self.stages
 
     @property

@@ -124,7 +124,7 @@ class LocalCoreModel(CoreModel):
         self.step: Step | None = None
         self.has_s = False
         self.passing: Step | None = None
-        self.giving = False
+        self.giving = self.left_s = self.was_full = False
 
     @property
     def r_out(self) -> Step | None:
@@ -135,7 +135,8 @@ class LocalCoreModel(CoreModel):
         """One cycle; `s_in` is a tuple of one S tuple, which may be an empty one."""
         loads_r, loads_s = self.step is None and r_in is not None, not self.has_s and s_in is not None
         found, begins = None, False
-        step, passing, giving, room = self.step, self.passing, False, not self.full
+        step, passing, giving, room = self.step, self.passing, False, not self.was_full
+        left_s, self.left_s, self.was_full = self.left_s, False, self.full
         if passing is not None and r_taken:
             self.passing = None
         if self.state == READY:
@@ -149,8 +150,9 @@ class LocalCoreModel(CoreModel):
                 found, last = self.scan_r(leave=passing is None)
                 self.step = None if last else self.step
         elif room and self.has_s:
-            found, last = self.scan_s()
-            self.has_s = not last
+            found, self.left_s = self.scan_s()
+        if left_s:
+            self.has_s = False
         self.giving = giving
         if loads_r:
             self.step = r_in
