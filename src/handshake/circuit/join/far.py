@@ -64,7 +64,8 @@ class Span(Block):
     """A long link of the merging network: a result in each cycle, through as many registers as it is given.
 
     Ports: `i` and `o`. Results go into a queue at the far end; its flag comes back through as many registers,
-    and twice as many results are on their way until it is heard.
+    and twice as many results are on their way until it is heard. As many again are in the queue when it asks
+    for more, so that it does not run empty meanwhile.
     """
 
     def __init__(self, bits: int, registers: int) -> None:
@@ -74,10 +75,10 @@ class Span(Block):
 
     def build(self) -> Module:
         m = Module()
-        queue = Buffer(self.bits, 3 * self.registers)
+        queue = Buffer(self.bits, 4 * self.registers)
         queue.build(m)
         queue.offer(m, self.o)
-        asks = later(m, ~queue.at_least(self.registers), "asks", self.registers)
+        asks = later(m, ~queue.at_least(2 * self.registers), "asks", self.registers)
         taken = later(m, self.i.valid & asks, "taken", self.registers)
         over = later(m, self.i.over, "over_there", self.registers)
         m.d.comb += [

@@ -207,7 +207,7 @@ class SpanModel:
     """A long link: registers there and back, and a queue at its end."""
 
     def __init__(self, registers: int) -> None:
-        self.buffer, self.registers, self.over = BufferModel(3 * registers), registers, False
+        self.buffer, self.registers, self.over = BufferModel(4 * registers), registers, False
         self.way, self.overs = [None] * registers, [False] * registers
         self.asks = [False] * registers
 
@@ -217,7 +217,7 @@ class SpanModel:
 
     def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
         """One cycle."""
-        taken, asks = offers[0] if self.asks[-1] else None, len(self.buffer.ring) < self.registers
+        taken, asks = offers[0] if self.asks[-1] else None, len(self.buffer.ring) < 2 * self.registers
         self.over = self.overs[-1] and self.buffer.empty
         self.buffer.tick(self.way[-1], ready and self.buffer.head is not None)
         self.way, self.overs = [taken, *self.way[:-1]], [overs[0], *self.overs[:-1]]
