@@ -48,6 +48,8 @@ class CoreShape:
     margin: int
     pipeline: int
     windows: str
+    guarded: bool
+    """Whether more results than its buffer holds may come, and are lost then."""
 
     @classmethod
     def of(cls, design: Design, index: int) -> CoreShape:
@@ -58,6 +60,7 @@ class CoreShape:
         return cls(
             left, right, scans[0], scans[1],
             design.buffer, design.core_margin, design.stages, design.windows,
+            design.admission == "global" or design.core_margin < design.needed_margin,
         )  # fmt: skip
 
 
@@ -161,7 +164,8 @@ class JoinCore(Block):
 
     def _collect(self, m: Module, match: Value, result: Value) -> None:
         """Results into the output buffer; they are over when the end has gone the same way."""
-        buffer, ended = Buffer(self.condition.result.bits, self.shape.buffer), Signal(name="ended")
+        buffer = Buffer(self.condition.result.bits, self.shape.buffer, guarded=self.shape.guarded)
+        ended = Signal(name="ended")
         buffer.build(m)
         buffer.offer(m, self.results)
         m.d.comb += [buffer.push.eq(match), buffer.data.eq(result)]

@@ -133,7 +133,9 @@ class LocalDriver(_Driver):
         empty = Cat(self.flushes, self.flushes, self.ends, _bit(0))
         with m.If(idle):
             m.d.sync += [held.eq(self._tuples[0][1:]), token.eq(Mux(self.ready, given, empty))]
-        begins = (self.ready & (shift_r | shift_s)) | (self.issues & (self.flushes | self.ends))
+        # Late by a cycle, which nobody sees: steps are issued two cycles after a phase begins, or later.
+        empties = later(m, self.flushes | self.ends, "empties")
+        begins = (self.ready & (shift_r | shift_s)) | (self.issues & empties)
         has = (self.has & ~self.r.ready) | begins
         m.d.sync += [self.has.eq(has), idle.eq(~has)]
         m.d.comb += [self.r.valid.eq(self.has), self.r.payload.eq(Cat(token, held))]

@@ -24,8 +24,8 @@ class Merger(Block):
         link = ResultSignature(bits)
         super().__init__({"a": In(link), "b": In(link), "o": Out(link), **(ports or {})}, (bits, depth))
 
-    def _buffer(self, m: Module) -> Buffer:
-        buffer = Buffer(self.bits, self.depth)
+    def _buffer(self, m: Module, *, guarded: bool = False) -> Buffer:
+        buffer = Buffer(self.bits, self.depth, guarded=guarded)
         buffer.build(m)
         buffer.offer(m, self.o)
         return buffer
@@ -58,7 +58,7 @@ class StateMerger(Merger):
 
     def build(self) -> Module:
         m = Module()
-        buffer, state = self._buffer(m), Signal(self.State, name="state")
+        buffer, state = self._buffer(m, guarded=True), Signal(self.State, name="state")
         held = [Signal(self.bits, name=f"held_{name}", reset_less=True) for name in "ab"]
         has = [Signal(name=f"has_{name}") for name in "ab"]
         m.d.comb += self.full.eq(buffer.at_least(buffer.places - 1))
@@ -94,14 +94,14 @@ class GrantingMerger(Merger):
         buffer, turn = self._buffer(m), self._turn(m, "turn")
         grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
         has, then, room = Signal(name="has"), Signal(name="turn_after"), Signal(name="room")
-        granted = grants[0] | grants[1]
+        granted = Signal(name="granted", init=1)  # either of them
         m.d.comb += [
             self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]), buffer.push.eq(has),
             then.eq(self._then(turn)),
             room.eq(~_chosen(granted, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
         ]  # fmt: skip
         m.d.sync += [
-            grants[0].eq(room & ~then), grants[1].eq(room & then),
+            grants[0].eq(room & ~then), grants[1].eq(room & then), granted.eq(room),
             has.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
         ]  # fmt: skip
         for lane in lanes(self.bits):
