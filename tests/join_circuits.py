@@ -44,6 +44,7 @@ def make_design(rng: Random, **changes: Any) -> Design:
         "windows": rng.choice(("registers", "memory")),
         "buffer": rng.randint(8, 12), "merger_buffer": rng.randint(3, 5),
         "overload": rng.choice(("hold", "discard")) if admission == "global" else "hold",
+        "reach": rng.choice((1, 2, 3, 16)),
     }  # fmt: skip
     return Design(**{"cores": cores, "left": left, "right": right, **given, **changes})
 

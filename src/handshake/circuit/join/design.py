@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Any
 
 from handshake.errors import UnsupportedError
@@ -45,6 +46,8 @@ class Design:
     """Registers between a segment and the output buffer: 0 to 3, or 4 if admission is local; None: most."""
     margin: int | None = None
     """Free places at which a core's buffer calls itself full; None: as many as are needed to lose nothing."""
+    reach: int = 16
+    """Cores that a wire may pass by without a register (local admission)."""
 
     def __post_init__(self) -> None:
         _whole("cores", self.cores, 1)
@@ -53,6 +56,7 @@ class Design:
         _whole("a merger's buffer", self.merger_buffer, 3)
         _whole("a core's buffer", self.buffer, 3)
         _whole("pipeline", self.stages, 0)
+        _whole("reach", self.reach, 1)
         _one_of("windows", self.windows, WINDOWS)
         _one_of("admission", self.admission, ADMISSIONS)
         _one_of("overload", self.overload, OVERLOADS)
@@ -111,7 +115,7 @@ class Design:
     def needed_margin(self) -> int:
         """Results that may still come when a buffer says that it is full."""
         if self.admission == "local":
-            return self.stages
+            return self.stages + 1  # a register is between the buffer and the core's state machine
         return self.gather_stages + self.spread_stages + self.stages
 
     @property
@@ -120,15 +124,32 @@ class Design:
         return self.needed_margin if self.margin is None else self.margin
 
     @property
-    def relays(self) -> int:
-        """Registers between the driver and the last core, which may lie far from it."""
-        return self.cores // 16
+    def line_registers(self) -> int:
+        """Registers on each wire between the ends of the line, which lie far apart."""
+        return -(-self.cores // self.reach)
+
+    def link_registers(self, below: int) -> int:
+        """Registers on each wire to a merger over so many cores; 0: it reads its inputs as they are.
+
+        Cores fill an area, so its links are as long as the root of their number.
+
+        >>> [Design(64, 64, 64).link_registers(below) for below in (8, 16, 32, 64)]
+        [0, 2, 2, 3]
+        """
+        hops = isqrt(below // self.reach) if self.admission == "local" else 0
+        return hops and 1 + hops
+
+    @property
+    def unseen(self) -> int:
+        """Tuples of S that may be given before the driver hears of the first: one in three cycles at most."""
+        return 2 + 2 * self.line_registers // 3
 
     @property
     def in_flight(self) -> int:
-        """Tuples of S that wait for their step to reach the last core, with three to spare."""
+        """Tuples of S that wait for their step to reach the last core, with two to spare."""
         shortest: int = 1 + sum(min(lengths) for lengths in zip(*self.segments, strict=True))
-        return 2 * self.cores // shortest + 4  # a step takes two cycles from core to core
+        # A step takes two cycles from core to core, and the driver is told of free places later still.
+        return 2 * (self.cores + self.line_registers) // shortest + 2 + self.unseen
 
     def with_(self, **changes: Any) -> Design:
         """The same with some parameters changed."""

@@ -11,14 +11,14 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
 from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
-from handshake.circuit.join.buffer import Buffer, fill, fill_inverse, later
+from handshake.circuit.join.buffer import later
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.core import State
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.local_core import STEP_BITS
 from handshake.circuit.stream import stream_in
 
-__all__ = ["SIGNALS", "GlobalDriver", "LocalDriver", "Relay", "Spread"]
+__all__ = ["SIGNALS", "GlobalDriver", "LocalDriver", "Spread"]
 
 SIGNALS = ("go", "shift_r", "shift_s", "end", "suspend")
 """What the controller of global admission tells the cores."""
@@ -84,23 +84,22 @@ def _bit(value: Any) -> Value:
 
 
 class LocalDriver(_Driver):
-    """Gives steps and R tuples to the first core, S tuples to the last one; holds back input while they wait.
+    """Gives steps and R tuples to the first core, S tuples towards the last; holds input back meanwhile.
 
-    Ports: `r` and `s`, towards the line.
+    Ports: `r`, towards the first core; `pushes` and `pushed`, to the queue at the other end of the line, and
+    `room`, by which that asks for more.
     """
 
     def __init__(self, condition: Condition, design: Design) -> None:
         r, s = condition.left.bits + 1 + STEP_BITS, condition.right.bits + 1
-        ports = {"r": Out(Signature(r)), "s": Out(Signature(s))}
-        super().__init__(condition, design, ports, design.in_flight)
+        ports = {"r": Out(Signature(r)), "pushes": Out(1), "pushed": Out(s), "room": In(1)}
+        super().__init__(condition, design, ports, ())
 
     def build(self) -> Module:
         m = Module()
         self._common(m)
         self.has, self.ready = Signal(name="has_step"), Signal(name="is_open", init=1)
-        self.issues, self.room = Signal(name="issues"), Signal(name="room")
-        self.queue = Buffer(self.condition.right.bits + 1, self.design.in_flight)
-        self.queue.build(m)
+        self.issues = Signal(name="issues")
         self._admit(m)
         self._give_steps(m)
         self._give_tuples(m)
@@ -115,13 +114,9 @@ class LocalDriver(_Driver):
         return m
 
     def _admit(self, m: Module) -> None:
-        """When to take a beat, or to issue an empty step: decided by registers, a cycle before.
-
-        The queue has a place more than it calls full, for what is pushed meanwhile.
-        """
+        """When to take a beat, or to issue an empty step: decided by registers, a cycle before."""
         m.d.comb += self.arrivals.ready.eq(self.ready)
         m.d.sync += [
-            self.room.eq(~self.queue.at_least(self.queue.places - 1)),
             self.issues.eq(~self.has & ~self.ready & ~self.issues & self.room),
             self.ready.eq(
                 (self.ready & ~(self.arrivals.valid | self.arrivals.eos)) | (self.issues & self.opens)
@@ -138,7 +133,9 @@ class LocalDriver(_Driver):
         empty = Cat(self.flushes, self.flushes, self.ends, _bit(0))
         with m.If(idle):
             m.d.sync += [held.eq(self._tuples[0][1:]), token.eq(Mux(self.ready, given, empty))]
-        begins = (self.ready & (shift_r | shift_s)) | (self.issues & (self.flushes | self.ends))
+        # Late by a cycle, which nobody sees: steps are issued two cycles after a phase begins, or later.
+        empties = later(m, self.flushes | self.ends, "empties")
+        begins = (self.ready & (shift_r | shift_s)) | (self.issues & empties)
         has = (self.has & ~self.r.ready) | begins
         m.d.sync += [self.has.eq(has), idle.eq(~has)]
         m.d.comb += [self.r.valid.eq(self.has), self.r.payload.eq(Cat(token, held))]
@@ -147,31 +144,11 @@ class LocalDriver(_Driver):
         """S tuples for the last core; empty ones as long as the input is pushed through."""
         shift_s = self._shifts()[1]
         pushes = (self.ready & shift_s) | (self.issues & self.flushes)
+        pushed = Cat(self.ready, self._tuples[1][1:])
         m.d.comb += [
-            self.queue.push.eq(later(m, pushes, "pushes")),
-            self.queue.data.eq(later(m, Cat(self.ready, self._tuples[1][1:]), "pushed", reset_less=True)),
-            self.s.valid.eq(self.queue.valid), self.s.payload.eq(self.queue.head),
-            self.queue.pop.eq(self.queue.valid & self.s.ready),
-        ]  # fmt: skip
-
-
-class Relay(Block):
-    """A register on a long way: takes, then gives. Ports: `i` and `o`."""
-
-    def __init__(self, bits: int) -> None:
-        super().__init__({"i": In(Signature(bits)), "o": Out(Signature(bits))}, bits)
-
-    def build(self) -> Module:
-        m = Module()
-        held, has = Signal(self.i.payload.shape(), reset_less=True), Signal(name="has")
-        is_free, loads = Signal(name="is_free", init=1), Signal(name="loads", init=1)
-        m.d.comb += [self.i.ready.eq(is_free), self.o.valid.eq(has), self.o.payload.eq(held)]
-        fill(m, has, self.i.valid, self.o.ready)
-        for free in (is_free, loads):
-            fill_inverse(m, free, self.i.valid, self.o.ready)
-        with m.If(loads):
-            m.d.sync += held.eq(self.i.payload)
-        return m
+            self.pushes.eq(later(m, pushes, "gives_s")),
+            self.pushed.eq(later(m, pushed, "given_s", reset_less=True)),
+        ]
 
 
 class Spread(Block):

@@ -17,7 +17,8 @@ from handshake.circuit.join.arrivals import arrivals_row
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.core import CoreShape, GlobalCore
 from handshake.circuit.join.design import FAN, Design
-from handshake.circuit.join.driver import SIGNALS, GlobalDriver, LocalDriver, Relay, Spread
+from handshake.circuit.join.driver import SIGNALS, GlobalDriver, LocalDriver, Spread
+from handshake.circuit.join.far import Tail, Way
 from handshake.circuit.join.leave import leave
 from handshake.circuit.join.local_core import LocalCore
 from handshake.circuit.join.merger import GrantingMerger, StateMerger, merge
@@ -54,16 +55,24 @@ class HandshakeJoin(Block):
         cores = [LocalCore(self.condition, CoreShape.of(self.design, i)) for i in range(self.design.cores)]
         for index, core in enumerate(cores):
             m.submodules[f"core{index}"] = core
-        last = driver.s
-        for index in range(self.design.relays):
-            m.submodules[f"relay{index}"] = relay = Relay(self.condition.right.bits + 1)
-            _link(m, [last], [relay.i])
-            last = relay.o
+        m.submodules.tail = tail = Tail(
+            self.condition.right.bits + 1, self.design.in_flight, self.design.unseen
+        )
         _link(m, [driver.r, *(core.r_out for core in cores)], [core.r_in for core in cores])
-        _link(m, [*(core.s_out for core in cores[1:]), last], [core.s_in for core in cores])
+        _link(m, [*(core.s_out for core in cores[1:]), tail.s], [core.s_in for core in cores])
         m.d.comb += [cores[-1].r_out.ready.eq(1), cores[0].s_out.ready.eq(1)]
         root, _ = self._merge(m, cores, GrantingMerger)
-        m.d.comb += driver.over.eq(leave(m, root, self.results))
+        over = leave(m, root, self.results)
+        m.d.comb += [
+            Cat(tail.pushes, tail.pushed).eq(self._way(m, "there", Cat(driver.pushes, driver.pushed))),
+            driver.room.eq(self._way(m, "back", tail.room)), driver.over.eq(self._way(m, "end", over)),
+        ]  # fmt: skip
+
+    def _way(self, m: Module, name: str, value: Value) -> Value:
+        """From one end of the line to the other."""
+        m.submodules[name] = way = Way(len(value), self.design.line_registers)
+        m.d.comb += way.i.eq(value)
+        return Value.cast(way.o)
 
     def _global(self, m: Module) -> None:
         m.submodules.driver = driver = GlobalDriver(self.condition, self.design)
@@ -84,7 +93,7 @@ class HandshakeJoin(Block):
 
     def _merge(self, m: Module, cores: Sequence[Any], kind: Any) -> tuple[Any, list[Any]]:
         bits, depth = self.condition.result.bits, self.design.merger_buffer
-        return merge(m, [core.results for core in cores], bits, depth, kind)
+        return merge(m, [core.results for core in cores], bits, depth, kind, self.design.link_registers)
 
 
 def _link(m: Module, sources: Sequence[Any], sinks: Sequence[Any]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.join.buffer import fill, fill_inverse, later
-from handshake.circuit.join.condition import Condition
+from handshake.circuit.join.condition import Condition, Delay
 from handshake.circuit.join.core import CoreShape, JoinCore, flags
 
 __all__ = ["STEP_BITS", "LocalCore"]
@@ -59,21 +59,89 @@ class LocalCore(JoinCore):
     def _meets(self, m: Module, left: Value, right: Value, probe: Value, inner: int) -> Value:
         """Whether two tuples are compared, are there, and join."""
         both = left[0] & right[0] & later(m, probe, "probes")
-        return self._verdict(m, left, right, inner) & later(m, both, "in", inner)
+        views = self.condition.left.layout(left[1:]), self.condition.right.layout(right[1:])
+        return self.condition.joins(Delay(m, inner), *views, both)
 
     def _control(self, m: Module) -> None:
         self.passing, self.giving = flags("passing", "giving")
         self.has_r, self.has_s, self.frees_r, self.frees_s = flags("has_r", "has_s", "frees_r", "frees_s")
+        self.may_begin, self.may_leave = flags("may_begin", "may_leave")
+        self.room = Signal(name="room", init=1)
+        m.d.sync += self.room.eq(~self.crowded)
         self.step = Signal(STEP_BITS, name="step", reset_less=True)
         self.passed = Signal(STEP_BITS, name="passed", reset_less=True)
         self._receive(m, self.r_in, self.has_r, self.frees_r, Cat(self.step, self.new_r))
         self._receive(m, self.s_in, self.has_s, self.frees_s, self.new_s)
-        # The oldest R tuple leaves its place only when the neighbour has it.
-        with m.If(self.scans_r), m.If(self._scan_r(m, self.room, ~self.passing)):
-            m.d.comb += self.frees_r.eq(1)
-        with m.If(self.scans_s), m.If(self._scan_s(m, self.room & self.has_s)):
-            m.d.comb += self.frees_s.eq(1)
-        self._begin(m, self.is_ready & self.has_r & ~self.passing & self.room)
+        go, done_r, done_s = self.room & self.may_begin, self.room & self.may_leave, self._done_s(self.room)
+        self._foresee(m, go, done_r, done_s)
+        self._move(m, go, done_r, done_s)
+        self._command(m, later(m, self.crowded, "was_crowded"))
+        self._give(m, go)
+
+    def _done_s(self, room: Value) -> Value:
+        done = (
+            room & self.last & self.scans_s
+        )  # a scan of several cycles has its tuple, or it would not be last
+        return done & self.has_s if self.shape.scan_left == 1 else done
+
+    def _foresee(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
+        """What the state machine waits for, told a cycle before by registers, so that it has little to ask.
+
+        `may_begin` (in READY alone): there is a step, and the one before has been passed on. `may_leave` (in
+        SCAN_R alone): it is the last cycle of the scan, and the neighbour has the oldest R tuple, which is
+        about to leave its place.
+        """
+        passed = ~self.passing | self.r_out.ready
+        last = self.last | (self._nearly & self.room)
+        waits = (self.is_ready & ~go) | done_s
+        m.d.sync += [
+            self.may_begin.eq(waits & (self.has_r | self.r_in.valid) & passed),
+            self.may_leave.eq(self.scans_r & ~done_r & last & passed),
+        ]
+
+    @property
+    def _nearly(self) -> Value:
+        """Whether one cycle of a scan is left after this one."""
+        left, right = (
+            self.count == length - 2 if length > 1 else Const(0)
+            for length in (self.shape.scan_left, self.shape.scan_right)
+        )
+        return left if self.shape.scan_left == self.shape.scan_right else Mux(self.scans_s, left, right)
+
+    def _move(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
+        """The next state, in gates: of conditions Yosys would make enables, with gates before them."""
+        shift_r, shift_s, end = self.step
+        enters_s = shift_s & (done_r | (go & ~shift_r))
+        m.d.sync += self.state.as_value().eq(
+            Cat(
+                (self.is_ready & ~(go & ~end)) | (done_r & ~shift_s) | done_s,
+                (self.scans_r & ~done_r) | (go & shift_r),
+                (self.scans_s & ~done_s) | enters_s,
+            )
+        )
+        m.d.comb += [self.frees_s.eq(later(m, done_s, "left_s")), self.frees_r.eq(done_r | (go & ~shift_r))]
+        with m.If(self._steps(self.room)):
+            m.d.sync += [self.count.eq(self._counted), self.last.eq(self._nearly)]
+        self._expect(m, enters_s, go & shift_r)
+
+    def _steps(self, room: Value) -> Value:
+        """Whether a scan goes on in this cycle."""
+        return room & ((self.scans_r & (~self.last | self.may_leave)) | (self.scans_s & self.has_s))
+
+    def _command(self, m: Module, crowded: Value) -> None:
+        """What the segments do: asked of a flag that the state machine does not read, as they lie apart."""
+        done_r, done_s, steps = ~crowded & self.may_leave, self._done_s(~crowded), self._steps(~crowded)
+        m.d.comb += [
+            self.turn_s.eq((self.scans_r & steps) | done_s), self.turn_r.eq((self.scans_s & steps) | done_r),
+            self.insert_s.eq(done_s), self.insert_r.eq(done_r),
+        ]  # fmt: skip
+
+    def _expect(self, m: Module, enters_s: Value, enters_r: Value) -> None:
+        """Whether the first cycle of a scan is its last; where all take more than one, it is not anyway."""
+        for enters, length in ((enters_s, self.shape.scan_left), (enters_r, self.shape.scan_right)):
+            if 1 in (self.shape.scan_left, self.shape.scan_right):
+                with m.If(enters):
+                    m.d.sync += self.last.eq(length == 1)
 
     def _receive(self, m: Module, port: Any, has: Signal, frees: Signal, held: Value) -> None:
         """Input buffer registers: they take anything while they are free, and keep what is valid.
@@ -89,9 +157,9 @@ class LocalCore(JoinCore):
         with m.If(loads):
             m.d.sync += held.eq(port.payload)
 
-    def _begin(self, m: Module, go: Value) -> None:
+    def _give(self, m: Module, go: Value) -> None:
         """Begin with a step, and give it on; in gates, where of conditions Yosys would make resets."""
-        shift_r, shift_s, end = self.step
+        _, shift_s, end = self.step
         m.d.comb += [
             self.r_out.valid.eq(self.passing), self.r_out.payload.eq(Cat(self.passed, self.r.head)),
             self.s_out.valid.eq(self.giving), self.s_out.payload.eq(self.s.head),
@@ -104,7 +172,3 @@ class LocalCore(JoinCore):
         ]
         with m.If(~self.passing):  # whatever it is: `passing` says whether it counts
             m.d.sync += self.passed.eq(self.step)
-        with m.If(go):
-            self._enter(m, shift_r, shift_s)
-            with m.If(~shift_r):
-                m.d.comb += self.frees_r.eq(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value
@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
 from handshake.circuit.join.buffer import Buffer, ResultSignature, lanes, later
+from handshake.circuit.join.far import Span
 
 __all__ = ["GrantingMerger", "Merger", "StateMerger", "merge"]
 
@@ -23,8 +24,8 @@ class Merger(Block):
         link = ResultSignature(bits)
         super().__init__({"a": In(link), "b": In(link), "o": Out(link), **(ports or {})}, (bits, depth))
 
-    def _buffer(self, m: Module) -> Buffer:
-        buffer = Buffer(self.bits, self.depth)
+    def _buffer(self, m: Module, *, guarded: bool = False) -> Buffer:
+        buffer = Buffer(self.bits, self.depth, guarded=guarded)
         buffer.build(m)
         buffer.offer(m, self.o)
         return buffer
@@ -57,7 +58,7 @@ class StateMerger(Merger):
 
     def build(self) -> Module:
         m = Module()
-        buffer, state = self._buffer(m), Signal(self.State, name="state")
+        buffer, state = self._buffer(m, guarded=True), Signal(self.State, name="state")
         held = [Signal(self.bits, name=f"held_{name}", reset_less=True) for name in "ab"]
         has = [Signal(name=f"has_{name}") for name in "ab"]
         m.d.comb += self.full.eq(buffer.at_least(buffer.places - 1))
@@ -93,14 +94,14 @@ class GrantingMerger(Merger):
         buffer, turn = self._buffer(m), self._turn(m, "turn")
         grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
         has, then, room = Signal(name="has"), Signal(name="turn_after"), Signal(name="room")
-        granted = grants[0] | grants[1]
+        granted = Signal(name="granted", init=1)  # either of them
         m.d.comb += [
             self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]), buffer.push.eq(has),
             then.eq(self._then(turn)),
             room.eq(~_chosen(granted, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
         ]  # fmt: skip
         m.d.sync += [
-            grants[0].eq(room & ~then), grants[1].eq(room & then),
+            grants[0].eq(room & ~then), grants[1].eq(room & then), granted.eq(room),
             has.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
         ]  # fmt: skip
         for lane in lanes(self.bits):
@@ -131,21 +132,36 @@ def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:
 
 
 def merge(
-    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger]
-) -> tuple[Any, list[Any]]:
-    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first."""
-    level, mergers = list(sources), list[Any]()
+    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger],
+    registers: Callable[[int], int],
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first.
+
+    `registers` says how many there are on links to a merger, by the number of sources below it.
+    """
+    level, mergers = [(source, 1) for source in sources], list[Any]()
     while len(level) > 1:
         above = []
-        for left, right in zip(level[::2], level[1::2], strict=False):
+        for (left, few), (right, more) in zip(level[::2], level[1::2], strict=False):
             merger: Any = kind(bits, depth)
-            m.submodules[f"merger{len(mergers)}"] = merger
-            _connect(m, left, merger.a)
-            _connect(m, right, merger.b)
+            number, below = len(mergers), few + more
+            m.submodules[f"merger{number}"] = merger
+            for side, source in (("a", left), ("b", right)):
+                near = _near(m, f"span{number}{side}", source, bits, registers(below))
+                _connect(m, near, getattr(merger, side))
             mergers.append(merger)
-            above.append(merger.o)
+            above.append((merger.o, below))
         level = above + level[len(level) - len(level) % 2 :]
-    return level[0], mergers
+    return level[0][0], mergers
+
+
+def _near(m: Module, name: str, source: Any, bits: int, registers: int) -> Any:
+    """What a merger reads: a source, or the end of the link from it."""
+    if not registers:
+        return source
+    m.submodules[name] = span = Span(bits, registers)
+    _connect(m, source, span.i)
+    return span.o
 
 
 def _connect(m: Module, source: Any, sink: Any) -> None:

@@ -6,7 +6,7 @@ registers. Tuples are any Python values, None being an empty place. Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from handshake.circuit.join.model_parts import (
     GrantingMergerModel,
     LocalCoreModel,
     Match,
+    SpanModel,
     StateMergerModel,
     Step,
 )
@@ -59,14 +60,16 @@ def _shifts(beat: Beat | None) -> tuple[bool, bool]:
 
 
 class LocalDriverModel(DriverModel):
-    """A register towards the first core, a queue towards the last."""
+    """A register towards the first core, a queue at the last one, and registers between it and the driver."""
 
     def __init__(self, design: Design) -> None:
         super().__init__(design)
         self.token: Step | None = None
         self.queue = BufferModel(design.in_flight)
-        self.open, self.issues, self.room, self.was_over = True, False, False, False
-        self.pushing: tuple[Any] | None = None
+        self.open, self.issues = True, False
+        registers = design.line_registers
+        self.there: list[tuple[Any] | None] = [None] * (registers + 1)
+        self.back, self.overs = [False] * (registers + 1), [False] * (registers + 1)
 
     def ready(self, beat: Beat | None) -> bool:
         """Whether a beat would be taken."""
@@ -74,15 +77,16 @@ class LocalDriverModel(DriverModel):
 
     def tick(self, beat: Beat | None, over: bool, r_taken: bool, s_taken: bool) -> None:
         """One cycle."""
-        had, waits, push = self.token is not None, self.phase == WAIT, self.pushing
-        issues = not had and not self.open and not self.issues and self.room
+        had, waits, push = self.token is not None, self.phase == WAIT, self.there[-1]
+        issues = not had and not self.open and not self.issues and self.back[-1]
         if had and r_taken:
             self.token = None
-        self.pushing = self._take(beat) if self.open else self._issue() if self.issues else None
-        if waits and self.was_over:
+        given = self._take(beat) if self.open else self._issue() if self.issues else None
+        if waits and self.overs[-1]:
             self.phase = OPEN
-        self.was_over = over
-        self.room, self.issues = len(self.queue.ring) < self.queue.places - 1, issues
+        room = len(self.queue.ring) <= self.queue.places - self.design.unseen
+        self.issues, self.there = issues, [given, *self.there[:-1]]
+        self.back, self.overs = [room, *self.back[:-1]], [over, *self.overs[:-1]]
         self.queue.tick(push, s_taken and self.queue.head is not None)
 
     def _take(self, beat: Beat | None) -> tuple[Any] | None:
@@ -190,11 +194,10 @@ class JoinModel:
         core = LocalCoreModel if self.local else GlobalCoreModel
         merger = GrantingMergerModel if self.local else StateMergerModel
         self.cores: list[Any] = [core(design, i, match) for i in range(design.cores)]
-        self.mergers: list[Any] = [merger(design.merger_buffer) for _ in range(design.mergers)]
-        self.inputs = _tree(self.cores, self.mergers)
+        self.inputs = list(_tree(design, self.cores, merger))
+        self.mergers = [part for part, _ in self.inputs]
         self.root: Any = (self.mergers or self.cores)[-1]
         self.driver: Any = LocalDriverModel(design) if self.local else GlobalDriverModel(design)
-        self.relays: list[tuple[Any] | None] = [None] * (design.relays if self.local else 0)
         self.was = self.owed = False
 
     def ready(self, beat: Beat | None) -> bool:
@@ -205,6 +208,13 @@ class JoinModel:
     def discards(self) -> bool:
         """Whether a beat that is taken in this cycle is thrown away."""
         return not self.local and self.driver.suspended
+
+    @property
+    def lost(self) -> int:
+        """What found no room, in any buffer."""
+        queues = [self.driver.queue] if self.local else []
+        buffers = [part.buffer for part in (*self.cores, *self.mergers)]
+        return sum(buffer.lost for buffer in (*buffers, *queues))
 
     def output(self) -> tuple[bool, Any]:
         """(something is offered, what): None is the end."""
@@ -237,18 +247,11 @@ class JoinModel:
         cores, driver = self.cores, self.driver
         steps = [driver.token, *(core.r_out for core in cores)]
         gives = [(core.s[0],) if core.giving else None for core in cores]
-        queue = [driver.queue.head, *self.relays]  # on its way to the last core
-        free = [*(relay is None for relay in self.relays), not cores[-1].has_s]
-        r_taken = [*(core.step is None for core in cores), True]
-        s_in = [*gives[1:], queue[-1]]
+        r_taken, s_taken = [*(core.step is None for core in cores), True], not cores[-1].has_s
+        s_in = [*gives[1:], driver.queue.head]
         for index, core in enumerate(cores):
             core.tick(steps[index], s_in[index], r_taken[index + 1], takes[id(core)])
-        for place in range(len(self.relays)):
-            if free[place]:
-                self.relays[place] = queue[place]
-            elif free[place + 1]:
-                self.relays[place] = None
-        driver.tick(beat, over, r_taken[0], free[0])
+        driver.tick(beat, over, r_taken[0], s_taken)
 
     def _tick_global(self, beat: Beat | None, over: bool, takes: dict[int, bool]) -> None:
         cores, driver = self.cores, self.driver
@@ -261,15 +264,19 @@ class JoinModel:
         driver.tick(beat, over, fulls)
 
 
-def _tree(cores: Sequence[Any], mergers: Sequence[Any]) -> list[tuple[Any, tuple[Any, Any]]]:
-    """Which parts each merger reads."""
-    level, waiting, inputs = list(cores), list(mergers), []
+def _tree(design: Design, cores: Sequence[Any], merger: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Mergers and long links, in the order of the results' way, and which parts each of them reads."""
+    level = [(core, 1) for core in cores]
     while len(level) > 1:
-        pairs = list(zip(level[::2], level[1::2], strict=False))
-        above = [waiting.pop(0) for _ in pairs]
-        inputs += list(zip(above, pairs, strict=True))
+        above = []
+        for (left, few), (right, more) in zip(level[::2], level[1::2], strict=False):
+            registers, ends = design.link_registers(few + more), [left, right]
+            if registers:
+                ends = [SpanModel(registers) for _ in ends]
+                yield from zip(ends, ((left,), (right,)), strict=True)
+            above.append((merger(design.merger_buffer), few + more))
+            yield above[-1][0], tuple(ends)
         level = above + level[len(level) - len(level) % 2 :]
-    return inputs
 
 
 def run_model(
@@ -306,5 +313,5 @@ def run_model(
         trace.cycles += 1
         if position == len(beats) and trace.results and trace.results[-1][1] is None:
             break
-    trace.lost = sum(core.buffer.lost for core in model.cores)
+    trace.lost = model.lost
     return trace

@@ -9,7 +9,7 @@ from handshake.circuit.join.design import Design
 
 __all__ = [
     "READY", "SCAN_R", "SCAN_S", "BufferModel", "GlobalCoreModel", "GrantingMergerModel", "LocalCoreModel",
-    "Match", "StateMergerModel", "Step",
+    "Match", "SpanModel", "StateMergerModel", "Step",
 ]  # fmt: skip
 
 Match = Callable[[Any, Any], bool]
@@ -124,7 +124,7 @@ class LocalCoreModel(CoreModel):
         self.step: Step | None = None
         self.has_s = False
         self.passing: Step | None = None
-        self.giving = False
+        self.giving = self.left_s = self.was_full = False
 
     @property
     def r_out(self) -> Step | None:
@@ -135,7 +135,8 @@ class LocalCoreModel(CoreModel):
         """One cycle; `s_in` is a tuple of one S tuple, which may be an empty one."""
         loads_r, loads_s = self.step is None and r_in is not None, not self.has_s and s_in is not None
         found, begins = None, False
-        step, passing, giving, room = self.step, self.passing, False, not self.full
+        step, passing, giving, room = self.step, self.passing, False, not self.was_full
+        left_s, self.left_s, self.was_full = self.left_s, False, self.full
         if passing is not None and r_taken:
             self.passing = None
         if self.state == READY:
@@ -149,8 +150,9 @@ class LocalCoreModel(CoreModel):
                 found, last = self.scan_r(leave=passing is None)
                 self.step = None if last else self.step
         elif room and self.has_s:
-            found, last = self.scan_s()
-            self.has_s = not last
+            found, self.left_s = self.scan_s()
+        if left_s:
+            self.has_s = False
         self.giving = giving
         if loads_r:
             self.step = r_in
@@ -199,6 +201,27 @@ class GrantingMergerModel:
         self.held = taken
         self.turn = 1 - self.turn if offers[1 - self.turn] is not None else self.turn
         self.grant = room
+
+
+class SpanModel:
+    """A long link: registers there and back, and a queue at its end."""
+
+    def __init__(self, registers: int) -> None:
+        self.buffer, self.registers, self.over = BufferModel(4 * registers), registers, False
+        self.way, self.overs = [None] * registers, [False] * registers
+        self.asks = [False] * registers
+
+    def ready(self, port: int) -> bool:
+        """Whether its input may give."""
+        return self.asks[-1]
+
+    def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
+        """One cycle."""
+        taken, asks = offers[0] if self.asks[-1] else None, len(self.buffer.ring) < 2 * self.registers
+        self.over = self.overs[-1] and self.buffer.empty
+        self.buffer.tick(self.way[-1], ready and self.buffer.head is not None)
+        self.way, self.overs = [taken, *self.way[:-1]], [overs[0], *self.overs[:-1]]
+        self.asks = [asks, *self.asks[:-1]]
 
 
 class StateMergerModel:

@@ -18,6 +18,9 @@ __all__ = ["BLOCK_RAM_FROM", "Segment"]
 BLOCK_RAM_FROM = 64
 """Tuples from which a segment is worth block RAM; shorter ones go into the look-up tables' RAM."""
 
+LANE = 16
+"""Bits that share a read address: fewer than in a buffer, since a comparison follows before any register."""
+
 
 class Segment:
     """`length` tuples of `bits` (valid flag included), in registers or in memory."""
@@ -46,7 +49,7 @@ class Segment:
 
     def _in_look_up_tables(self, m: Module, name: str) -> None:
         """The place at the head moves instead of the tuples."""
-        for lane in lanes(self.bits):
+        for lane in lanes(self.bits, LANE):
             store = self._store(m, f"{name}{lane.start}", lane, "distributed")
             place = self._place(m, f"{name}{lane.start}_place")
             self._write(m, store, place, lane)
