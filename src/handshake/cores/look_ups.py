@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from handshake.cores.basic_window import BasicWindow
+from handshake.cores.basic_window import BasicWindow, indexable
 from handshake.cores.core import JoinCore
 from handshake.cores.outer import Outer
 from handshake.cores.spec import JoinSpec
 from handshake.kernels.compile import TILE
+from handshake.kernels.keys import sort_key
 from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
 from handshake.kernels.shared_scan import INDEXED, INSIDE, NULLABLE, STATE, TAME
 
@@ -28,6 +29,8 @@ _ASIDE = True
 """Whether kernels are compiled by a thread of their own. A second's wait in the middle of a stream would be
 long; until they are there, windows are scanned."""
 _LOOKED_UP = 3e-9
+_LOOKED_AT = ((1 << INDEXED) - 1) << INDEXED
+"""The kinds of basic windows that have an index."""
 
 
 class LookUps:
@@ -38,7 +41,10 @@ class LookUps:
         self._kernels: dict[tuple[int, int], Any] = {}
         self._without = 0
         """Jobs that are to come without looking anything up."""
-        self._compiling: threading.Thread | None = None
+        self._known: tuple[set[int], set[int]] = (set(), set())
+        self._there: tuple[set[int], set[int]] = (set(), set())
+        """Kinds of basic windows by side, for which kernels are asked for; and are there."""
+        self._compiling: list[threading.Thread] = []
         self._error: BaseException | None = None
 
     def next_job(self) -> None:
@@ -54,35 +60,45 @@ class LookUps:
         return not self._without and self.covers(piece)
 
     def ready(self, present: int, windows: list[BasicWindow], outer: Outer) -> bool:
-        """Whether all kernels are there for these kinds of basic windows; otherwise they will be."""
+        """Whether all kernels are there for basic windows of these kinds; otherwise they will be.
+
+        Those that will be clustered once they have been asked often enough count as well, so that a kernel is
+        there before it is needed.
+        """
         if self._error is not None:
             raise self._error
         inner = windows[0].spec.side
-        kinds = [kind for kind in range(INDEXED, 2 * INDEXED) if present >> kind & 1]
-        missing = [kind for kind in kinds if (kind, inner) not in self._kernels]
-        if missing and (self._compiling is None or not self._compiling.is_alive()):
+        missing = self._kinds(present) - self._known[inner]
+        if missing and any(indexable(window) for window in windows):
             self._make(missing, windows, outer)
-        return not missing or not _ASIDE
+        return not self._kinds(present & _LOOKED_AT) - self._there[inner]
 
-    def _make(self, kinds: list[int], windows: list[BasicWindow], outer: Outer) -> None:
-        program_of, make = self._cores[0].program, _making(windows)
-        given = (windows[0].spec.side, len(windows[0].scan_row), outer.piece.addresses(True), sought(outer))
+    @staticmethod
+    def _kinds(present: int) -> set[int]:
+        return {kind | INDEXED for kind in range(2 * INDEXED) if present >> kind & 1}
+
+    def _make(self, kinds: set[int], windows: list[BasicWindow], outer: Outer) -> None:
+        inner = windows[0].spec.side
+        self._known[inner].update(kinds)
+        program_of, make = self._cores[0].program, _making(windows[0])
+        given = (len(windows[0].scan_row), outer.piece.addresses(True), sought(outer))
 
         def compile_all() -> None:
             try:
-                for kind in kinds:
+                for kind in sorted(kinds):
                     inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
-                    kernel = make(program_of(inside, tame, nullable), given[0])
-                    _try_out(kernel, kind, *given[1:])
-                    self._kernels[kind, given[0]] = kernel
+                    kernel = make(program_of(inside, tame, nullable), inner)
+                    _try_out(kernel, kind, *given)
+                    self._kernels[kind, inner] = kernel
+                    self._there[inner].add(kind)
             except BaseException as error:  # whoever asks next is told
                 self._error = error
 
         if not _ASIDE:
             compile_all()
             return
-        self._compiling = threading.Thread(target=compile_all, name="compiling look-ups", daemon=True)
-        self._compiling.start()
+        self._compiling.append(threading.Thread(target=compile_all, name="compiling look-ups", daemon=True))
+        self._compiling[-1].start()
 
     def of(
         self, kind: int, outer: Outer, base: int, table: Array, homes: Array, kinds: Array
@@ -104,8 +120,8 @@ class LookUps:
 
     def settle(self) -> None:
         """Wait for what is going on aside."""
-        if self._compiling is not None:
-            self._compiling.join()
+        while self._compiling:
+            self._compiling.pop().join()
 
 
 def sought(outer: Outer) -> tuple[Array, ...]:
@@ -115,13 +131,12 @@ def sought(outer: Outer) -> tuple[Array, ...]:
     return (*outer.limits[0], *outer.limits[-1])
 
 
-def _making(windows: list[BasicWindow]) -> Callable[[Any, int], Any]:
-    """What makes a kernel that knows the indexes of these basic windows; all have keys of the same types."""
-    cells = next(window.cells for window in windows if window.cells is not None)
-    if cells.low is None or cells.fences is None:
+def _making(window: BasicWindow) -> Callable[[Any, int], Any]:
+    """What makes a kernel that knows the indexes of basic windows like this one."""
+    if window.spec.hashed:
         return look_up_hashes_kernel
-    first, second = cells.low.dtype.str, cells.fences.dtype.str
-    return lambda program, inner: look_up_kernel(program, inner, first, second)
+    keys = [sort_key(window.values(attribute.inner)).dtype.str for attribute in window.spec.attributes]
+    return lambda program, inner: look_up_kernel(program, inner, keys[0], keys[-1])
 
 
 def _try_out(

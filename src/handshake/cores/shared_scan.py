@@ -130,7 +130,7 @@ class SharedScan:
         kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
         wanted = self.look_ups.wants(piece)
         present = sort_out(*given, wanted, kinds, *counts)
-        if present >= 1 << INDEXED and not self.look_ups.ready(present, windows, visit.outer):
+        if wanted and not self.look_ups.ready(present, windows, visit.outer):
             counts[:] = 0
             present = sort_out(*given, False, kinds, *counts)
         searched = self._count(piece.rows, counts)
