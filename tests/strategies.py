@@ -22,8 +22,12 @@ from handshake.window import Window, Windows
 from oracle import TIME, Result, join, rows
 from predicates import make_predicate, predicates
 
-__all__ = ["Case", "bound", "cases", "expect", "make_case", "predicates", "scope_of", "tables", "windows"]
+__all__ = [
+    "Case", "bound", "cases", "expect", "known_cases", "make_case", "predicates", "scope_of", "tables",
+    "windows",
+]  # fmt: skip
 
+_SHAPES = 24
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "+02:00")
 TIME_UNITS = ("s", "ms", "us", "ns")
 WORDS = (
@@ -150,24 +154,26 @@ def _temporals(kind: pa.DataType) -> Draw:
 # Tables.
 
 
-def make_tables(seed: int, left_rows: int, right_rows: int) -> tuple[pa.Table, pa.Table]:
-    """Two tables with columns of like families."""
+def make_tables(
+    seed: int, left_rows: int, right_rows: int, values: int | None = None
+) -> tuple[pa.Table, pa.Table]:
+    """Two tables with columns of like families; `values` is a seed of their own for what is in them."""
     rng = Random(f"schema {seed}")
     weights = [FAMILY_WEIGHTS.get(family, 1) for family in FAMILIES]
     families = rng.choices(list(FAMILIES), weights, k=rng.randint(1, 4))
     same_names = rng.random() < 0.2
     return tuple(
-        pa.table(dict(_columns(seed, families, side, size, "c" if same_names else "xa"[side])))
+        pa.table(dict(_columns(seed, values, families, side, size, "c" if same_names else "xa"[side])))
         for side, size in enumerate((left_rows, right_rows))
     )
 
 
-def _columns(seed: int, families: list[str], side: int, size: int, letter: str) -> Any:
-    rng = Random(f"types {seed} {side}")
+def _columns(seed: int, values: int | None, families: list[str], side: int, size: int, letter: str) -> Any:
+    rng, values = Random(f"types {seed} {side}"), seed if values is None else values
     for number, family in enumerate(families):
         name = f"{letter} {number}" if rng.random() < 0.03 else f"{letter}{number}_{family}"
         kind = rng.choice(FAMILIES[family])
-        yield name, make_array(Random(f"values {seed} {side} {number}"), kind, size)
+        yield name, make_array(Random(f"values {values} {side} {number}"), kind, size)
 
 
 @st.composite
@@ -256,17 +262,20 @@ class Case:
     right_time: str | None = None
 
 
-def make_case(seed: int, left_rows: int, right_rows: int, depth: int = 1, conditions: int = 2) -> Case:
+def make_case(
+    seed: int, left_rows: int, right_rows: int, depth: int = 1, conditions: int = 2,
+    values: int | None = None,
+) -> Case:  # fmt: skip
     """The case of a seed; `depth` and `conditions` bound the size of the predicate."""
     rng = Random(f"case {seed}")
-    left, right = make_tables(seed, left_rows, right_rows)
+    left, right = make_tables(seed, left_rows, right_rows, values)
     timed = rng.random() < 0.7
     clock = make_clock(rng)
     chosen = make_windows(rng, clock.tick, timed)
     names: tuple[str | None, str | None] = (None, None)
     if timed:
         names = clock.names
-        clocks = [Random(f"times {seed} {side}") for side in (0, 1)]
+        clocks = [Random(f"times {seed if values is None else values} {side}") for side in (0, 1)]
         left, right = (
             table.append_column(names[side], make_times(clocks[side], clock, side, len(table), chosen.timed))
             for side, table in enumerate((left, right))
@@ -281,6 +290,17 @@ def cases(draw: Any, max_rows: int = 40, max_depth: int = 3, max_conditions: int
     seed, sizes = draw(st.integers(0, 2**32 - 1)), st.integers(0, max_rows)
     knobs = draw(st.tuples(sizes, sizes, st.integers(0, max_depth), st.integers(1, max_conditions)))
     return make_case(seed, *knobs)
+
+
+@st.composite
+def known_cases(draw: Any, max_rows: int = 40) -> Case:
+    """Random joins of some shapes (columns, predicate, windows) that all tests share, with random values.
+
+    A predicate takes a second to compile, and what one test has compiled the others find on the disk.
+    """
+    shape, sizes = draw(st.integers(0, _SHAPES - 1)), st.integers(0, max_rows)
+    knobs = draw(st.tuples(sizes, sizes)), draw(st.integers(0, 2**32 - 1))
+    return make_case(shape, *knobs[0], depth=shape % 2, conditions=1 + shape % 3, values=knobs[1])
 
 
 def scope_of(left: pa.Schema, right: pa.Schema) -> Scope:

@@ -25,7 +25,7 @@ from handshake.frames import conform
 from handshake.local import Join, prepare
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
-from strategies import Case, cases, expect
+from strategies import Case, expect, known_cases
 from test_joins import numbered, options, pairs_of
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -90,7 +90,7 @@ def check_forced(case: Case, seed: int, method: str) -> None:
 
 @settings(EXAMPLES, max_examples=12)
 @given(
-    case=cases(max_depth=1),
+    case=known_cases(),
     seed=st.integers(0, 2**32 - 1),
     method=st.sampled_from(("auto", "scan", "hash", "band")),
 )

@@ -27,7 +27,7 @@ from handshake.frames import conform
 from handshake.local import prepare
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
-from strategies import Case, cases, expect
+from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 NUMBERS = pa.schema([("x", pa.int64())])
@@ -191,7 +191,7 @@ def check_windows(cell: Cell, metrics) -> None:
 
 @settings(EXAMPLES, max_examples=12)
 @given(
-    case=cases(max_depth=1),
+    case=known_cases(),
     seed=st.integers(0, 2**32 - 1),
     method=st.sampled_from(("auto", "scan", "hash", "band")),
 )

@@ -26,7 +26,7 @@ from handshake.cores.three_step import ThreeStep
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.local import prepare
 from handshake_line import Line, Script, Search, loops
-from strategies import Case, cases, expect
+from strategies import Case, cases, expect, known_cases
 from test_joins import METHODS, numbered, options, pairs_of
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -235,7 +235,7 @@ def check_line(case: Case, cores: int, method: str, seed: int) -> None:
 
 @settings(EXAMPLES, max_examples=12)
 @given(
-    case=cases(max_depth=1),
+    case=known_cases(),
     cores=st.integers(1, 8),
     method=st.sampled_from(METHODS),
     seed=st.integers(0, 2**32 - 1),

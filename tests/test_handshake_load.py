@@ -66,7 +66,7 @@ def compared(engine: Handshake) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["bursty", "skewed"])
-@pytest.mark.parametrize("cores", [2, 5])
+@pytest.mark.parametrize("cores", [2, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_saturated_line_shares_its_work(cores, kind):
     """Threads, and a source that is held back all the time."""
     engine = line_of("ABS(l.x - r.x) < 1", "10 s", cores, method="scan")

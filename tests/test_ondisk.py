@@ -64,7 +64,7 @@ def joined(folder: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("method", ["scan", "band"])
+@pytest.mark.parametrize("method", ["scan", pytest.param("band", marks=pytest.mark.soak)])
 def test_loops_of_several_processes_are_told_apart(tmp_path: Path, method: str) -> None:
     """Each was the first of its process, so Numba has given them the same name and number."""
     one, two = ("-2", "3"), ("5", "9")

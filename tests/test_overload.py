@@ -23,7 +23,7 @@ from handshake.local import Join, Replay, prepare
 from handshake.plan.build import call, col
 from handshake.sources import sink_for
 from oracle import TIME, rows
-from strategies import Case, cases, expect
+from strategies import Case, expect, known_cases
 from test_joins import numbered, options, pairs_of, planned
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -90,8 +90,8 @@ def check_pushes(case: Case, seed: int, algorithm: str, cores: int, ordered: boo
 
 @pytest.mark.usefixtures("fate")
 @pytest.mark.parametrize(("algorithm", "cores"), ARRANGEMENTS)
-@settings(EXAMPLES, max_examples=12)
-@given(case=cases(max_depth=1), seed=st.integers(0, 2**32 - 1))
+@settings(EXAMPLES, max_examples=8)
+@given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_pushed_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, case, seed):
     check_pushes(case, seed, algorithm, cores, ordered=case.windows.timed and seed % 3 == 0)
 
@@ -254,8 +254,8 @@ def check_paced(case: Case, overload: str, algorithm: str, cores: int, ticks: in
 
 @pytest.mark.usefixtures("fate")
 @pytest.mark.parametrize(("algorithm", "cores"), ARRANGEMENTS)
-@settings(EXAMPLES, max_examples=12)
-@given(case=cases(max_depth=1), ticks=st.integers(1, 20))
+@settings(EXAMPLES, max_examples=8)
+@given(case=known_cases(), ticks=st.integers(1, 20))
 def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, case, ticks):
     """Tuple windows too: positions count the tuples that were taken, and no others."""
     assume(case.left_time is not None)
@@ -264,8 +264,8 @@ def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, 
         check_paced(case, "shed", algorithm, cores, ticks, case.windows.timed and ticks % 3 == 0)
 
 
-@settings(EXAMPLES, max_examples=12)
-@given(case=cases(max_depth=1), ticks=st.integers(1, 20), number=st.integers(0, 3))
+@settings(EXAMPLES, max_examples=8)
+@given(case=known_cases(), ticks=st.integers(1, 20), number=st.integers(0, 3))
 def test_a_paced_replay_that_blocks_loses_nothing(case, ticks, number):
     assume(case.left_time is not None)
     with pytest.MonkeyPatch.context() as patch:

@@ -139,6 +139,7 @@ def check_kills(cluster: Cluster, folder: Path, victims: list[str], seed: int, a
     assert wanted
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_killed_driver_leaves_no_trace_in_the_sink(cluster, tmp_path):
     check_kills(cluster, tmp_path, ["driver"], seed=4, apart=2)
