@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from handshake.cores.placement import ordered, placement
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.local import ALGORITHMS, Join, Replay, prepare
 from handshake.plan.build import call, col
+from handshake.running import old_objects_spared
 
 NUMBERS = pa.schema([("x", pa.int64())])
 LINUX = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned here")
@@ -443,3 +445,11 @@ def test_a_system_without_pinning_says_so(monkeypatch):
         UnsupportedError, match=r"cannot be pinned on this system: it has no sched_setaffinity"
     ):
         prepare(NUMBERS, NUMBERS, "l.x = r.x", "5 tuples", pin=True)
+
+
+def test_programs_spare_old_objects_the_collector_while_they_run():
+    assert gc.get_freeze_count() == 0
+    with pytest.raises(ValueError, match="stop"), old_objects_spared():
+        assert gc.get_freeze_count() > 1000
+        raise ValueError("stop")
+    assert gc.get_freeze_count() == 0

@@ -16,7 +16,7 @@ from handshake.schema import UNITS
 from handshake.spark.store import Store
 from oracle_values import TIME, rows
 from spark_steps import Cluster, arrivals_of, cut, definition_of
-from strategies import Case, cases, expect
+from strategies import Case, expect, known_cases
 from test_joins import numbered, pairs_of
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -75,6 +75,6 @@ def check_steps(case: Case, seed: int, root: str) -> None:
 
 @pytest.mark.usefixtures("thresholds")
 @settings(EXAMPLES, max_examples=24)
-@given(case=cases(max_depth=1), seed=st.integers(0, 2**32 - 1))
+@given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_micro_batches_agree_with_the_oracle(case, seed, tmp_path_factory):
     check_steps(case, seed, str(tmp_path_factory.mktemp("state")))

@@ -20,6 +20,7 @@ from handshake.errors import HandshakeError, InputError, UnsupportedError, sugge
 from handshake.local import JoinPlan, Metrics, Replay, prepare
 from handshake.plan import parse
 from handshake.preview import Preview, plain_table, progress_bar
+from handshake.running import old_objects_spared
 from handshake.sources import check_output, read, sink_for
 from handshake.window import windows_of
 
@@ -169,6 +170,7 @@ def _run(request: JoinRequest, plan: JoinPlan, left: pa.Table, right: pa.Table) 
         if request.output is not None:
             deliver = stack.enter_context(sink_for(request.output, plan.output_schema)).write
         stack.enter_context(_progress(request, replay))
+        stack.enter_context(old_objects_spared())
         for batch in replay:
             deliver(batch)
     if request.metrics is not None:

@@ -18,6 +18,7 @@ from handshake.errors import HandshakeError, InputError
 from handshake.multiway import MultiMetrics, MultiPlan, MultiReplay, prepare_streams
 from handshake.plan import parse
 from handshake.preview import Preview, plain_table, progress_bar
+from handshake.running import old_objects_spared
 from handshake.sources import check_output, read, sink_for
 from handshake.window import windows_of
 
@@ -133,6 +134,7 @@ def _run(request: MultiRequest, plan: MultiPlan, replay: MultiReplay) -> None:
             deliver = stack.enter_context(sink_for(request.output, plan.output_schema)).write
         if sys.stderr.isatty() and not (request.output == "-" and sys.stdout.isatty()):
             stack.enter_context(progress_bar(lambda: (replay.done, replay.total)))
+        stack.enter_context(old_objects_spared())
         for batch in replay:
             deliver(batch)
     if request.metrics is not None:

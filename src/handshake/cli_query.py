@@ -30,6 +30,7 @@ from handshake.preview import Preview, plain_table
 from handshake.queries import Query
 from handshake.queries.live import Receivers, comes_live
 from handshake.queries.replay import Slice, replayed
+from handshake.running import old_objects_spared
 from handshake.sources import check_output, sink_for
 from handshake.sources.declared import BAD, BadRows
 from handshake.sources.demux import Counters
@@ -178,6 +179,7 @@ def _run_here(request: RunRequest) -> int:
         aside = None if request.bad is None else stack.enter_context(sink_for(request.bad, BAD))
         stop = stack.enter_context(on_interrupt())
         watch = _Watch(query)
+        stack.enter_context(old_objects_spared())
         pieces = (
             receivers.slices(stop) if receivers else replayed(plan, paths, bad, pace=request.pace, stop=stop)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import time as clock
 import weakref
@@ -22,6 +23,7 @@ from handshake.frames import conform
 
 __all__ = [
     "NEWEST", "TICK", "Arrivals", "Cut", "PushedJoin", "Stream", "TableReplay", "check_clock", "checked_pace",
+    "old_objects_spared",
 ]  # fmt: skip
 
 TICK = 0.005
@@ -31,6 +33,20 @@ Array = np.ndarray[Any, Any]
 SeenT = TypeVar("SeenT")
 FiguresT = TypeVar("FiguresT")
 FiguresT_co = TypeVar("FiguresT_co", covariant=True)
+
+
+@contextlib.contextmanager
+def old_objects_spared() -> Iterator[None]:
+    """Meanwhile the collector of garbage leaves out what is there now: libraries, kernels and plans.
+
+    It goes through a hundred thousand objects otherwise, some times in a minute, and nothing else runs in
+    that tenth of a second. For programs that have the process to themselves.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class _Driver(Protocol):

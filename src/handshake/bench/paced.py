@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from handshake.bench.workload import Streams
 from handshake.cores.arrangement import Arrangement
 from handshake.cores.metrics import Metrics
 from handshake.local import JoinPlan
+from handshake.running import old_objects_spared
 
 __all__ = ["Run", "feed", "fill"]
 
@@ -51,11 +53,12 @@ def feed(
     How long results take is not looked at in the first `unseen` seconds.
     """
     gate = plan.gate()
-    try:
+    with contextlib.closing(gate), contextlib.ExitStack() as stack:
         earlier = Streams(held or rate)
         fill(gate.engine, earlier, int(earlier.rate * window))
         _settle(gate.engine, Streams(earlier.rate, seed=9), int(earlier.rate * window))
         batches = list(_ticks(Streams(rate, seed=8), int(rate * (window + _SETTLED)), seconds, tick))
+        stack.enter_context(old_objects_spared())
         results, earlier_shed, start = 0, 0, time.perf_counter()
         for number, pair in enumerate(batches):
             moment = start + number * tick
@@ -72,8 +75,6 @@ def feed(
         offered = sum(batch.num_rows for pair in batches for batch in pair)
         shed = metrics.left_shed + metrics.right_shed - earlier_shed
         return Run(offered, results, time.perf_counter() - start, metrics, shed)
-    finally:
-        gate.close()
 
 
 def _settle(engine: Arrangement, streams: Streams, first: int) -> None:
