@@ -449,7 +449,6 @@ def test_a_system_without_pinning_says_so(monkeypatch):
 
 def test_programs_spare_old_objects_the_collector_while_they_run():
     assert gc.get_freeze_count() == 0
-    with pytest.raises(ValueError, match="stop"), old_objects_spared():
+    with old_objects_spared():
         assert gc.get_freeze_count() > 1000
-        raise ValueError("stop")
     assert gc.get_freeze_count() == 0
