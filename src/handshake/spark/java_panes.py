@@ -198,11 +198,11 @@ class _Values:
                 return self.native(expr).cast("long")
             case Date():
                 return F.unix_date(self.native(expr)).cast("long")
-            case Timestamp(unit="us") if isinstance(expr, Named):
-                return self._instant(expr)
+            case Timestamp(unit="us" | "ms" | "s") if isinstance(expr, Named):
+                return _in_units(self._micros(expr), expr.name, kind.unit)
         raise _NotInJava
 
-    def _instant(self, expr: Named) -> Column:
+    def _micros(self, expr: Named) -> Column:
         """Microseconds, of an instant or of a clock's reading."""
         if isinstance(self.frame.schema[expr.name].dataType, TimestampType):
             return F.unix_micros(self.native(expr))
@@ -215,3 +215,16 @@ class _Values:
     def number(self, expr: Expr, kind: Type) -> Column:
         """Decimals too."""
         return self.native(expr) if isinstance(kind, Decimal) else self.key(expr, kind)
+
+
+def _in_units(micros: Column, name: str, unit: str) -> Column:
+    """Microseconds in a coarser unit; it is an error if that loses some, as it is with Arrow."""
+    each = UNITS[unit] // UNITS["us"]
+    if each == 1:
+        return micros
+    wanted = "seconds" if unit == "s" else "milliseconds"
+    told = F.format_string(
+        f"a time in column '{name}' is %d us, which is no whole number of {wanted}", micros
+    )
+    whole = F.call_function("div", micros, F.lit(each))
+    return F.when(micros % each != 0, F.raise_error(told)).otherwise(whole)
