@@ -354,11 +354,8 @@ public final class PaneMaker implements MapPartitionsFunction {
 
         /** Take a row's value; its hash. */
         abstract int look(Row row);
-
         abstract boolean same(int group);
-
         abstract void keep(int group);
-
         abstract void write(Out out, int groups);
 
         void mark(int group, boolean there) {
