@@ -30,7 +30,7 @@ from numba.core.caching import FunctionCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-__all__ = ["CompiledFiles", "compiled", "keep_nothing", "kernel", "made_for"]
+__all__ = ["CompiledFiles", "compiled", "folder_for", "keep_nothing", "kernel", "made_for"]
 
 _MOST = 1000
 """Files in a folder; when there are more, those that were not used for the longest time go."""
@@ -86,11 +86,12 @@ def _kept(function: Any, options: dict[str, Any]) -> Any:
     # RuntimeError: neither folder can be written; then every process compiles for itself
     with suppress(RuntimeError, OSError):
         if _keeping and not numba.config.DISABLE_JIT:
-            dispatcher._cache = _OnDisk(CompiledFiles(_folder_for(function), function, digest))
+            dispatcher._cache = _OnDisk(CompiledFiles(folder_for(function), function, digest))
     return dispatcher
 
 
-def _folder_for(function: Callable[..., Any]) -> Path:
+def folder_for(function: Callable[..., Any]) -> Path:
+    """Where what is compiled for a function lies, as Numba chooses; RuntimeError where nothing can be."""
     file = inspect.getfile(function)
     if file not in _folders:
         _folders[file] = Path(FunctionCache(function).cache_path)

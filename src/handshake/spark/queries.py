@@ -41,6 +41,7 @@ from handshake.plan.query import parse_query
 from handshake.queries.pipeline import chain
 from handshake.schema import Field, Timestamp
 from handshake.sources.receive import ARRIVAL_COLUMN
+from handshake.spark.java_panes import java_panes
 from handshake.spark.query_chains import chained_frame
 from handshake.spark.query_clocks import replaced
 from handshake.spark.query_inputs import given_frames, quoted, source_frame
@@ -77,11 +78,19 @@ class QueryFrames(dict[str, DataFrame]):
 
     Streams tell what was late, without a time or of no stream in their progress (`observedMetrics`), under
     the names of results and of carrying inputs; finite DataFrames in `observations`, once they have been run.
+    Where time windows are made of panes, `panes` says who makes these: "Java", in Spark's own process, or
+    "Python", in its workers.
     """
 
-    def __init__(self, frames: Mapping[str, DataFrame], observations: Mapping[str, Observation]) -> None:
+    def __init__(
+        self,
+        frames: Mapping[str, DataFrame],
+        observations: Mapping[str, Observation],
+        panes: Mapping[str, str],
+    ) -> None:
         super().__init__(frames)
         self.observations = dict(observations)
+        self.panes = dict(panes)
 
 
 def query_frames(
@@ -91,7 +100,7 @@ def query_frames(
     plan = optimise(parse_query(query) if isinstance(query, str) else query)
     translation = _Translation(plan, inputs, state_dir)
     frames = {output.name: translation.output(output) for output in plan.outputs}
-    return QueryFrames(frames, translation.observations)
+    return QueryFrames(frames, translation.observations, translation.panes)
 
 
 class _Translation:
@@ -99,6 +108,7 @@ class _Translation:
 
     def __init__(self, plan: Plan, inputs: Mapping[str, DataFrame], state_dir: str | None) -> None:
         self._plan, self._state_dir = plan, state_dir
+        self.panes: dict[str, str] = {}
         self._inputs, self.observations = given_frames(plan, inputs)
 
     def output(self, output: Output) -> DataFrame:
@@ -179,10 +189,11 @@ class _Translation:
 
     def _panes(self, output: Output) -> DataFrame:
         (source,) = _sources(output)
-        frame, made = self._source(source, to_arrow=True), selected(output)
-        if made is not None and (holding := made.frame(frame)) is not None:
-            return in_arrow(holding, reducing(made.output, made.source), BLOBS)
-        return in_arrow(frame, reducing(output, source), BLOBS)
+        frame = self._source(source, to_arrow=True)
+        java = java_panes(output, frame)
+        blobs = None if java is None else java.frame(frame, BLOBS)
+        self.panes[output.name] = "Python" if blobs is None else "Java"
+        return _python_panes(output, source, frame) if blobs is None else blobs
 
     def _sent(self, at: int, source: Source, frame: DataFrame) -> DataFrame:
         return in_arrow(frame, sending(at, source), BLOBS)
@@ -229,6 +240,13 @@ class _Translation:
         told = blobs.repartition(1).mapInArrow(finishing(make), TOLD)
         counting = self.observations.setdefault(output.name, Observation())
         return _unpacked(output, told.observe(counting, *_observed()))
+
+
+def _python_panes(output: Output, source: Source, frame: DataFrame) -> DataFrame:
+    made = selected(output)
+    if made is not None and (holding := made.frame(frame)) is not None:
+        return in_arrow(holding, reducing(made.output, made.source), BLOBS)
+    return in_arrow(frame, reducing(output, source), BLOBS)
 
 
 def _observed() -> list[Any]:

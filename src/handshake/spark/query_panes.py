@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.queries.chunk import Chunk, Flow
+from handshake.queries.aggregates import Additive, Extreme
+from handshake.queries.chunk import Array, Chunk, Flow
 from handshake.queries.panes import Panes, Table, stacked
 from handshake.queries.windows import WindowOperator
 
-__all__ = ["PaneTable", "SharedPanes", "SharedWindows"]
+__all__ = ["PaneTable", "Reduced", "SharedPanes", "SharedWindows"]
 
 PaneTable = Table
 
 
+@dataclass(frozen=True)
+class Reduced:
+    """Panes of one partition's tuples, none of which is late yet."""
+
+    table: PaneTable | None
+    keys: list[pa.Array]
+    clock: int
+    """What these tuples make the source's clock show."""
+    firsts: Array
+    counts: Array
+    """How many tuples begin with which window."""
+    no_time: int
+    rows: int
+
+
 class SharedPanes(Panes):
     """Panes that can be taken out, as a source's task does, and put in, as the query's task does."""
+
+    @property
+    def parts(self) -> tuple[Additive | Extreme, ...]:
+        """How each aggregate is kept."""
+        return tuple(self._parts)
+
+    @property
+    def key_types(self) -> tuple[pa.DataType, ...] | None:
+        """Of what the tuples are grouped by; None where they are not."""
+        return None if self._shape.keys is None else tuple(key.type for key in self._index.keys)
 
     def taken(self) -> tuple[PaneTable | None, list[pa.Array]]:
         """All panes that were made, and the keys of their groups by number."""

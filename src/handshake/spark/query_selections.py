@@ -19,7 +19,7 @@ from handshake.schema import BOOL, Field
 from handshake.spark.expressions import native
 from handshake.spark.query_inputs import quoted
 
-__all__ = ["Selected", "selected"]
+__all__ = ["Chained", "Selected", "selected"]
 
 _HOLDS = "\0holds"
 
@@ -50,12 +50,12 @@ def selected(output: Output) -> Selected | None:
     shape = pane_shape(window.body, window.parameter)
     assert isinstance(source, Source)
     assert shape is not None
-    below = _Chain.of(source, between)
+    below = Chained.of(source, between)
     if below.conditions:
         made = _narrowed(source, below.columns(window.input.schema.names))
         return None if made is None else _with(output, window, Select(made, _HOLDS), window.body, below)
     parameter, before = chain(shape.before)
-    inside = _Chain.of(source, [*between, *before])
+    inside = Chained.of(source, [*between, *before])
     made = _narrowed(source, inside.columns(_read(shape)))
     if not inside.conditions or made is None or not isinstance(parameter, Parameter):
         return None
@@ -70,7 +70,7 @@ def _read(shape: PaneShape) -> tuple[str, ...]:
     return (*(shape.keys or ()), *(name for name in fields if name is not None))
 
 
-def _with(output: Output, window: Windowing, below: Node, body: Node, found: _Chain) -> Selected:
+def _with(output: Output, window: Windowing, below: Node, body: Node, found: Chained) -> Selected:
     source, _ = chain(below)
     assert isinstance(source, Source)
     made = replace(window, input=below, body=body)
@@ -88,14 +88,14 @@ def _narrowed(source: Source, names: set[str] | None) -> Source | None:
 
 
 @dataclass(frozen=True)
-class _Chain:
+class Chained:
     """What a chain of simple nodes makes of an input's columns, and which tuples it keeps."""
 
     known: dict[str, Expr]
     conditions: list[Expr]
 
     @classmethod
-    def of(cls, source: Source, nodes: list[Node]) -> _Chain:
+    def of(cls, source: Source, nodes: list[Node]) -> Chained:
         known: dict[str, Expr] = {f.name: Column(0, f.name, type=f.type) for f in source.fields}
         conditions: list[Expr] = []
         for node in nodes:

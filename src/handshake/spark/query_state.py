@@ -23,8 +23,9 @@ from handshake.queries.pipeline import Pipeline, chain
 from handshake.queries.sources import Needs, SourceOperator
 from handshake.queries.windows import Spans
 from handshake.schema import UNITS, arrow_of
+from handshake.spark.pane_blobs import read_panes
 from handshake.spark.query_clocks import ToldSource, patient
-from handshake.spark.query_panes import PaneTable, SharedPanes, SharedWindows
+from handshake.spark.query_panes import Reduced, SharedPanes, SharedWindows
 
 __all__ = ["Arrived", "PaneQuery", "Reduced", "TupleQuery", "load"]
 
@@ -46,21 +47,6 @@ def _ordered(blobs: Iterable[Arrived]) -> list[Arrived]:
 
 
 # Windows from panes: source tasks aggregate, this puts their panes together.
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """Panes of one partition's tuples, none of which is late yet."""
-
-    table: PaneTable | None
-    keys: list[pa.Array]
-    clock: int
-    """What these tuples make the source's clock show."""
-    firsts: Array
-    counts: Array
-    """How many tuples begin with which window."""
-    no_time: int
-    rows: int
 
 
 def _window(output: Output) -> tuple[Windowing, Source, list[Any], list[Any]]:
@@ -155,7 +141,7 @@ class PaneQuery:
 
     def step(self, blobs: Iterable[Arrived], ended: bool) -> list[pa.RecordBatch]:
         """Take what has come, and give what it completes."""
-        pieces = [pickle.loads(blob.data) for blob in _ordered(blobs)]
+        pieces = [self._read(blob.data) for blob in _ordered(blobs)]
         opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else BEGINNING
         for piece in pieces:
             self._take(piece, opened)
@@ -165,6 +151,11 @@ class PaneQuery:
         if clock == BEGINNING:
             return []
         return self._batches(self._operator.closing(Flow(self._empty, trace, ended)))
+
+    def _read(self, data: bytes) -> Reduced:
+        """Panes as Java has written them, or Python."""
+        found = read_panes(data, self._panes, _window(self.output)[1])
+        return pickle.loads(data) if found is None else found
 
     def _take(self, got: Reduced, opened: int) -> None:
         """Windows before `opened` had ended when the micro-batch began."""
