@@ -133,12 +133,25 @@ def _shows(stream: Stream, place: float) -> float:
 
 
 def _join(node: algebra.WindowJoin, below: list[Stream], counts: Counts) -> Stream:
-    tuples = []
+    tuples, clock = [], _slowest(below)
+    if any(window is not None and window.kind == "time" for window in node.windows):
+        below = [Stream(list(_timely(stream, clock, counts)), stream.trace) for stream in below]
     for members in itertools.product(*(enumerate(stream.tuples) for stream in below)):
         if _meet(node, below, members) and evaluate(node.on, [t.row for _, t in members]) is True:
             tuples.append(_together(node, [t for _, t in members]))
     tuples.sort(key=lambda found: found[0])
-    return Stream([t for _, t in tuples], _slowest(below))
+    return Stream([t for _, t in tuples], clock)
+
+
+def _timely(stream: Stream, trace: list[tuple[float, float]], counts: Counts) -> Iterable[Stamped]:
+    """Tuples that have a time, which the clock of the join had not passed when they came."""
+    for t in stream.tuples:
+        if t.time is None:
+            counts.no_time += 1
+        elif t.time < max((clock for place, clock in trace if place < t.place), default=BEGINNING):
+            counts.late += 1
+        else:
+            yield t
 
 
 def _together(node: algebra.WindowJoin, members: list[Stamped]) -> tuple[Any, Stamped]:
@@ -151,9 +164,6 @@ def _together(node: algebra.WindowJoin, members: list[Stamped]) -> tuple[Any, St
 
 def _meet(node: algebra.WindowJoin, below: list[Stream], members: Sequence[tuple[int, Stamped]]) -> bool:
     """Whether, when the last of them arrives, each member is in its window."""
-    timed = any(window is not None and window.kind == "time" for window in node.windows)
-    if timed and any(t.time is None for _, t in members):
-        return False
     for (i, (own, a)), (j, (_, b)) in itertools.permutations(enumerate(members), 2):
         window = node.windows[i]
         if window is None:

@@ -58,7 +58,7 @@ def test_queries(backend: Backend, name: str, data: st.DataObject) -> None:
 @FEW
 @given(data=st.data())
 def test_joins(backend: Backend, name: str, data: st.DataObject) -> None:
-    prove(backend, TWO + JOINS[name], data, most=16, sorted_times=True)
+    prove(backend, TWO + JOINS[name], data, most=16)
 
 
 @pytest.mark.parametrize("name", ["uneven", "keys", "extremes"])
@@ -142,7 +142,7 @@ def at_length(name: str) -> tuple[str, dict[str, Any]]:
         return "".join(QUERIES[name]), {"most": 80}
     if name in PAPER:
         return TRADES + PAPER[name], {"most": 80, "step": 90}
-    return TWO + JOINS[name], {"most": 40, "sorted_times": True}
+    return TWO + JOINS[name], {"most": 40}
 
 
 @pytest.mark.soak
@@ -153,4 +153,4 @@ def test_odd_ones_at_length(name: str, data: st.DataObject) -> None:
     if name in ODD:
         prove(Local(), ODD[name], data, count=1, most=40)
     else:
-        prove(Local(), ODD_JOINS[name], data, count=1, most=16, sorted_times=True)
+        prove(Local(), ODD_JOINS[name], data, count=1, most=16)

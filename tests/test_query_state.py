@@ -28,9 +28,10 @@ from query_streams import Item, arrivals, batch_of, compare, cuts, seen
 pytest.importorskip("pyspark")
 from handshake.spark.queries import _by_panes
 from handshake.spark.query_clocks import replaced
-from handshake.spark.query_joins import join_below, join_source
+from handshake.spark.query_joins import join_source
 from handshake.spark.query_selections import Selected, selected
 from handshake.spark.query_state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
+from handshake.spark.query_ways import join_below
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = {
@@ -196,6 +197,7 @@ def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data:
     wanted = query_oracle.run(parse_query(text), seen(Query(plan), items))
     (output,) = plan.outputs
     join = join_below(output)
+    assert join is not None
     made, inputs = join_source(join), [n for n in dict.fromkeys(walk(join)) if isinstance(n, Source)]
     whole = Output(replaced(output.input, join, made), output.name)
     joining = Joining(Plan(plan.inputs, (Output(join, "join"),)), optimised=False)
