@@ -53,23 +53,24 @@ Arrivals = Sequence[tuple[str, Row]]
 def run(plan: Plan, arrivals: Arrivals, counts: Counts | None = None) -> dict[str, list[Row]]:
     """The rows of each result."""
     found = counts if counts is not None else Counts()
-    seen: dict[int, Stream] = {}
+    seen: dict[str, Stream] = {}
     return {
         output.name: [dict(t.row) for t in _stream(output.input, arrivals, found, seen).tuples]
         for output in plan.outputs
     }
 
 
-def _stream(node: Node, arrivals: Arrivals, counts: Counts, seen: dict[int, Stream]) -> Stream:
-    if id(node) not in seen:
+def _stream(node: Node, arrivals: Arrivals, counts: Counts, seen: dict[str, Stream]) -> Stream:
+    text = repr(node)  # equal plans are one computation, whose late tuples count once
+    if text not in seen:
         if isinstance(node, Source):
-            seen[id(node)] = _source(node, arrivals)
+            seen[text] = _source(node, arrivals)
         else:
             inputs = node.children[:1] if isinstance(node, algebra.Windowing) else node.children
             below = [_stream(child, arrivals, counts, seen) for child in inputs]
             below = [_in_unit(s, child, node) for s, child in zip(below, inputs, strict=True)]
-            seen[id(node)] = _OPERATORS[type(node)](node, below, counts)
-    return seen[id(node)]
+            seen[text] = _OPERATORS[type(node)](node, below, counts)
+    return seen[text]
 
 
 def _in_unit(stream: Stream, child: Node, node: Node) -> Stream:

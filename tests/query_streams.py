@@ -20,7 +20,7 @@ from oracle_values import rows as physical_rows
 Item = tuple[str, dict[str, Any]]
 """A stream, and a tuple of it."""
 
-__all__ = ["arrivals", "compare", "cuts", "results", "results_together", "seen", "slices"]
+__all__ = ["arrivals", "compare", "cuts", "results", "results_together", "seen", "slices", "together"]
 
 NAN = math.nan
 NUMBERS = {
