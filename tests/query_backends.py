@@ -34,8 +34,6 @@ __all__ = [
 
 Rows = dict[str, list[dict[str, Any]]]
 CASE = "case of the test"
-_WAYS = ((True, True), (False, True), (False, False))
-"""Whether the plan is optimised, and whether each stream is pushed by itself."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +102,11 @@ class Local:
         return items
 
     def run(self, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> list[list[Outcome]]:
-        """Both plans, streams pushed one at a time, and all together."""
-        return [
-            [self._outcome(plan, items, draw, optimised, each) for optimised, each in _WAYS]
-            for items in cases
-        ]
+        """Both plans, streams pushed one at a time or all together."""
+        return [[self._outcome(plan, items, draw, way) for way in (True, False)] for items in cases]
 
-    def _outcome(self, plan: Plan, items: list[Item], draw: Any, optimised: bool, each: bool) -> Outcome:
-        query = Query(plan, optimised=optimised)
+    def _outcome(self, plan: Plan, items: list[Item], draw: Any, optimised: bool) -> Outcome:
+        query, each = Query(plan, optimised=optimised), draw(st.booleans())
         rows = results(query, cuts(draw, items)) if each else results_together(query, slices(draw, items))
         told = query.metrics()
         return Outcome(rows, None if optimised else (told.late, told.no_time))

@@ -187,7 +187,7 @@ def test_the_engine_goes_on_from_what_was_saved(name: str, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("name", [*JOINS, *LAYERED])
-@settings(FEW, max_examples=3)
+@settings(FEW, max_examples=2)
 @given(data=st.data())
 def test_joins_go_on_from_what_was_saved(name: str, data: st.DataObject) -> None:
     goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED}[name], data)
