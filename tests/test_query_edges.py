@@ -190,3 +190,14 @@ def test_who_is_late_does_not_depend_on_how_streams_are_cut(below: str, window: 
     assert whole[0]
     assert whole[1] == {"Both": 3, "R": 2, "S": 2}[below]  # R's own tuple of 4 is late on both sides
     assert all(run(cuts) == whole for cuts in ([4], [2, 6], [1, 5, 7], list(range(1, len(arrivals)))))
+
+
+def test_results_of_one_window_are_joined_in_their_order() -> None:
+    """Three groups come at one place, on both sides: pairs by the first side's tuples, then the second's."""
+    text = """CREATE INPUT STREAM R (k int, t long) TIMESTAMP BY t;
+        SELECT k FROM R [SIZE 1 ADVANCE 1 TIME] GROUP BY k INTO Groups;
+        SELECT x.k AS a, y.k AS b FROM Groups [SIZE 9 TIME] x, Groups [SIZE 5 TUPLES] y INTO Pairs"""
+    with Query(text) as query:
+        query.push("R", {"k": [3, 1, 2], "t": [0, 0, 0]})
+        found = [row for batch in query.finish()["Pairs"] for row in batch.to_pylist()]
+    assert [(row["a"], row["b"]) for row in found] == [(a, b) for a in (3, 1, 2) for b in (3, 1, 2)]

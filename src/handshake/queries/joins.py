@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.plan.algebra import WindowJoin
+from handshake.plan.algebra import Source, WindowJoin
 from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, empty
 from handshake.queries.join_engines import TIME as _TIME
 from handshake.queries.join_engines import engine_of
+from handshake.queries.pipeline import chain
 from handshake.queries.union import Clocks, in_unit
 from handshake.schema import arrow_of
 
 __all__ = ["JoinOperator"]
 
-_CLOCK, _PLACE = "\0clock", "\0place"
+_CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
 
 
 class JoinOperator:
@@ -28,6 +29,8 @@ class JoinOperator:
     def __init__(self, node: WindowJoin, cores: int) -> None:
         self._node, self._unit, self._cores = node, node.clock.unit, cores
         self._timed = any(window is not None and window.kind == "time" for window in node.windows)
+        self._ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
+        """Whether several tuples of an input may come at one place: then their positions tell them apart."""
         self._units = [child.clock.unit for child in node.inputs]
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
@@ -50,6 +53,7 @@ class JoinOperator:
         name = self._node.names[k]
         own = [(f"{name}.{f.name}", arrow_of(f.type)) for f in self._node.inputs[k].schema]
         hidden = [(_TIME, pa.timestamp(self._unit)), (_CLOCK, pa.int64()), (_PLACE, pa.int64())]
+        hidden += [(_POSITION, pa.int64())] if self._ties else []
         return pa.schema([*own, *((f"{name}.{h}", kind) for h, kind in hidden)])
 
     def step(self, flows: list[Flow]) -> Flow:
@@ -98,6 +102,8 @@ class JoinOperator:
             pa.array(zeros if chunk.clocks is None else chunk.clocks),
             pa.array(chunk.places),
         ]
+        if self._ties:
+            stamps.append(pa.array(np.arange(self._arrived[k], self._arrived[k] + chunk.rows)))
         columns = [chunk.columns[f.name] for f in self._node.inputs[k].schema]
         return pa.RecordBatch.from_arrays([*columns, *stamps], schema=self._schemas[k])
 
@@ -127,7 +133,8 @@ class JoinOperator:
             return Chunk(columns, 0, none, None, none, none)
         table = pa.Table.from_batches(batches).combine_chunks()
         places, times, clocks = (self._stamps(table, h) for h in (_PLACE, _TIME, _CLOCK))
-        order = np.lexsort((*places[::-1], places.max(axis=0)))
+        positions = self._stamps(table, _POSITION) if self._ties else places[:0]
+        order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
         rows = pa.array(order)
         columns = {f.name: _array(table.column(f.name)).take(rows) for f in self._node.schema}
         known = times.max(axis=0)[order]
