@@ -152,7 +152,7 @@ def check(data: st.DataObject, most: int, *, engine: bool) -> None:
 
 # Shrinking would build hundreds of circuits; the text of the query is noted instead.
 QUICK = settings(
-    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
+    max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
 )
 LONG = settings(QUICK, max_examples=300)
 
