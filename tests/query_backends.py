@@ -16,7 +16,7 @@ from handshake.plan.algebra import Plan, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
 from handshake.queries import Query
 from oracle_values import rows as physical_rows
-from query_streams import Item, batch_of, cuts, results, seen
+from query_streams import Item, batch_of, cuts, results, results_together, seen, slices
 
 __all__ = [
     "Backend",
@@ -102,14 +102,14 @@ class Local:
         return items
 
     def run(self, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> list[list[Outcome]]:
-        """Both plans."""
-        return [[self._outcome(plan, cuts(draw, items), way) for way in (True, False)] for items in cases]
+        """Both plans, streams pushed one at a time or all together."""
+        return [[self._outcome(plan, items, draw, way) for way in (True, False)] for items in cases]
 
-    def _outcome(self, plan: Plan, batches: list[list[Item]], optimised: bool) -> Outcome:
-        query = Query(plan, optimised=optimised)
-        rows, told = results(query, batches), query.metrics()
-        joins = any(isinstance(node, WindowJoin) for output in plan.outputs for node in walk(output))
-        return Outcome(rows, None if optimised or joins else (told.late, told.no_time))
+    def _outcome(self, plan: Plan, items: list[Item], draw: Any, optimised: bool) -> Outcome:
+        query, each = Query(plan, optimised=optimised), draw(st.booleans())
+        rows = results(query, cuts(draw, items)) if each else results_together(query, slices(draw, items))
+        told = query.metrics()
+        return Outcome(rows, None if optimised else (told.late, told.no_time))
 
 
 class Spark:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["JOINS", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO"]
+__all__ = ["JOINS", "LAYERED", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO"]
 
 TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
 TIMESTAMP BY Ts;"""
@@ -70,6 +70,24 @@ JOINS = {
     "windowed": """SELECT count() AS n, max(d) AS m FROM (SELECT v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME]
         WHERE R.k <= S.k) [SIZE .01 ADVANCE .005 TIME]""",
 }
+_JOINED = "SELECT R.k, v - w AS d FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k AND v > 0"
+LAYERED = {
+    "tuples over a join": f"SELECT sum(d) AS s, count() AS n FROM ({_JOINED}) [SIZE 3 ADVANCE 2 TUPLES]",
+    "weighted over a join": f"SELECT k, wsum(d, [1, -2]) AS s FROM ({_JOINED}) [SIZE .01 ADVANCE .005 TIME] GROUP BY k",
+    "of a window": "SELECT a.n, w FROM (SELECT count() AS n, k FROM R [SIZE .006 ADVANCE .003 TIME] GROUP BY k) [SIZE .01 TIME] a, S [SIZE .004 TIME] WHERE a.k <= S.k",
+    "of a join": f"SELECT a.d, z FROM ({_JOINED}) [SIZE .01 TIME] a, U [SIZE .006 TIME] WHERE a.k <> U.k",
+    "of a union": """SELECT k, v AS x FROM R UNION SELECT k, w FROM S INTO Both;
+        SELECT x, z FROM Both [SIZE .006 TIME], U [SIZE .008 TIME] WHERE Both.k <= U.k INTO Pairs""",
+    "ahead": """SELECT count() AS k, 7 AS v FROM S [SIZE .003 ADVANCE .003 TIME] INTO Counts;
+        SELECT k, v FROM Counts UNION SELECT k, v FROM R INTO Both;
+        SELECT x.k AS a, x.v AS b, y.k AS c FROM Both [SIZE 1 TIME] x, R [SIZE .004 TIME] y WHERE x.v - y.v >= 7 INTO Pairs""",
+    "three by tuples": "SELECT v, w, z FROM R [SIZE 3 TUPLES], S [SIZE .01 TIME], U [SIZE 2 TUPLES] WHERE R.k <= S.k AND U.z > R.v",
+    "backwards": "SELECT v, w FROM S [SIZE 3 TUPLES], R [SIZE 2 TUPLES] WHERE R.k <= S.k",
+    "itself": "SELECT a.v, b.v AS u FROM R [SIZE 3 TUPLES] a, R [SIZE .004 TIME] b WHERE a.k <= b.k",
+    "union with a join": f"""{_JOINED} UNION SELECT k, z FROM U INTO All;
+        SELECT count() AS n, max(d) AS m FROM All [SIZE .01 ADVANCE .005 TIME] INTO Counts""",
+}  # fmt: skip
+"""Joins below windows and above them, of unions, of joins, of several by tuples: streams of these run in one task on Spark."""
 ALL = """CREATE INPUT STREAM S (g string(4), h double, i int8, l long, u uint64, d decimal(12, 2), e decimal(38, 3), x double,
   f float, b bool, y binary, a date, s timestamp(3), t timestamp(3)) TIMESTAMP BY t;"""
 UNEQUAL = """CREATE INPUT STREAM R (k int8, v int, c string(2), d decimal(5, 2), t timestamp(3)) TIMESTAMP BY t;

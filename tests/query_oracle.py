@@ -53,23 +53,24 @@ Arrivals = Sequence[tuple[str, Row]]
 def run(plan: Plan, arrivals: Arrivals, counts: Counts | None = None) -> dict[str, list[Row]]:
     """The rows of each result."""
     found = counts if counts is not None else Counts()
-    seen: dict[int, Stream] = {}
+    seen: dict[str, Stream] = {}
     return {
         output.name: [dict(t.row) for t in _stream(output.input, arrivals, found, seen).tuples]
         for output in plan.outputs
     }
 
 
-def _stream(node: Node, arrivals: Arrivals, counts: Counts, seen: dict[int, Stream]) -> Stream:
-    if id(node) not in seen:
+def _stream(node: Node, arrivals: Arrivals, counts: Counts, seen: dict[str, Stream]) -> Stream:
+    text = repr(node)  # equal plans are one computation, whose late tuples count once
+    if text not in seen:
         if isinstance(node, Source):
-            seen[id(node)] = _source(node, arrivals)
+            seen[text] = _source(node, arrivals)
         else:
             inputs = node.children[:1] if isinstance(node, algebra.Windowing) else node.children
             below = [_stream(child, arrivals, counts, seen) for child in inputs]
             below = [_in_unit(s, child, node) for s, child in zip(below, inputs, strict=True)]
-            seen[id(node)] = _OPERATORS[type(node)](node, below, counts)
-    return seen[id(node)]
+            seen[text] = _OPERATORS[type(node)](node, below, counts)
+    return seen[text]
 
 
 def _in_unit(stream: Stream, child: Node, node: Node) -> Stream:
@@ -133,12 +134,25 @@ def _shows(stream: Stream, place: float) -> float:
 
 
 def _join(node: algebra.WindowJoin, below: list[Stream], counts: Counts) -> Stream:
-    tuples = []
+    tuples, clock = [], _slowest(below)
+    if any(window is not None and window.kind == "time" for window in node.windows):
+        below = [Stream(list(_timely(stream, clock, counts)), stream.trace) for stream in below]
     for members in itertools.product(*(enumerate(stream.tuples) for stream in below)):
         if _meet(node, below, members) and evaluate(node.on, [t.row for _, t in members]) is True:
             tuples.append(_together(node, [t for _, t in members]))
     tuples.sort(key=lambda found: found[0])
-    return Stream([t for _, t in tuples], _slowest(below))
+    return Stream([t for _, t in tuples], clock)
+
+
+def _timely(stream: Stream, trace: list[tuple[float, float]], counts: Counts) -> Iterable[Stamped]:
+    """Tuples that have a time, which the clock of the join had not passed when they came."""
+    for t in stream.tuples:
+        if t.time is None:
+            counts.no_time += 1
+        elif t.time < max((clock for place, clock in trace if place < t.place), default=BEGINNING):
+            counts.late += 1
+        else:
+            yield t
 
 
 def _together(node: algebra.WindowJoin, members: list[Stamped]) -> tuple[Any, Stamped]:
@@ -151,9 +165,6 @@ def _together(node: algebra.WindowJoin, members: list[Stamped]) -> tuple[Any, St
 
 def _meet(node: algebra.WindowJoin, below: list[Stream], members: Sequence[tuple[int, Stamped]]) -> bool:
     """Whether, when the last of them arrives, each member is in its window."""
-    timed = any(window is not None and window.kind == "time" for window in node.windows)
-    if timed and any(t.time is None for _, t in members):
-        return False
     for (i, (own, a)), (j, (_, b)) in itertools.permutations(enumerate(members), 2):
         window = node.windows[i]
         if window is None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from handshake.plan.algebra import Plan
 from handshake.queries import Query
+from handshake.queries.engine import Results
 from handshake.schema import arrow_of
 from oracle_values import rows as physical_rows
 
 Item = tuple[str, dict[str, Any]]
 """A stream, and a tuple of it."""
 
-__all__ = ["arrivals", "compare", "cuts", "results", "seen"]
+__all__ = ["arrivals", "compare", "cuts", "results", "results_together", "seen", "slices", "together"]
 
 NAN = math.nan
 NUMBERS = {
@@ -85,6 +88,27 @@ def cuts(draw: Any, items: list[Item]) -> list[list[Item]]:
     return batches
 
 
+def slices(draw: Any, items: list[Item]) -> list[list[tuple[int, Item]]]:
+    """Arrivals cut into batches of any length, of all streams together; each with its place among all."""
+    batches: list[list[tuple[int, Item]]] = []
+    for placed in enumerate(items):
+        if batches and draw(st.integers(0, 3)):
+            batches[-1].append(placed)
+        else:
+            batches.append([placed])
+    return batches
+
+
+def together(query: Query, batch: list[tuple[int, Item]]) -> dict[str, tuple[pa.RecordBatch, Any]]:
+    """Such a batch, as it is pushed."""
+    given: dict[str, tuple[pa.RecordBatch, Any]] = {}
+    for name in dict.fromkeys(name for _, (name, _) in batch):
+        own = [(place, row) for place, (stream, row) in batch if stream == name]
+        places = np.array([place for place, _ in own], np.int64)
+        given[name] = (batch_of(query, name, [row for _, row in own]), places)
+    return given
+
+
 def batch_of(query: Query, name: str, rows: list[dict[str, Any]]) -> pa.RecordBatch:
     schema = query.input_schema(name)
     arrays = []
@@ -106,13 +130,24 @@ def seen(query: Query, items: list[Item]) -> list[Item]:
 
 def results(query: Query, batches: list[list[Item]]) -> dict[str, list[dict[str, Any]]]:
     """What a query gives for batches, with physical values."""
-    found: dict[str, list[pa.RecordBatch]] = {output.name: [] for output in query.plan.outputs}
-    with query:
-        steps = [
+    return _results(
+        query,
+        lambda: [
             query.push(batch[0][0], batch_of(query, batch[0][0], [row for _, row in batch]))
             for batch in batches
-        ]
-        for step in [*steps, query.finish()]:
+        ],
+    )
+
+
+def results_together(query: Query, batches: list[list[tuple[int, Item]]]) -> dict[str, list[dict[str, Any]]]:
+    """The same for batches of all streams together."""
+    return _results(query, lambda: [query.push_together(together(query, batch)) for batch in batches])
+
+
+def _results(query: Query, push: Callable[[], list[Results]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[pa.RecordBatch]] = {output.name: [] for output in query.plan.outputs}
+    with query:
+        for step in [*push(), query.finish()]:
             for name, given in step.items():
                 found[name] += given
     return {name: physical_rows(pa.Table.from_batches(b, query.schema(name))) for name, b in found.items()}

@@ -194,7 +194,7 @@ def test_tuples_of_no_stream_are_counted_once() -> None:
 @settings(FEW, max_examples=40)
 @given(data=st.data())
 def test_times_in_any_order_are_joined_as_in_process(data: st.DataObject) -> None:
-    """The oracle knows no late tuples of joins; the in-process engine drops and counts them too."""
+    """The in-process engine drops and counts the same tuples as late."""
     plan, compiled, made = simulation(BY_TIME["band"], True, cores=2, window_tuples=20)
     items = data.draw(arrivals(plan, most=20))
     query = Query(plan)

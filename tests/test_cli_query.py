@@ -211,6 +211,24 @@ def test_explain_as_text_graph_and_drawing(folder, capsys):
     assert (folder / "p.svg").read_text().startswith("<svg ")
 
 
+def test_explain_says_what_spark_runs_in_one_task(tmp_path, capsys):
+    fields = "(k int, t timestamp) TIMESTAMP BY t"
+    (tmp_path / "q.sql").write_text(
+        f"""CREATE INPUT STREAM R {fields}; CREATE INPUT STREAM S {fields};
+        SELECT R.k FROM R [SIZE 5 TIME], S [SIZE 5 TIME] WHERE R.k < S.k INTO Pairs;
+        SELECT wsum(k, [1, 2]) AS w FROM Pairs [SIZE 9 ADVANCE 3 TIME] INTO Sums"""
+    )
+    assert run(["explain", str(tmp_path / "q.sql"), "--backend", "spark"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "Sums: on Spark in one task, since wsum needs an order, which results of a join have in one task only"
+    )
+    assert run(["explain", str(tmp_path / "q.sql"), "--backend", "circuit"]) == 2
+    assert capsys.readouterr().err == (
+        "handshake: a plan is explained for --backend local or spark, not 'circuit'; --circuit shows the "
+        "circuit\n"
+    )
+
+
 def test_a_pace_lets_rows_wait_for_their_times(folder, capsys):
     began = time.perf_counter()
     assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 't.csv'}", "--pace", "200"]) == 0

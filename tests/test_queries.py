@@ -14,13 +14,14 @@ from handshake.plan.query import parse_query
 from handshake.queries import Query, panes
 from handshake.queries.windows import WindowOperator
 from query_backends import Backend, Local, Spark, check, many
-from query_cases import JOINS, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO
+from query_cases import JOINS, LAYERED, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO
 from query_streams import arrivals
 
 FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 CASES = 3
 """Streams of an example: on Spark, all of them are one job."""
+LAYERED_ON_SPARK = ("of a join", "ahead", "three by tuples")
 ON_SPARK = ("uneven", "lateness", "cascade", "union", "carried", "computed keys", "weighted", "holistic")
 
 
@@ -58,7 +59,18 @@ def test_queries(backend: Backend, name: str, data: st.DataObject) -> None:
 @FEW
 @given(data=st.data())
 def test_joins(backend: Backend, name: str, data: st.DataObject) -> None:
-    prove(backend, TWO + JOINS[name], data, most=16, sorted_times=True)
+    prove(backend, TWO + JOINS[name], data, most=16)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [*(("local", name) for name in LAYERED), *(("spark", name) for name in LAYERED_ON_SPARK)],
+    indirect=["backend"],
+)
+@settings(FEW, max_examples=1)
+@given(data=st.data())
+def test_joins_in_layers(backend: Backend, name: str, data: st.DataObject) -> None:
+    prove(backend, TWO + LAYERED[name], data, most=16)
 
 
 @pytest.mark.parametrize("name", ["uneven", "keys", "extremes"])
@@ -119,7 +131,7 @@ def test_streams_without_a_time_go_by_arrival() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [*PAPER, *QUERIES, *JOINS])
+@pytest.mark.parametrize("name", [*PAPER, *QUERIES, *JOINS, *LAYERED])
 @MANY
 @given(data=st.data())
 def test_all_at_length(name: str, data: st.DataObject) -> None:
@@ -128,7 +140,7 @@ def test_all_at_length(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [*PAPER, *QUERIES, *JOINS])
+@pytest.mark.parametrize("name", [*PAPER, *QUERIES, *JOINS, *LAYERED])
 @settings(MANY, max_examples=4)
 @given(data=st.data())
 def test_all_on_spark(spark: Any, name: str, data: st.DataObject) -> None:
@@ -142,7 +154,7 @@ def at_length(name: str) -> tuple[str, dict[str, Any]]:
         return "".join(QUERIES[name]), {"most": 80}
     if name in PAPER:
         return TRADES + PAPER[name], {"most": 80, "step": 90}
-    return TWO + JOINS[name], {"most": 40, "sorted_times": True}
+    return TWO + {**JOINS, **LAYERED}[name], {"most": 40}
 
 
 @pytest.mark.soak
@@ -153,4 +165,4 @@ def test_odd_ones_at_length(name: str, data: st.DataObject) -> None:
     if name in ODD:
         prove(Local(), ODD[name], data, count=1, most=40)
     else:
-        prove(Local(), ODD_JOINS[name], data, count=1, most=16, sorted_times=True)
+        prove(Local(), ODD_JOINS[name], data, count=1, most=16)

@@ -24,8 +24,8 @@ from handshake.queries import Query
 from handshake.schema import arrow_of
 from oracle_values import rows as physical_rows
 from query_backends import by_time, frames, plain, restored, tables
-from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
-from query_streams import seen
+from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
+from query_streams import seen, together
 from spark_session import Feed, Sink, spark
 
 __all__ = ["spark"]
@@ -45,6 +45,7 @@ STREAMS = {
     **{name: TRADES + PAPER[name] for name in ("Q3", "Q4", "Q5")},
     **{name: TWO + JOINS[name] for name in ("band", "three", "windowed")},
     "over a join": TWO + OVER,
+    **{name: TWO + LAYERED[name] for name in ("tuples over a join", "of a window", "ahead")},
     "carried": "".join(QUERIES["carried"]),
 }
 VALUES: dict[pa.DataType, list[Any]] = {
@@ -56,7 +57,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
 
 
 def made_up(plan: Plan, count: int, step: int, disorder: bool, seed: int = 1) -> list[Item]:
-    """Arrivals by time; with disorder, within and across streams, only where there is one stream."""
+    """Arrivals by time; with disorder, within and across streams."""
     draw, now, items = random.Random(seed), 0, []
     inputs = [source for source in plan.inputs if source.demux is None]
     for _ in range(count):
@@ -117,18 +118,19 @@ def test_streams_agree_with_the_engine_across_restarts(spark: Any, tmp_path: Pat
 
 def _streamed(spark: Any, folder: Path, name: str) -> None:
     """Four micro-batches, two of each run; the second run begins from the checkpoint of the first."""
-    plan = parse_query(STREAMS[name])
-    items = made_up(plan, 80, 90 if name in PAPER else 1, disorder=name in PAPER)
-    query, output = Query(plan), plan.outputs[0]
+    plan, late = parse_query(STREAMS[name]), name in PAPER or name in LAYERED
+    items = made_up(plan, 80, 90 if name in PAPER else 1, disorder=late)
+    query, output = Query(plan), plan.outputs[-1 if name in LAYERED else 0]
     feeds = {n: Feed(folder / n, spark_schema(query, n)) for n in tables(query, [])}
     inputs = {n: feed.read(spark) for n, feed in feeds.items()}
     frame = query_frames(plan, inputs, state_dir=str(folder / "state"))[output.name]
     sink, wanted = Sink(folder / "sink"), list[pa.RecordBatch]()
     for start in range(0, len(items), 20):
-        for stream, table in tables(query, by_time(plan, items[start : start + 20])).items():
+        arrived = by_time(plan, items[start : start + 20])
+        for stream, table in tables(query, arrived).items():
             mixed = table.take(random.Random(start).sample(range(table.num_rows), table.num_rows))
             feeds[stream].add(carried(mixed if name in ("Q3", "Q5") else table, stream))
-            wanted += query.push(stream, table)[output.name]
+        wanted += query.push_together(together(query, list(enumerate(arrived, start))))[output.name]
         if start in (20, 60):
             sink.run(frame)
     schema = query.schema(output.name)
@@ -136,7 +138,7 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
     expected = physical_rows(pa.Table.from_batches(wanted, schema))
     assert plain({name: found}) == plain({name: expected})
     assert found, name
-    if name in ("Q3", "Q5"):
+    if name in ("Q3", "Q5") or name in LAYERED:
         assert sink.sums(output.name, "late") == query.metrics().late > 0
     if name == "carried":
         assert sink.sums("Mux", "unknown") == query.metrics().unknown > 0
@@ -158,27 +160,16 @@ def test_a_query_starts_no_python_process_that_spark_is_impatient_with(spark: An
         assert "TransformWithState" not in plan
 
 
-REFUSED = {
-    f"SELECT sum(d) AS s FROM {JOIN} [SIZE 3 ADVANCE 1 TUPLES]": (
-        "a window of tuples needs an order, and results of a join on Spark have none (result); write the "
-        "join INTO a stream of its own, and read that, or use --backend local"
-    ),
-    f"SELECT wsum(d, [1, 2]) AS s FROM {JOIN} [SIZE 3 TIME]": (
-        "wsum needs an order, and results of a join on Spark have none (result)"
-    ),
-    """SELECT a.n FROM (SELECT count() AS n FROM R [SIZE 1 TIME]) [SIZE .01 TIME] a, S [SIZE .01 TIME]""": (
-        "windows and joins of streams run on Spark as windows over one join only (result)"
-    ),
-}
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_windows_and_joins_of_streams_that_spark_cannot_run(spark: Any, tmp_path: Path, text: str) -> None:
-    query = Query(TWO + text)
-    inputs = {n: spark.readStream.schema(spark_schema(query, n)).parquet(str(tmp_path)) for n in "RSU"}
+def test_one_task_takes_streams_or_finite_inputs(spark: Any, tmp_path: Path) -> None:
+    query = Query(TWO + LAYERED["of a window"])
+    stream = spark.readStream.schema(spark_schema(query, "R")).parquet(str(tmp_path))
+    finite = spark.createDataFrame([], spark_schema(query, "S"))
     with pytest.raises(UnsupportedError) as error:
-        query_frames(TWO + text, inputs)
-    assert REFUSED[text] in str(error.value)
+        query_frames(query.plan, {"R": stream, "S": finite})
+    assert str(error.value) == (
+        "result runs in one task, since it joins results of windows, and takes streams there or finite "
+        "DataFrames, not both: S does not stream; read it as a stream (readStream)"
+    )
 
 
 def test_tuples_of_no_stream_are_counted(spark: Any) -> None:

@@ -162,3 +162,42 @@ def test_what_the_clocks_of_all_streams_have_passed_is_late() -> None:
         query.push("R", {"k": [3], "t": [9]})  # now both are at 9
         found = query.push("S", {"k": [4], "t": [3]})["Pairs"]
         assert (found, query.metrics().late) == ([], 1)
+
+
+@pytest.mark.parametrize("below", ["Both", "R", "S"])
+@pytest.mark.parametrize("window", ["5 TIME", "2 TUPLES"])
+def test_who_is_late_does_not_depend_on_how_streams_are_cut(below: str, window: str) -> None:
+    """A tuple of 3 comes when both streams are at 9; with it in one batch come tuples of before and after."""
+    text = f"""CREATE INPUT STREAM R (k int, t long) TIMESTAMP BY t;
+        CREATE INPUT STREAM S (k int, t long) TIMESTAMP BY t;
+        SELECT k FROM R UNION SELECT k FROM S INTO Both;
+        SELECT x.k AS a, y.k AS b FROM {below} [SIZE {window}] x, R [SIZE 5 TIME] y INTO Pairs"""
+    arrivals = [("R", 0), ("S", 9), ("S", None), ("S", 3), ("R", 9), ("S", 3), ("S", 9), ("R", 4), ("R", 10)]
+
+    def run(cuts: list[int]) -> tuple[list[Any], int, int]:
+        found, edges = list[Any](), [0, *cuts, len(arrivals)]
+        with Query(text) as query:
+            for start, end in pairwise(edges):
+                given = {}
+                for name in ("R", "S"):
+                    own = [at for at in range(start, end) if arrivals[at][0] == name]
+                    columns = {"k": own, "t": [arrivals[at][1] for at in own]}
+                    given[name] = (columns, np.array(own, np.int64))
+                found += [row for batch in query.push_together(given)["Pairs"] for row in batch.to_pylist()]
+            return found, query.metrics().late, query.metrics().no_time
+
+    whole = run([])
+    assert whole[0]
+    assert whole[1] == {"Both": 3, "R": 2, "S": 2}[below]  # R's own tuple of 4 is late on both sides
+    assert all(run(cuts) == whole for cuts in ([4], [2, 6], [1, 5, 7], list(range(1, len(arrivals)))))
+
+
+def test_results_of_one_window_are_joined_in_their_order() -> None:
+    """Three groups come at one place, on both sides: pairs by the first side's tuples, then the second's."""
+    text = """CREATE INPUT STREAM R (k int, t long) TIMESTAMP BY t;
+        SELECT k FROM R [SIZE 1 ADVANCE 1 TIME] GROUP BY k INTO Groups;
+        SELECT x.k AS a, y.k AS b FROM Groups [SIZE 9 TIME] x, Groups [SIZE 5 TUPLES] y INTO Pairs"""
+    with Query(text) as query:
+        query.push("R", {"k": [3, 1, 2], "t": [0, 0, 0]})
+        found = [row for batch in query.finish()["Pairs"] for row in batch.to_pylist()]
+    assert [(row["a"], row["b"]) for row in found] == [(a, b) for a in (3, 1, 2) for b in (3, 1, 2)]

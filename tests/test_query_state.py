@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import query_oracle
-from handshake.errors import HandshakeError
+from handshake.errors import HandshakeError, UnsupportedError
 from handshake.kernels.evaluate import Evaluator
 from handshake.plan import expr
 from handshake.plan.algebra import Output, Plan, Source, walk
@@ -22,15 +22,16 @@ from handshake.queries import Query
 from handshake.queries.sources import arrow_schema
 from oracle_values import rows as physical_rows
 from query_backends import by_time, plain
-from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
+from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
 from query_streams import Item, arrivals, batch_of, compare, cuts, seen
 
 pytest.importorskip("pyspark")
 from handshake.spark.queries import _by_panes
 from handshake.spark.query_clocks import replaced
-from handshake.spark.query_joins import join_below, join_source
+from handshake.spark.query_joins import join_source
 from handshake.spark.query_selections import Selected, selected
 from handshake.spark.query_state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
+from handshake.spark.query_ways import declared_sources, join_below, told_ways, why_in_one_task
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = {
@@ -49,6 +50,20 @@ OVER_JOINS = {
         FROM (SELECT v {JOIN}) [SIZE .004 ADVANCE .002 TIME]) [SIZE .01 ADVANCE .01 TIME]""",
 }
 TUPLES = [name for name in TEXTS if name != "carried"]
+_ORDERED = "needs an order, which results of a join have in one task only"
+WHY = {
+    "tuples over a join": f"a window of tuples {_ORDERED}",
+    "weighted over a join": f"wsum {_ORDERED}",
+    "of a window": "it joins results of windows",
+    "of a join": "it joins results of a join",
+    "of a union": "it joins a union of streams, which goes by the slowest of their clocks",
+    "ahead": "it joins results of windows",
+    "three by tuples": "it joins more than two streams, one of them by number of tuples",
+    "backwards": "it counts tuples of streams that it does not name in the order of their declarations",
+    "itself": "it counts tuples of streams that it does not name in the order of their declarations",
+    "union with a join": "it has windows over a union with the results of a join",
+    "nanoseconds": "it counts nanoseconds, and Spark microseconds",
+}
 
 
 def finished(state: Any, batches: list[list[Arrived]]) -> list[dict[str, Any]]:
@@ -171,6 +186,85 @@ def test_the_engine_goes_on_from_what_was_saved(name: str, data: st.DataObject) 
         compare({output.name: finished(state, batches)}, {output.name: wanted[output.name]})
 
 
+@pytest.mark.parametrize("name", [*JOINS, *LAYERED])
+@settings(FEW, max_examples=2)
+@given(data=st.data())
+def test_joins_go_on_from_what_was_saved(name: str, data: st.DataObject) -> None:
+    goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED}[name], data)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*JOINS, *LAYERED])
+@settings(FEW, max_examples=150)
+@given(data=st.data())
+def test_joins_go_on_at_length(name: str, data: st.DataObject) -> None:
+    goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED}[name], data)
+
+
+def goes_on_from_what_was_saved(text: str, data: st.DataObject) -> None:
+    """Micro-batches of all streams, each by time: the oracle's results and counts."""
+    plan = optimise(parse_query(text))
+    query, output = Query(plan), plan.outputs[-1]
+    sources = declared_sources(output, [source.name for source in plan.inputs])
+    names = [source.name for source in sources]
+    items = [item for item in data.draw(arrivals(plan, most=20)) if item[0] in names]
+    spread = [[item for part in parts for item in part] for parts in partitions(data.draw, items)]
+    counts, arrived = query_oracle.Counts(), [item for batch in spread for item in by_time(plan, batch)]
+    wanted = query_oracle.run(Plan(plan.inputs, (output,)), seen(query, arrived), counts)
+    batches = [
+        [_sent(query, names, own) for name in names if (own := [item for item in batch if item[0] == name])]
+        for batch in spread
+    ]
+    state = State(lambda: TupleQuery(output, sources))
+    compare({output.name: finished(state, batches)}, wanted)
+    assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
+    assert state.last.rows == len(items)
+
+
+@pytest.mark.parametrize("name", ["of a join", "three by tuples"])
+def test_what_is_saved_of_joins_is_their_windows(name: str) -> None:
+    plan = optimise(parse_query(TWO + LAYERED[name]))
+    sources = declared_sources(plan.outputs[0], ["R", "S", "U"])
+    query, rows, sizes = TupleQuery(plan.outputs[0], sources), Query(plan), []
+    for turn in range(8):
+        items = [
+            (source.name, {**dict.fromkeys(source.fields.names, 1), "t": t})
+            for t in range(40 * turn, 40 * turn + 40)
+            for source in rows.plan.inputs
+        ]
+        blobs = [_sent(rows, list("RSU"), [item for item in items if item[0] == n]) for n in "RSU"]
+        query.step(blobs, ended=False)
+        sizes.append(len(pickle.dumps(query)))
+        query = pickle.loads(pickle.dumps(query))
+    assert max(sizes[1:]) < min(sizes[1:]) + 500
+
+
+def test_what_runs_in_one_task_and_why() -> None:
+    nanoseconds = "CREATE INPUT STREAM N (k int8, t long) TIMESTAMP BY t IN NANOSECONDS;"
+    by_nanoseconds = "SELECT z FROM N [SIZE .01 TIME], U [SIZE .01 TIME] WHERE N.k = U.k"
+    texts = {**{n: TWO + t for n, t in LAYERED.items()}, "nanoseconds": TWO + nanoseconds + by_nanoseconds}
+    told = {name: told_ways(parse_query(text)) for name, text in texts.items()}
+    assert {name: lines[-1].partition(", since ")[2] for name, lines in told.items()} == WHY
+    assert all(": on Spark in one task, since " in line for lines in told.values() for line in lines)
+    assert [told_ways(parse_query(TWO + text)) for text in JOINS.values()] == [[]] * len(JOINS)
+
+
+def test_finite_inputs_need_one_task_less_often() -> None:
+    plan, names = optimise(parse_query(TWO + LAYERED["of a union"])), ["R", "S", "U"]
+    assert why_in_one_task(plan.outputs[-1], names, []) is None
+    plan = optimise(parse_query(TWO + LAYERED["of a join"]))
+    assert why_in_one_task(plan.outputs[-1], names, []) == "it joins results of a join"
+
+
+def test_joins_on_several_cores_are_not_saved() -> None:
+    for name in ("band", "three"):
+        with (
+            Query(TWO + JOINS[name], cores=2) as query,
+            pytest.raises(UnsupportedError, match="a join that runs on several cores cannot be saved"),
+        ):
+            pickle.dumps(query)
+
+
 def _sent(query: Query, names: list[str], batch: list[Item]) -> Arrived:
     sink, rows = pa.BufferOutputStream(), batch_of(query, batch[0][0], [row for _, row in batch])
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -196,6 +290,7 @@ def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data:
     wanted = query_oracle.run(parse_query(text), seen(Query(plan), items))
     (output,) = plan.outputs
     join = join_below(output)
+    assert join is not None
     made, inputs = join_source(join), [n for n in dict.fromkeys(walk(join)) if isinstance(n, Source)]
     whole = Output(replaced(output.input, join, made), output.name)
     joining = Joining(Plan(plan.inputs, (Output(join, "join"),)), optimised=False)

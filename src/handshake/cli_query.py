@@ -31,6 +31,7 @@ from handshake.queries import Query
 from handshake.queries.live import Receivers, comes_live
 from handshake.queries.replay import Slice, replayed
 from handshake.running import old_objects_spared
+from handshake.session import spark_module
 from handshake.sources import check_output, sink_for
 from handshake.sources.declared import BAD, BadRows
 from handshake.sources.demux import Counters
@@ -314,8 +315,14 @@ def _write_metrics(path: str, figures: dict[str, Any]) -> None:
         raise InputError(f"metrics file '{path}' cannot be written: {error.strerror}") from None
 
 
-def explain_query(path: str, dot_file: str | None, svg_file: str | None, optimised: bool) -> None:
+def explain_query(
+    path: str, dot_file: str | None, svg_file: str | None, optimised: bool, backend: str = "local"
+) -> None:
     """Show a plan as text, or write it as a graph or a drawing."""
+    if backend not in ("local", "spark"):
+        raise UnsupportedError(
+            f"a plan is explained for --backend local or spark, not '{backend}'; --circuit shows the circuit"
+        )
     plan = read_query(path)
     if optimised:
         plan = optimise(plan)
@@ -329,6 +336,8 @@ def explain_query(path: str, dot_file: str | None, svg_file: str | None, optimis
                 raise InputError(f"'{target}' cannot be written: {error.strerror}") from None
     if dot_file is None and svg_file is None:
         print(explain_plan(plan), end="")
+        for line in spark_module("query_ways").told_ways(plan) if backend == "spark" else ():
+            print(line)
 
 
 _RUN_HELP = """Run continuous queries on files, or on standard input.
@@ -354,6 +363,7 @@ Examples:
   handshake explain query.sql
   handshake explain query.sql --optimised
   handshake explain query.sql --svg plan.svg
+  handshake explain query.sql --backend spark
   handshake explain query.sql --circuit --svg circuit.svg
 """
 
@@ -432,6 +442,10 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         optimised: Annotated[
             bool, typer.Option("--optimised", help="The plan as it runs, after all rules.")
         ] = False,
+        backend: Annotated[
+            str,
+            typer.Option(metavar="local|spark", help="Spark: also which results run in one task, and why."),
+        ] = "local",
         circuit: Annotated[bool, typer.Option("--circuit", help="The circuit instead of the plan.")] = False,
         groups: Groups = None,
         text: Text = None,
@@ -457,4 +471,4 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
                     without=without or (),
                 )
             else:
-                explain_query(query, dot_file, svg_file, optimised)
+                explain_query(query, dot_file, svg_file, optimised, backend)

@@ -65,8 +65,7 @@ class Driver:
     more: bool | None = None
     """Whether further batches have come already and wait behind this one; None where nobody knows."""
     told: bool = False
-    """Only `advance` says how far streams have come: where one is put together from several, tuples of that
-    which is ahead do not make the others' late."""
+    """Only `advance` says how far streams have come; what is late then has been dropped before."""
 
     def __post_init__(self) -> None:
         windows = self.spec.windows
@@ -113,11 +112,8 @@ class Driver:
 
     def _late(self, side: int, times: Array) -> Array | None:
         """Which tuples the watermark has passed at their own arrival; None when it has passed none."""
-        if len(times) == 0:
+        if len(times) == 0 or self.told:
             return None
-        if self.told:
-            mark = self.mark()
-            return None if mark is None or times.min() >= mark else times < mark
         mine, theirs = self.newest[side], self.newest[1 - side]
         if (mine is None or times[0] >= mine) and not (times[1:] < times[:-1]).any():
             self.newest[side] = int(times[-1])

@@ -136,6 +136,19 @@ class MJoin:
     def _any_window(self, k: int) -> DealtWindow | None:
         return next((window for window in self._windows.values() if window.step.target == k), None)
 
+    def tuples(self, k: int) -> Iterator[pa.RecordBatch]:
+        """What is held of a stream, stamped."""
+        window = self._any_window(k)
+        assert window is not None
+        return window.tuples()
+
+    def refill(self, k: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Put tuples that were held into all windows of their stream, without joining them."""
+        for window in self._windows.values():
+            if window.step.target == k:
+                for batch in batches:
+                    window.insert(batch)
+
     def foresee(self, samples: Sequence[pa.RecordBatch], rows: Sequence[int]) -> None:
         """Plan, before the first push, by some tuples of each stream and by how many a window will hold."""
         if len(self.spec.streams) < 3:

@@ -36,8 +36,8 @@ class ManyDriver:
         self.counts = [Counts() for _ in range(many)]
         self.newest = [None] * many
         self.arrived = [0] * many
-        self._met = [[0] * many for _ in range(many)]
-        """`_met[j][k]`: the least count of stream k that a tuple of stream j can still be stamped with."""
+        self.met = [[0] * many for _ in range(many)]
+        """`met[j][k]`: the least count of stream k that a tuple of stream j can still be stamped with."""
 
     def admit(self, k: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None = None) -> pa.RecordBatch:
         """Stamp a batch; what comes back can match as far as the stream's own columns tell.
@@ -76,11 +76,8 @@ class ManyDriver:
 
     def _late(self, k: int, times: Array) -> Array:
         """Which tuples the watermark, the least of all streams' newest times, has passed at their arrival."""
-        if len(times) == 0:
-            return np.zeros(0, np.bool_)
-        if self.told:
-            mark = self.mark()
-            return np.zeros(len(times), np.bool_) if mark is None else times < mark
+        if len(times) == 0 or self.told:
+            return np.zeros(len(times), np.bool_)
         others = [newest for j, newest in enumerate(self.newest) if j != k]
         mine = self.newest[k]
         peak = np.maximum.accumulate(np.concatenate([[times[0] if mine is None else mine], times]))
@@ -105,9 +102,9 @@ class ManyDriver:
             if j != k and stream.counted:
                 stamps.append(np.full(rows, self.arrived[j]) if seen is None else seen[j].astype(np.int64))
                 if seen is not None and rows:
-                    self._met[k][j] = int(stamps[-1][-1])
+                    self.met[k][j] = int(stamps[-1][-1])
         if seen is None:  # whoever comes now comes after all that have come
-            self._met = [list(self.arrived) for _ in self._met]
+            self.met = [list(self.arrived) for _ in self.met]
         return stamps
 
     def _filtered(self, k: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -129,7 +126,7 @@ class ManyDriver:
         if stream.window is None:
             return None
         if stream.counted:
-            return min(self._met[j][k] for j in range(len(self._met)) if j != k) - stream.window.size
+            return min(self.met[j][k] for j in range(len(self.met)) if j != k) - stream.window.size
         mark = self.mark()
         return None if mark is None else mark - self.spec.reach(k)
 

@@ -2,166 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.local import prepare
-from handshake.multiway import prepare_streams
-from handshake.plan.algebra import Node, Source, Windowing, WindowJoin, walk
-from handshake.plan.build import E
-from handshake.plan.expr import Column, Expr, Name, transform
-from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, empty
+from handshake.plan.algebra import Source, WindowJoin
+from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, empty
+from handshake.queries.join_engines import TIME as _TIME
+from handshake.queries.join_engines import engine_of
+from handshake.queries.pipeline import chain
 from handshake.queries.union import Clocks, in_unit
 from handshake.schema import arrow_of
 
 __all__ = ["JoinOperator"]
 
-_TIME, _CLOCK, _PLACE = "\0time", "\0clock", "\0place"
-
-
-class _Engine(Protocol):
-    """What both kinds of join engine do."""
-
-    def push(self, stream: int, batch: pa.RecordBatch, seen: dict[int, Array]) -> list[pa.RecordBatch]:
-        """Tuples of one stream; `seen` counts those of others that came before each."""
-
-    def advance(self, stream: int, clock: int) -> None:
-        """No tuple older than this will come on a stream."""
-
-    def close(self) -> None:
-        """Free what is held."""
-
-
-class _Two:
-    """Two streams: the join cores."""
-
-    def __init__(
-        self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, lateness: str, cores: int, told: bool
-    ) -> None:
-        times = [f"{name}.{_TIME}" if timed else None for name in node.names]
-        plan = prepare(
-            schemas[0], schemas[1], E(_named(node)), left_window=node.windows[0],
-            right_window=node.windows[1], left_time=times[0], right_time=times[1],
-            lateness=lateness if timed else None, cores=cores,
-            algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
-        )  # fmt: skip
-        self._engine = plan.start()
-        self._engine.driver.told = told
-
-    def push(self, stream: int, batch: pa.RecordBatch, seen: dict[int, Array]) -> list[pa.RecordBatch]:
-        """Join a batch."""
-        return [*self._engine.push(stream, batch, seen.get(1 - stream)), *self._engine.drain()]
-
-    def advance(self, stream: int, clock: int) -> None:
-        """Let go of what no tuple to come can join."""
-        self._engine.driver.advance(stream, clock)
-        self._engine.expire()
-
-    @property
-    def lost(self) -> tuple[int, int]:
-        """Late tuples, and tuples without a time."""
-        counts = self._engine.driver.counts
-        return sum(c.late for c in counts), sum(c.no_time for c in counts)
-
-    def close(self) -> None:
-        """Stop the cores."""
-        self._engine.close()
-
-
-class _Many:
-    """Three and more streams."""
-
-    def __init__(
-        self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, lateness: str, cores: int, told: bool
-    ) -> None:
-        plan = prepare_streams(
-            dict(zip(node.names, schemas, strict=True)), E(_named(node)),
-            windows=dict(zip(node.names, node.windows, strict=True)), cores=cores,
-            time={name: f"{name}.{_TIME}" for name in node.names} if timed else None,
-            lateness=lateness if timed else None,
-        )  # fmt: skip
-        self._engine = plan.start()
-        self._engine.driver.told = told
-
-    def push(self, stream: int, batch: pa.RecordBatch, seen: dict[int, Array]) -> list[pa.RecordBatch]:
-        """Join a batch."""
-        return [*self._engine.push(stream, batch, seen or None), *self._engine.drain()]
-
-    def advance(self, stream: int, clock: int) -> None:
-        """Let go of what no tuple to come can join."""
-        self._engine.driver.advance(stream, clock)
-        self._engine.expire()
-
-    @property
-    def lost(self) -> tuple[int, int]:
-        """Late tuples, and tuples without a time."""
-        metrics = self._engine.metrics()
-        return metrics.late, metrics.no_time
-
-    def close(self) -> None:
-        """Stop the cores."""
-        self._engine.close()
-
-
-def _named(node: WindowJoin) -> Expr:
-    """The condition with the names that columns have in the batches of the join."""
-
-    def named(e: Expr) -> Expr:
-        if not isinstance(e, Column):
-            return e
-        return Name((node.names[e.side], f"{node.names[e.side]}.{e.name}"), at=e.at)
-
-    return transform(node.on, named)
-
-
-def _has_one_clock(node: Node) -> bool:
-    """Whether tuples are of one source, or of one window: then none is late because others are ahead."""
-    while not isinstance(node, Source | Windowing):
-        if len(node.children) > 1:
-            return False
-        node = node.children[0]
-    return True
+_CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
 
 
 class JoinOperator:
-    """Feeds a join engine with tuples in the order of their arrival."""
+    """Feeds a join engine with tuples in the order of their arrival.
+
+    Stamps say who is late, so that how streams are cut does not matter.
+    """
 
     def __init__(self, node: WindowJoin, cores: int) -> None:
-        self._node, self._unit = node, node.clock.unit
+        self._node, self._unit, self._cores = node, node.clock.unit, cores
         self._timed = any(window is not None and window.kind == "time" for window in node.windows)
-        told = not all(_has_one_clock(child) for child in node.inputs)
+        self._ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
+        """Whether several tuples of an input may come at one place: then their positions tell them apart."""
         self._units = [child.clock.unit for child in node.inputs]
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
         self._schemas = [self._schema(k) for k in range(len(node.inputs))]
-        sources = (source for source in walk(node) if isinstance(source, Source))
-        behind = 0 if told else max(source.lateness for source in sources)
-        kind = _Two if len(node.inputs) == 2 else _Many
-        self._engine = kind(node, self._schemas, self._timed, f"{behind} ns", cores, told)
+        self._engine = engine_of(node, self._schemas, self._timed, cores)
+        self.late = self.no_time = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tuples and counts; engines are made again."""
+        kept = ("_node", "_cores", "_clocks", "_arrived", "late", "no_time")
+        return {**{name: getattr(self, name) for name in kept}, "held": self._engine.held()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        held = state.pop("held")
+        JoinOperator.__init__(self, state["_node"], state["_cores"])
+        self.__dict__.update(state)
+        self._engine.refill(held)
 
     def _schema(self, k: int) -> pa.Schema:
         name = self._node.names[k]
         own = [(f"{name}.{f.name}", arrow_of(f.type)) for f in self._node.inputs[k].schema]
         hidden = [(_TIME, pa.timestamp(self._unit)), (_CLOCK, pa.int64()), (_PLACE, pa.int64())]
+        hidden += [(_POSITION, pa.int64())] if self._ties else []
         return pa.schema([*own, *((f"{name}.{h}", kind) for h, kind in hidden)])
 
     def step(self, flows: list[Flow]) -> Flow:
         """Join what has come on all inputs."""
         flows = [in_unit(flow, own, self._unit) for flow, own in zip(flows, self._units, strict=True)]
+        before, trace = self._clocks.least, self._clocks.step(flows)
         chunks = [flow.chunk for flow in flows]
+        if self._timed:
+            chunks = [self._timely(chunk, trace, before) for chunk in chunks]
         found: list[pa.RecordBatch] = []
         for k, chunk in enumerate(chunks):
             if chunk.rows:
                 found += self._engine.push(k, self._batch(k, chunk), self._seen(k, chunks))
         for k, flow in enumerate(flows):
-            self._arrived[k] += flow.chunk.rows
+            self._arrived[k] += chunks[k].rows
             last = flow.trace.last
             if self._timed and last is not None and BEGINNING < last < END:
                 self._engine.advance(k, last)
         results = self._results([batch for batch in found if batch.num_rows], chunks[0].times is not None)
-        return Flow(results, self._clocks.step(flows), all(flow.ended for flow in flows))
+        return Flow(results, trace, all(flow.ended for flow in flows))
+
+    def _timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
+        """Tuples that have a time, which the clock of the join had not passed when they came.
+
+        Tuples that are not older than their own clock need not be looked at: it is never behind the join's.
+        """
+        assert chunk.times is not None
+        assert chunk.places is not None
+        if chunk.timed is None and np.all(chunk.times >= chunk.clocks):
+            return chunk
+        shown = np.concatenate([[before], trace.clocks])[np.searchsorted(trace.places, chunk.places, "left")]
+        timed = np.ones(chunk.rows, np.bool_) if chunk.timed is None else chunk.timed
+        stays = timed & (chunk.times >= shown)
+        self.no_time += int(np.count_nonzero(~timed))
+        self.late += int(np.count_nonzero(timed & ~stays))
+        return chunk if stays.all() else chunk.take(np.flatnonzero(stays))
 
     def _batch(self, k: int, chunk: Chunk) -> pa.RecordBatch:
         """Tuples with their stamps in columns of their own."""
@@ -174,6 +102,8 @@ class JoinOperator:
             pa.array(zeros if chunk.clocks is None else chunk.clocks),
             pa.array(chunk.places),
         ]
+        if self._ties:
+            stamps.append(pa.array(np.arange(self._arrived[k], self._arrived[k] + chunk.rows)))
         columns = [chunk.columns[f.name] for f in self._node.inputs[k].schema]
         return pa.RecordBatch.from_arrays([*columns, *stamps], schema=self._schemas[k])
 
@@ -203,7 +133,8 @@ class JoinOperator:
             return Chunk(columns, 0, none, None, none, none)
         table = pa.Table.from_batches(batches).combine_chunks()
         places, times, clocks = (self._stamps(table, h) for h in (_PLACE, _TIME, _CLOCK))
-        order = np.lexsort((*places[::-1], places.max(axis=0)))
+        positions = self._stamps(table, _POSITION) if self._ties else places[:0]
+        order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
         rows = pa.array(order)
         columns = {f.name: _array(table.column(f.name)).take(rows) for f in self._node.schema}
         known = times.max(axis=0)[order]
@@ -216,16 +147,6 @@ class JoinOperator:
     def _stamps(self, table: pa.Table, what: str) -> Array:
         arrays = [_array(table.column(f"{name}.{what}")) for name in self._node.names]
         return np.stack([np.asarray(a.cast(pa.int64()).fill_null(BEGINNING)) for a in arrays])
-
-    @property
-    def late(self) -> int:
-        """Tuples that came too late to be joined."""
-        return self._engine.lost[0]
-
-    @property
-    def no_time(self) -> int:
-        """Tuples without a time, where one is needed."""
-        return self._engine.lost[1]
 
     def close(self) -> None:
         """Stop the engine."""

@@ -35,7 +35,8 @@ class Clocks:
 
     def __init__(self, count: int) -> None:
         self._shown = [BEGINNING] * count
-        self._least = BEGINNING
+        self.least = BEGINNING
+        """What it shows at the end of the last step."""
 
     def step(self, flows: list[Flow]) -> Trace:
         """How it moves when its inputs' do."""
@@ -45,9 +46,9 @@ class Clocks:
             known = np.concatenate([[self._shown[k]], flow.trace.clocks])
             shown.append(known[np.searchsorted(flow.trace.places, places, "right")])
             self._shown[k] = int(known[-1])
-        least = np.maximum(np.min(shown, axis=0), self._least) if len(places) else places
+        least = np.maximum(np.min(shown, axis=0), self.least) if len(places) else places
         if len(least):
-            self._least = int(least[-1])
+            self.least = int(least[-1])
         return Trace(places, least)
 
 

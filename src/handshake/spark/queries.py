@@ -6,7 +6,7 @@
 | time windows of algebraic aggregates, grouped or not | panes in the source's tasks, windows in one task |
 | window joins | `handshake.join` |
 | time windows over a join of streams | `handshake.join`, and one stateful task with its inputs' clocks |
-| tuple windows, and all other plans of windows | the in-process engine's operators in one stateful task |
+| all other plans, joins included (`query_ways`) | the in-process engine's operators in one stateful task |
 """
 
 from __future__ import annotations
@@ -45,14 +45,7 @@ from handshake.spark.java_panes import java_panes
 from handshake.spark.query_chains import chained_frame
 from handshake.spark.query_clocks import replaced
 from handshake.spark.query_inputs import given_frames, quoted, source_frame
-from handshake.spark.query_joins import (
-    TIME,
-    join_below,
-    join_frames_of,
-    join_results,
-    join_source,
-    with_times,
-)
+from handshake.spark.query_joins import TIME, join_frames_of, join_results, join_source, with_times
 from handshake.spark.query_selections import selected
 from handshake.spark.query_state import PaneQuery, TupleQuery
 from handshake.spark.query_tasks import (
@@ -71,6 +64,7 @@ from handshake.spark.query_tasks import (
     telling,
     unpacking,
 )
+from handshake.spark.query_ways import declared_sources, join_below, why_in_one_task
 from handshake.spark.row_blobs import packed, readable, unpacked
 
 __all__ = ["QueryFrames", "query_frames"]
@@ -113,12 +107,19 @@ class _Translation:
         self._plan, self._state_dir = plan, state_dir
         self.panes: dict[str, str] = {}
         self._inputs, self.observations = given_frames(plan, inputs)
+        self._declared = [source.name for source in plan.inputs]
 
     def output(self, output: Output) -> DataFrame:
         """The DataFrame of a result."""
         timed: Any = _narrowed(rebuild(output, self._timed))
+        sources = declared_sources(timed, self._declared)
+        streams = [source.name for source in sources if self._inputs[source.name].isStreaming]
+        streaming, why = bool(streams), why_in_one_task(timed, self._declared, streams)
+        if why is not None:
+            _check_alike(output, sources, self._inputs, why)
+            return self._in_one_task(timed, sources, streaming)
         stateful = any(isinstance(node, Windowing) for node in walk(timed))
-        return self._stateful(timed) if stateful else self._frame(timed.input)
+        return self._stateful(timed, sources, streaming) if stateful else self._frame(timed.input)
 
     def _timed(self, node: Node) -> Node:
         """Inputs without a time column get the one that their DataFrame has got; none is carried any more."""
@@ -169,26 +170,26 @@ class _Translation:
 
     # With state.
 
-    def _stateful(self, output: Output) -> DataFrame:
-        sources = _sources(output)
-        streaming = any(self._inputs[source.name].isStreaming for source in sources)
-        if not streaming:
-            return self._finite(output, sources)
-        if any(isinstance(node, WindowJoin) for node in walk(output)):
-            return self._over_join(output)
+    def _stateful(self, output: Output, sources: tuple[Source, ...], streaming: bool) -> DataFrame:
+        _check_alike(output, sources, self._inputs)
         if _by_panes(output) is not None:
-            return self._streaming(output, self._panes(output), partial(PaneQuery, output))
-        whole = self._by_prefix(output) or output
-        made = _sources(whole)
-        blobs = [self._sent(at, source, self._prefix(source)) for at, source in enumerate(made)]
-        return self._streaming(whole, _all(blobs), partial(TupleQuery, whole, made))
+            make = partial(PaneQuery, output)
+            panes = self._panes(output)
+            return self._streaming(output, panes, make) if streaming else self._batch(output, panes, make)
+        if streaming and (join := join_below(output)) is not None:
+            return self._over_join(output, join)
+        whole = self._by_prefix(output) if streaming else None
+        if whole is None:
+            return self._in_one_task(output, sources, streaming)
+        (made,) = _sources(whole)
+        blobs = self._sent(0, made, self._inputs[made.name])
+        return self._streaming(whole, blobs, partial(TupleQuery, whole, (made,)))
 
-    def _finite(self, output: Output, sources: tuple[Source, ...]) -> DataFrame:
-        """Finite inputs arrive by time, as files do that are replayed, so that nothing is late."""
-        if _by_panes(output) is not None:
-            return self._batch(output, self._panes(output), partial(PaneQuery, output))
-        blobs = [self._sent(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)]
-        return self._batch(output, _all(blobs), partial(TupleQuery, output, sources))
+    def _in_one_task(self, output: Output, sources: tuple[Source, ...], streaming: bool) -> DataFrame:
+        """The in-process engine; finite inputs arrive by time, as replayed files do: nothing is late."""
+        blobs = _all([self._sent(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)])
+        make = partial(TupleQuery, output, sources)
+        return self._streaming(output, blobs, make) if streaming else self._batch(output, blobs, make)
 
     def _panes(self, output: Output) -> DataFrame:
         (source,) = _sources(output)
@@ -217,13 +218,8 @@ class _Translation:
         made = Source(name, replace(below.schema, stream=name), TIME, ticks, source.lateness)
         return Output(replaced(output.input, window.input, made), output.name)
 
-    def _prefix(self, source: Source) -> DataFrame:
-        """An input, or what was computed of one already."""
-        return self._inputs[source.name] if "\0" in source.name else self._source(source, to_arrow=True)
-
-    def _over_join(self, output: Output) -> DataFrame:
+    def _over_join(self, output: Output, join: WindowJoin) -> DataFrame:
         """Time windows on the results of a join, which `handshake.join` makes; their clock is its inputs'."""
-        join = join_below(output)
         frame, made = join_results(join, self._sides(join), self._state_dir), join_source(join)
         inputs = _sources(join)
         told = [self._clock(at, _times_of(s), join.clock.unit) for at, s in enumerate(inputs, start=1)]
@@ -250,6 +246,18 @@ def _python_panes(output: Output, source: Source, frame: DataFrame) -> DataFrame
     if made is not None and (holding := made.frame(frame)) is not None:
         return in_arrow(holding, reducing(made.output, made.source), BLOBS)
     return in_arrow(frame, reducing(output, source), BLOBS)
+
+
+def _check_alike(
+    output: Output, sources: tuple[Source, ...], inputs: Mapping[str, DataFrame], why: str = "it has windows"
+) -> None:
+    """One task takes what has come since the last micro-batch; a finite input would come with each."""
+    finite = [source.name for source in sources if not inputs[source.name].isStreaming]
+    if 0 < len(finite) < len(sources):
+        raise UnsupportedError(
+            f"{output.name} runs in one task, since {why}, and takes streams there or finite DataFrames, not "
+            f"both: {', '.join(finite)} does not stream; read it as a stream (readStream)"
+        )
 
 
 def _observed() -> list[Any]:

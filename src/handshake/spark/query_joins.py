@@ -2,6 +2,7 @@
 
 Of several streams, a combination is a result when its last tuple finds all others in their windows: that is,
 when for any two of its tuples t_j - t_i < T_i. So joins of two, with these as further conditions, are exact.
+Joins that this does not fit run in one task (`query_ways`).
 """
 
 from __future__ import annotations
@@ -13,19 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from handshake.errors import UnsupportedError
-from handshake.plan.algebra import (
-    Aggregate,
-    Node,
-    Output,
-    Project,
-    Source,
-    Union,
-    Windowing,
-    WindowJoin,
-    rebuild,
-    walk,
-)
+from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
 from handshake.plan.build import E
 from handshake.plan.expr import (
     Arithmetic,
@@ -44,7 +33,7 @@ from handshake.spark.session import join_frames
 from handshake.spark.tables import carrier
 from handshake.window import Window
 
-__all__ = ["TIME", "join_below", "join_frames_of", "join_results", "join_source", "with_times"]
+__all__ = ["TIME", "join_frames_of", "join_results", "join_source", "with_times"]
 
 TIME = "__time"
 """The time of a join's tuples, which a projection may have dropped."""
@@ -84,7 +73,6 @@ def join_frames_of(
 
     With `timed`, there is a column `TIME` more: the latest time of a result's members.
     """
-    _check(node, frames)
     sides = [_side(node, k, frame) for k, frame in enumerate(frames)]
     waiting = list(conjuncts(node.on))
     held = sides[0]
@@ -97,30 +85,6 @@ def join_frames_of(
 
 
 # Windows over joins
-
-
-def join_below(output: Output) -> WindowJoin:
-    """The join whose results the windows of a query slide over, or an error where Spark cannot do that."""
-    node, above = output.input, list[Node]()
-    while not isinstance(node, (WindowJoin, Union, Source)):
-        above.append(node)
-        node = node.children[0]
-    if not isinstance(node, WindowJoin) or any(
-        isinstance(n, Windowing) for i in node.inputs for n in walk(i)
-    ):
-        raise _refused(output, "windows and joins of streams run on Spark as windows over one join only")
-    if any(isinstance(n, Windowing) and n.window.kind == "tuples" for n in above):
-        raise _refused(output, "a window of tuples needs an order, and results of a join on Spark have none")
-    if any(isinstance(n, Aggregate) and n.function == "wsum" for one in above for n in walk(one)):
-        raise _refused(output, "wsum needs an order, and results of a join on Spark have none")
-    return node
-
-
-def _refused(output: Output, why: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{why} ({output.name}); write the join INTO a stream of its own, and read that, or use "
-        "--backend local"
-    )
 
 
 def join_source(node: WindowJoin) -> Source:
@@ -140,20 +104,6 @@ def join_results(node: WindowJoin, frames: list[DataFrame], state_dir: str | Non
 
 
 # Joins
-
-
-def _check(node: WindowJoin, frames: list[DataFrame]) -> None:
-    counted = any(window is None or window.kind == "tuples" for window in node.windows)
-    if len(frames) > 2 and counted:
-        raise UnsupportedError(
-            "a join of more than two streams runs on Spark with windows of time only; "
-            "join two of them INTO a stream and that with the third, or use --backend local"
-        )
-    if any(child.clock.unit == "ns" for child in node.inputs):
-        raise UnsupportedError(
-            "Spark counts time in microseconds, and a stream of this join counts nanoseconds; declare its "
-            "time as timestamp, or use --backend local"
-        )
 
 
 def _side(node: WindowJoin, k: int, frame: DataFrame) -> _Side:

@@ -23,7 +23,7 @@ __all__ = ["packed", "readable", "unpacked"]
 
 _WHOLE, _FLOAT, _BYTES, _DECIMAL = range(4)
 """The numbers that RowReader.java has for kinds of columns."""
-_CARRIERS: dict[int | None, str] = {_WHOLE: "bigint", _FLOAT: "double", _BYTES: "binary"}
+_CARRIERS: dict[int | None, str] = {_WHOLE: "long", _FLOAT: "double", _BYTES: "binary"}
 
 
 def _kind(arrow: pa.DataType) -> int | None:
