@@ -134,7 +134,7 @@ def checked_runs(
         items, counts = data.draw(arrivals(plan, **drawn)), query_oracle.Counts()
         given_ = physical(plan, items)
         wanted = query_oracle.run(plan, given_, counts)
-        if engine:  # which compiles kernels for every new plan: minutes, not seconds
+        if engine:
             compare(results(Query(plan), cuts(data.draw, items)), wanted)
         ready = {name: data.draw(patterns) for name in compiled.outputs}
         run = made.run(feeds_of(compiled, given_, data.draw), ready=ready)
@@ -152,7 +152,7 @@ def check(data: st.DataObject, most: int, *, engine: bool) -> None:
 
 # Shrinking would build hundreds of circuits; the text of the query is noted instead.
 QUICK = settings(
-    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
+    max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
 )
 LONG = settings(QUICK, max_examples=300)
 
@@ -163,7 +163,7 @@ def test_random_queries(data: st.DataObject) -> None:
     check(data, 10, engine=False)
 
 
-@pytest.mark.soak
+@pytest.mark.soak  # four minutes on a core
 @LONG
 @given(st.data())
 def test_random_queries_at_length(data: st.DataObject) -> None:

@@ -94,6 +94,13 @@ def test_a_median_with_too_many_digits_is_told() -> None:
         given(text, e=most)
 
 
+def test_a_sum_that_is_read_twice_keeps_its_range() -> None:
+    ends = [2**63 - 1, -(2**63), None]
+    text = declared("l long") + "SELECT (l + l) + (l + l) AS n FROM S WHERE l + l = l + l OR l IS NULL"
+    found = given(text, l=pa.array(ends, pa.int64())).column("n").to_pylist()
+    assert found == [4 * ends[0], 4 * ends[1], None]
+
+
 def test_zero_and_minus_zero_are_different_constants() -> None:
     text = declared("x double") + "SELECT x * 0e0 AS p, x * -0e0 AS q FROM S INTO A; "
     found = given(text, x=[1.0]).to_pylist()

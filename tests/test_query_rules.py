@@ -9,11 +9,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import query_oracle
-from handshake.plan.algebra import Apply, Group, Project, Select, Union, Windowing, WindowJoin, walk
+from handshake.plan.algebra import (
+    Aggregate,
+    Apply,
+    Concat,
+    Group,
+    Node,
+    Project,
+    Select,
+    Source,
+    Union,
+    Windowing,
+    WindowJoin,
+    walk,
+)
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import RULES, optimise
 from handshake.plan.query import parse_query
 from handshake.queries import Query
+from handshake.schema import INT64, Field, Schema
 from query_streams import arrivals, compare, cuts, results, results_together, seen, slices
 
 STREAMS = """CREATE INPUT STREAM R (k int8, v int, g string(4), t timestamp(3)) TIMESTAMP BY t;
@@ -192,3 +206,19 @@ def test_the_paper_s_first_query_is_left_as_it_is() -> None:
     plan = parse_query(STREAMS + "SELECT v FROM R WHERE g = 'UBSN' INTO Q")
     assert explain_plan(optimise(plan)) == explain_plan(plan)
     assert any(isinstance(n, Select) for n in walk(plan.outputs[0]))
+
+
+def test_the_columns_of_a_node_below_many_others_are_asked_for_once() -> None:
+    asked: list[int] = []
+
+    class Counted(Source):
+        @property
+        def schema(self) -> Schema:
+            asked.append(1)
+            return super().schema
+
+    node: Node = Counted("s", Schema((Field("a", INT64),), "s"))
+    for _ in range(12):  # twice for each would be 4,096 times
+        node = Project(node, (("a", "a"),))
+    assert Concat((Aggregate(node, "m", "max", "a"),)).schema.names == ("m",)
+    assert len(asked) == 1

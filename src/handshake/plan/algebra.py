@@ -171,9 +171,9 @@ class Project(_Unary):
 
     @property
     def schema(self) -> Schema:
-        types = {f.name: f.type for f in self.input.schema}
-        fields = tuple(Field(new, types[old]) for new, old in self.columns)
-        return Schema(fields, self.input.schema.stream)
+        known = self.input.schema  # once: each node that asked twice would double what is done below it
+        types = {f.name: f.type for f in known}
+        return Schema(tuple(Field(new, types[old]) for new, old in self.columns), known.stream)
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,10 @@ class Aggregate(_Unary):
 
     @property
     def schema(self) -> Schema:
-        argument = None if self.field is None else self.input.schema.get(self.field).type
+        known = self.input.schema
+        argument = None if self.field is None else known.get(self.field).type
         kind = aggregate_type(self.function, argument, self.clock.type, self.weights, self.scale)
-        return Schema((Field(self.name, kind),), self.input.schema.stream)
+        return Schema((Field(self.name, kind),), known.stream)
 
 
 @dataclass(frozen=True)
@@ -301,8 +302,8 @@ class Concat(Node):
 
     @property
     def schema(self) -> Schema:
-        fields = tuple(f for node in self.inputs for f in node.schema)
-        return Schema(fields, self.inputs[0].schema.stream)
+        known = [node.schema for node in self.inputs]
+        return Schema(tuple(f for each in known for f in each), known[0].stream)
 
     @property
     def children(self) -> tuple[Node, ...]:

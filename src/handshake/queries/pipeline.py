@@ -16,7 +16,7 @@ from handshake.plan.assemble import fused
 from handshake.plan.expr import Column, Expr, Literal, conjuncts, walk
 from handshake.queries.chunk import Array, Chunk, fit
 from handshake.queries.filters import Condition
-from handshake.schema import Field, Type, arrow_of, type_from_arrow
+from handshake.schema import Decimal, Field, Int, Type, arrow_of, type_from_arrow
 
 __all__ = ["Pipeline", "chain"]
 
@@ -212,8 +212,14 @@ def _names(expr: Expr) -> set[str]:
 
 
 def _held(name: str, kind: Type) -> Column:
-    """A column as it is in memory, where whole numbers of odd widths have the next one up."""
-    return Column(0, name, type=type_from_arrow(arrow_of(kind)))
+    """A column as it is in memory, where whole numbers of odd widths have the next one up.
+
+    Beyond 64 bits that is a decimal: of no more digits than they need, so that sums of them are known to fit.
+    """
+    held = type_from_arrow(arrow_of(kind))
+    if isinstance(kind, Int) and isinstance(held, Decimal):
+        held = Decimal(min(held.precision, len(str(1 << kind.bits))), 0)
+    return Column(0, name, type=held)
 
 
 def _holds(kind: Type) -> bool:
