@@ -44,6 +44,7 @@ from handshake.spark.query_inputs import source_frame
 from handshake.spark.query_panes import Reduced
 from handshake.spark.query_state import PaneQuery, reduce_panes
 from handshake.spark.query_tasks import BLOBS, conformed
+from handshake.spark.row_blobs import packed, readable, unpacked
 from handshake.spark.tables import carried
 
 WIDE = """CREATE INPUT STREAM S (g string, y binary, h double, k float, i int8, j int, l long, d decimal(12, 2),
@@ -127,7 +128,6 @@ def made_by_java(spark: Any, output: Output, table: pa.Table, parts: int) -> dic
         java = java_panes(output, frame)
         assert java is not None
         blobs = java.frame(frame, BLOBS)
-        assert blobs is not None
         told = blobs.collect()
     finally:
         spark.conf.unset(SLICES)
@@ -247,11 +247,11 @@ def late_row(draw: random.Random, batch: int) -> dict[str, Any]:
 
 
 def panes_by(spark: Any, made: str, plan: Any, inputs: dict[str, Any]) -> Any:
-    spark.conf.set("spark.handshake.panes", made)
+    spark.conf.set("spark.handshake.java", str(made == "Java"))
     try:
         frames = query_frames(plan, inputs)
     finally:
-        spark.conf.unset("spark.handshake.panes")
+        spark.conf.unset("spark.handshake.java")
     assert frames.panes == {"result": made}
     return frames["result"]
 
@@ -273,6 +273,42 @@ def test_a_time_that_is_too_fine(spark: Any) -> None:
         frame.collect()
 
 
+# Results, which Java makes rows of.
+
+RESULTS = {
+    "i": (pa.int8(), [1, -128, None]), "j": (pa.int16(), [-(2**15), 3]), "k": (pa.int32(), [2**31 - 1, None]),
+    "l": (pa.int64(), [-(2**63), 2**63 - 1, 0, None]), "h": (pa.float64(), [0.1, -0.0, math.inf, math.nan, None]),
+    "f": (pa.float32(), [0.5, None]), "b": (pa.bool_(), [True, False, None]),
+    "d": (pa.decimal128(12, 2), [Decimal("-9999999999.99"), Decimal("0.01"), None]),
+    "e": (pa.decimal128(38, 3), [Decimal(10**37 - 1) / 1000, -(Decimal(2**100)), Decimal(-1), None]),
+    "g": (pa.string(), ["", "ü", "a\0", "UBSN", None]), "y": (pa.binary(), [b"", b"\xff\0", b"abcdefgh", None]),
+    "a": (pa.date32(), [0, -5, 20_000, None]), "t": (pa.timestamp("us", "UTC"), [0, -1, 10**15 + 1, None]),
+    "n": (pa.timestamp("us"), [0, -1, -(10**16), 10**15 + 1, None]),
+}  # fmt: skip
+
+
+def test_rows_are_the_results_that_were_packed(spark: Any) -> None:
+    draw = random.Random(3)
+    schema = pa.schema([(name, kind) for name, (kind, _) in RESULTS.items()])
+    arrays = [column([draw.choice(some) for _ in range(40)], kind) for kind, some in RESULTS.values()]
+    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    pieces = [whole.slice(0, 25), whole.slice(25, 0), whole.slice(25)]
+    blobs = spark.createDataFrame([(packed(piece, schema),) for piece in pieces], "data binary").coalesce(1)
+    assert readable(schema, spark)
+    found = unpacked(blobs, schema).toArrow()
+    assert [str(row) for row in physical_rows(found)] == [
+        str(row) for row in physical_rows(pa.Table.from_batches([whole]))
+    ]
+    assert found.schema.types == schema.types
+
+
+def column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Dates and times are given as whole numbers."""
+    if not pa.types.is_temporal(kind):
+        return pa.array(values, kind)
+    return pa.array(values, pa.int32() if pa.types.is_date(kind) else pa.int64()).view(kind)
+
+
 # Where Python makes them.
 
 NOT_IN_JAVA = ["max(g)", "sum(u)", "max(e)", "sum(j / 3)", "min(upper(g))", "sum(l + 1)"]
@@ -286,14 +322,14 @@ def test_what_java_does_not_compute_as_we_do(spark: Any, aggregate: str) -> None
 
 
 def test_a_setting_that_is_none(spark: Any) -> None:
-    spark.conf.set("spark.handshake.panes", "scala")
+    spark.conf.set("spark.handshake.java", "scala")
     try:
         with pytest.raises(
-            UnsupportedError, match=r"spark\.handshake\.panes is 'java' or 'python'; 'scala' was given"
+            UnsupportedError, match=r"spark\.handshake\.java is 'true' or 'false'; 'scala' was given"
         ):
             query_frames(parse_query(LATE), frames(spark, tables(Query(parse_query(LATE)), [])))
     finally:
-        spark.conf.unset("spark.handshake.panes")
+        spark.conf.unset("spark.handshake.java")
 
 
 def test_a_java_that_cannot_be_compiled_leaves_it_to_python(
@@ -301,7 +337,7 @@ def test_a_java_that_cannot_be_compiled_leaves_it_to_python(
 ) -> None:
     broken = tmp_path / "PaneMaker.java"
     broken.write_text("package handshake; class PaneMaker {")
-    monkeypatch.setattr(jvm, "SOURCE", broken)
+    monkeypatch.setattr(jvm, "SOURCES", (broken,))
     monkeypatch.delattr(spark.sparkContext, "_handshake_java", raising=False)
     plan = parse_query(LATE)
     items = [("S", {"k": 1, "v": 5, "t": 0}), ("S", {"k": None, "v": 3, "t": 9})]

@@ -18,7 +18,7 @@ from handshake.plan.algebra import Aggregate
 from handshake.queries.chunk import Array, fit
 from handshake.schema import Decimal, Float, Int, Type, arrow_of
 
-__all__ = ["EVERY", "Additive", "Extreme", "decimals_of", "keys_of", "part_of"]
+__all__ = ["EVERY", "Additive", "Extreme", "decimals_of", "keys_of", "part_of", "words_of"]
 
 EVERY = np.empty(0, np.bool_)
 """A mask that leaves nothing out."""
@@ -86,7 +86,7 @@ def _numbers(array: pa.Array) -> Array:
 def limbs_of(array: pa.Array) -> Array:
     """Whole numbers in pieces of 32 bits, the highest with the sign."""
     if pa.types.is_decimal(array.type):
-        low, high = _words(array)
+        low, high = words_of(array)
         return np.stack([low & _LIMB, (low >> 32) & _LIMB, high & _LIMB, high >> 32], axis=1)
     values = _numbers(array)
     if values.dtype.itemsize < 8:
@@ -97,7 +97,7 @@ def limbs_of(array: pa.Array) -> Array:
     )
 
 
-def _words(array: pa.Array) -> tuple[Array, Array]:
+def words_of(array: pa.Array) -> tuple[Array, Array]:
     """The low and the high 64 bits of decimals."""
     array = array.fill_null(PyDecimal(0)) if array.null_count else array
     words = np.frombuffer(array.buffers()[1], np.int64)
@@ -291,7 +291,7 @@ def _whole_keys(array: pa.Array) -> Array:
 
 _CODECS: dict[str, Callable[[pa.Array], Array]] = {
     "float": _float_keys,
-    "decimal": lambda array: _words(array)[0].copy(),
+    "decimal": lambda array: words_of(array)[0].copy(),
     "unsigned": lambda array: (_numbers(array) ^ np.uint64(2**63)).view(np.int64),
     "whole": _whole_keys,
 }

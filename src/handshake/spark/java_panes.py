@@ -12,9 +12,8 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType, _parse_datatype_string
+from pyspark.sql.types import StructType, TimestampType, _parse_datatype_string
 
-from handshake.errors import UnsupportedError
 from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Aggregate, Output, Source, Windowing
 from handshake.plan.expr import Column as Named
@@ -25,7 +24,7 @@ from handshake.queries.pipeline import chain
 from handshake.queries.windows import Spans
 from handshake.schema import UNITS, Binary, Bool, Date, Decimal, Float, Int, String, Timestamp, Type, arrow_of
 from handshake.spark.expressions import native
-from handshake.spark.jvm import java_array, java_class
+from handshake.spark.jvm import java_array, java_class, rows_of
 from handshake.spark.pane_blobs import width_of
 from handshake.spark.query_inputs import quoted
 from handshake.spark.query_panes import SharedPanes
@@ -33,7 +32,6 @@ from handshake.spark.query_selections import Chained
 
 __all__ = ["JavaPanes", "java_panes"]
 
-_SETTING = "spark.handshake.panes"
 _FARTHEST = 2**62
 _COUNT, _SUM, _WIDE, _FLOATS, _DECIMALS, _GREATEST, _LEAST = range(7)
 """The numbers that PaneMaker.java has for aggregates."""
@@ -58,20 +56,11 @@ class JavaPanes:
         self.columns.append(column)
         return len(self.columns) - 1
 
-    def frame(self, given: DataFrame, kind: str) -> DataFrame | None:
-        """The panes of each partition as a blob; None where Java is out of reach."""
-        session = given.sparkSession
-        found = java_class(session)
-        if found is None:
-            return None
+    def frame(self, given: DataFrame, kind: str) -> DataFrame:
+        """The panes of each partition as a blob."""
+        context = given.sparkSession.sparkContext
+        jvm: Any = context._jvm
         rows = given.select(*(column.alias(f"c{place}") for place, column in enumerate(self.columns)))
-        schema = session._jsparkSession.parseDataType(_parse_datatype_string(kind).json())
-        encoder = session._jvm.org.apache.spark.sql.Encoders.row(schema)  # type: ignore[union-attr]
-        function = self._function(found, session.sparkContext)
-        return DataFrame(rows._jdf.mapPartitions(function, encoder), session)
-
-    def _function(self, found: Any, context: Any) -> Any:
-        jvm = context._jvm
 
         def whole(values: list[int]) -> Any:
             return java_array(context, jvm.int, values)
@@ -81,7 +70,9 @@ class JavaPanes:
         texts = java_array(context, jvm.boolean, self.texts)
         numbers = [whole([part[k] for part in self.parts]) for k in range(3)]
         arguments = [*longs, self.below, self.inside, keys, texts, *numbers]
-        return found.getConstructors()[0].newInstance(java_array(context, jvm.java.lang.Object, arguments))
+        schema = _parse_datatype_string(kind)
+        assert isinstance(schema, StructType)
+        return rows_of(rows, "PaneMaker", arguments, schema)
 
 
 def java_panes(output: Output, frame: DataFrame) -> JavaPanes | None:
@@ -92,7 +83,7 @@ def java_panes(output: Output, frame: DataFrame) -> JavaPanes | None:
     shape = pane_shape(window.body, window.parameter)
     assert isinstance(source, Source)
     assert shape is not None
-    if not _wanted(frame):
+    if java_class(frame.sparkSession, "PaneMaker") is None:
         return None
     unit = UNITS[window.clock.unit]
     spans = Spans(window.window.size // unit, window.window.advance // unit)
@@ -110,14 +101,6 @@ def java_panes(output: Output, frame: DataFrame) -> JavaPanes | None:
     except _NotInJava:
         return None
     return made if max(spans.size, spans.advance) < _FARTHEST else None
-
-
-def _wanted(frame: DataFrame) -> bool:
-    """A way out, should a cluster not let anybody's Java in without telling so."""
-    asked = str(frame.sparkSession.conf.get(_SETTING, "java"))
-    if asked.lower() not in ("java", "python"):
-        raise UnsupportedError(f"{_SETTING} is 'java' or 'python'; '{asked}' was given")
-    return asked.lower() == "java"
 
 
 class _NotInJava(Exception):

@@ -18,36 +18,62 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from handshake.errors import UnsupportedError
 from handshake.kernels.ondisk import folder_for
 
-__all__ = ["SOURCE", "jar_in", "java_array", "java_class"]
+__all__ = ["SOURCES", "jar_in", "java_array", "java_class", "rows_of"]
 
-SOURCE = Path(__file__).with_name("PaneMaker.java")
-_CLASS = "handshake.PaneMaker"
+SOURCES = tuple(Path(__file__).with_name(f"{name}.java") for name in ("PaneMaker", "RowReader"))
+_PACKAGE = "handshake"
 _ATTRIBUTE = "_handshake_java"
+_SETTING = "spark.handshake.java"
 
 
-def java_class(session: SparkSession) -> Any | None:
-    """Our class, as `java.lang.Class`, known to all executors of a session; None where it cannot be had.
+def java_class(session: SparkSession, name: str) -> Any | None:
+    """A class of ours, as `java.lang.Class`, which all executors of a session know; None: it cannot be had.
 
     Whatever keeps it away, such as Spark Connect or a class path without a compiler, is asked about once.
     """
     context = getattr(session, "_sc", None)
-    if context is None:  # Spark Connect: the virtual machine is elsewhere
+    if context is None or not _wanted(session):  # Spark Connect: the virtual machine is elsewhere
         return None
     if not hasattr(context, _ATTRIBUTE):
         try:
             found = _loaded(context)
-        except Exception:  # Python makes the panes then, as exactly
+        except Exception:  # Python does the work then, as exactly
             found = None
         setattr(context, _ATTRIBUTE, found)
-    return getattr(context, _ATTRIBUTE)
+    loader = getattr(context, _ATTRIBUTE)
+    return None if loader is None else loader.loadClass(f"{_PACKAGE}.{name}")
+
+
+def _wanted(session: SparkSession) -> bool:
+    """A way out, should a cluster not let anybody's Java in without telling so."""
+    asked = str(session.conf.get(_SETTING, "true")).lower()
+    if asked not in ("true", "false"):
+        raise UnsupportedError(f"{_SETTING} is 'true' or 'false'; '{asked}' was given")
+    return asked == "true"
+
+
+def rows_of(frame: DataFrame, name: str, arguments: Sequence[Any], kind: StructType) -> DataFrame:
+    """What a class of ours makes of each partition's rows: a `MapPartitionsFunction` made with arguments."""
+    session = frame.sparkSession
+    found, context = java_class(session, name), session.sparkContext
+    assert found is not None
+    jvm: Any = context._jvm
+    given = java_array(context, jvm.java.lang.Object, arguments)
+    function = found.getConstructors()[0].newInstance(given)
+    schema = session._jsparkSession.parseDataType(kind.json())
+    return DataFrame(
+        frame._jdf.mapPartitions(function, jvm.org.apache.spark.sql.Encoders.row(schema)), session
+    )
 
 
 def _loaded(context: Any) -> Any:
-    """Give the jar to the executors, and the class to the driver."""
+    """Give the jar to the executors, and a loader of its classes to the driver."""
     jvm = context._jvm
     try:
         jar = jar_in(folder_for(java_class), jvm)
@@ -59,7 +85,7 @@ def _loaded(context: Any) -> Any:
         for name in inside.namelist():  # the virtual machine looks through each before a task meets it
             jvm.java.lang.Class.forName(name.removesuffix(".class").replace("/", "."), True, loader)
     context._jsc.addJar(str(jar))
-    return loader.loadClass(_CLASS)
+    return loader
 
 
 def _class_loader(jvm: Any) -> Any:
@@ -73,12 +99,12 @@ def _passing_folder() -> Path:
 
 
 def jar_in(folder: Path, jvm: Any) -> Path:
-    """The jar for this source and this Spark: as it lies in the folder, or made and left there."""
-    text = SOURCE.read_bytes()
-    digest = hashlib.sha256(text + b"\0" + pyspark.__version__.encode()).hexdigest()
-    jar = folder / f"handshake.{SOURCE.stem}.{digest[:32]}.jar"
+    """The jar for these sources and this Spark: as it lies in the folder, or made and left there."""
+    texts = [source.read_text() for source in SOURCES]
+    digest = hashlib.sha256("\0".join([*texts, pyspark.__version__]).encode()).hexdigest()
+    jar = folder / f"handshake.java.{digest[:32]}.jar"
     if not _is_whole(jar):
-        _write(jar, _compiled(text.decode(), jvm))
+        _write(jar, {name: code for text in texts for name, code in _compiled(text, jvm).items()})
     return jar
 
 
@@ -93,7 +119,7 @@ def _is_whole(jar: Path) -> bool:
 def _compiled(text: str, jvm: Any) -> dict[str, bytes]:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(_class_loader(jvm))
-    compiler.cook(SOURCE.name, text)
+    compiler.cook(text)
     found = compiler.getBytecodes()
     return {str(name): bytes(found[name]) for name in found}
 

@@ -53,9 +53,11 @@ from handshake.spark.query_tasks import (
     FIGURES,
     HELD,
     TOLD,
+    Pack,
     carried,
     finishing,
     in_arrow,
+    in_message,
     reducing,
     sending,
     stepping,
@@ -63,6 +65,7 @@ from handshake.spark.query_tasks import (
     unpacking,
 )
 from handshake.spark.query_ways import declared_sources, join_below, why_in_one_task
+from handshake.spark.row_blobs import packed, readable, unpacked
 
 __all__ = ["QueryFrames", "query_frames"]
 
@@ -192,9 +195,8 @@ class _Translation:
         (source,) = _sources(output)
         frame = self._source(source, to_arrow=True)
         java = java_panes(output, frame)
-        blobs = None if java is None else java.frame(frame, BLOBS)
-        self.panes[output.name] = "Python" if blobs is None else "Java"
-        return _python_panes(output, source, frame) if blobs is None else blobs
+        self.panes[output.name] = "Python" if java is None else "Java"
+        return _python_panes(output, source, frame) if java is None else java.frame(frame, BLOBS)
 
     def _sent(self, at: int, source: Source, frame: DataFrame) -> DataFrame:
         return in_arrow(frame, sending(at, source), BLOBS)
@@ -229,11 +231,12 @@ class _Translation:
         return in_arrow(self._source(times, to_arrow=True), telling(at, times, unit), BLOBS)
 
     def _streaming(self, output: Output, blobs: DataFrame, make: Any) -> DataFrame:
-        told = blobs.groupBy("slot").applyInPandasWithState(stepping(make), TOLD, HELD, "append", "NoTimeout")
+        step = stepping(make, _packing(output, blobs))
+        told = blobs.groupBy("slot").applyInPandasWithState(step, TOLD, HELD, "append", "NoTimeout")
         return _unpacked(output, told.observe(output.name, *_observed()))
 
     def _batch(self, output: Output, blobs: DataFrame, make: Any) -> DataFrame:
-        told = blobs.repartition(1).mapInArrow(finishing(make), TOLD)
+        told = blobs.repartition(1).mapInArrow(finishing(make, _packing(output, blobs)), TOLD)
         counting = self.observations.setdefault(output.name, Observation())
         return _unpacked(output, told.observe(counting, *_observed()))
 
@@ -261,9 +264,16 @@ def _observed() -> list[Any]:
     return [F.sum(name).alias(name) for name in FIGURES]
 
 
+def _packing(output: Output, blobs: DataFrame) -> Pack:
+    schema = carried(output.schema)
+    return partial(packed, schema=schema) if readable(schema, blobs.sparkSession) else in_message
+
+
 def _unpacked(output: Output, told: DataFrame) -> DataFrame:
-    kind = from_arrow_schema(carried(output.schema))
-    return told.where("data IS NOT NULL").select("data").mapInArrow(unpacking(output), kind)
+    schema, blobs = carried(output.schema), told.where("data IS NOT NULL").select("data")
+    if readable(schema, told.sparkSession):
+        return unpacked(blobs, schema)
+    return blobs.mapInArrow(unpacking(output), from_arrow_schema(schema))
 
 
 def _all(frames: list[DataFrame]) -> DataFrame:

@@ -30,6 +30,7 @@ __all__ = [
     "chained",
     "finishing",
     "in_arrow",
+    "in_message",
     "reducing",
     "sending",
     "stepping",
@@ -57,6 +58,7 @@ HELD = "data binary"
 Batches = Iterator[pa.RecordBatch]
 Stepping = Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]
 Task = Callable[[Batches], Batches]
+Pack = Callable[[pa.RecordBatch], bytes]
 
 
 def _partition() -> int:
@@ -163,7 +165,7 @@ def telling(at: int, source: Source, unit: str) -> Task:
     return tell_clock
 
 
-def stepping(make: Callable[[], Stateful]) -> Stepping:
+def stepping(make: Callable[[], Stateful], pack: Pack) -> Stepping:
     """A function for `applyInPandasWithState`: the one task of a streaming query that has its windows.
 
     Spark commits its state with the batch. `transformWithState` would do as well, but it starts a Python
@@ -179,7 +181,7 @@ def stepping(make: Callable[[], Stateful]) -> Stepping:
         state.update((pickle.dumps(query),))
         after = (query.rows, query.late, query.no_time)
         for batch in results:
-            yield _frame(batch.serialize().to_pybytes(), [0, 0, 0, batch.num_rows])
+            yield _frame(pack(batch), [0, 0, 0, batch.num_rows])
         yield _frame(None, [*(b - a for a, b in zip(before, after, strict=True)), 0])
 
     return step_query
@@ -193,7 +195,7 @@ def _frame(data: bytes | None, figures: list[int]) -> pd.DataFrame:
     return pd.DataFrame([[data, *figures]], columns=["data", *FIGURES])
 
 
-def finishing(make: Callable[[], Stateful]) -> Task:
+def finishing(make: Callable[[], Stateful], pack: Pack) -> Task:
     """The whole of a finite query in one task: all that came, then the end of the streams."""
 
     def run_to_the_end(batches: Batches) -> Batches:
@@ -202,7 +204,7 @@ def finishing(make: Callable[[], Stateful]) -> Task:
         query = make()
         for batch in query.step(blobs, ended=True):
             if batch.num_rows:
-                yield _told(batch.serialize().to_pybytes(), [0, 0, 0, batch.num_rows])
+                yield _told(pack(batch), [0, 0, 0, batch.num_rows])
         yield _told(None, [query.rows, query.late, query.no_time, 0])
 
     return run_to_the_end
@@ -211,6 +213,11 @@ def finishing(make: Callable[[], Stateful]) -> Task:
 def _told(data: bytes | None, figures: list[int]) -> pa.RecordBatch:
     arrays = [pa.array([data], pa.binary()), *(pa.array([figure], pa.int64()) for figure in figures)]
     return pa.RecordBatch.from_arrays(arrays, names=["data", *FIGURES])
+
+
+def in_message(batch: pa.RecordBatch) -> bytes:
+    """Results as Arrow writes them, for `unpacking`."""
+    return bytes(batch.serialize())
 
 
 def unpacking(output: Output) -> Task:
