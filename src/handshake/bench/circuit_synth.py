@@ -205,7 +205,7 @@ class _Task:
         with _lock(self.design, self.cores):
             if not kept.exists():
                 partial = kept.with_suffix(".partial")
-                partial.write_text(netlist(self.circuit(), timeout=allowed.left()))
+                partial.write_text(netlist(self.circuit(), hops=_hops(self.cores), timeout=allowed.left()))
                 partial.replace(kept)
             return kept.read_text()
 
@@ -216,6 +216,11 @@ def _circuit(name: str, cores: int) -> HandshakeJoin:
     window = int(size) * cores if size.isdigit() else 0
     design = Design(cores, window, window) if window else DESIGNS[name][1](cores)
     return HandshakeJoin(papers_condition(), design)
+
+
+def _hops(cores: int) -> int:
+    """Registers between the outputs and what measures: from 64 cores on they lie at both ends of the chip."""
+    return 2 if cores > 32 else 0
 
 
 def _netlists() -> Path:
@@ -232,7 +237,7 @@ def _lock(design: str, cores: int) -> Lock:
 @lru_cache(maxsize=64)
 def _digest(design: str, cores: int, router: str) -> str:
     circuit = _circuit(design, cores)
-    text = to_rtlil(Pinned(circuit) if router else circuit)
+    text = to_rtlil(Pinned(circuit, _hops(cores)) if router else circuit)
     return hashlib.sha256(f"{text}{FAMILIES}{OPTIONS}{router}".encode()).hexdigest()[:16]
 
 

@@ -50,11 +50,12 @@ class Pinned(Block):
     """A circuit with one pin in and one out, for timing: whole streams would need more pins than chips have.
 
     Everything between the pins and the circuit is registered, so that they do not set the clock. Registers
-    get their first values when the chip is configured: a reset by a pin would be a wire to all of it.
+    get their first values when the chip is configured: a reset by a pin would be a wire to all of it. Outputs
+    of a large circuit are far from each other; they pass `hops` more registers before they meet.
     """
 
-    def __init__(self, circuit: Block) -> None:
-        self.circuit = circuit
+    def __init__(self, circuit: Block, hops: int = 0) -> None:
+        self.circuit, self.hops = circuit, hops
         super().__init__({"clk": In(1), "serial_in": In(1), "serial_out": Out(1)})
 
     def build(self) -> Module:
@@ -82,6 +83,10 @@ class Pinned(Block):
 
     def _fold_out(self, m: Module, ports: Value) -> None:
         """The parity of all outputs, four at a time."""
+        for _ in range(self.hops):
+            hop = Signal(len(ports), name="hop")
+            m.d.sync += hop.eq(ports)
+            ports = hop
         while len(ports) > 1:
             stage = Signal((len(ports) + 3) // 4, name="fold")
             m.d.sync += stage.eq(Cat(*(ports[i : i + 4].xor() for i in range(0, len(ports), 4))))
@@ -113,10 +118,10 @@ def counted(cells: Mapping[str, int]) -> dict[str, int]:
     return {kind: number for kind, number in kinds.items() if number}
 
 
-def netlist(circuit: Block, *, timeout: float | None = None) -> str:
-    """The circuit, behind one pin each way, as an ECP5 netlist for place and route."""
+def netlist(circuit: Block, *, hops: int = 0, timeout: float | None = None) -> str:
+    """The circuit, behind one pin each way (see `Pinned`), as an ECP5 netlist for place and route."""
     passes = ("hierarchy -top top", FAMILIES["ecp5"], "flatten", "opt_clean", "write_json {output}")
-    return run_yosys(to_rtlil(Pinned(circuit)), passes, timeout=timeout)
+    return run_yosys(to_rtlil(Pinned(circuit, hops)), passes, timeout=timeout)
 
 
 def place_and_route(
