@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.cores.basic_window import BasicWindow, sealed
-from handshake.cores.driver import extended, matchable, stored
+from handshake.cores.driver import extended, lies_ready, matchable, stored
 from handshake.cores.segment import Segment
 from handshake.cores.spec import OTHER, OWN, TIME
 from handshake.kernels.columns import integers
@@ -63,13 +63,15 @@ class _Loaded:
     admitted: Array | None
     """Which tuples are not late; None when none is."""
     counts: tuple[Array, Array] | None = None
+    spare: tuple[str, ...] = ()
+    """Hidden columns that only the order of arrival has been found by."""
 
     def rows(self, start: int, stop: int) -> tuple[pa.RecordBatch, int]:
         """Tuples of a run that are not late, stamped, and how many were late."""
         batch, length = self.window.batch.slice(start, stop - start), stop - start
         if self.counts is not None:
             own, other = (pa.array(c[start:stop]) for c in self.counts)
-            batch = extended(batch.drop_columns([PLACE]), {OWN: own, OTHER: other})
+            batch = extended(batch.drop_columns([PLACE, *self.spare]), {OWN: own, OTHER: other})
         if self.admitted is None:
             return batch, 0
         mask = self.admitted[start:stop]
@@ -174,12 +176,19 @@ class Step:
             self.manifest.arrived,
         )
         for chunk, mask, mine in zip(loaded, everyone, counts, strict=True):
-            chunk.counts = mine
+            chunk.counts, chunk.spare = mine, self._spare(chunk)
             self.manifest.arrived[chunk.arrival.side] += int(mask.sum())
 
     def _times(self, chunk: _Loaded) -> Array | None:
         spec = self.spec.sides[chunk.arrival.side]
         return None if spec.time is None else integers(stored(chunk.window.batch, spec, TIME))
+
+    def _spare(self, chunk: _Loaded) -> tuple[str, ...]:
+        """Times with something in the place of missing ones; chunks where none is missing lack the column."""
+        name, schema = self.spec.sides[chunk.arrival.side].time, chunk.window.batch.schema
+        if name is None or self.spec.windows.timed or TIME not in schema.names:
+            return ()
+        return (TIME,) if lies_ready(schema.field(name).type, self.spec.unit) else ()
 
     # Where it goes
 
