@@ -233,7 +233,7 @@ def check_line(case: Case, cores: int, method: str, seed: int) -> None:
     assert (metrics.late, metrics.no_time, metrics.results) == (want.late, want.no_time, len(want.pairs))
 
 
-@settings(EXAMPLES, max_examples=12)
+@settings(EXAMPLES, max_examples=9)
 @given(
     case=known_cases(),
     cores=st.integers(1, 8),
