@@ -181,6 +181,27 @@ def test_few_tuples_are_looked_up_in_all_windows_at_once(text, seed):
             assert made == pairs_by_loops(BANDS[text], piece_of.values())
 
 
+def test_what_one_kind_of_windows_has_filled_is_taken_before_the_next_kind():
+    """Far from the window's edge and at it: each gives less than buffers hold, both together more."""
+    holds, text = lambda a, b: abs(a["x"] - b["x"]) <= 100, "l.x BETWEEN r.x - 100 AND r.x + 100"
+    spec = prepare(NUMBERED, NUMBERED, text, "60 s", time="ts").spec
+    rows = [{"ts": 80, "x": 1, "y": 0.0, "n": 1}]
+    piece = BasicWindow(spec.sides[0], pa.RecordBatch.from_pylist(rows * 12, NUMBERED))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(basic_window, "INDEXED_FROM", 50)
+        patch.setattr(look_ups, "_ASIDE", False)
+        patch.setattr(shared_scan, "_ROOM", TILE + 3)
+        times = ([80] * 250, [20, 21] * 125)
+        held = [[{**rows[0], "ts": at} for at in some] for some in times]
+        windows = [
+            sealed(BasicWindow(spec.sides[1], pa.RecordBatch.from_pylist(some, NUMBERED))) for some in held
+        ]
+        core = JoinCore(spec)
+        visit = shared_scan.Visit(piece, [list(windows)], core.outer(piece), 0.0)
+        made = rows_of([batch for batch, _ in shared_scan.SharedScan(spec, [core]).search([visit])])
+    assert made == pairs_by_loops(holds, [(piece, [windows])])
+
+
 def pairs_by_loops(holds, visits) -> list[tuple]:
     found = []
     for piece, held in visits:

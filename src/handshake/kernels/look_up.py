@@ -37,8 +37,7 @@ def _at(dtype: np.dtype[Any]) -> Any:
     def value(typing_context, address, at):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
             memory = ir.PointerType(context.get_data_type(kind))
-            loaded = builder.load(builder.gep(builder.inttoptr(args[0], memory), [args[1]]))
-            return context.cast(builder, loaded, kind, kind)
+            return builder.load(builder.gep(builder.inttoptr(args[0], memory), [args[1]]))
 
         return kind(types.int64, types.int64), code
 
@@ -111,7 +110,6 @@ def look_up_kernel(program: Program, inner: int, first: str, second: str) -> Any
     offset, fence = _at(np.dtype(np.int64)), _at(np.dtype(second))
     first_not_below, first_above = _searches(_at(np.dtype(first)))
     not_below, _ = _searches(fence)
-
     compare = _comparison(program, inner)
 
     @compiled(**QUICK)
@@ -166,7 +164,7 @@ def look_up_kernel(program: Program, inner: int, first: str, second: str) -> Any
             if count > room:
                 break
         state[0], state[1], state[2], state[3], state[4], state[5], state[6] = (
-            -1 if done else w, c, i, count, groups, part, g,
+            -1 if done and count <= room else w, c, i, count, groups, part, g,
         )  # fmt: skip
 
     return look_up
@@ -178,11 +176,8 @@ def look_up_hashes_kernel(program: Program, inner: int) -> Any:
 
     `kernel(k, part, outer, rows, base, table, homes, kinds, kind, hashes, seen, state, …)`; as above.
     """
-    compare, row_of = (
-        _comparison(program, inner),
-        row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS),
-    )
-    offset = _at(np.dtype(np.int32))
+    compare, offset = _comparison(program, inner), _at(np.dtype(np.int32))
+    row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
 
     @compiled(**QUICK)
     def look_up(  # type: ignore[no-untyped-def]
