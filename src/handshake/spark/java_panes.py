@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType, _parse_datatype_string
 
 from handshake.plan.aggregates import BOUNDS
-from handshake.plan.algebra import Aggregate, Output, Source, Windowing
+from handshake.plan.algebra import Aggregate, Output, Source
 from handshake.plan.expr import Column as Named
 from handshake.plan.expr import Expr
-from handshake.plan.panes import PaneShape, pane_shape
+from handshake.plan.panes import PaneShape
 from handshake.queries.aggregates import Additive, Extreme
 from handshake.queries.pipeline import chain
 from handshake.queries.windows import Spans
@@ -28,7 +28,7 @@ from handshake.spark.jvm import java_array, java_class, rows_of
 from handshake.spark.pane_blobs import width_of
 from handshake.spark.query_inputs import quoted
 from handshake.spark.query_panes import SharedPanes
-from handshake.spark.query_selections import Chained
+from handshake.spark.query_selections import Chained, windows_by_panes
 
 __all__ = ["JavaPanes", "java_panes"]
 
@@ -77,12 +77,7 @@ class JavaPanes:
 
 def java_panes(output: Output, frame: DataFrame) -> JavaPanes | None:
     """Windows on an input as Java is to make their panes; None where Python does."""
-    window, _ = chain(output.input)
-    assert isinstance(window, Windowing)
-    source, between = chain(window.input)
-    shape = pane_shape(window.body, window.parameter)
-    assert isinstance(source, Source)
-    assert shape is not None
+    window, source, between, shape = windows_by_panes(output)
     if java_class(frame.sparkSession, "PaneMaker") is None:
         return None
     unit = UNITS[window.clock.unit]

@@ -19,7 +19,7 @@ from handshake.schema import BOOL, Field
 from handshake.spark.expressions import native
 from handshake.spark.query_inputs import quoted
 
-__all__ = ["Chained", "Selected", "selected"]
+__all__ = ["Chained", "Selected", "selected", "windows_by_panes"]
 
 _HOLDS = "\0holds"
 
@@ -42,14 +42,20 @@ class Selected:
         return given.select(*quoted(self.source.fields.names[:-1]), holds)
 
 
-def selected(output: Output) -> Selected | None:
-    """Windows with a condition on plain columns below them, or inside of them before all else."""
+def windows_by_panes(output: Output) -> tuple[Windowing, Source, list[Node], PaneShape]:
+    """The windows of a result that panes will do for, the input, what lies between, and what is computed."""
     window, _ = chain(output.input)
     assert isinstance(window, Windowing)
     source, between = chain(window.input)
     shape = pane_shape(window.body, window.parameter)
     assert isinstance(source, Source)
     assert shape is not None
+    return window, source, between, shape
+
+
+def selected(output: Output) -> Selected | None:
+    """Windows with a condition on plain columns below them, or inside of them before all else."""
+    window, source, between, shape = windows_by_panes(output)
     below = Chained.of(source, between)
     if below.conditions:
         made = _narrowed(source, below.columns(window.input.schema.names))
