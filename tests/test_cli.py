@@ -304,6 +304,13 @@ def test_version(handshake: Any) -> None:
     assert (outcome.status, outcome.out) == (0, f"handshake {__version__}\n")
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "handshake", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"handshake {__version__}\n", "")
+
+
 COMMANDS = [[], ["join"], ["demo"], ["bench"]]
 COMMANDS += [
     ["bench", name] for name in ("scan", "batch", "sustained", "overload", "latency", "simd", "work")
