@@ -57,19 +57,23 @@ class Segment:
             m.d.comb += [read.addr.eq(place), self.head[lane].eq(read.data)]
 
     def _in_block_ram(self, m: Module, name: str) -> None:
-        """It is slow to answer, so it is read two places ahead, and its answer has a register."""
-        whole = slice(0, self.bits)
-        store = self._store(m, name, whole, "block")
-        self._write(m, store, self._place(m, f"{name}_place"), whole)
-        read, answer = store.read_port(), Signal(self.bits, name=f"{name}_answer", reset_less=True)
-        ahead = self._place(m, f"{name}_ahead", 2)
-        m.d.comb += [read.addr.eq(ahead), read.en.eq(self.turn), self.head.eq(answer)]
-        with m.If(self.turn):
-            m.d.sync += answer.eq(read.data)
+        """It is slow to answer, so it is read two places ahead, and its answer has a register.
 
-    def _store(self, m: Module, name: str, lane: slice, style: str) -> Memory:
-        width = lane.stop - lane.start
-        store = Memory(shape=width, depth=self.length, init=[], attrs={"ram_style": style})
+        So no place is ever read while it is written, and Yosys need not see to what would be read then: an
+        attribute says so, which counts where Yosys itself finds the register of the read port.
+        """
+        whole = slice(0, self.bits)
+        store = self._store(m, name, whole, "block", no_rw_check=True)
+        self._write(m, store, self._place(m, f"{name}_place"), whole)
+        found, answer = (Signal(self.bits, name=f"{name}_{n}", reset_less=True) for n in ("found", "answer"))
+        read, ahead = store.read_port(domain="comb"), self._place(m, f"{name}_ahead", 2)
+        m.d.comb += [read.addr.eq(ahead), self.head.eq(answer)]
+        with m.If(self.turn):
+            m.d.sync += [found.eq(read.data), answer.eq(found)]
+
+    def _store(self, m: Module, name: str, lane: slice, style: str, **attributes: bool) -> Memory:
+        width, attrs = lane.stop - lane.start, {"ram_style": style, **attributes}
+        store = Memory(shape=width, depth=self.length, init=[], attrs=attrs)
         m.submodules[name] = store
         return store
 
