@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -187,10 +189,25 @@ def _arrivals(library: ctypes.CDLL, handle: Any, index: int, row: Row) -> list[A
     cycles, flags = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint8)
     payloads = np.empty(count * words, dtype=np.uint32)
     library.bench_left(handle, index, *(ctypes.c_void_p(a.ctypes.data) for a in (cycles, flags, payloads)))
+    numbers: Iterable[int | None] = _numbers(payloads, words) if words else [0] * count
+    if not (flags & 1).all():
+        numbers = (n if flag & 1 else None for n, flag in zip(numbers, flags.tolist(), strict=True))
+    with _uncollected():
+        return list(map(Arrival._make, zip(cycles.tolist(), numbers, (flags > 1).tolist(), strict=True)))
+
+
+def _numbers(payloads: Any, words: int) -> list[int]:
     data, step = payloads.tobytes(), 4 * words
-    return [
-        Arrival(
-            cycle, int.from_bytes(data[i * step : (i + 1) * step], "little") if flag & 1 else None, flag > 1
-        )
-        for i, (cycle, flag) in enumerate(zip(cycles.tolist(), flags.tolist(), strict=True))
-    ]
+    return [int.from_bytes(data[i : i + step], "little") for i in range(0, len(data), step)]
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, which would go through all arrivals again and again while they are made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
