@@ -22,6 +22,7 @@ from handshake.circuit.cxxrtl_merge import merged
 from handshake.circuit.cxxrtl_parts import Net, Part
 from handshake.circuit.cxxrtl_text import guarded
 from handshake.circuit.emit import to_rtlil
+from handshake.circuit.join import segment
 from handshake.circuit.join.design import Design
 from handshake.circuit.simulate import Simulation, feed
 from handshake.circuit.stream import stream_in, stream_out
@@ -176,14 +177,16 @@ def test_what_begins_or_is_set_otherwise_is_not_merged() -> None:
 
 @needs_compiler
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(6))
-def test_random_joins_in_parts_see_the_same_cycles(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_random_joins_in_parts_see_the_same_cycles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = Random(seed)
-    cores = rng.randint(8, 12)
-    left, right = (rng.randint(cores, 5 * cores) * (1 if seed else 70) for _ in range(2))
+    if seed % 2:
+        monkeypatch.setattr(segment, "BLOCK_RAM_FROM", 3)
+    cores = rng.randint(8, 10)
+    left, right = (rng.randint(cores, 4 * cores) for _ in range(2))
     changes = {"windows": rng.choice(["registers", "memory"]), "pipeline": rng.choice([0, 1, 4])}
     design = Design(cores, left, right, merger_buffer=rng.randint(3, 5), **changes)
-    order, offered, taken = jc.make_order(rng, 80), jc.make_pattern(rng), jc.make_pattern(rng)
+    order, offered, taken = jc.make_order(rng, 40), jc.make_pattern(rng), jc.make_pattern(rng)
     here, there = (
         jc.simulated(jc.keyed(), design, order, offered=offered, taken=taken, engine=engine)
         for engine in ("amaranth", "cxxrtl-quick")
