@@ -46,6 +46,8 @@ _IN_PARTS = (
     "opt",
     "write_cxxrtl -noflatten -O6 -g0 {output}",
 )
+SLICE = 4096
+"""Cycles between two looks at whether somebody wants to stop."""
 _HARNESS = Path(__file__).with_name("harness.h")
 _POINTER = ctypes.c_void_p
 
@@ -120,16 +122,20 @@ def _words(row: Row) -> int:
 
 def run_built(library: ctypes.CDLL, ports: Ports, task: Task, vcd: Path | None = None) -> Run:
     """One run of a compiled simulation."""
-    library.bench_run.restype = ctypes.c_longlong
-    library.bench_count.restype = ctypes.c_longlong
+    library.bench_end.restype = library.bench_count.restype = ctypes.c_longlong
     library.bench_create.restype = _POINTER
     handle = _POINTER(library.bench_create())
     try:
         keep = _give(library, handle, ports, task)
-        options = (ctypes.c_longlong(task.limit), ctypes.c_longlong(task.quiet), int(task.stop_at_eos))
-        path = str(vcd).encode() if vcd else None
-        cycles = library.bench_run(handle, *options, path)
+        library.bench_begin(handle, str(vcd).encode() if vcd else None)
+        numbers = (ctypes.c_longlong(n) for n in (task.limit, task.quiet))
+        options = (*numbers, int(task.stop_at_eos), ctypes.c_longlong(SLICE))
+        while not library.bench_run(handle, *options):
+            pass  # signals are looked at: a long run can be interrupted
+        cycles = library.bench_end(handle)
         del keep  # the bench reads the arrays in place
+        if cycles < 0:
+            raise HandshakeError(f"the waveform could not be kept: '{vcd}' cannot be written to its end")
         return _take(library, handle, ports, cycles)
     finally:
         library.bench_destroy(handle)
