@@ -20,7 +20,7 @@ from handshake.circuit.types import Row, Wire, wire
 from handshake.circuit.union import Union
 from handshake.errors import InputError, SchemaError, UnsupportedError
 from handshake.plan.expr import Arithmetic, Column, Compare, Literal
-from handshake.schema import BOOL, FLOAT64, INT64, STRING, Decimal, Field, Float, Int
+from handshake.schema import BOOL, FLOAT64, INT64, NULL, STRING, Decimal, Field, Float, Int
 
 SETTINGS = settings(max_examples=12, deadline=None)
 A, B = Column(0, "a", type=Int(8)), Column(0, "b", type=Int(4))
@@ -283,8 +283,12 @@ def test_wires_refuse_what_they_cannot_carry() -> None:
         TEXT.pack(("A\0", 0))
     with pytest.raises(InputError, match=r"^NULL in field 'a', which has no wire for it; declare the field"):
         SMALL.pack((None, 0))
-    with pytest.raises(UnsupportedError, match=r"^field 's' is a string without a length; wires need one"):
+    with pytest.raises(
+        UnsupportedError, match=r"^field 's' is a string without a length; wires need one, .*--text "
+    ):
         wire(Field("s", STRING))
+    with pytest.raises(UnsupportedError, match=r"^field 'n' holds no value in this input, so nothing says"):
+        wire(Field("n", NULL))
     with pytest.raises(SchemaError, match=r"^more than one field named 'a' \(a, a\); rename one$"):
         Row((Wire("a", INT64, 8), Wire("a", INT64, 8)))
     with pytest.raises(SchemaError, match=r"^selection by field 'a', which is int8, not bool$"):

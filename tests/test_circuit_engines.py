@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from handshake.circuit.rules import RULES, optimise
 from handshake.circuit.simulate import Beat, Feed, Simulation, feed, simulate
 from handshake.circuit.union import Union
 from handshake.circuit.yosys import run_yosys
-from handshake.errors import HandshakeError, UnsupportedError
+from handshake.errors import HandshakeError, InputError, UnsupportedError
 
 HELD = (True, False, False, True, True)
 TRADES = [(n, ("UBSN", "ABBN")[n % 3 == 1], 10 * n, 90_000 + 5_000 * n, 20 * n) for n in range(12)]
@@ -38,6 +41,14 @@ def test_engines_agree_on_a_union_and_waveforms_are_kept(tmp_path: Path) -> None
     texts = [file.read_text() for file in tmp_path.iterdir()]
     assert len(texts) == 2
     assert all("$enddefinitions" in text for text in texts)
+    if Path("/dev/full").exists():  # the same circuit, so it is not built again
+        with pytest.raises(
+            HandshakeError, match=r"^the waveform could not be kept: '/dev/full' cannot be wri"
+        ):
+            simulate(Union(SMALL, 3), streams, engine="cxxrtl-quick", vcd=Path("/dev/full"))
+    made = Simulation(Union(SMALL, 3), "cxxrtl-quick", waveform=True)
+    with _interrupted_after(0.1), pytest.raises(KeyboardInterrupt):
+        made.run({"i0": Feed([Beat(0)])}, limit=2**62, quiet=2**62, vcd=Path("/dev/null"))
 
 
 @needs_compiler
@@ -52,6 +63,23 @@ def test_engines_agree_on_a_query() -> None:
     )
     assert here == there
     assert len(here.tuples("WeightedUBSTrades", circuit.outputs["WeightedUBSTrades"])) == 5
+
+
+@contextmanager
+def _interrupted_after(seconds: float) -> Iterator[None]:
+    """As by Ctrl-C, once."""
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_waveform_that_cannot_be_written_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^waveform '.*nowhere/w.vcd' cannot be written: No such file or"):
+        simulate(Fifo(SMALL, 2), {}, engine="no such engine", vcd=tmp_path / "nowhere" / "w.vcd")
 
 
 def test_a_simulation_can_be_run_again() -> None:

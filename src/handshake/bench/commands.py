@@ -100,8 +100,12 @@ Example:
     )
     def circuit_speed(
         cores: Annotated[int, typer.Option(min=1, help="Join cores of 8 and 8 tuples.")] = 64,
-        tuples: Annotated[int, typer.Option(min=1, help="Tuples of each stream in a round.")] = 8192,
-        rounds: Annotated[int, typer.Option(min=1, help="Runs of the circuit that was built.")] = 5,
+        tuples: Annotated[
+            int, typer.Option(min=1, help="Tuples of each stream in a round; fewer where many match.")
+        ] = 8192,
+        rounds: Annotated[
+            int, typer.Option(min=1, help="Runs of the circuit that was built, for each match rate.")
+        ] = 5,
         engine: Annotated[str, typer.Option(help="cxxrtl, cxxrtl-quick or amaranth.")] = "cxxrtl",
     ) -> None:
         call("circuit_speed", cores=cores, tuples=tuples, rounds=rounds, engine=engine)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,8 @@ _IN_PARTS = (
     "opt",
     "write_cxxrtl -noflatten -O6 -g0 {output}",
 )
+SLICE = 4096
+"""Cycles between two looks at whether somebody wants to stop."""
 _HARNESS = Path(__file__).with_name("harness.h")
 _POINTER = ctypes.c_void_p
 
@@ -118,16 +122,20 @@ def _words(row: Row) -> int:
 
 def run_built(library: ctypes.CDLL, ports: Ports, task: Task, vcd: Path | None = None) -> Run:
     """One run of a compiled simulation."""
-    library.bench_run.restype = ctypes.c_longlong
-    library.bench_count.restype = ctypes.c_longlong
+    library.bench_end.restype = library.bench_count.restype = ctypes.c_longlong
     library.bench_create.restype = _POINTER
     handle = _POINTER(library.bench_create())
     try:
         keep = _give(library, handle, ports, task)
-        options = (ctypes.c_longlong(task.limit), ctypes.c_longlong(task.quiet), int(task.stop_at_eos))
-        path = str(vcd).encode() if vcd else None
-        cycles = library.bench_run(handle, *options, path)
+        library.bench_begin(handle, str(vcd).encode() if vcd else None)
+        numbers = (ctypes.c_longlong(n) for n in (task.limit, task.quiet))
+        options = (*numbers, int(task.stop_at_eos), ctypes.c_longlong(SLICE))
+        while not library.bench_run(handle, *options):
+            pass  # signals are looked at: a long run can be interrupted
+        cycles = library.bench_end(handle)
         del keep  # the bench reads the arrays in place
+        if cycles < 0:
+            raise HandshakeError(f"the waveform could not be kept: '{vcd}' cannot be written to its end")
         return _take(library, handle, ports, cycles)
     finally:
         library.bench_destroy(handle)
@@ -187,10 +195,25 @@ def _arrivals(library: ctypes.CDLL, handle: Any, index: int, row: Row) -> list[A
     cycles, flags = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint8)
     payloads = np.empty(count * words, dtype=np.uint32)
     library.bench_left(handle, index, *(ctypes.c_void_p(a.ctypes.data) for a in (cycles, flags, payloads)))
+    numbers: Iterable[int | None] = _numbers(payloads, words) if words else [0] * count
+    if not (flags & 1).all():
+        numbers = (n if flag & 1 else None for n, flag in zip(numbers, flags.tolist(), strict=True))
+    with _uncollected():
+        return list(map(Arrival._make, zip(cycles.tolist(), numbers, (flags > 1).tolist(), strict=True)))
+
+
+def _numbers(payloads: Any, words: int) -> list[int]:
     data, step = payloads.tobytes(), 4 * words
-    return [
-        Arrival(
-            cycle, int.from_bytes(data[i * step : (i + 1) * step], "little") if flag & 1 else None, flag > 1
-        )
-        for i, (cycle, flag) in enumerate(zip(cycles.tolist(), flags.tolist(), strict=True))
-    ]
+    return [int.from_bytes(data[i : i + step], "little") for i in range(0, len(data), step)]
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, which would go through all arrivals again and again while they are made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -84,6 +84,16 @@ struct Bench {
   std::vector<Sink> sinks;
   std::vector<std::function<void(const uint32_t *, size_t)>> levels;
   std::vector<std::function<void(uint32_t *)>> probes;
+  int64_t now = 0, last = 0;
+  bool settles = false;
+#if WAVEFORM
+  cxxrtl::debug_items items;
+  cxxrtl::vcd_writer writer;
+  std::ofstream file;
+  void keep(int64_t time) { writer.sample(time), file << writer.buffer, writer.buffer.clear(); }
+#else
+  void keep(int64_t) {}
+#endif
 
   void connect();
   Bench() { connect(); }
@@ -185,41 +195,47 @@ void bench_ready(void *handle, int index, const uint8_t *pattern, long long peri
 void bench_level(void *handle, int index, const uint32_t *words, long long count) {
   static_cast<Bench *>(handle)->levels[index](words, count);
 }
-long long bench_run(void *handle, long long limit, long long quiet, int stop_at_eos, const char *vcd) {
+void bench_begin(void *handle, const char *vcd) {
   Bench &bench = *static_cast<Bench *>(handle);
-  long long now = 0, last = 0;
 #if WAVEFORM
-  cxxrtl::debug_items items;
-  bench.top.debug_info(&items, nullptr, "");
-  cxxrtl::vcd_writer writer;
-  writer.timescale(1, "ns");
-  writer.add_without_memories(items);
-  std::ofstream file(vcd);
+  bench.top.debug_info(&bench.items, nullptr, "");
+  bench.writer.timescale(1, "ns");
+  bench.writer.add_without_memories(bench.items);
+  bench.file.open(vcd);
 #endif
   clock_of(bench.top, false, 0);
-  bool settles = bench.top.eval() && has_clock(bench.top, 0) && !WAVEFORM;
+  bench.settles = bench.top.eval() && has_clock(bench.top, 0) && !WAVEFORM;
   bench.top.commit();
-  while (settles && now < limit && !bench.over(now - last, quiet, stop_at_eos)) {
-    if (cycle_at_once(bench, bench.top, now, 0))
-      last = now;
-    now++;
-  }
-  while (!settles && now < limit && !bench.over(now - last, quiet, stop_at_eos)) {
-    if (bench.cycle(now))
-      last = now;
-#if WAVEFORM
-    writer.sample(10 * now), file << writer.buffer, writer.buffer.clear();
-#endif
+}
+// Some cycles at a time, so that who called can be interrupted; whether that was all.
+int bench_run(void *handle, long long limit, long long quiet, int stop_at_eos, long long some) {
+  Bench &bench = *static_cast<Bench *>(handle);
+  for (const int64_t until = bench.now + some; bench.now < until; bench.now++) {
+    const int64_t now = bench.now;
+    if (now >= limit || bench.over(now - bench.last, quiet, stop_at_eos))
+      return 1;
+    if (bench.settles ? cycle_at_once(bench, bench.top, now, 0) : bench.cycle(now))
+      bench.last = now;
+    if (bench.settles)
+      continue;
+    bench.keep(10 * now);
     clock_of(bench.top, true, 0);
     bench.top.step();
     clock_of(bench.top, false, 0);
-#if WAVEFORM
-    writer.sample(10 * now + 5), file << writer.buffer, writer.buffer.clear();
-#endif
-    now++;
+    bench.keep(10 * now + 5);
   }
+  return 0;
+}
+// How many cycles it took; -1 if the waveform could not be kept.
+long long bench_end(void *handle) {
+  Bench &bench = *static_cast<Bench *>(handle);
   bench.top.step();
-  return now;
+#if WAVEFORM
+  bench.file.close();
+  if (!bench.file)
+    return -1;
+#endif
+  return bench.now;
 }
 long long bench_count(void *handle, int outward, int index) {
   Bench &bench = *static_cast<Bench *>(handle);

@@ -16,7 +16,7 @@ from typing import Any
 from handshake.circuit.amaranth_engine import AmaranthEngine
 from handshake.circuit.cxxrtl_engine import CxxrtlEngine
 from handshake.circuit.testbench import ALWAYS, Arrival, Beat, Engine, Feed, Ports, Run, Task, feed
-from handshake.errors import HandshakeError, UnsupportedError
+from handshake.errors import HandshakeError, InputError, UnsupportedError
 
 __all__ = ["ALWAYS", "ENGINES", "Arrival", "Beat", "Feed", "Run", "Simulation", "feed", "simulate"]
 
@@ -55,6 +55,7 @@ def simulate(
     come is an error. Other runs end when nothing has moved for `quiet` cycles, or after `limit` cycles, which
     is an error if input is left.
     """
+    _check_waveform(vcd)
     made = Simulation(circuit, engine, waveform=vcd is not None)
     return made.run(
         feeds, ready=ready, levels=levels, limit=limit, stop_at_eos=stop_at_eos, quiet=quiet, vcd=vcd
@@ -94,6 +95,15 @@ class Simulation:
                 f"nothing, before its output '{open_ones[0]}' ended; beats left: {left}"
             )
         return run
+
+
+def _check_waveform(vcd: Path | None) -> None:
+    """Before anything is built: it may take long."""
+    if vcd is not None:
+        try:
+            vcd.open("w").close()
+        except OSError as error:
+            raise InputError(f"waveform '{vcd}' cannot be written: {error.strerror}") from None
 
 
 def _ends(given: Feed) -> bool:

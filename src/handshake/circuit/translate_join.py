@@ -65,8 +65,8 @@ class Joins:
         if len(node.inputs) != 2:
             raise UnsupportedError(
                 f"{_name(node)} is of {len(node.inputs)} streams, and the circuit joins two: pairs of two "
-                "would have to be held while both are in their windows, as many as the product of these; use "
-                "--backend local"
+                "would have to be held while both are in their windows, as many as the product of these; "
+                "join two of them, or use `handshake run --backend local`"
             )
         needs_time = timed or is_timed(node)
         if needs_time and len({child.clock.unit for child in node.inputs}) > 1:

@@ -27,6 +27,7 @@ from handshake.schema import (
     Float,
     Int,
     Interval,
+    Null,
     String,
     TimeOfDay,
     Timestamp,
@@ -165,6 +166,11 @@ def _bits(field: Field, length: int | None) -> tuple[int, bool]:
             return 8 * _length(field, length), False
         case Float(bits=bits):  # carried and compared; whatever computes on it refuses it
             return bits, False
+        case Null():
+            raise UnsupportedError(
+                f"field '{field.name}' holds no value in this input, so nothing says what type its wires have"
+                "; give it a type (as Parquet and Arrow files do), drop it, or use --backend local"
+            )
     raise UnsupportedError(
         f"field '{field.name}' is {field.type}, for which the circuit has no unit; it carries {SUPPORTED}"
     )
@@ -174,7 +180,7 @@ def _length(field: Field, length: int | None) -> int:
     if length is None or length < 1:
         raise UnsupportedError(
             f"field '{field.name}' is a {field.type} without a length; wires need one, such as "
-            f"string(4) in CREATE INPUT STREAM"
+            f"string(4) in CREATE INPUT STREAM, or --text BYTES for all that have none"
         )
     return length
 
