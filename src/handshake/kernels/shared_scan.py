@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from handshake.kernels.compile import JIT, QUICK, TILE, Program, once
+from handshake.kernels.compile import JIT, PASS, QUICK, TILE, Program, once
 from handshake.kernels.ondisk import compiled
 from handshake.kernels.scan import row_intrinsic, tile_search
 
@@ -188,7 +188,7 @@ def shared_scan_kernel(program: Program, inner: int) -> Any:
             inner = row_of(table, w)
             full = False
             while tile < last and not full:
-                stop = min(tile + TILE, last)
+                stop = min(tile + PASS, last)
                 while i < rows:
                     if count > room:
                         full = True
