@@ -51,6 +51,7 @@ __all__ = [
     "block_intrinsic",
     "block_mask",
     "cells_kernel",
+    "column_intrinsic",
     "lowest_bit",
     "memory_bytes",
     "once",
@@ -189,6 +190,23 @@ def pair_intrinsic(program: Program, inner: int) -> Any:
         return types.boolean(outer, i, inner_columns, j), code
 
     return holds
+
+
+def column_intrinsic(program: Program, side: int, column: Column) -> Any:
+    """`value(columns, i)`: a whole number or float of that side, as a float."""
+
+    @intrinsic
+    def value(typing_context, columns, i):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            found = _loader(builder, program, {side: (args[0], args[1])}, None)(column)
+            assert isinstance(found, Number)
+            if not isinstance(column.type, Float):
+                return builder.sitofp(found.value, ir.DoubleType())
+            return found.value if column.type.bits == 64 else builder.fpext(found.value, ir.DoubleType())
+
+        return types.float64(columns, i), code
+
+    return value
 
 
 def block_intrinsic(program: Program, inner: int) -> Any:
