@@ -53,7 +53,8 @@ _SHARED = 1 << 20
 """So many pairs are worth waking others (0.1 ms); three tuples are read as fast as one."""
 _PATIENCE = 1 << 14
 _PASSING, _JOBS = 4, 64
-"""Where more than one block in so many passes by its codes, the next jobs do without them."""
+"""Where more than one block in so many passes by its codes, the next jobs do without them; fewer than three
+tuples are counted as three, since they wait for the same memory."""
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _SCANNED_KINDS = (1 << INDEXED) - 1
 _SCANNED, _MADE = 1e-10, 3e-8

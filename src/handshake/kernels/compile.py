@@ -43,6 +43,7 @@ from handshake.schema import Bool, Float, Int
 
 __all__ = [
     "BLOCK",
+    "FEW_PASS",
     "JIT",
     "PASS",
     "QUICK",
@@ -63,9 +64,10 @@ BLOCK = 64
 """Inner tuples per predicate mask."""
 TILE = 4096
 """Inner tuples that are looked at before a kernel asks whether its buffers have room."""
-PASS = 1024
-"""Inner tuples that stay in the first-level cache while all outer ones pass: 8 KiB of two int32 columns. With
-four times as many they just fill it, and 3 outer tuples take 1.4 times as long, 64 take 1.05 times."""
+PASS, FEW_PASS = 2048, 1024
+"""Inner tuples that stay in the first-level cache while all outer ones, or a few, pass: 16 or 8 KiB of two
+int32 columns. Twice or four times as many just fill it: then 1,000 outer tuples take 1.04 times as long, and
+3 take 1.4 times."""
 
 for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversion, exp, log, …
     with contextlib.suppress(RuntimeError):

@@ -16,7 +16,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from handshake.kernels.codes import CODES, NO_CODES, Band, coded_search
-from handshake.kernels.compile import JIT, PASS, QUICK, TILE, Program, once
+from handshake.kernels.compile import FEW_PASS, JIT, QUICK, TILE, Program, once
 from handshake.kernels.ondisk import compiled
 from handshake.kernels.scan import row_intrinsic, tile_search
 
@@ -205,7 +205,7 @@ def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = (
             w, last = chunks[chunk, 0], chunks[chunk, 2]
             inner = row_of(table, w)
             full = False
-            size = PASS if table[w, CODES] == 0 else TILE  # of codes, more fit the first-level cache
+            size = FEW_PASS if table[w, CODES] == 0 else TILE  # of codes, more fit the first-level cache
             while tile < last and not full:
                 stop = min(tile + size, last)
                 while i < rows:
