@@ -12,6 +12,7 @@ import pyarrow as pa
 from handshake.cores.driver import arrays_of, stored
 from handshake.cores.spec import Attribute, SideSpec
 from handshake.kernels.cluster import NO_CELLS, Cells, cluster_band, cluster_hash
+from handshake.kernels.codes import NO_CODES, Codes
 from handshake.kernels.collect import Places, Shape, places_of, row_bytes
 from handshake.kernels.columns import Columns, as_array, extremes, integers
 from handshake.kernels.evaluate import evaluate
@@ -21,6 +22,7 @@ from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column, Expr
 
 __all__ = [
+    "CODED_FROM",
     "INDEXED_FROM",
     "BasicWindow",
     "Demand",
@@ -37,6 +39,8 @@ _NO_KEYS = np.empty(0, np.int64)
 
 INDEXED_FROM = 2048
 """Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
+CODED_FROM = 1 << 14
+"""Basic windows of fewer tuples have no codes: they are few, and soon merged."""
 _PAIRS = 512
 """So many probes of the smallest such basic window are scanned, not looked up one window after the other: a
 million pairs take a tenth of a millisecond in any case, and a scan leaves the interpreter to others."""
@@ -101,7 +105,24 @@ class BasicWindow:
         columns = self.columns
         facts = (self.rows, *self.first, *self.second, columns.tame, columns.nullable)
         index = self.cells.places if self.cells is not None else NO_CELLS
-        return np.array((*facts, *index, *self._with_validity), np.int64)
+        codes = self.codes()
+        return np.array(
+            (*facts, *index, *(codes.places if codes else NO_CODES), *self._with_validity), np.int64
+        )
+
+    def codes(self) -> Codes | None:
+        """Those of its side's bands, made when first asked for; None where there are none."""
+        if "_codes" not in self.__dict__:
+            wanted = self.spec.coded and self.rows >= CODED_FROM
+            columns = [sort_key(self.values(a.inner)) for a in self.spec.coded] if wanted else []
+            self.__dict__["_codes"] = Codes.of(columns) if columns else None
+        found: Codes | None = self.__dict__["_codes"]
+        return found
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether somebody has asked for them, and there are some."""
+        return self.__dict__.get("_codes") is not None
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
         """What kernels read it by, with validity or without; good as long as the basic window is held."""
@@ -160,8 +181,10 @@ class BasicWindow:
 
     @property
     def nbytes(self) -> int:
-        """Memory held: the tuples, and the index besides."""
+        """Memory held: the tuples, and index or codes besides."""
         held = int(self.batch.nbytes) + (self.cells.nbytes if self.cells is not None else 0)
+        codes = self.__dict__.get("_codes")
+        held += codes.nbytes if codes is not None else 0
         return held + (self.keys.nbytes if self.keys.base is None and len(self.keys) else 0)
 
 

@@ -39,7 +39,10 @@ class Compaction:
         try:
             made = (self.group, self.group[0]) if len(self.group) == 1 else put_together(self.group)
             if made is not None:
-                self.made = (made[0], sealed(made[1]) if self.cluster else made[1])
+                together = sealed(made[1]) if self.cluster else made[1]
+                if any(window.has_codes for window in made[0]):
+                    together.codes()
+                self.made = (made[0], together)
         except BaseException as error:  # whoever looks at the result next is told
             self.error = error
 

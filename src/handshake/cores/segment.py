@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from handshake.cores.basic_window import BasicWindow, indexable, sealed, span_of, worth_an_index
 from handshake.cores.compaction import Compaction, put_together
+from handshake.cores.scan_rows import ScanRows
 from handshake.cores.spec import JoinSpec
 
 __all__ = ["Segment"]
@@ -53,6 +54,7 @@ class Segment:
         """So many of the oldest basic windows are not merged any more (see `close`)."""
         self._held_until: int | None = None
         """No basic window is to be dropped up to this stamp, where that is known."""
+        self.scan_rows = ScanRows()
 
     @property
     def rows(self) -> int:
@@ -173,6 +175,7 @@ class Segment:
             for window in self.windows
             if window is oldest or id(window) not in gone
         ]
+        self.scan_rows.forget(self.windows)
 
     def ready(self, rows: int, together: bool = False) -> list[BasicWindow]:
         """The basic windows, for a probe with so many tuples: clustered where that pays by now; that is
@@ -209,6 +212,7 @@ class Segment:
         kept = [w for w in self.windows if self._newest(w) >= oldest]
         gone = self.rows - sum(w.rows for w in kept) if len(kept) < len(self.windows) else 0
         self.windows = kept
+        self.scan_rows.forget(kept)
         self._held_until = min(map(self._newest, kept), default=None)
         return gone
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from handshake.cores.look_ups import LookUps
 from handshake.cores.outer import Outer
 from handshake.cores.results import Pairs, Results
 from handshake.cores.spec import JoinSpec
-from handshake.kernels.compile import TILE
+from handshake.kernels.codes import CODES, PASSED, Band
+from handshake.kernels.compile import BLOCK, TILE
 from handshake.kernels.shared_scan import (
     CHUNK,
     COUNT,
@@ -40,6 +42,7 @@ from handshake.kernels.shared_scan import (
     shared_scan_kernel,
     sort_out,
 )
+from handshake.plan.expr import Column
 
 __all__ = ["SharedScan", "Visit"]
 
@@ -49,8 +52,11 @@ _ROOM = 16 * TILE
 _SHARED = 1 << 20
 """So many pairs are worth waking others (0.1 ms); three tuples are read as fast as one."""
 _PATIENCE = 1 << 14
+_PASSING, _JOBS = 4, 64
+"""Where more than one block in so many passes by its codes, the next jobs do without them; fewer than three
+tuples are counted as three, since they wait for the same memory."""
 _LOW, _HIGH = -(2**63), 2**63 - 1
-_KINDS = 16
+_SCANNED_KINDS = (1 << INDEXED) - 1
 _SCANNED, _MADE = 1e-10, 3e-8
 
 
@@ -71,6 +77,9 @@ class SharedScan:
         self._reaches = (spec.reach(0), spec.reach(1))
         self._results = Results(spec)
         self._buffers = _Buffers()
+        self._bands = (_bands(spec, 0), _bands(spec, 1))
+        self._uncoded = 0
+        """Jobs that are to come without looking at codes."""
         self._kernels: dict[tuple[int, int], Any] = {}
         self.look_ups = LookUps(spec, cores)
         self.helpers = Helpers(len(cores), cpus)
@@ -124,8 +133,8 @@ class SharedScan:
         if not windows:
             return
         homes = [home for home, some in enumerate(held) for _ in some]
-        table = np.concatenate([window.scan_row for window in windows]).reshape(len(windows), -1)
-        columns, places = piece.columns, np.array(homes)
+        table, places = self._table(1 - piece.spec.side, held), np.array(homes)
+        columns = piece.columns
         given = (table, places, *_limits(piece, self._reaches), columns.tame, columns.nullable)
         kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
         wanted = self.look_ups.wants(piece)
@@ -135,20 +144,28 @@ class SharedScan:
             present = sort_out(*given, False, kinds, *counts)
         searched = self._count(piece.rows, counts)
         base = job.hold(number, windows, homes)
-        for kind in range(_KINDS):
-            if present >> kind & 1:
-                if kind & INDEXED:
-                    job.look_up(*self.look_ups.of(kind, visit.outer, base, table, places, kinds))
-                else:
-                    kernel = self._kernel(kind, 1 - piece.spec.side)
-                    job.add(kernel, piece, base, table, places, kinds, kind, searched)
+        for kind in _kinds(present >> INDEXED):
+            job.look_up(*self.look_ups.of(kind | INDEXED, visit.outer, base, table, places, kinds))
+        if present & _SCANNED_KINDS:
+            kernels = {
+                kind: self._kernel(kind, 1 - piece.spec.side) for kind in _kinds(present & _SCANNED_KINDS)
+            }
+            job.add(kernels, piece, base, table, places, kinds, present, searched)
         job.pairs += searched * max(piece.rows, 3)
+
+    def _table(self, side: int, held: Sequence[list[BasicWindow]]) -> Array:
+        """What is known of all basic windows, those of one core after the other."""
+        pairs = zip(self._cores, held, strict=True)
+        table = np.concatenate([core.segments[side].scan_rows.of(some) for core, some in pairs if some])
+        if self._uncoded:
+            table[:, CODES] = 0
+        return table
 
     def _kernel(self, kind: int, inner: int) -> Any:
         if (kind, inner) not in self._kernels:
             inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
             self._kernels[kind, inner] = shared_scan_kernel(
-                self._cores[0].program(inside, tame, nullable), inner
+                self._cores[0].program(inside, tame, nullable), inner, self._bands[inner]
             )
         return self._kernels[kind, inner]
 
@@ -171,14 +188,35 @@ class SharedScan:
             self.helpers.offer(job)
         try:
             yield from job.done()
+            self._look_at_codes(job)
         finally:
             self.helpers.withdraw()
             job.wait()
+
+    def _look_at_codes(self, job: _Job) -> None:
+        """Where too many blocks have passed, the next jobs do without codes."""
+        self._uncoded -= self._uncoded > 0
+        if self._bands[0] and job.passed() * BLOCK * _PASSING > job.pairs:
+            self._uncoded = _JOBS
 
     def close(self) -> None:
         """All threads end."""
         self.helpers.close()
         self.look_ups.settle()
+
+
+def _bands(spec: JoinSpec, inner: int) -> tuple[Band, ...]:
+    """What outer tuples allow the coded columns of a side to be."""
+    return tuple(
+        (column, tuple(bound for _, bound in attribute.limits))
+        for attribute in spec.sides[inner].coded
+        if isinstance(column := attribute.limits[0][0], Column)
+    )
+
+
+@cache
+def _kinds(present: int) -> tuple[int, ...]:
+    return tuple(kind for kind in range(INDEXED) if present >> kind & 1)
 
 
 def _is_looked_up(piece: BasicWindow, window: BasicWindow) -> bool:
@@ -236,16 +274,17 @@ class _Job:
         return base
 
     def add(
-        self, kernel: Any, piece: BasicWindow, base: int, table: Array, homes: Array, kinds: Array, kind: int,
-        most: int,
+        self, kernels: dict[int, Any], piece: BasicWindow, base: int, table: Array, homes: Array,
+        kinds: Array, present: int, most: int,
     ) -> None:  # fmt: skip
-        """Basic windows of a kind, with up to so many tuples, are to be scanned by a kernel."""
-        bounds = np.empty(self._cores + 1, np.int64)
+        """Basic windows of some kinds, with up to so many tuples, are to be scanned by their kernels."""
         chunks = np.empty((most // TILE + len(table), 3), np.int64)
-        count = cut_chunks(table, homes, kinds, kind, piece.rows, chunks, bounds)
-        fixed = (piece.addresses(True), piece.rows, base, table, chunks, bounds, new_counters(self._cores))
-        self._parts.append((kernel, fixed))
-        self._groups += count + 1
+        bounds = np.empty((INDEXED, self._cores + 1), np.int64)
+        self._groups += cut_chunks(table, homes, kinds, present, piece.rows, chunks, bounds) + 1
+        outer = piece.addresses(True)
+        for kind, kernel in kernels.items():
+            fixed = (outer, piece.rows, base, table, chunks, bounds[kind], new_counters(self._cores))
+            self._parts.append((kernel, fixed))
 
     def look_up(self, kernel: Any, fixed: tuple[Any, ...], done: Callable[[], None]) -> None:
         """Basic windows are to be looked up by a kernel, by whoever has the job, with these arguments."""
@@ -319,6 +358,10 @@ class _Job:
     def _forget(self, k: int) -> None:
         state = self._notes[k][0]
         state[COUNT] = state[GROUPS] = 0
+
+    def passed(self) -> int:
+        """Blocks whose codes have passed."""
+        return sum(int(state[PASSED]) for state, *_ in self._notes)
 
     def wait(self) -> None:
         """Until no helper is at work."""

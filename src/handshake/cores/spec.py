@@ -95,6 +95,8 @@ class SideSpec:
     hashed: tuple[Expr, ...]
     attributes: tuple[Attribute, ...]
     """For an index on this side: up to two attributes, the most selective first."""
+    coded: tuple[Attribute, ...] = ()
+    """For scans: two attributes that have codes of one byte besides (`kernels.codes`), or none."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,7 @@ def _side_spec(
         keys=_keys(analysis, side), columns=tuple(used), stamps=stamps,
         hashed=_hashed(analysis, side) if method == "hash" else (),
         attributes=_attributes(analysis, side)[: _ATTRIBUTES[method]],
+        coded=_coded(analysis, side, boundary) if method == "scan" else (),
     )  # fmt: skip
 
 
@@ -299,6 +302,25 @@ def _attributes(analysis: Analysis, side: int) -> tuple[Attribute, ...]:
         groups.setdefault(_of(pair, side), []).append((_of(pair, 1 - side), bound))
     found = [Attribute(inner, tuple(limits)) for inner, limits in groups.items()]
     return tuple(sorted(found, key=lambda attribute: not attribute.two_sided))
+
+
+def _coded(analysis: Analysis, side: int, compiled: Expr) -> tuple[Attribute, ...]:
+    """Two bands on plain numbers; by one alone, too many blocks would pass."""
+    columns = {node for node in walk(compiled) if isinstance(node, Column)}
+    found = [a for a in _attributes(analysis, side) if a.two_sided and _can_be_coded(a, columns)]
+    return tuple(found[:2]) if len(found) > 1 else ()
+
+
+def _can_be_coded(attribute: Attribute, columns: set[Column]) -> bool:
+    outer = {expr for expr, _ in attribute.limits}
+    plain = all(
+        isinstance(e, Column) and e in columns and _is_plain_number(e.type) for e in (attribute.inner, *outer)
+    )
+    return plain and len(outer) == 1 and all(abs(b.offset) < 2**62 for _, b in attribute.limits)
+
+
+def _is_plain_number(kind: Type) -> bool:
+    return isinstance(kind, Float) or (isinstance(kind, Int) and (kind.signed or kind.bits < 64))
 
 
 def _output_schema(left: pa.Schema, right: pa.Schema, suffix: str) -> pa.Schema:

@@ -43,13 +43,16 @@ from handshake.schema import Bool, Float, Int
 
 __all__ = [
     "BLOCK",
+    "FEW_PASS",
     "JIT",
+    "PASS",
     "QUICK",
     "TILE",
     "Program",
     "block_intrinsic",
     "block_mask",
     "cells_kernel",
+    "column_intrinsic",
     "lowest_bit",
     "memory_bytes",
     "once",
@@ -60,7 +63,11 @@ __all__ = [
 BLOCK = 64
 """Inner tuples per predicate mask."""
 TILE = 4096
-"""Inner tuples that stay in the first-level cache while all outer ones pass: 32 KiB of two int32 columns."""
+"""Inner tuples that are looked at before a kernel asks whether its buffers have room."""
+PASS, FEW_PASS = 2048, 1024
+"""Inner tuples that stay in the first-level cache while all outer ones, or a few, pass: 16 or 8 KiB of two
+int32 columns. Twice or four times as many just fill it: then 1,000 outer tuples take 1.04 times as long, and
+3 take 1.4 times."""
 
 for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversion, exp, log, …
     with contextlib.suppress(RuntimeError):
@@ -185,6 +192,23 @@ def pair_intrinsic(program: Program, inner: int) -> Any:
         return types.boolean(outer, i, inner_columns, j), code
 
     return holds
+
+
+def column_intrinsic(program: Program, side: int, column: Column) -> Any:
+    """`value(columns, i)`: a whole number or float of that side, as a float."""
+
+    @intrinsic
+    def value(typing_context, columns, i):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            found = _loader(builder, program, {side: (args[0], args[1])}, None)(column)
+            assert isinstance(found, Number)
+            if not isinstance(column.type, Float):
+                return builder.sitofp(found.value, ir.DoubleType())
+            return found.value if column.type.bits == 64 else builder.fpext(found.value, ir.DoubleType())
+
+        return types.float64(columns, i), code
+
+    return value
 
 
 def block_intrinsic(program: Program, inner: int) -> Any:

@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 from handshake.kernels.compile import (
     BLOCK,
     JIT,
+    PASS,
     TILE,
     Program,
     block_intrinsic,
@@ -50,7 +51,7 @@ def row_intrinsic(width: int, skip: int = 0) -> Any:
 
 
 def tile_search(program: Program, inner: int) -> Any:
-    """One outer tuple against a tile, which begins with a block.
+    """One outer tuple against a tile of up to `PASS` tuples, which begins with a block.
 
     `search(outer, i, inner, tile, stop, out_outer, out_inner, count)` appends the pairs that hold to the
     `count` that are there already, and gives their number.
@@ -96,7 +97,7 @@ def scan_kernel(program: Program, inner: int) -> Any:
         while w < rows.shape[0]:
             inner, inner_rows = row_of(table, w), rows[w]
             while tile < inner_rows:
-                stop = min(tile + TILE, inner_rows)
+                stop = min(tile + PASS, inner_rows)
                 while i < outer_rows:
                     if count > room:
                         state[0], state[1], state[2] = w, tile, i

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from handshake.kernels.compile import JIT, QUICK, TILE, Program, once
+from handshake.kernels.codes import CODES, NO_CODES, Band, coded_search
+from handshake.kernels.compile import FEW_PASS, JIT, QUICK, TILE, Program, once
 from handshake.kernels.ondisk import compiled
 from handshake.kernels.scan import row_intrinsic, tile_search
 
@@ -23,15 +25,15 @@ __all__ = [
     "all_have_left", "cut_chunks", "new_counters", "shared_scan_kernel", "sort_out",
 ]  # fmt: skip
 
-STATE = 7
+STATE = 8
 """Words of a thread's state: chunk (-1: none), tile, outer tuple, pairs, groups of pairs, part of the job
-that the chunk is of, and one more for look-ups."""
+that the chunk is of, one more for look-ups, and blocks whose codes have passed (`kernels.codes`)."""
 CHUNK, COUNT, GROUPS, PART = 0, 3, 4, 5
 INDEXED, INSIDE, TAME, NULLABLE = 8, 4, 2, 1
-CELLS, FACTS = 7, 12
+CELLS, FACTS = 7, CODES + len(NO_CODES)
 """Words of a table's row before the addresses; from `CELLS` on, of how many cells an index has (0: there is
 none), where their offsets lie, and then where bands have their first key's least and largest values and the
-fences, or how far hashes are shifted."""
+fences, or how far hashes are shifted; from `CODES` on, of codes."""
 _LINE = 8
 """Words of a cache line: counters that share one would be fought over."""
 _PAIRS = 1 << 18
@@ -123,37 +125,53 @@ def sort_out(table, homes, old, limits, tame, nullable, indexed, kinds, searched
 
 
 @compiled(**QUICK)
-def cut_chunks(table, homes, kinds, kind, outer_rows, chunks, bounds):  # type: ignore[no-untyped-def]
-    """Cut the basic windows of a kind, sorted by home: chunk `c` is the tuples `chunks[c, 1]` to
-    `chunks[c, 2]` of basic window `chunks[c, 0]`; those of home `h` end before `bounds[h + 1]`. Gives their
-    number."""
+def cut_chunks(table, homes, kinds, present, outer_rows, chunks, bounds):  # type: ignore[no-untyped-def]
+    """Cut the basic windows that are to be scanned, by kind and, as they come, by home: chunk `c` is the
+    tuples `chunks[c, 1]` to `chunks[c, 2]` of basic window `chunks[c, 0]`; those of kind `k` and home `h`
+    begin with `bounds[k, h]` and end before `bounds[k, h + 1]`. Gives their number."""
     size = max(_PAIRS // max(outer_rows, 1) // TILE, 1) * TILE
-    count = home = 0
-    bounds[0] = 0
-    for w in range(table.shape[0]):
-        if kinds[w] != kind:
+    count = 0
+    for kind in range(INDEXED):
+        if not present >> kind & 1:
             continue
-        while home < homes[w]:
-            home += 1
-            bounds[home] = count
-        for start in range(0, table[w, 0], size):
-            chunks[count, 0], chunks[count, 1] = w, start
-            chunks[count, 2] = min(start + size, table[w, 0])
-            count += 1
-    bounds[home + 1 :] = count
+        home = 0
+        bounds[kind, 0] = count
+        for w in range(table.shape[0]):
+            if kinds[w] != kind:
+                continue
+            while home < homes[w]:
+                home += 1
+                bounds[kind, home] = count
+            for start in range(0, table[w, 0], size):
+                chunks[count, 0], chunks[count, 1] = w, start
+                chunks[count, 2] = min(start + size, table[w, 0])
+                count += 1
+        bounds[kind, home + 1 :] = count
     return count
 
 
+def _search(program: Program, inner: int, bands: tuple[Band, ...]) -> Any:
+    if bands:
+        return coded_search(program, inner, bands)
+    search = tile_search(program, inner)
+
+    @numba.njit(**JIT, inline="always")
+    def uncoded(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+        return search(outer, i, inner, tile, stop, out_outer, out_inner, count)
+
+    return uncoded
+
+
 @once
-def shared_scan_kernel(program: Program, inner: int) -> Any:
-    """Nested loops over chunks, as many as this thread gets.
+def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = ()) -> Any:
+    """Nested loops over chunks, as many as this thread gets; those of some bands look at codes first.
 
     `kernel(k, part, outer, rows, base, table, chunks, bounds, counters, state, out_outer, out_inner, windows,
     ends)` appends pairs to what `state` says is there: those from `ends[g - 1]` up to `ends[g]` are of basic
     window `windows[g]`, row `windows[g] - base` of the table. Where the buffers, of more than `TILE`
     pairs, are full, `state[CHUNK]` is not -1: call again with an empty state, but for that place.
     """
-    search = tile_search(program, inner)
+    search = _search(program, inner, bands)
     row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
 
     @compiled(**JIT)
@@ -187,20 +205,22 @@ def shared_scan_kernel(program: Program, inner: int) -> Any:
             w, last = chunks[chunk, 0], chunks[chunk, 2]
             inner = row_of(table, w)
             full = False
+            size = FEW_PASS if table[w, CODES] == 0 else TILE  # of codes, more fit the first-level cache
             while tile < last and not full:
-                stop = min(tile + TILE, last)
+                stop = min(tile + size, last)
                 while i < rows:
                     if count > room:
                         full = True
                         break
-                    count = search(outer, i, inner, tile, stop, out_outer, out_inner, count)
+                    count = search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)
                     i += 1
                 if not full:
                     tile, i = stop, 0
             if count > before:
-                windows[groups], ends[groups] = base + w, count
-                groups += 1
-                before = count
+                if groups == 0 or windows[groups - 1] != base + w:
+                    windows[groups] = base + w
+                    groups += 1
+                ends[groups - 1] = before = count
             if full:
                 break
             chunk = -1

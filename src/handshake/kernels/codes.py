@@ -1,0 +1,201 @@
+"""Columns in one byte a value: a scan of a few tuples waits for memory, and this is an eighth of it.
+
+A code says in which of 256 equal parts of a basic window's range a value lies. Codes grow with values, so a
+value between two limits has a code between theirs. A scan that looks at the codes of two bands first asks
+the predicate only about blocks where some tuple lies near enough in both: few tuples are compared twice, and
+none is missed. (Weber, Schek and Blott call such columns a vector approximation file.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from handshake.kernels.compile import (
+    BLOCK,
+    JIT,
+    Program,
+    block_intrinsic,
+    column_intrinsic,
+    lowest_bit,
+    pair_intrinsic,
+)
+from handshake.kernels.ondisk import compiled
+from handshake.plan.analyse import Bound
+from handshake.plan.expr import Column
+
+__all__ = ["CODES", "NO_CODES", "PASSED", "Band", "Codes", "coded_search"]
+
+Array = np.ndarray[Any, Any]
+Band = tuple[Column, tuple[Bound, ...]]
+"""A column of the outer side, and the bounds that it puts on the coded column."""
+CODES, WORDS = 12, 3
+"""Where in a row of a shared scan's table the codes of two columns are: for each the address (0: there are
+none), and the least value and the parts in a unit as words."""
+NO_CODES = (0,) * (2 * WORDS)
+PASSED = 7
+"""Where a thread's state counts blocks that the predicate was asked about."""
+_PARTS = 256
+_ROUNDING = 2.0**-52
+
+
+@compiled(**JIT)
+def _encode(values, codes):  # type: ignore[no-untyped-def]
+    least, most = np.inf, -np.inf
+    for value in values:
+        number = np.float64(value)
+        if abs(number) < np.inf:
+            least, most = min(least, number), max(most, number)
+    if not least <= most:
+        least = most = 0.0
+    scale = _PARTS / (most - least) if most > least else 1.0
+    for row in range(values.shape[0]):
+        codes[row] = _code(np.float64(values[row]), least, scale)
+    return least, scale
+
+
+class Codes(NamedTuple):
+    """The codes of some columns."""
+
+    arrays: tuple[Array, ...]
+    places: tuple[int, ...]
+    """What a table says of them; good as long as they are held."""
+
+    @classmethod
+    def of(cls, columns: Sequence[Array]) -> Codes:
+        """Those of some numbers."""
+        arrays, places = [], list[int]()
+        for values in columns:
+            arrays.append(np.empty(len(values), np.uint8))
+            facts = np.array(_encode(values, arrays[-1])).view(np.int64).tolist()
+            places += [int(arrays[-1].ctypes.data), *facts]
+        return cls(tuple(arrays), tuple(places))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return sum(codes.nbytes for codes in self.arrays)
+
+
+@numba.njit(**JIT, inline="always")
+def _code(number, least, scale):  # type: ignore[no-untyped-def]
+    """Not below the code of any smaller number: each step rounds, if at all, in one direction."""
+    part = (number - least) * scale
+    return np.uint8(part if part < _PARTS - 1 else _PARTS - 1) if part > 0 else np.uint8(0)
+
+
+@intrinsic
+def _number(typing_context, word):  # type: ignore[no-untyped-def]
+    """The float that a word is."""
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), code
+
+
+@intrinsic
+def _near(typing_context, codes, at, first, span):  # type: ignore[no-untyped-def]
+    """Which codes of a block are `first`, or up to `span` above it, as a mask."""
+    lanes = ir.VectorType(ir.IntType(8), BLOCK)
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        def splat(value: ir.Value) -> ir.Value:
+            one = builder.insert_element(
+                ir.Constant(lanes, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
+            )
+            where = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), [0] * BLOCK)
+            return builder.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), where)
+
+        place = builder.inttoptr(builder.add(args[0], args[1]), ir.PointerType(lanes))
+        above = builder.sub(builder.load(place, align=1), splat(args[2]))
+        return builder.bitcast(builder.icmp_unsigned("<=", above, splat(args[3])), ir.IntType(BLOCK))
+
+    return types.uint64(types.int64, types.int64, types.uint8, types.uint8), code
+
+
+def _limits(program: Program, inner: int, band: Band) -> Any:
+    """`limits(outer, i)`: between what the coded column must be for an outer tuple, or a little wider."""
+    column, bounds = band
+    value_of = column_intrinsic(program, 1 - inner, column)
+    edges = np.array([_edge(bound, inner) for bound in bounds])
+
+    @numba.njit(**JIT, inline="always")
+    def limits(outer, i):  # type: ignore[no-untyped-def]
+        value = value_of(outer, i)
+        low, high = -np.inf, np.inf
+        for n in range(edges.shape[0]):
+            slack = edges[n, 2] * (abs(value) + edges[n, 3]) + 1e-44
+            # NaN, as infinity may lead to, is neither above nor below, and leaves the limits as they are.
+            if edges[n, 1] != 0.0:
+                edge = value + edges[n, 0] - slack
+                low = edge if edge > low else low
+            else:
+                edge = value + edges[n, 0] + slack
+                high = edge if edge < high else high
+        return low, high
+
+    return limits
+
+
+def _edge(bound: Bound, inner: int) -> tuple[float, float, float, float]:
+    """The offset of the limit that `left op right + offset` puts on the inner side, whether from below, and
+    how far it may be off: by what indexes allow for, and by what a float has fewer digits than a number."""
+    offset = float(bound.offset if inner == 0 else -bound.offset)
+    is_lower = bound.is_lower if inner == 0 else not bound.is_lower
+    return offset, float(is_lower), 4 * (bound.rounding + _ROUNDING), bound.magnitude + abs(offset)
+
+
+def coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:
+    """One outer tuple against a tile of a basic window, which begins with a block.
+
+    As `kernels.scan.tile_search`, and looks at the codes of the basic window first, where row `w` of the
+    table has some: `search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)`.
+    """
+    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    first, second = (_limits(program, inner, band) for band in bands)
+
+    @numba.njit(**JIT, inline="always")
+    def span_of(limits, table, w, at):  # type: ignore[no-untyped-def]
+        least, scale = _number(table[w, at + 1]), _number(table[w, at + 2])
+        low = _code(limits[0], least, scale)
+        return low, np.uint8(_code(limits[1], least, scale) - low)
+
+    @numba.njit(**JIT, inline="always")
+    def search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+        codes, others = table[w, CODES], table[w, CODES + WORDS]
+        coded = codes != 0
+        low, span, other, other_span = np.uint8(0), np.uint8(0), np.uint8(0), np.uint8(0)
+        if coded:
+            one, two = first(outer, i), second(outer, i)
+            if one[0] > one[1] or two[0] > two[1]:
+                return count
+            low, span = span_of(one, table, w, CODES)
+            other, other_span = span_of(two, table, w, CODES + WORDS)
+        whole = stop & ~(BLOCK - 1)
+        for j in range(tile, whole, BLOCK):
+            if coded:
+                near = _near(codes, j, low, span) & _near(others, j, other, other_span)
+                if near == np.uint64(0):
+                    continue
+                state[PASSED] += 1
+            mask = matches(outer, i, inner, j)
+            while mask != np.uint64(0):
+                out_outer[count] = i
+                out_inner[count] = j + lowest_bit(mask)
+                count += 1
+                mask &= mask - np.uint64(1)
+        for j in range(whole, stop):
+            if holds(outer, i, inner, j):
+                out_outer[count] = i
+                out_inner[count] = j
+                count += 1
+        return count
+
+    return search
