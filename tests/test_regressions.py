@@ -71,6 +71,14 @@ def test_limits_are_moved_as_far_as_a_word_goes(offset: int) -> None:
             assert moved_keys(np.array(keys), move, is_lower).tolist() == exact
 
 
+@pytest.mark.parametrize("last", ["left", "right"])
+def test_rows_without_a_time_come_after_the_largest_time(last: str) -> None:
+    without = pa.table({"t": pa.array([None], pa.int64())})
+    largest = pa.table({"t": pa.array([FAR - 1, FAR - 1, FAR - 1], pa.int64())})
+    tables = (without, largest) if last == "left" else (largest, without)
+    assert count(*tables, "TRUE", window="2 tuples", time="t") == 2
+
+
 # Columns that are made here.
 
 
