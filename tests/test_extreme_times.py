@@ -20,7 +20,7 @@ from handshake.sources.declared import BadRows
 from query_backends import Local, by_time, check, plain
 from query_streams import Item, seen
 
-SOME = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 FAR = 2**62 - 1
 """The largest time, and less zero the smallest."""
 UNITS = {"SECONDS": 10**9, "NANOSECONDS": 1}
@@ -70,8 +70,10 @@ def shapes(unit: str, name: str = "panes") -> st.SearchStrategy[tuple[int, int, 
     return small.map(lambda s: (*s[:2], min(s[2], most))) | st.sampled_from([(n, n, 3) for n in large])
 
 
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [(n, u) for n in QUERIES for u in UNITS if u == "NANOSECONDS" or n not in ("join", "three")],
+)
 @SOME
 @given(data=st.data())
 def test_results_are_the_oracles(name: str, unit: str, data: st.DataObject) -> None:
