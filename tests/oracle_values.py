@@ -51,9 +51,18 @@ def rows(table: pa.Table, time: str | None = None) -> list[dict[str, Any]]:
     """The rows of a table with physical values; `time` names the column that becomes `TIME`."""
     columns = {name: _column(table.column(name)) for name in table.column_names}
     if time is not None:
-        unit = UNITS[type_from_arrow(table.schema.field(time).type).unit]
+        unit = _unit_of_times(type_from_arrow(table.schema.field(time).type))
         columns[TIME] = [None if value is None else value * unit for value in columns[time]]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _unit_of_times(kind: Type) -> int:
+    """How long one unit of a time column lasts; numbers are seconds."""
+    if isinstance(kind, Date):
+        return _DAY
+    if isinstance(kind, Decimal):
+        return UNITS["s"] // 10**kind.scale
+    return UNITS[kind.unit] if isinstance(kind, Timestamp) else UNITS["s"]
 
 
 def _column(column: pa.ChunkedArray) -> list[Any]:

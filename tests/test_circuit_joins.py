@@ -183,6 +183,50 @@ def test_late_tuples_and_those_without_a_time_are_counted() -> None:
     assert len(run.tuples("o", compiled.outputs["o"])) == 2
 
 
+LATE = """CREATE INPUT STREAM R (k int8, v int8, t timestamp(3)) TIMESTAMP BY t LATENESS .006;
+CREATE INPUT STREAM S (k int8, w int8, b bool, t timestamp(3)) TIMESTAMP BY t LATENESS .001;
+CREATE INPUT STREAM U (k int8, z int8, t timestamp(3)) TIMESTAMP BY t;"""
+UNEVEN = {
+    "two": LATE + "SELECT v, w FROM R [SIZE .008 TIME], S [SIZE .005 TIME] WHERE R.k <= S.k INTO o",
+    "other way": LATE + "SELECT v, w FROM S [SIZE .008 TIME], R [SIZE .005 TIME] WHERE R.k <= S.k INTO o",
+    "selected": LATE + "SELECT x.v, w FROM (SELECT v FROM R WHERE k > 0) x [SIZE .008 TIME], (SELECT w FROM S WHERE b) y [SIZE .005 TIME] WHERE x.v <= y.w INTO o",
+    "union": LATE + "SELECT x.v, w FROM (SELECT v FROM R UNION SELECT z FROM U WHERE z > 0) x [SIZE .008 TIME], S [SIZE 3 TUPLES] WHERE x.v <= S.w INTO o",
+    "self": LATE + "SELECT a.v, b.v AS u FROM R [SIZE .01 TIME] a, R [SIZE .004 TIME] b WHERE a.k = b.k INTO o",
+    "short times": "CREATE INPUT STREAM R (k int8, t int8) TIMESTAMP BY t LATENESS 400; CREATE INPUT STREAM S (k int8, t int8) TIMESTAMP BY t LATENESS 3; SELECT R.t AS t, S.t AS u FROM R [SIZE 9 TIME], S [SIZE 5 TIME] WHERE R.k <= S.k INTO o",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+@settings(FEW, max_examples=8)
+@given(data=st.data())
+def test_each_stream_has_a_lateness_and_a_clock_of_its_own(name: str, data: st.DataObject) -> None:
+    """Times in any order: what is late is what the oracle finds late, by both streams' clocks."""
+    plan, compiled, made = simulation(UNEVEN[name], True, cores=1, window_tuples=20)
+    items = physical(plan, data.draw(arrivals(plan, most=20)))
+    counts = query_oracle.Counts()
+    wanted = query_oracle.run(plan, items, counts)
+    run = made.run(feeds_of(compiled, items, data.draw))
+    check_run(plan, compiled, run, wanted)
+    assert (run.probes["late"], run.probes["no_time"]) == (counts.late, counts.no_time)
+    assert run.probes["evicted"] == 0
+
+
+TOLD = {
+    "two": [r(1, 10), s(1, 7), r(1, 4), s(1, 3)],  # R shows 10 - 6, S 7 - 1: 4 is in time, 3 is late
+    "other way": [r(1, 10), s(1, 9), r(1, 3), s(1, 8)],
+    "selected": [r(0, 100), s(1, 100), r(1, 50), s(1, 51)],  # the first one, not selected, moves R's clock
+    "union": [r(0, 100), s(1, 100), r(1, 50), s(1, 52)],  # of U nothing has come, so the union shows nothing
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_late_by_the_clocks_of_both_streams(name: str) -> None:
+    plan, items, counts = parse_query(UNEVEN[name]), TOLD[name], query_oracle.Counts()
+    wanted = query_oracle.run(plan, items, counts)["o"]
+    compiled, run = fed(UNEVEN[name], items, window_tuples=20, cores=1)
+    assert (run.probes["late"], len(run.tuples("o", compiled.outputs["o"]))) == (counts.late, len(wanted))
+
+
 def test_tuples_of_no_stream_are_counted_once() -> None:
     items = [("Mux", {"kind": kind, "a": 1, "b": 1, "t": 0}) for kind in (1, 7, -3, 2, 9)]
     compiled, run = fed(TUPLES["carried"], items, cores=1)

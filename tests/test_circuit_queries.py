@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ import query_oracle
 from circuits import patterns, physical, placed
 from handshake.circuit.bounds import Bounds
 from handshake.circuit.compiler import Compiled, compile_plan
+from handshake.circuit.host import run_plan
 from handshake.circuit.join_nets import JoinNet
 from handshake.circuit.netlist import Net
 from handshake.circuit.netlist import walk as walk_net
@@ -238,3 +240,13 @@ def test_what_a_circuit_cannot_hold_is_refused_by_name(name: str) -> None:
     plan = parse_query(COMMON[name])
     with pytest.raises(UnsupportedError, match=GAPS[name]):
         compile_plan(plan, bounds_of(plan)).circuit()
+
+
+def test_lateness_that_is_longer_than_times_go() -> None:
+    """A clock has as many wires as the smallest time, less the lateness, needs."""
+    text = "CREATE INPUT STREAM S (v int8, t int8) TIMESTAMP BY t LATENESS 150; "
+    plan = parse_query(text + "SELECT sum(v) AS s FROM S [SIZE 100 ADVANCE 100 TIME] INTO o")
+    rows = {"v": pa.array([1, 2, 3], pa.int8()), "t": pa.array([-120, -5, -100], pa.int8())}
+    found = run_plan(plan, {"S": pa.table(rows)})
+    assert found.results["o"].column("s").to_pylist() == [1, 5]
+    assert found.counters == {"late": 0, "no_time": 0}

@@ -149,6 +149,32 @@ def test_strict_stops_at_a_bad_row(folder, capsys):
     assert capsys.readouterr().err == "handshake: Trades input, row 4: 'x' in column 'Price' is not int32\n"
 
 
+def test_lines_that_are_no_json_are_bad_rows(folder, capsys):
+    good = '{"Symbol": "UBSN", "Price": %s, "Ts": "2024-01-01 00:00:01"}\n'
+    (folder / "j.jsonl").write_text(good % "1" + '{"Symbol":\n\n[1]\n' + good % 2**40 + good % "3")
+    asked = ["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'j.jsonl'}"]
+    assert run([*asked, "--bad", str(folder / "kept.csv")]) == 0
+    assert "Trades  2 rows" in capsys.readouterr().out
+    rows = {row["row"]: row["reason"] for row in csv.read_csv(folder / "kept.csv").to_pylist()}
+    broken = "the line is not a JSON object"
+    assert rows == {2: broken, 4: broken, 5: "1099511627776 in column 'Price' is not int32"}
+    assert run([*asked, "--strict"]) == 2
+    assert capsys.readouterr().err == f"handshake: Trades input, row 2: {broken}\n"
+
+
+def test_times_with_an_offset_are_instants(folder, capsys):
+    moments = ["2024-01-01T00:00:01Z", "2024-01-01 02:00:01+02:00", "2024-01-01 00:00:01", "never"]
+    (folder / "z.csv").write_text("Symbol,Price,Ts\n" + "".join(f"UBSN,1,{moment}\n" for moment in moments))
+    query = f"{(folder / 'q.sql').read_text().split(';')[0]}; SELECT Ts FROM Trades INTO Times"
+    (folder / "z.sql").write_text(query)
+    asked = ["--input", f"Trades={folder / 'z.csv'}", "--output", f"Times={folder / 'o.parquet'}"]
+    assert run(["run", str(folder / "z.sql"), *asked]) == 0
+    assert "bad     1 rows" in capsys.readouterr().out
+    assert {str(row["Ts"]) for row in parquet.read_table(folder / "o.parquet").to_pylist()} == {
+        "2024-01-01 00:00:01"
+    }
+
+
 def test_typed_files_have_bad_rows_too(folder, capsys):
     table = pa.table(
         {"Symbol": ["UBSN", "UBSN"], "Price": pa.array([1, 2**40]), "Ts": pa.array([0, 1], pa.timestamp("s"))}

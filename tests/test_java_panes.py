@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import zipfile
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import query_oracle
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Output, Windowing
 from handshake.plan.optimise import optimise
@@ -29,7 +31,7 @@ from handshake.queries.pipeline import chain
 from handshake.schema import arrow_of
 from oracle_values import rows as physical_rows
 from query_backends import Spark, by_time, check, frames, many, plain, restored, tables
-from query_streams import batch_of
+from query_streams import batch_of, seen
 from spark_session import Feed, Sink, spark
 from test_queries_spark import spark_schema
 
@@ -37,6 +39,7 @@ __all__ = ["spark"]
 
 pytest.importorskip("pyspark")
 from handshake.spark import jvm
+from handshake.spark.failures import reason
 from handshake.spark.java_panes import java_panes
 from handshake.spark.pane_blobs import read_panes
 from handshake.spark.queries import query_frames
@@ -256,12 +259,50 @@ def panes_by(spark: Any, made: str, plan: Any, inputs: dict[str, Any]) -> Any:
     return frames["result"]
 
 
+FAR = """CREATE INPUT STREAM S (v int, t long) TIMESTAMP BY t LATENESS 3;
+SELECT count() AS n, sum(v) AS s, max(v) AS m, window_end() AS z FROM S [SIZE 7 ADVANCE 2 TIME]"""
+
+
+@pytest.mark.parametrize("made", ["Java", "Python"])
+def test_windows_at_the_ends_of_time(spark: Any, made: str) -> None:
+    plan, most = parse_query(FAR), 2**62 - 1
+    times = [most, 5, -most, most - 1, -most + 4, -5, -(2**61), most]
+    items: list[Any] = [("S", {"v": at, "t": time}) for at, time in enumerate(times)]
+    spark.conf.set(SLICES, 2)
+    try:
+        found = panes_by(spark, made, plan, frames(spark, tables(Query(plan), items))).toArrow()
+    finally:
+        spark.conf.unset(SLICES)
+    wanted = query_oracle.run(plan, seen(Query(plan), by_time(plan, items)))
+    assert plain({"result": restored(found, Query(plan).schema("result"))}) == plain(wanted)
+
+
 def test_a_time_that_no_window_can_have(spark: Any) -> None:
     text = "CREATE INPUT STREAM S (t long) TIMESTAMP BY t; SELECT count() AS n FROM S [SIZE 2 TIME]"
     frame = query_frames(text, {"S": spark.sql(f"SELECT {2**62}L AS t")})
     assert frame.panes == {"result": "Java"}
     with pytest.raises(Exception, match="a time in column 't' of stream S is beyond 62 bits"):
         frame["result"].collect()
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_time_of_a_join_that_spark_cannot_have(spark: Any, ansi: str) -> None:
+    """Without Spark's ANSI mode the product would wrap around."""
+    streams = "".join(f"CREATE INPUT STREAM {name} (t long) TIMESTAMP BY t; " for name in "SR")
+    text = streams + "SELECT S.t AS a FROM S [SIZE 2 TIME], R [SIZE 2 TIME] WHERE S.t <= R.t"
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        given = {name: spark.sql("SELECT 9223372036855L AS t") for name in "SR"}
+        with pytest.raises(Exception, match="a time in column 't'") as found:
+            query_frames(text, given)["result"].collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    assert re.fullmatch(
+        "a time in column 't' of stream [SR] is 9223372036855 s, which Spark's timestamps, microseconds in 64 "
+        "bits, do not hold",
+        reason(found.value),
+    )
 
 
 def test_a_time_that_is_too_fine(spark: Any) -> None:

@@ -16,6 +16,7 @@ from handshake import call, left, right
 from handshake.cores import basic_window, segment
 from handshake.cores.core import JoinCore
 from handshake.kernels.columns import view
+from handshake.kernels.keys import moved_keys
 from handshake.schema import BOOL
 
 
@@ -48,6 +49,34 @@ def always_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_limits_of_saturated_keys(always_indexed: None, x: Any, a: Any, kind: Any, on: str) -> None:
     assert count(column("x", [x], kind), column("a", [a], kind), on, method="band") == 1
+
+
+FAR = 2**63
+
+
+def test_a_band_that_is_wider_than_a_word(always_indexed: None) -> None:
+    values = [-FAR, -1, 0, 1, FAR - 1]
+    left, right = column("x", values, pa.int64()), column("a", values, pa.int64())
+    near = sum(abs(x - a) <= FAR for x in values for a in values)
+    assert count(left, right, f"ABS(l.x - r.a) <= {FAR}", method="band") == near < len(values) ** 2
+
+
+@pytest.mark.parametrize("offset", [0, 5, FAR - 1, FAR, FAR + 7, 2 * FAR - 1, 2 * FAR, 2 * FAR + 1, 2**80])
+def test_limits_are_moved_as_far_as_a_word_goes(offset: int) -> None:
+    keys = [-FAR, -FAR + 1, -7, 0, 7, FAR - 2, FAR - 1]
+    for move in (offset, -offset):
+        for is_lower in (True, False):
+            end = -FAR if is_lower else FAR - 1
+            exact = [end if key == end else min(max(key + move, -FAR), FAR - 1) for key in keys]
+            assert moved_keys(np.array(keys), move, is_lower).tolist() == exact
+
+
+@pytest.mark.parametrize("last", ["left", "right"])
+def test_rows_without_a_time_come_after_the_largest_time(last: str) -> None:
+    without = pa.table({"t": pa.array([None], pa.int64())})
+    largest = pa.table({"t": pa.array([FAR - 1, FAR - 1, FAR - 1], pa.int64())})
+    tables = (without, largest) if last == "left" else (largest, without)
+    assert count(*tables, "TRUE", window="2 tuples", time="t") == 2
 
 
 # Columns that are made here.

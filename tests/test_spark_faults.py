@@ -109,13 +109,15 @@ class Run:
         assert self.process.returncode == 0, self._log()
 
     def _until(self, reached: Callable[[], object]) -> None:
-        """Wait as long as micro-batches go on."""
-        done, deadline = -1, 0.0
+        """Wait as long as micro-batches go on; time in which all of this is stopped does not count."""
+        done, waited, last = -1, 0.0, time.monotonic()
         while not reached():
             if committed(self.folder) != done:
-                done, deadline = committed(self.folder), time.monotonic() + PATIENCE
-            assert time.monotonic() < deadline, "nothing moves\n" + self._log()
+                done, waited = committed(self.folder), 0.0
+            assert waited < PATIENCE, "nothing moves\n" + self._log()
             time.sleep(0.02)
+            before, last = last, time.monotonic()
+            waited += min(last - before, 1.0)
 
     def _check_runs(self) -> None:
         assert self.process.poll() is None, "the driver ended before its time\n" + self._log()

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import spark_steps
+from handshake.local import prepare
 from handshake.spark.manifest import Manifest
 from handshake.spark.operators import _references, _tidy
 from handshake.spark.pack import once, pack
+from handshake.spark.routing import routing_of
 from handshake.spark.store import Store
 from handshake.window import Windows, windows_of
 from spark_steps import FOLDER, Cluster, definition_of
@@ -303,3 +306,26 @@ def test_no_segment_is_pinned_by_skew(on, value, size, partitions, tmp_path):
     if value is moving and on is BAND:
         assert len(moves) > 1
     assert pairs_of(results) == Counter(expect(stream.case(on, windows_of("10 seconds"))).pairs)
+
+
+# Bands that floats would round.
+
+
+@pytest.mark.parametrize("width", [1, 10, 2**53 + 1, 2**55 + 3, 2**60 + 7, 2**62 + 1, 2**63, 2**64, 2**70])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()], ids=str)
+def test_partners_of_a_wide_band_are_in_cells_that_overlap(width: int, kind: pa.DataType) -> None:
+    low, high = (0, 2**64 - 1) if kind == pa.uint64() else (-(2**63), 2**63 - 1)
+    rng, pairs = Random(width), list[tuple[int, int]]()
+    for _ in range(400):
+        near = rng.randint(low, high) // max(1, width // 2) * max(1, width // 2) + rng.randint(-3, 3)
+        a = min(high, max(low, rng.choice([near, low, high])))
+        pairs.append((min(high, max(low, a + rng.choice([width, -width, rng.randint(-width, width)]))), a))
+    schemas = [pa.schema([(name, kind)]) for name in "xa"]
+    spec = prepare(*schemas, f"l.x BETWEEN r.a - {width} AND r.a + {width}").spec
+    routing = routing_of(spec, 4)
+    cells = [
+        routing.of(pa.record_batch([pa.array(values, kind)], schema), side).astype(int)
+        for side, (values, schema) in enumerate(zip(zip(*pairs, strict=True), schemas, strict=True))
+    ]
+    apart = abs(cells[0] - cells[1])
+    assert (np.minimum(apart, routing.cells - apart) <= routing.overlap).all()

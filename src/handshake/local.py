@@ -212,9 +212,10 @@ class Replay(TableReplay[Array, Metrics]):
                 np.minimum(turns[0], right.num_rows), np.minimum(turns[1] + 1, left.num_rows)
             ]  # fmt: skip
         (left, mine, known), (right, theirs, dated) = (self._by_time(side) for side in (0, 1))
-        before = np.searchsorted(mine, theirs, "right")
+        after, before = np.searchsorted(theirs, mine, "left"), np.searchsorted(mine, theirs, "right")
         before[:dated] = np.minimum(before[:dated], known)  # the largest time is not yet "without one"
-        return (left, right), [np.searchsorted(theirs, mine, "left"), before]
+        after[known:] = dated
+        return (left, right), [after, before]
 
     def _by_time(self, side: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any], int]:
         """A side sorted by time, ties in row order, rows without a time last; and how many have one."""

@@ -144,7 +144,7 @@ class StampNet(UnaryNet):
 
     @property
     def row(self) -> Row:
-        return stamped_row(self.source.row, self.time)
+        return stamped_row(self.source.row, self.time, self.lateness)
 
     @property
     def delay(self) -> int:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib.enum import Enum
-from amaranth.lib.wiring import Out
+from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
 from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
@@ -51,9 +51,11 @@ class _State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
 
 
 class OrderedJoin(Block):
-    """Ports: `arrivals` and `results`, as of `HandshakeJoin`. Latency 2, from a tuple to the result with the
-    oldest one of the other window; each further row of `lanes` tuples takes a cycle, and so does each result
-    but the first of a row.
+    """Ports: `arrivals` and `results`, as of `HandshakeJoin`; under time windows also `mark`, what the clock
+    of the join shows with the tuples that arrive: the least of both streams' own, each less its lateness.
+
+    Latency 2, from a tuple to the result with the oldest one of the other window; each further row of `lanes`
+    tuples takes a cycle, and so does each result but the first of a row.
 
     Under a time window, tuples without a time and late ones are dropped and counted, as docs/semantics.md has
     it. Counters: `late`, `no_time`; and `evicted`, tuples that there was no room for any more.
@@ -62,16 +64,19 @@ class OrderedJoin(Block):
     latency = 2
 
     def __init__(
-        self, condition: Condition, left: Held, right: Held, lanes: int, *, lateness: int = 0
+        self, condition: Condition, left: Held, right: Held, lanes: int, *, shown: Shape | None = None
     ) -> None:
-        self.condition, self.held, self.lanes, self.lateness = condition, (left, right), lanes, lateness
+        self.condition, self.held, self.lanes = condition, (left, right), lanes
         self.timed = "time" in (left.kind, right.kind)
         bounded = any(held.kind != "tuples" for held in self.held)
         self.counters = (*(("late", "no_time") if self.timed else ()), *(("evicted",) if bounded else ()))
         self.issue_rate = 1 / (1 + max(-(-held.tuples // lanes) for held in self.held))
         ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
         ports |= {name: Out(COUNTER) for name in self.counters}
-        super().__init__(ports, (condition.key, left, right, lanes, lateness))
+        if self.timed:
+            assert shown is not None
+            ports["mark"] = In(shown)
+        super().__init__(ports, (condition.key, left, right, lanes, shown))
 
     def build(self) -> Module:
         m = Module()
@@ -84,7 +89,6 @@ class OrderedJoin(Block):
         self.state, self.has, self.ending = Signal(_State), Signal(2), Signal()
         self.finish, self.fresh = Signal(), Signal()
         self.made = StreamSignature(self.condition.result).create(path=("made",))
-        self.newest: list[Signal] = []
         for store, new, has in zip(self.stores, self.new, self.has, strict=True):
             store.build(m)
             m.d.comb += [store.new.eq(new), store.insert.eq(self.finish & has)]
@@ -111,7 +115,7 @@ class OrderedJoin(Block):
                 m.d.comb += self.made.eos.eq(1)
                 with m.If(self.made.ready):
                     m.d.comb += [store.clear.eq(1) for store in self.stores]
-                    m.d.sync += [self.state.eq(_State.READY), *(seen.eq(0) for seen in self._seen)]
+                    m.d.sync += self.state.eq(_State.READY)
 
     def _then(self, m: Module, more: Value, state: Any) -> None:
         with m.If(more):
@@ -145,34 +149,20 @@ class OrderedJoin(Block):
 
     def _admitted(self, m: Module, has: list[Value]) -> list[Value]:
         """Which tuples of a beat take part: under a time window, those with a time that are not late."""
-        self._seen = [Signal(name=f"seen_{n}") for n in range(2)] if self.timed else []
         if not self.timed:
             return has
-        shapes = [self._times(row).shape for row in (self.condition.left, self.condition.right)]
-        self.newest = [Signal(shape, name=f"newest_{n}") for n, shape in enumerate(shapes)]
-        newest, seen, kept = [*self.newest], [*self._seen], list[Value]()
-        late, untimed = Const(0, 2), Const(0, 2)
-        for n, (here, side) in enumerate(zip(has, "lr", strict=True)):
-            time, known = self._time_of(
-                self.arrivals.payload, side, (self.condition.left, self.condition.right)[n]
-            )
-            behind = (
-                seen[0] & seen[1] & (time + self.lateness < Mux(newest[0] < newest[1], newest[0], newest[1]))
-            )
-            stays = Signal(name=f"stays_{n}")
+        kept, late, untimed = list[Value](), Const(0, 2), Const(0, 2)
+        for here, side, row in zip(has, "lr", (self.condition.left, self.condition.right), strict=True):
+            time, known = self._time_of(self.arrivals.payload, side, row)
+            behind = time < self.mark  # a tuple never makes itself late: its clock is not ahead of it
+            stays = Signal(name=f"stays_{side}")
             m.d.comb += stays.eq(here & known & ~behind)
             late, untimed = late + (here & known & behind), untimed + (here & ~known)
-            newer = Mux(stays & (~seen[n] | (time > newest[n])), time, newest[n])
-            now = Signal(shapes[n], name=f"newest_now_{n}")
-            m.d.comb += now.eq(newer)
-            newest[n], seen[n] = now, seen[n] | stays
             kept.append(stays)
-        m.d.sync += [a.eq(b) for a, b in zip((*self.newest, *self._seen), (*newest, *seen), strict=True)]
+        self.passed = Signal(self.mark.shape(), name="passed")
+        m.d.sync += self.passed.eq(self.mark)
         m.d.sync += [self.late.eq(self.late + late), self.no_time.eq(self.no_time + untimed)]
         return kept
-
-    def _times(self, row: Row) -> Any:
-        return row[TIME]
 
     def _time_of(self, payload: Any, side: str, row: Row) -> tuple[Value, Value]:
         time = Value.cast(payload[f"{side}.{TIME}"])
@@ -196,8 +186,7 @@ class OrderedJoin(Block):
         kept, oldest = Signal(shape, name=f"oldest_{n}"), Signal(shape, name=f"oldest_now_{n}")
         m.d.comb += oldest.eq(Mux(self.fresh, store.oldest(at, shape.width), kept))
         m.d.sync += kept.eq(oldest)
-        mark = Mux(self.newest[0] < self.newest[1], self.newest[0], self.newest[1])
-        return ~(self._seen[0] & self._seen[1]) | (mark - self.lateness - oldest <= held.reach)
+        return self.passed - oldest <= held.reach
 
     # Comparison.
 

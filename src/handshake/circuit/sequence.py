@@ -18,7 +18,7 @@ from amaranth.lib.wiring import Out
 from handshake.circuit.block import Block
 from handshake.circuit.demux import holds
 from handshake.circuit.operators import Stage, copy_field
-from handshake.circuit.slide import HERE
+from handshake.circuit.slide import HERE, SHOWN
 from handshake.circuit.stream import beat, moves, stream_in, stream_out
 from handshake.circuit.types import Row, Wire, null_of
 from handshake.circuit.union import chosen
@@ -26,7 +26,7 @@ from handshake.circuit.window import COUNTER
 from handshake.errors import SchemaError
 from handshake.schema import BOOL, INT64, Bool
 
-__all__ = ["PLACE", "Claim", "LockstepUnion", "Mask", "Sequence", "place_wire", "slot_row", "zipped"]
+__all__ = ["PLACE", "Claim", "LockstepUnion", "Mask", "Sequence", "least", "place_wire", "slot_row", "zipped"]
 
 PLACE = "#place"
 """Field of inputs that are joined with others: a tuple's place among the arrivals of all of them, from 0."""
@@ -153,7 +153,10 @@ class Claim(Stage):
 
 
 class LockstepUnion(Block):
-    """Slots of several streams in one; no two of them have a tuple in the same beat. Latency 0."""
+    """Slots of several streams in one; no two of them have a tuple in the same beat. Latency 0.
+
+    Its clock is the slowest of theirs.
+    """
 
     latency = 0
 
@@ -166,13 +169,21 @@ class LockstepUnion(Block):
         m = Module()
         inputs = [getattr(self, f"i{n}") for n in range(self.inputs)]
         both, here = zipped(m, inputs), Cat(*(each.payload[HERE] for each in inputs))
+        picked = chosen(here, [each.payload for each in inputs])
+        m.d.comb += self.o.payload.eq(picked)
+        if SHOWN in self.row.names:
+            m.d.comb += self.o.payload[SHOWN].eq(least([Value.cast(each.payload[SHOWN]) for each in inputs]))
         m.d.comb += [
-            self.o.payload.eq(chosen(here, [each.payload for each in inputs])),
             self.o.valid.eq(both & inputs[0].valid),
             self.o.eos.eq(both & inputs[0].eos),
         ]
         m.d.comb += [each.ready.eq(both & self.o.ready) for each in inputs]
         return m
+
+
+def least(values: list[Value]) -> Value:
+    """The smallest of some numbers."""
+    return reduce(lambda a, b: Value.cast(Mux(a < b, a, b)), values)
 
 
 def zipped(m: Module, inputs: list[Any]) -> Value:

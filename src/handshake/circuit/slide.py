@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from handshake.circuit.types import Row, Wire
 from handshake.schema import INT64
 
-__all__ = ["CLOCK", "HERE", "START", "TIME", "Slide", "body_row", "window_row"]
+__all__ = ["CLOCK", "HERE", "SHOWN", "START", "TIME", "Slide", "body_row", "window_row"]
 
 TIME, CLOCK, START = "@time", "@clock", "@start"
 """Hidden fields: a tuple's time, its source's clock, and where the window starts that a beat closes."""
 HERE = "@here"
 """Hidden field of streams in lock step: whether the beat has a tuple (see handshake.circuit.sequence)."""
+SHOWN = "@shown"
+"""Hidden field of streams in lock step that have times: what the stream's clock shows, tuple or none."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 
 from handshake.circuit.block import Block
 from handshake.circuit.operators import copy_field
-from handshake.circuit.slide import CLOCK, HERE, TIME
+from handshake.circuit.slide import CLOCK, HERE, SHOWN, TIME
 from handshake.circuit.stream import forward, moves, stream_in, stream_out
 from handshake.circuit.types import Row, Wire, bits_of_range, null_of
 from handshake.errors import UnsupportedError
@@ -18,12 +18,14 @@ from handshake.schema import Binary, String
 __all__ = ["Stamp", "Widen", "common_row", "stamped_row"]
 
 
-def stamped_row(row: Row, time: str) -> Row:
-    """A source's fields, then its tuples' time and clock."""
+def stamped_row(row: Row, time: str, lateness: int) -> Row:
+    """A source's fields, then its tuples' time and clock; in lock step the clock once more, as `@shown`."""
     own = row[time]
     kept = tuple(w for w in row if w.name != TIME)
-    clock = Wire(CLOCK, own.type, own.bits + 1, True)
-    return Row((*kept, replace(own, name=TIME), clock))
+    bits, signed = bits_of_range(own.range[0] - lateness, own.range[1])
+    clock = Wire(CLOCK, own.type, max(own.bits + 1, bits if signed else bits + 1), True)
+    shown = (replace(clock, name=SHOWN),) if HERE in row.names else ()
+    return Row((*kept, replace(own, name=TIME), clock, *shown))
 
 
 class Stamp(Block):
@@ -36,14 +38,14 @@ class Stamp(Block):
 
     def __init__(self, row: Row, time: str, lateness: int) -> None:
         self.row, self.time, self.lateness = row, time, lateness
-        self.after = stamped_row(row, time)
+        self.after = stamped_row(row, time, lateness)
         super().__init__({"i": stream_in(row), "o": stream_out(self.after)}, (row, time, lateness))
 
     def build(self) -> Module:
         m = Module()
         m.d.comb += [self.o.valid.eq(self.i.valid), self.o.eos.eq(self.i.eos), self.i.ready.eq(self.o.ready)]
         for each in self.after:
-            if each.name != CLOCK:
+            if each.name not in (CLOCK, SHOWN):
                 source = self.time if each.name == TIME else each.name
                 copy_field(m, self.o.payload, self.i.payload, each, source)
         self._clock(m)
@@ -58,7 +60,9 @@ class Stamp(Block):
         if HERE in self.row.names:  # an empty slot has no time
             present = present & self.i.payload[HERE]
         now = Mux(self.i.valid & present & (time > newest), time, newest)
-        m.d.comb += self.o.payload[CLOCK].eq(now - self.lateness)
+        for name in (CLOCK, SHOWN):
+            if name in self.after.names:
+                m.d.comb += self.o.payload[name].eq(now - self.lateness)
         with m.If(moves(self.i)):
             m.d.sync += newest.eq(Mux(self.i.eos, least, now))
 

@@ -85,7 +85,6 @@ class Joins:
         held = tuple(self._held(node, k) for k in range(2))
         cores = self._bounds.cores or CORES
         lanes = min(cores, *(each.tuples for each in held))
-        late = max(s.lateness for s in walk_plan(node) if isinstance(s, Source))
         return JoinSpec(
             (node.names[0], node.names[1]),
             _with_times(node),
@@ -94,7 +93,6 @@ class Joins:
             ordered,
             self._bounds.buffer,
             self._bounds.merger_buffer,
-            late // UNITS[node.clock.unit] if is_timed(node) else 0,
             timed,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib.wiring import Out
 
 from handshake.circuit.block import Block
@@ -19,8 +19,8 @@ from handshake.circuit.join.design import Design
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.operators import copy_field
 from handshake.circuit.ordered_join import Held, OrderedJoin
-from handshake.circuit.sequence import zipped
-from handshake.circuit.slide import CLOCK, HERE, TIME
+from handshake.circuit.sequence import least, zipped
+from handshake.circuit.slide import CLOCK, HERE, SHOWN, TIME
 from handshake.circuit.stream import stream_in, stream_out
 from handshake.circuit.types import Row, Wire, bits_of_range, null_of
 from handshake.circuit.window import COUNTER
@@ -43,7 +43,6 @@ class JoinSpec:
     ordered: bool
     buffer: int = 8
     merger_buffer: int = 4
-    lateness: int = 0
     timed: bool = False
     """Whether results need a time and a clock."""
 
@@ -103,7 +102,7 @@ class WindowJoin(Block):
     def _core(self) -> Block:
         spec = self.spec
         if spec.ordered:
-            core: Block = OrderedJoin(self.condition, *spec.held, spec.lanes, lateness=spec.lateness)
+            core: Block = OrderedJoin(self.condition, *spec.held, spec.lanes, shown=self._shown)
             self.latency, self.issue_rate = core.latency, core.issue_rate
             return core
         design = spec.design
@@ -133,10 +132,19 @@ class WindowJoin(Block):
         ]
         nothing = self.i0.valid & ~some
         m.d.comb += [each.ready.eq(together & (arrivals.ready | nothing)) for each in inputs]
+        if self.spec.reads_time:
+            m.d.comb += self.core.mark.eq(least([Value.cast(each.payload[SHOWN]) for each in inputs]))
         row = arrivals_row(self.condition)
         for side, source, own in zip("lr", inputs, self._kept, strict=True):
             for each in own:
                 copy_field(m, arrivals.payload, source.payload, row[f"{side}.{each.name}"], each.name)
+
+    @property
+    def _shown(self) -> Shape | None:
+        """The wires of what the clock of the join shows, if it looks at times."""
+        if not self.spec.reads_time:
+            return None
+        return Shape(max(row[SHOWN].bits for row in self.rows), True)
 
     @property
     def _kept(self) -> tuple[Row, Row]:

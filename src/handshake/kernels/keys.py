@@ -133,8 +133,11 @@ def moved_keys(keys: Array, offset: int, is_lower: bool) -> Array:
 
     A key at an end may stand for a value far beyond it (see `sort_key`), so its limit stays there, too.
     """
-    moved = np.empty(len(keys), np.int64)
-    _move_keys(keys, np.int64(min(max(offset, _LEAST), _MOST)), is_lower, moved)
+    moved, left = keys, min(max(offset, 2 * _LEAST), -2 * _LEAST)  # twice the range is beyond every end
+    while moved is keys or left:  # in steps of 64 bits
+        step = min(max(left, _LEAST), _MOST)
+        before, moved, left = moved, np.empty(len(keys), np.int64), left - step
+        _move_keys(before, np.int64(step), is_lower, moved)
     return moved
 
 

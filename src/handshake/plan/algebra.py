@@ -19,6 +19,7 @@ from handshake.window import Window
 
 __all__ = [
     "ARRIVAL",
+    "LONGEST",
     "POSITIONS",
     "Aggregate",
     "Apply",
@@ -55,6 +56,10 @@ ARRIVAL = Clock(Timestamp("us", "UTC"), "us")
 """The clock of a stream without a time column: when a tuple arrives, as its source sees it."""
 POSITIONS = Clock(INT64, "tuples")
 """What counts inside of tuple windows: positions in their input."""
+
+
+LONGEST = 2**62
+"""The longest window of time, in units of its stream's clock."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from handshake.errors import ExpressionError, SchemaError, suggest
 from handshake.plan.algebra import (
+    LONGEST,
     POSITIONS,
     Aggregate,
     Concat,
@@ -380,6 +381,11 @@ class Selecting:
             raise self._reader.error(
                 f"the window is finer than the times of the stream, which count {node.clock.unit}", slide
             )
+        if kind == "time" and max(size, advance) > LONGEST * unit:
+            raise self._reader.error(
+                f"the window is longer than 2^62 {node.clock.unit}, in which the stream counts its times; "
+                "declare times in a coarser unit, such as timestamp(0)", slide
+            )  # fmt: skip
         return Sliding(kind, size, advance)
 
     def _length(self, node: Any, kind: str) -> tuple[Any, int]:

@@ -10,14 +10,42 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from handshake.errors import HandshakeError
+from handshake.errors import HandshakeError, InputError
 from handshake.schema import Schema, Type, arrow_of
 
-__all__ = ["BEGINNING", "END", "Array", "Chunk", "Flow", "Trace", "fit", "joined"]
+__all__ = [
+    "BEGINNING",
+    "EARLIEST",
+    "END",
+    "Array",
+    "Chunk",
+    "Flow",
+    "Trace",
+    "beyond",
+    "check_results",
+    "check_times",
+    "fit",
+    "joined",
+]
 
 Array = np.ndarray[Any, Any]
 BEGINNING, END = -(2**62), 2**62
-"""What a clock shows before the first tuple, and after the last."""
+"""What a clock shows before the first tuple, and after the last: times lie between them."""
+EARLIEST = -(2**63)
+"""No window has a smaller number: windows of times are as long as times go at most (plan.algebra.LONGEST)."""
+
+
+def beyond(what: str, time: int) -> InputError:
+    """A time that clocks cannot show."""
+    return InputError(f"{what} is beyond 62 bits: {time}; times lie between -2^62 and 2^62")
+
+
+def check_times(times: Array, what: str) -> None:
+    """Refuse times that clocks cannot show."""
+    if len(times):
+        for time in (int(times.min()), int(times.max())):
+            if not BEGINNING < time < END:
+                raise beyond(what, time)
 
 
 @dataclass(frozen=True)
@@ -66,6 +94,12 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
     if any(chunk.timed is not None for chunk in chunks):
         timed = np.concatenate([np.ones(c.rows, np.bool_) if c.timed is None else c.timed for c in chunks])
     return Chunk(columns, rows, times, timed, clocks, places)
+
+
+def check_results(chunk: Chunk) -> None:
+    """Refuse results of windows that end later than clocks can show; times of inputs were checked there."""
+    if chunk.times is not None and chunk.rows and (latest := int(chunk.times.max())) >= END:
+        raise beyond("the time of a result of a window", latest)
 
 
 @dataclass(frozen=True)

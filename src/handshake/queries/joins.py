@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.plan.algebra import Source, WindowJoin
-from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, empty
+from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
 from handshake.queries.join_engines import TIME as _TIME
 from handshake.queries.join_engines import engine_of
 from handshake.queries.pipeline import chain
@@ -62,6 +62,8 @@ class JoinOperator:
         before, trace = self._clocks.least, self._clocks.step(flows)
         chunks = [flow.chunk for flow in flows]
         if self._timed:
+            for chunk in chunks:
+                check_results(chunk)
             chunks = [self._timely(chunk, trace, before) for chunk in chunks]
         found: list[pa.RecordBatch] = []
         for k, chunk in enumerate(chunks):

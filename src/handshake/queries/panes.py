@@ -19,7 +19,7 @@ from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Aggregate, Windowing
 from handshake.plan.panes import PaneShape
 from handshake.queries.aggregates import Additive, Extreme, part_of
-from handshake.queries.chunk import BEGINNING, END, Array, Chunk, empty, fit
+from handshake.queries.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty, fit
 from handshake.queries.groups import GroupIndex
 from handshake.queries.pipeline import Pipeline, chain
 from handshake.queries.windows import Results
@@ -245,7 +245,7 @@ class Panes:
     def spans(self) -> tuple[Array, Array]:
         """The windows of all panes."""
         held = [table.ends[1] for table in self._inside]  # all from the next window on
-        first = [*(t.first for t in self._waiting), np.full(len(held), BEGINNING)]
+        first = [*(t.first for t in self._waiting), np.full(len(held), EARLIEST)]
         last = [*(t.last for t in self._waiting), np.array(held, np.int64)]
         return np.concatenate(first), np.concatenate(last)
 

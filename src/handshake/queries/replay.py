@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from handshake.errors import WindowError
 from handshake.plan.algebra import Plan, Source
-from handshake.queries.chunk import Array
-from handshake.queries.sources import times_in
+from handshake.queries.chunk import END, Array
+from handshake.queries.sources import instants, times_in
 from handshake.schema import UNITS, Field, Schema
 from handshake.sources.declared import BadRows, read_declared, read_standard_input
 
@@ -23,7 +23,6 @@ __all__ = ["Slice", "carried_schema", "replayed"]
 
 _SLICE = 1 << 16
 _TICK = 0.02
-_LAST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _merged(
 
 def _paced(times: Array, start: int, pace: float, began: float) -> tuple[int, float]:
     """Wait for the next tuple's time; the place up to which tuples have come, and how late that is."""
-    due = (times - times[0]) / 1e9 / pace
+    due = times / pace
     early = due[start] - (time.perf_counter() - began)
     if early > 0:
         time.sleep(min(early, _TICK))
@@ -135,24 +134,27 @@ def _in_order(rows: Array) -> bool:
 
 
 def _arrivals(sources: list[Source], tables: list[pa.RecordBatch]) -> tuple[list[Array], list[Array], Array]:
-    """For each stream its rows in the order of arrival and their places; and the times of all, in order."""
+    """For each stream its rows in the order of arrival and their places; and the seconds until each."""
     sizes = [table.num_rows for table in tables]
     streams = np.repeat(np.arange(len(sizes)), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])
     if all(source.time is not None for source in sources):
-        times = np.concatenate([_nanoseconds(s, t) for s, t in zip(sources, tables, strict=True)])
-        order = np.lexsort((rows, streams, times))
+        known = [_instants(s, t) for s, t in zip(sources, tables, strict=True)]
+        seconds, rest = (np.concatenate(parts) for parts in zip(*known, strict=True))
+        order = np.lexsort((rows, streams, rest, seconds))
     else:
-        times = np.zeros(len(rows), np.int64)
+        seconds = rest = np.zeros(len(rows), np.int64)
         order = np.lexsort((streams, rows))
     places = [np.flatnonzero(streams[order] == k) for k in range(len(sizes))]
-    return [rows[order[place]] for place in places], places, times[order]
+    return [rows[order[place]] for place in places], places, _since_first(seconds[order], rest[order])
 
 
-def _nanoseconds(source: Source, table: pa.RecordBatch) -> Array:
-    """Times in one unit for all streams; tuples without one come last."""
-    times, timed = times_in(source, dict(zip(table.schema.names, table.columns, strict=True)))
-    unit = UNITS[source.clock.unit]
-    fits = np.abs(times) < _LAST // unit
-    scaled = np.where(fits, times, np.sign(times) * (_LAST // unit)) * unit
-    return scaled if timed is None else np.where(timed, scaled, _LAST)
+def _since_first(seconds: Array, rest: Array) -> Array:
+    """How many seconds after the first tuple each one comes; those without a time come with the last."""
+    since = (seconds.astype(np.float64) - seconds[:1]) + (rest - rest[:1]) / 1e9
+    known = int(np.searchsorted(seconds, END))
+    return np.where(seconds < END, since, since[known - 1] if known else 0.0)
+
+
+def _instants(source: Source, table: pa.RecordBatch) -> tuple[Array, Array]:
+    return instants(source, dict(zip(table.schema.names, table.columns, strict=True)))

@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from handshake.errors import InputError
 from handshake.frames import conform
 from handshake.plan.algebra import Source
-from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace
+from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, beyond, check_times
 from handshake.schema import UNITS, arrow_of
 
-__all__ = ["Needs", "SourceOperator", "arrow_schema", "times_in"]
+__all__ = ["Needs", "SourceOperator", "arrow_schema", "instants", "times_in"]
 
 NowNanoseconds = Callable[[], int]
 
@@ -38,12 +37,24 @@ def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array
     assert source.time is not None
     column = columns[source.time]
     valid = np.asarray(column.is_valid()) if column.null_count else None
+    what = f"a time in column '{source.time}' of stream {source.name}"
+    if pa.types.is_uint64(column.type) and (largest := pc.max(column).as_py() or 0) >= END:
+        raise beyond(what, largest)
     whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
     times = np.asarray((whole.fill_null(BEGINNING) if valid is not None else whole).to_numpy())
-    known = times if valid is None else times[valid]
-    if len(known) and (known.max() >= END or known.min() <= BEGINNING):
-        raise InputError(f"a time in column '{source.time}' of stream {source.name} is beyond 62 bits")
+    check_times(times if valid is None else times[valid], what)
     return times, valid
+
+
+def instants(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array]:
+    """Times as seconds and nanoseconds, by which tuples of all streams can be sorted; those without one last.
+
+    Nanoseconds alone would not fit 64 bits: whole numbers can be times of 62 bits in any unit.
+    """
+    times, timed = times_in(source, columns)
+    unit = UNITS[source.clock.unit]
+    seconds, rest = np.divmod(times, UNITS["s"] // unit)
+    return (seconds if timed is None else np.where(timed, seconds, END)), rest * unit
 
 
 class SourceOperator:
@@ -96,10 +107,20 @@ class SourceOperator:
         if not len(times):
             return times
         rising = times if np.all(times[1:] >= times[:-1]) else np.maximum.accumulate(times)
-        ahead = rising - self._behind if self._behind else rising
+        ahead = _less(rising, self._behind) if self._behind else rising
         clocks = ahead if ahead[0] >= self._clock else np.maximum(ahead, self._clock)
         self._clock = int(clocks[-1])
         return clocks
+
+
+def _less(times: Array, behind: int) -> Array:
+    """Times less the lateness, but no earlier than the beginning, which nothing is earlier than."""
+    if behind <= END:
+        return times - behind
+    if behind >= END - BEGINNING:
+        return np.full(len(times), BEGINNING)
+    least: Array = np.maximum(times, BEGINNING + behind)
+    return least - behind
 
 
 def _still() -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from handshake.errors import InputError
 from handshake.plan.algebra import Node
 from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, joined
 from handshake.schema import UNITS
@@ -20,6 +21,7 @@ def in_unit(flow: Flow, own: str, unit: str) -> Flow:
     assert chunk.clocks is not None
     assert chunk.times is not None
     times = np.where(chunk.timed, chunk.times, 0) if chunk.timed is not None else chunk.times
+    _check_scaled(times, flow.trace.clocks, own, unit)
     scaled = Chunk(
         chunk.columns, chunk.rows, times * factor, chunk.timed, _scaled(chunk.clocks, factor), chunk.places
     )
@@ -27,7 +29,21 @@ def in_unit(flow: Flow, own: str, unit: str) -> Flow:
 
 
 def _scaled(clocks: Array, factor: int) -> Array:
-    return np.where((clocks <= BEGINNING) | (clocks >= END), clocks, clocks * factor)
+    """A clock that shows less than times can be has not moved yet."""
+    inside = np.clip(clocks, BEGINNING // factor, END // factor)
+    return np.where(clocks >= END, END, np.where(inside > BEGINNING // factor, inside * factor, BEGINNING))
+
+
+def _check_scaled(times: Array, clocks: Array, own: str, unit: str) -> None:
+    """Refuse what is too large to be counted in the finer unit."""
+    shown = clocks[clocks < END]  # less than times can be, with much lateness, is as good as the beginning
+    ends = [int(end) for some in (times, shown[shown > 0]) if len(some) for end in (some.min(), some.max())]
+    far = max(ends, key=abs, default=0)
+    if abs(far) * (UNITS[own] // UNITS[unit]) >= END:
+        raise InputError(
+            f"a time of {far} {own} is beyond 62 bits in {unit}, which the other streams of a union or a "
+            "join count; declare all times in the same unit, such as timestamp(0)"
+        )
 
 
 class Clocks:

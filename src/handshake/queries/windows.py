@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.plan.algebra import Windowing
-from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, empty, joined
+from handshake.queries.chunk import BEGINNING, EARLIEST, END, Array, Chunk, Flow, check_results, empty, joined
 from handshake.queries.segments import Body, Segments
 from handshake.schema import UNITS
 
@@ -142,7 +142,7 @@ class WindowOperator:
         self._spans = Spans(node.window.size // unit, node.window.advance // unit)
         self._timed = node.window.kind == "time"
         self._node, self._store = node, store
-        self._next = BEGINNING if self._timed else 0
+        self._next = EARLIEST if self._timed else 0
         self._count = 0
         self._stamps = _Recent(self._spans)
         self.late = self.no_time = self.closed = 0
@@ -163,6 +163,7 @@ class WindowOperator:
     def _take_by_time(self, chunk: Chunk) -> None:
         assert chunk.times is not None
         assert chunk.clocks is not None
+        check_results(chunk)
         first, last = self._spans.first(chunk.times), self._spans.last(chunk.times)
         open_from = self._spans.first(chunk.clocks)
         late = (open_from > first) & (last >= first)

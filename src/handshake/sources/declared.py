@@ -15,9 +15,9 @@ from pyarrow import csv
 
 from handshake.errors import HandshakeError, InputError, SchemaError, suggest
 from handshake.schema import Schema, String, arrow_of
-from handshake.sources.files import check_bytes, format_of, one_line, read
+from handshake.sources.files import Format, check_bytes, format_of, one_line, read
 from handshake.sources.standard_input import piped, whole_rows
-from handshake.sources.text import header_only
+from handshake.sources.text import header_only, json_lines, read_json
 
 __all__ = ["BAD", "BadRows", "fitted", "read_declared", "read_standard_input"]
 
@@ -74,8 +74,34 @@ def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
         except _HeaderAlone:
             batches = [fitted(header_only(Path(path), form.delimiter, form.compression), schema, bad)]
         return pa.Table.from_batches(batches, _arrow(schema))
-    table = read(path, stream)
-    return pa.Table.from_batches([fitted(table, schema, bad)])
+    try:
+        batch = fitted(read(path, stream), schema, bad)
+    except InputError:
+        found = _json_objects(Path(path), form, schema, bad) if form is not None else None
+        if found is None:
+            raise
+        batch = found
+    return pa.Table.from_batches([batch])
+
+
+def _json_objects(path: Path, form: Format, schema: Schema, bad: BadRows) -> pa.RecordBatch | None:
+    """JSON lines less those that are no objects; None where that is not what is wrong with a file."""
+    if form.kind != "JSON lines" or not path.is_file():
+        return None
+    kept, numbers, broken = list[bytes](), list[int](), False
+    for number, (line, fine) in enumerate(json_lines(path, form.compression), 1):
+        if not fine:
+            broken = True
+            bad.add(schema.stream, number, "the line is not a JSON object", line.decode(errors="replace"))
+        elif line.strip():
+            kept.append(line)
+            numbers.append(number)
+    if not broken:
+        return None
+    if not kept:
+        return pa.RecordBatch.from_pylist([], schema=_arrow(schema))
+    table = read_json(path, form.compression, b"".join(kept))
+    return fitted(table, schema, bad, numbers.__getitem__)
 
 
 def _opened(path: str | Path, stream: str, compression: str | None) -> Any:
@@ -205,9 +231,19 @@ def _converted(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Any]:
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(array.type) and pa.types.is_decimal(kind):
         array = array.cast(pa.decimal128(38, max(kind.scale, 9)))
+    if pa.types.is_string(array.type) and pa.types.is_timestamp(kind):
+        return _timestamps(array, kind)
     if pa.types.is_floating(array.type) and pa.types.is_integer(kind):
         return array.cast(kind, safe=True)
     return array.cast(kind)
+
+
+def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Times as they are written; of those with an offset from UTC, which Arrow reads apart, the instant."""
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        return texts.cast(pa.timestamp(kind.unit, "UTC")).view(pa.int64()).view(kind)
 
 
 def _one(value: pa.Array, kind: pa.DataType) -> pa.Array | None:

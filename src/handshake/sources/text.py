@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from pyarrow import json as arrow_json
 
 from handshake.errors import InputError
 
-__all__ = ["header_only", "read_csv", "read_json"]
+__all__ = ["header_only", "json_lines", "read_csv", "read_json"]
 
 _BLOCKS = (1 << 20, 1 << 24, 1 << 28, (1 << 31) - 1)
 """Bytes parsed at a time; a row longer than that asks for the next size."""
@@ -100,9 +100,9 @@ def _checked_text(table: pa.Table, path: Path) -> pa.Table:
     return table
 
 
-def read_json(path: Path, compression: str | None) -> pa.Table:
-    """Read one JSON object per line; a key that a line lacks is NULL there."""
-    parse = partial(_parse_json, path, compression)
+def read_json(path: Path, compression: str | None, lines: bytes | None = None) -> pa.Table:
+    """Read one JSON object per line; a key that a line lacks is NULL there. `lines`: those to be read."""
+    parse = partial(_parse_json, path, compression, lines)
     table = parse({})
     names = table.column_names
     # Inference takes '…+02:00' for a time without a zone: read such columns as text and look closer.
@@ -113,11 +113,14 @@ def read_json(path: Path, compression: str | None) -> pa.Table:
     return _with_times(table.select(names))
 
 
-def _parse_json(path: Path, compression: str | None, types: Types) -> pa.Table:
+def _parse_json(path: Path, compression: str | None, lines: bytes | None, types: Types) -> pa.Table:
     parsing = arrow_json.ParseOptions(explicit_schema=pa.schema(list(types.items())))
 
     def parse(block: int) -> pa.Table:
-        with pa.input_stream(str(path), compression=compression) as stream:
+        whole = (
+            pa.input_stream(str(path), compression=compression) if lines is None else pa.BufferReader(lines)
+        )
+        with whole as stream:
             return arrow_json.read_json(stream, arrow_json.ReadOptions(block_size=block), parsing)
 
     try:
@@ -128,15 +131,20 @@ def _parse_json(path: Path, compression: str | None, types: Types) -> pa.Table:
 
 def _bad_line(path: Path, compression: str | None) -> InputError | None:
     """An error that names the first line that is no JSON object, if there is one."""
-    with pa.input_stream(str(path), compression=compression) as stream:
-        for number, line in enumerate(io.BufferedReader(stream), 1):
-            try:
-                fine = not line.strip() or isinstance(json.loads(line), dict | type(None))
-            except ValueError:
-                fine = False
-            if not fine:
-                return InputError(f"'{path}', line {number} is not a JSON object; write one object per line")
+    for number, (_, fine) in enumerate(json_lines(path, compression), 1):
+        if not fine:
+            return InputError(f"'{path}', line {number} is not a JSON object; write one object per line")
     return None
+
+
+def json_lines(path: Path, compression: str | None) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a file, and whether each is a JSON object, null or blank."""
+    with pa.input_stream(str(path), compression=compression) as stream:
+        for line in io.BufferedReader(stream):
+            try:
+                yield line, not line.strip() or isinstance(json.loads(line), dict | type(None))
+            except ValueError:
+                yield line, False
 
 
 def _bad_column(path: Path, message: str) -> InputError | None:

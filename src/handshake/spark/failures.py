@@ -13,6 +13,7 @@ _OURS = re.compile(rf"^(?:\S*: )?handshake\.[\w.]+Error: (.+?)(?={_END})", re.MU
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _CLASS = re.compile(r"^\[[\w.]+\] ")
+_STATE = re.compile(r" SQLSTATE: \w+$")
 
 
 def told(error: BaseException) -> BaseException:
@@ -41,4 +42,4 @@ def reason(error: BaseException) -> str:
     python = _PYTHON.findall(text)
     if "Traceback" in text and python:
         return ": ".join(python[-1])
-    return _CLASS.sub("", text.strip().split("\n")[0]) or type(error).__name__
+    return _STATE.sub("", _CLASS.sub("", text.strip().split("\n")[0])) or type(error).__name__

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from handshake.errors import InputError
 from handshake.plan.algebra import Source
 from handshake.queries.aggregates import Additive, Extreme
-from handshake.queries.chunk import BEGINNING, END, Array
+from handshake.queries.chunk import BEGINNING, END, Array, beyond
 from handshake.schema import UNITS
 from handshake.spark.query_panes import PaneTable, Reduced, SharedPanes
 
@@ -93,6 +92,7 @@ class _Reader:
 
 
 def _clock(source: Source, earliest: int, latest: int) -> int:
-    if latest >= END or earliest <= BEGINNING:
-        raise InputError(f"a time in column '{source.time}' of stream {source.name} is beyond 62 bits")
+    for time in (earliest, latest):
+        if not BEGINNING < time < END:
+            raise beyond(f"a time in column '{source.time}' of stream {source.name}", time)
     return latest - source.lateness // UNITS[source.clock.unit]

@@ -118,8 +118,20 @@ def _time(frame: DataFrame, source: Source) -> Column:
     given = _type(frame, source.time)
     if pa.types.is_timestamp(given):
         return (F.col(f"`{source.time}`") if given.tz is not None else _zoned(source.time, "UTC")).alias(TIME)
+    return F.timestamp_micros(_micros(F.col(f"`{source.time}`"), source)).alias(TIME)
+
+
+def _micros(time: Column, source: Source) -> Column:
+    """A whole number of the clock's units in microseconds; an error where that is no number of 64 bits."""
     factor = UNITS[source.clock.unit] // UNITS["us"]
-    return F.timestamp_micros(F.col(f"`{source.time}`").cast("long") * F.lit(factor)).alias(TIME)
+    most = (2**63 - 1) // factor
+    told = F.format_string(
+        f"a time in column '{source.time}' of stream {source.name} is %s {source.clock.unit}, which Spark's "
+        "timestamps, microseconds in 64 bits, do not hold", time.cast("string")
+    )  # fmt: skip
+    return F.when(time.isNull() | time.between(-most, most), time.cast("long") * factor).otherwise(
+        F.raise_error(told)
+    )
 
 
 def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:

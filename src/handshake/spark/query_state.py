@@ -17,10 +17,10 @@ import pyarrow as pa
 from handshake.errors import HandshakeError
 from handshake.plan.algebra import Output, Plan, Source, Windowing
 from handshake.plan.panes import pane_shape
-from handshake.queries.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, empty, joined
+from handshake.queries.chunk import BEGINNING, EARLIEST, END, Array, Chunk, Flow, Trace, empty, joined
 from handshake.queries.engine import Query
 from handshake.queries.pipeline import Pipeline, chain
-from handshake.queries.sources import Needs, SourceOperator
+from handshake.queries.sources import Needs, SourceOperator, instants
 from handshake.queries.windows import Spans
 from handshake.schema import UNITS, arrow_of
 from handshake.spark.pane_blobs import read_panes
@@ -142,7 +142,7 @@ class PaneQuery:
     def step(self, blobs: Iterable[Arrived], ended: bool) -> list[pa.RecordBatch]:
         """Take what has come, and give what it completes."""
         pieces = [self._read(blob.data) for blob in _ordered(blobs)]
-        opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else BEGINNING
+        opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else EARLIEST
         for piece in pieces:
             self._take(piece, opened)
         self._clock = max([self._clock, *(piece.clock for piece in pieces)])
@@ -224,9 +224,12 @@ class TupleQuery:
     def _places(self, tables: dict[int, pa.Table]) -> dict[int, Array]:
         """Where tuples stand among all arrivals: by time, ties by declaration; without, in turns."""
         turns = any(source.time is None for source in self._sources)
-        keys = [np.arange(t.num_rows) if turns else _times(t, self._sources[at]) for at, t in tables.items()]
-        sources = np.repeat(list(tables), [len(key) for key in keys]) if keys else np.empty(0, np.int64)
-        order = np.lexsort((sources, np.concatenate(keys))) if keys else sources
+        if not tables:
+            return {}
+        keys = [_turns(t) if turns else _instants(t, self._sources[at]) for at, t in tables.items()]
+        sources = np.repeat(list(tables), [len(seconds) for seconds, _ in keys])
+        seconds, rest = (np.concatenate(parts) for parts in zip(*keys, strict=True))
+        order = np.lexsort((sources, rest, seconds))
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order)) + self._count
         return {at: places[sources == at] for at in tables}
@@ -254,23 +257,22 @@ def _telling(query: Query, source: Source, clocks: int) -> ToldSource:
     return operator
 
 
-def _times(table: pa.Table, source: Source) -> Array:
-    """Times in nanoseconds; what has none comes last."""
-    column = table.column(str(source.time)).combine_chunks()
-    whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
-    unit = UNITS[source.clock.unit]
-    times = np.asarray(whole.fill_null(END)).astype(np.int64)
-    return np.clip(times, BEGINNING // unit, END // unit) * unit
+def _turns(table: pa.Table) -> tuple[Array, Array]:
+    return np.arange(table.num_rows), np.zeros(table.num_rows, np.int64)
+
+
+def _instants(table: pa.Table, source: Source) -> tuple[Array, Array]:
+    name = str(source.time)
+    return instants(source, {name: table.column(name).combine_chunks()})
 
 
 def _by_time(table: pa.Table, source: Source) -> pa.Table:
     """Tuples of a micro-batch, or of a finite input, as they arrive: by time, those without one last."""
     if source.time is None:
         return table
-    times = _times(table, source)
-    if np.all(times[1:] >= times[:-1]):
-        return table
-    return table.take(pa.array(np.argsort(times, kind="stable")))
+    seconds, rest = _instants(table, source)
+    order = np.lexsort((rest, seconds))
+    return table if np.all(order[1:] > order[:-1]) else table.take(pa.array(order))
 
 
 Stateful = PaneQuery | TupleQuery

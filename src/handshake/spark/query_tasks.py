@@ -14,7 +14,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
 from handshake.plan.algebra import Node, Output, Source
-from handshake.queries.chunk import BEGINNING
+from handshake.queries.chunk import BEGINNING, END, beyond
 from handshake.queries.pipeline import Pipeline
 from handshake.queries.sources import arrow_schema, times_in
 from handshake.schema import UNITS, Schema, arrow_of
@@ -160,6 +160,8 @@ def telling(at: int, source: Source, unit: str) -> Task:
             latest = max(latest, int(times.max(initial=BEGINNING)))
         if latest > BEGINNING:
             clock = (latest - source.lateness // own) * (own // UNITS[unit])
+            if clock >= END:
+                raise beyond(f"a time in column '{source.time}' of stream {source.name}, in {unit},", clock)
             yield _blob(at, 0, clock.to_bytes(16, signed=True))
 
     return tell_clock

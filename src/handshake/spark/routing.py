@@ -52,6 +52,7 @@ class Routing:
     overlap: int = 0
     keys: tuple[tuple[Expr, ...], tuple[Expr, ...]] = ((), ())
     grid: float = 1.0
+    """How wide a cell is; where cells are computed in whole numbers, one itself: floats would round."""
     far: int = _FAR
     exact: bool = True
     """Whether cells are computed in whole numbers."""
@@ -105,11 +106,11 @@ def _by_range(band: tuple[Bound, ...], cells: int) -> Routing | None:
         # What rounding adds to the distance of a pair must stay far below a cell.
         per_cell = max(rounding, 2.0**-52) * 32
         far = int(min(_FAR, 1.0 / per_cell - magnitude / grid))
-    overlap = math.ceil(width / grid) + (0 if exact else 1)
-    if far < _LEAST_FAR or 2 * overlap + 1 >= cells:
+    overlap = -(-int(width) // int(grid)) if exact else math.ceil(width / grid) + 1
+    if far < _LEAST_FAR or 2 * overlap + 1 >= cells or (exact and grid >= 2**63):
         return None
     why = f"band of {width:g} to either side on {show(left)}"
-    return Routing("range", why, cells, overlap, ((left,), (right,)), float(grid), far, exact)
+    return Routing("range", why, cells, overlap, ((left,), (right,)), grid, far, exact)
 
 
 @dataclass
