@@ -208,6 +208,15 @@ def test_explain_shows_method_and_conjuncts():
     assert "checked     r.s > l.s on candidate pairs, in Arrow batches" in text
 
 
+def test_explain_shows_what_scans_look_at_first():
+    tables, on = ({"x": [1], "y": [1.5]},) * 2, "ABS(l.x - r.x) <= 10 AND ABS(l.y - r.y) <= 10"
+    scan = {"window": "9 tuples", "method": "scan", "cores": 2}
+    codes = "codes       of l.x, l.y, r.x, r.y, a byte each, for scans of a few tuples"
+    assert codes in hs.explain(*tables, on, **scan)
+    assert "codes " not in hs.explain(*tables, on, **scan, algorithm="cell")
+    assert "codes " not in hs.explain(*tables, on, window="9 tuples", cores=2)
+
+
 # Running joins.
 
 SCHEMA = pa.schema([("t", pa.timestamp("us")), ("v", pa.int64())])

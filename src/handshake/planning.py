@@ -22,7 +22,7 @@ from handshake.cores.three_step import ThreeStep
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.frames import plain_schema
 from handshake.plan.build import E
-from handshake.plan.expr import Expr, Literal
+from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
 from handshake.schema import BOOL, UNITS, Schema
 from handshake.window import Duration, Spec, windows_of
@@ -117,6 +117,9 @@ class JoinPlan:
             yield f"pinned      to processors {', '.join(map(str, self.cpus))}"
         if self.overload == "shed":
             yield f"overload    a batch is shed when {self.room:,} tuples of its side wait before the join"
+        coded = [show(a.inner) for side in self.spec.sides for a in side.coded]
+        if coded and self.runs_as == "low_latency":
+            yield f"codes       of {', '.join(coded)}, a byte each, for scans of a few tuples"
         if self.runs_as == "cell":
             yield f"cost model  {model_text(cost_model(), self._held, self.method)}"
 
