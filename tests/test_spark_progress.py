@@ -143,7 +143,7 @@ def test_a_query_that_failed_says_why() -> None:
 
 
 def test_reasons_are_one_sentence() -> None:
-    assert reason(RuntimeError("[SOME.CLASS] it is so. SQLSTATE: 1\nmore")) == "it is so. SQLSTATE: 1"
+    assert reason(RuntimeError("[SOME.CLASS] it is so. SQLSTATE: 1\nmore")) == "it is so."
     assert reason(RuntimeError("Traceback\nValueError: bad value\n\n\tat")) == "ValueError: bad value"
     missing = reason(RuntimeError("Traceback\nModuleNotFoundError: No module named 'handshake'"))
     assert missing.startswith(
