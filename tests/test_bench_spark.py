@@ -85,6 +85,7 @@ def test_a_rate_is_sustained_with_full_windows_only(capsys: Any, spark: Any, tmp
     assert set(result(capsys.readouterr().out)) == {"rate", "load", "bucketed", "vs_bucketed"}
 
 
+@pytest.mark.soak
 def test_both_plans_are_measured_and_give_the_same_rows(capsys: Any, spark: Any, tmp_path: Any) -> None:
     spark_batch.run(rows=2_000, limit=300, out=str(tmp_path))
     kept = json.loads((tmp_path / "spark_batch.json").read_text())
