@@ -266,7 +266,7 @@ def test_a_search_ends_at_a_rate_that_was_sustained():
     assert rate == max((s.rate for s in samples if s.load <= 1), default=0)
 
 
-@pytest.mark.parametrize("algorithm", ["cell", "low_latency"])
+@pytest.mark.parametrize("algorithm", ["cell", pytest.param("low_latency", marks=pytest.mark.soak)])
 def test_paced_streams_lose_nothing_when_there_is_time(algorithm):
     run = feed(search.band_plan(algorithm, 2, 2.0), 1000.0, 2.0, 0.5, tick=0.05)
     before = 2 * (2000 + 1000)  # full windows, and a second more before the clock runs

@@ -20,7 +20,7 @@ from handshake.sources.declared import BadRows
 from query_backends import Local, by_time, check, plain
 from query_streams import Item, seen
 
-SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 FAR = 2**62 - 1
 """The largest time, and less zero the smallest."""
 UNITS = {"SECONDS": 10**9, "NANOSECONDS": 1}

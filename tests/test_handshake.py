@@ -129,7 +129,7 @@ def test_random_orders_find_the_missed_pairs_too():
     assert any(missed)
 
 
-@pytest.mark.parametrize("cores", [2, 8, 64])
+@pytest.mark.parametrize("cores", [2, 8, pytest.param(64, marks=pytest.mark.soak)])
 def test_a_steady_input_spreads_evenly(cores):
     """Section 4.3: like water in a pipe, without anyone knowing the whole."""
     line = loops(cores, window=20 * cores, rounds=50 * cores, turns=4, seed=cores)

@@ -98,7 +98,7 @@ def check_replay(case: Case, methods: tuple[str, ...] = METHODS) -> int:
     return run
 
 
-@settings(EXAMPLES, max_examples=40)
+@settings(EXAMPLES, max_examples=24)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(case):
     for under in THRESHOLDS:
@@ -138,7 +138,7 @@ def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
     assert (metrics.late, metrics.no_time) == (want.late, want.no_time)
 
 
-@settings(EXAMPLES, max_examples=20)
+@settings(EXAMPLES, max_examples=12)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, seed):
     for under in THRESHOLDS:

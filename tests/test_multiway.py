@@ -43,7 +43,7 @@ def replayed(case: Case, cores: int, *, by_time: bool, ordered: bool = False) ->
     return hs.join_streams(tables, case.text, windows=windows, time=time, cores=cores, ordered=ordered)
 
 
-@settings(EXAMPLES, max_examples=10)
+@settings(EXAMPLES, max_examples=7)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.sampled_from(((3, 12), (4, 6))),

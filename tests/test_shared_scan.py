@@ -64,7 +64,7 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[tuple]:
 
 
 @pytest.mark.parametrize("room", [TILE + 3, 16 * TILE])
-@settings(EXAMPLES, max_examples=8)
+@settings(EXAMPLES, max_examples=5)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_every_pair_is_found_once_whoever_helps_when(room, seed):
     rng = Random(seed)
@@ -104,7 +104,7 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
 
 
 @pytest.mark.parametrize(("room", "indexed"), [(TILE + 3, True), (16 * TILE, False)])
-@settings(EXAMPLES, max_examples=10)
+@settings(EXAMPLES, max_examples=6)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_threads_that_share_agree_with_the_oracle(room, indexed, case, seed):
     with pytest.MonkeyPatch.context() as patch:

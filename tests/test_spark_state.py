@@ -156,7 +156,10 @@ class Restarting:
         return by
 
 
-@pytest.mark.parametrize("kind", ROUTES)
+SOME_ROUTES = [kind if kind == "range" else pytest.param(kind, marks=pytest.mark.soak) for kind in ROUTES]
+
+
+@pytest.mark.parametrize("kind", SOME_ROUTES)
 def test_two_hundred_batches_leave_only_what_a_restart_needs(kind, tmp_path):
     rng = Random(f"clean-up {kind}")
     cluster = cluster_of(ROUTES[kind], "8 seconds", tmp_path, segments=2)

@@ -76,7 +76,7 @@ def check_steps(case: Case, seed: int, root: str) -> None:
 
 
 @pytest.mark.usefixtures("thresholds")
-@settings(EXAMPLES, max_examples=12)
+@settings(EXAMPLES, max_examples=8)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_micro_batches_agree_with_the_oracle(case, seed, tmp_path_factory):
     check_steps(case, seed, str(tmp_path_factory.mktemp("state")))
