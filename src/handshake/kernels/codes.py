@@ -21,12 +21,10 @@ from handshake.kernels.compile import (
     BLOCK,
     JIT,
     Program,
-    block_intrinsic,
     column_intrinsic,
-    lowest_bit,
-    pair_intrinsic,
 )
 from handshake.kernels.ondisk import compiled
+from handshake.kernels.scan import pair_notes
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column
 
@@ -158,7 +156,7 @@ def coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:
     As `kernels.scan.tile_search`, and looks at the codes of the basic window first, where row `w` of the
     table has some: `search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)`.
     """
-    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    block, rest = pair_notes(program, inner)
     first, second = (_limits(program, inner, band) for band in bands)
 
     @numba.njit(**JIT, inline="always")
@@ -185,17 +183,7 @@ def coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:
                 if near == np.uint64(0):
                     continue
                 state[PASSED] += 1
-            mask = matches(outer, i, inner, j)
-            while mask != np.uint64(0):
-                out_outer[count] = i
-                out_inner[count] = j + lowest_bit(mask)
-                count += 1
-                mask &= mask - np.uint64(1)
-        for j in range(whole, stop):
-            if holds(outer, i, inner, j):
-                out_outer[count] = i
-                out_inner[count] = j
-                count += 1
-        return count
+            count = block(outer, i, inner, j, out_outer, out_inner, count)
+        return rest(outer, i, inner, whole, stop, out_outer, out_inner, count)
 
     return search

@@ -26,7 +26,7 @@ from handshake.kernels.compile import (
 )
 from handshake.kernels.ondisk import compiled
 
-__all__ = ["row_intrinsic", "scan_kernel", "tile_search"]
+__all__ = ["pair_notes", "row_intrinsic", "scan_kernel", "tile_search"]
 
 
 def row_intrinsic(width: int, skip: int = 0) -> Any:
@@ -50,30 +50,50 @@ def row_intrinsic(width: int, skip: int = 0) -> Any:
     return row
 
 
+def pair_notes(program: Program, inner: int) -> tuple[Any, Any]:
+    """`block(outer, i, inner, j, out_outer, out_inner, count)` and `rest(outer, i, inner, start, stop,
+    out_outer, out_inner, count)`: the pairs of one outer tuple with a block, and with tuples that fill none.
+
+    Both append those that hold to the `count` that are there already, and give their number.
+    """
+    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+
+    @numba.njit(**JIT, inline="always")
+    def block(outer, i, inner, j, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+        mask = matches(outer, i, inner, j)
+        while mask != np.uint64(0):
+            out_outer[count] = i
+            out_inner[count] = j + lowest_bit(mask)
+            count += 1
+            mask &= mask - np.uint64(1)
+        return count
+
+    @numba.njit(**JIT, inline="always")
+    def rest(outer, i, inner, start, stop, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+        for j in range(start, stop):
+            if holds(outer, i, inner, j):
+                out_outer[count] = i
+                out_inner[count] = j
+                count += 1
+        return count
+
+    return block, rest
+
+
 def tile_search(program: Program, inner: int) -> Any:
     """One outer tuple against a tile of up to `PASS` tuples, which begins with a block.
 
     `search(outer, i, inner, tile, stop, out_outer, out_inner, count)` appends the pairs that hold to the
     `count` that are there already, and gives their number.
     """
-    matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
+    block, rest = pair_notes(program, inner)
 
     @numba.njit(**JIT, inline="always")
     def search(outer, i, inner, tile, stop, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
         whole = stop & ~(BLOCK - 1)
         for j in range(tile, whole, BLOCK):
-            mask = matches(outer, i, inner, j)
-            while mask != np.uint64(0):
-                out_outer[count] = i
-                out_inner[count] = j + lowest_bit(mask)
-                count += 1
-                mask &= mask - np.uint64(1)
-        for j in range(whole, stop):
-            if holds(outer, i, inner, j):
-                out_outer[count] = i
-                out_inner[count] = j
-                count += 1
-        return count
+            count = block(outer, i, inner, j, out_outer, out_inner, count)
+        return rest(outer, i, inner, whole, stop, out_outer, out_inner, count)
 
     return search
 
