@@ -86,7 +86,7 @@ class Placed:
 
 
 def _cell(each: Mapping[str, Any]) -> Cell:
-    nets = {port: bits[0] for port, bits in each["connections"].items() if bits}
+    nets = {port: bits[0] for port, bits in each["connections"].items() if bits and isinstance(bits[0], int)}
     found = _BEL.match(each["attributes"]["NEXTPNR_BEL"])
     assert found is not None, each
     x, y, kind = int(found[1]), int(found[2]), found[4]

@@ -22,7 +22,8 @@ __all__ = ["Graph", "Step", "Timing"]
 
 END = -1
 _NEVER = -(10**9)
-_CLOCKS = frozenset({"CLK", "WCK", "CLKI"})
+_CLOCKS = ("CLK", "WCK")
+"""How names of clock ports begin: those of registers, RAM of tables, block RAM, clock buffers."""
 # The write port of a RAM hands its inputs on to the look-up tables that are the RAM.
 _WRITE_PORT = {
     "A0": "WADO3", "A1": "WDO1", "B0": "WADO1", "B1": "WDO3", "C0": "WADO2", "C1": "WDO0", "D0": "WADO0",
@@ -114,12 +115,12 @@ class Timing(Graph):
     def _first(self, delays: Delays) -> list[int]:
         starts = [_NEVER] * len(self.nodes)
         for cell, port, to, time in delays.paths:
-            if port in _CLOCKS and (node := self.nodes.get(Pin(cell, to))) is not None:
+            if port.startswith(_CLOCKS) and (node := self.nodes.get(Pin(cell, to))) is not None:
                 starts[node] = time
         return starts
 
     def _steps(self, placed: Placed, delays: Delays) -> Iterator[Step]:
-        through = [path for path in delays.paths if path[1] not in _CLOCKS]
+        through = [path for path in delays.paths if not path[1].startswith(_CLOCKS)]
         for name, cell in placed.cells.items():
             if cell.kind == "TRELLIS_RAMW":
                 through += [(name, port, to, 0) for port, to in _WRITE_PORT.items()]
