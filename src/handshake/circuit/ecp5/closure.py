@@ -153,7 +153,7 @@ class _Lengths:
             if pin.port not in _FIXED and not source.startswith("$PACKER"):
                 found[self._distance(pin.cell, source)].append(int(timing.delays[arc]))
         found.pop((0, 0), None)
-        rows = np.array([_terms(*distance) for distance in found]).reshape(-1, 5)
+        rows = np.array([_terms(*distance) for distance in found]).reshape(-1, 7)
         weights = np.array([len(each) ** 0.5 for each in found.values()])
         usual = np.array([np.percentile(each, caution) for each in found.values()])
         self._rates = np.linalg.lstsq(rows * weights[:, None], usual * weights, rcond=None)[0]
@@ -174,4 +174,8 @@ class _Lengths:
 
 def _terms(across: int, down: int) -> tuple[int, ...]:
     """The first tiles cost more than those after them, where longer wires serve."""
-    return 1, min(across, 6), max(across - 6, 0), min(down, 6), max(down - 6, 0)
+    return 1, *_pieces(across), *_pieces(down)
+
+
+def _pieces(tiles: int) -> tuple[int, int, int]:
+    return min(tiles, 6), min(max(tiles - 6, 0), 14), max(tiles - 20, 0)

