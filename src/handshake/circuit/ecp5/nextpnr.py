@@ -77,7 +77,7 @@ class _Run:
     end: float | None
 
     def rounds(self, best: Routed, most: int) -> Iterator[Routed]:
-        """What has been placed and routed, then the outcome of each round, which goes on from the best so far."""
+        """What was placed and routed, then the outcome of each round, which goes on from the best so far."""
         yield best
         self._keep()
         tried = 0
