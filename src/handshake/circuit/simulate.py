@@ -98,12 +98,27 @@ class Simulation:
 
 
 def _check_waveform(vcd: Path | None) -> None:
-    """Before anything is built: it may take long."""
-    if vcd is not None:
-        try:
-            vcd.open("w").close()
-        except OSError as error:
-            raise InputError(f"waveform '{vcd}' cannot be written: {error.strerror}") from None
+    """Before anything is built, which may take long, and may fail: what is there stays until then."""
+    if vcd is None:
+        return
+    try:
+        vcd.open("x").close()
+        vcd.unlink()
+    except FileExistsError:
+        _check_appends(vcd)
+    except OSError as error:
+        raise _unwritable(vcd, error) from None
+
+
+def _check_appends(vcd: Path) -> None:
+    try:
+        vcd.open("a").close()
+    except OSError as error:
+        raise _unwritable(vcd, error) from None
+
+
+def _unwritable(vcd: Path, error: OSError) -> InputError:
+    return InputError(f"waveform '{vcd}' cannot be written: {error.strerror}")
 
 
 def _ends(given: Feed) -> bool:

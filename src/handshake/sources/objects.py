@@ -1,6 +1,7 @@
 """JSON lines by a declared schema, where Arrow cannot read a file as a whole.
 
-There a column has values of one type. Lines whose values are of the same kinds are read together; what does not fit is put aside, line by line.
+There a column has values of one type. Lines whose values are of the same kinds are read together here; what
+does not fit is put aside, line by line.
 """
 
 from __future__ import annotations
