@@ -201,8 +201,8 @@ def test_compile_refuses(
         ("--pace 2", "--pace is for --backend local; a circuit takes a row whenever it is ready for one"),
         (
             "--input Trades=udp://127.0.0.1:9",
-            "--backend circuit simulates what has come, and 'udp://127.0.0.1:9' comes live; give a file, or use "
-            "--backend local",
+            "--backend circuit simulates what has come, and 'udp://127.0.0.1:9' comes live; give a file, or "
+            "use --backend local",
         ),
         ("--groups 5000", "5,000 groups are more than a circuit has, which is 4,096; give fewer"),
     ],
@@ -221,16 +221,16 @@ def test_circuits_of_absurd_size_are_refused(join: Path, capsys: pytest.CaptureF
     join.write_text(f"{windows}[SIZE 3 ADVANCE 2 TIME]")
     assert run(["compile", str(join)]) == 2
     assert capsys.readouterr().err == (
-        "handshake: of the window (SIZE 3 ADVANCE 2 TIME) 1,802 are open at once, and each has a copy of what is "
-        "computed on it; a circuit has at most 1,024: give a longer ADVANCE, or less LATENESS\n"
+        "handshake: of the window (SIZE 3 ADVANCE 2 TIME) 1,802 are open at once, and each has a copy of what "
+        "is computed on it; a circuit has at most 1,024: give a longer ADVANCE, or less LATENESS\n"
     )
     join.write_text(
         "CREATE INPUT STREAM S (v int); SELECT a.v FROM S a [SIZE 99999999 TUPLES], S b [SIZE 2 TUPLES]"
     )
     assert run(["compile", str(join)]) == 2
     assert capsys.readouterr().err == (
-        "handshake: 99,999,999 tuples in the window of a are more than a circuit has, which is 1,048,576; give "
-        "fewer\n"
+        "handshake: 99,999,999 tuples in the window of a are more than a circuit has, which is 1,048,576; "
+        "give fewer\n"
     )
 
 
