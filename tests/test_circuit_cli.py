@@ -221,8 +221,8 @@ def test_circuits_of_absurd_size_are_refused(join: Path, capsys: pytest.CaptureF
     join.write_text(f"{windows}[SIZE 3 ADVANCE 2 TIME]")
     assert run(["compile", str(join)]) == 2
     assert capsys.readouterr().err == (
-        "handshake: of the window (SIZE 3 ADVANCE 2 TIME) 1,802 are open at once, and each has a copy of what "
-        "is computed on it; a circuit has at most 1,024: give a longer ADVANCE, or less LATENESS\n"
+        "handshake: of the window (SIZE 3 ADVANCE 2 TIME) 1,802 are open at once, and each has a copy of "
+        "what is computed on it; a circuit has at most 1,024: give a longer ADVANCE, or less LATENESS\n"
     )
     join.write_text(
         "CREATE INPUT STREAM S (v int); SELECT a.v FROM S a [SIZE 99999999 TUPLES], S b [SIZE 2 TUPLES]"
