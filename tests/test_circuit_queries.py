@@ -103,6 +103,17 @@ def feeds_of(compiled: Compiled, items: list[Any], draw: Any) -> dict[str, Feed]
     }
 
 
+@pytest.mark.parametrize("optimised", [False, True])
+def test_windows_of_tuples_count_those_that_where_leaves_out(optimised: bool) -> None:
+    """A selection between windows and groups stays there: before them it would change who is in which."""
+    text = "SELECT g, count() AS n FROM S [SIZE 3 ADVANCE 1 TUPLES] WHERE v > 0 GROUP BY g"
+    plan = parse_query(f"CREATE INPUT STREAM S (g int, v int); {text}")
+    rows = {"g": [1, 2, 1, 2, 1], "v": [1, 0, 1, 0, 1]}
+    without = () if optimised else tuple(RULES)
+    done = run_plan(plan, {"S": rows}, Bounds(groups=2), engine="amaranth", without=without)
+    assert done.results["result"].to_pylist() == [{"g": 1, "n": 2}, {"g": 1, "n": 1}, {"g": 1, "n": 2}]
+
+
 BRANCHES = " ".join(f"WHEN l = {n} THEN {3 * n - 200}" for n in range(150))
 MEMBERS = ", ".join(map(str, range(0, 800, 2)))
 
