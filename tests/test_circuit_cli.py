@@ -195,6 +195,61 @@ def test_compile_refuses(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--pace 2", "--pace is for --backend local; a circuit takes a row whenever it is ready for one"),
+        (
+            "--input Trades=udp://127.0.0.1:9",
+            "--backend circuit simulates what has come, and 'udp://127.0.0.1:9' comes live; give a file, or "
+            "use --backend local",
+        ),
+        ("--groups 5000", "5,000 groups are more than a circuit has, which is 4,096; give fewer"),
+    ],
+)
+def test_run_refuses(query: Path, capsys: pytest.CaptureFixture[str], options: str, text: str) -> None:
+    given = [] if "--input" in options else ["--input", f"Trades={query.parent / 'trades.csv'}"]
+    assert run(["run", str(query), *given, "--backend", "circuit", *options.split()]) == 2
+    assert capsys.readouterr().err == f"handshake: {text}\n"
+
+
+def test_circuits_of_absurd_size_are_refused(join: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compile", str(join), "--buffer", "1000000"]) == 2
+    told = "1,000,000 results in a core's buffer are more than a circuit has, which is 4,096; give fewer"
+    assert capsys.readouterr().err == f"handshake: {told}\n"
+    windows = "CREATE INPUT STREAM S (v int, t int) TIMESTAMP BY t LATENESS 3600; SELECT sum(v) FROM S "
+    join.write_text(f"{windows}[SIZE 3 ADVANCE 2 TIME]")
+    assert run(["compile", str(join)]) == 2
+    assert capsys.readouterr().err == (
+        "handshake: of the window (SIZE 3 ADVANCE 2 TIME) 1,802 are open at once, and each has a copy of "
+        "what is computed on it; a circuit has at most 1,024: give a longer ADVANCE, or less LATENESS\n"
+    )
+    join.write_text(
+        "CREATE INPUT STREAM S (v int); SELECT a.v FROM S a [SIZE 99999999 TUPLES], S b [SIZE 2 TUPLES]"
+    )
+    assert run(["compile", str(join)]) == 2
+    assert capsys.readouterr().err == (
+        "handshake: 99,999,999 tuples in the window of a are more than a circuit has, which is 1,048,576; "
+        "give fewer\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("Trads.Price", "the query has no input 'Trads' (Trades); did you mean 'Trades'?"),
+        ("Trades.Prise", "Trades has no field 'Prise' (Symbol, Price, Ts); did you mean 'Price'?"),
+    ],
+)
+def test_fields_that_may_be_null_are_those_of_inputs(
+    query: Path, capsys: pytest.CaptureFixture[str], field: str, text: str
+) -> None:
+    assert run(["compile", str(query), "--groups", "1", "--nullable", field]) == 2
+    assert capsys.readouterr().err == f"handshake: --nullable '{field}': {text}\n"
+    assert run(["compile", str(query), "--groups", "1", "--nullable", "trades.PRICE"]) == 0
+    assert "97 wires in" in capsys.readouterr().out
+
+
 def test_the_help_names_the_rules() -> None:
     assert all(name in _HELP for name in (*PLAN_RULES, *RULES))
 

@@ -287,12 +287,15 @@ def test_wires_refuse_what_they_cannot_carry() -> None:
         UnsupportedError, match=r"^field 's' is a string without a length; wires need one, .*--text "
     ):
         wire(Field("s", STRING))
-    with pytest.raises(UnsupportedError, match=r"^field 'n' holds no value in this input, so nothing says"):
-        wire(Field("n", NULL))
     with pytest.raises(SchemaError, match=r"^more than one field named 'a' \(a, a\); rename one$"):
         Row((Wire("a", INT64, 8), Wire("a", INT64, 8)))
     with pytest.raises(SchemaError, match=r"^selection by field 'a', which is int8, not bool$"):
         Select(SMALL, "a")
+
+
+def test_a_field_without_a_value_has_a_wire_that_says_so() -> None:
+    row = Row((wire(Field("n", NULL)), wire(Field("a", Int(8)))))
+    assert row.unpack(row.pack((None, -3))) == (None, -3)
 
 
 @pytest.mark.parametrize(("bits", "least"), [(64, 5e-324), (32, 2.0**-149)])

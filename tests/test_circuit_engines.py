@@ -77,6 +77,18 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_run_that_fails_leaves_the_waveforms_of_others_alone(tmp_path: Path) -> None:
+    (tmp_path / "old.vcd").write_text("kept")
+    (tmp_path / "shut").mkdir()
+    for name in ("old", "new"):
+        with pytest.raises(HandshakeError, match=r"^the circuit has no input stream 'else"):
+            simulate(Union(SMALL, 3), {"elsewhere": feed(SMALL, [])}, vcd=tmp_path / f"{name}.vcd")
+    with pytest.raises(InputError, match=r"^waveform '.*shut' cannot be written: Is a directory$"):
+        simulate(Union(SMALL, 3), {}, vcd=tmp_path / "shut")
+    assert (tmp_path / "old.vcd").read_text() == "kept"
+    assert not (tmp_path / "new.vcd").exists()
+
+
 def test_a_waveform_that_cannot_be_written_is_told_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^waveform '.*nowhere/w.vcd' cannot be written: No such file or"):
         simulate(Fifo(SMALL, 2), {}, engine="no such engine", vcd=tmp_path / "nowhere" / "w.vcd")

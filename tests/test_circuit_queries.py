@@ -103,6 +103,32 @@ def feeds_of(compiled: Compiled, items: list[Any], draw: Any) -> dict[str, Feed]
     }
 
 
+@pytest.mark.parametrize("optimised", [False, True])
+def test_windows_of_tuples_count_those_that_where_leaves_out(optimised: bool) -> None:
+    """A selection between windows and groups stays there: before them it would change who is in which."""
+    text = "SELECT g, count() AS n FROM S [SIZE 3 ADVANCE 1 TUPLES] WHERE v > 0 GROUP BY g"
+    plan = parse_query(f"CREATE INPUT STREAM S (g int, v int); {text}")
+    rows = {"g": [1, 2, 1, 2, 1], "v": [1, 0, 1, 0, 1]}
+    without = () if optimised else tuple(RULES)
+    done = run_plan(plan, {"S": rows}, Bounds(groups=2), engine="amaranth", without=without)
+    assert done.results["result"].to_pylist() == [{"g": 1, "n": 2}, {"g": 1, "n": 1}, {"g": 1, "n": 2}]
+
+
+BRANCHES = " ".join(f"WHEN l = {n} THEN {3 * n - 200}" for n in range(150))
+MEMBERS = ", ".join(map(str, range(0, 800, 2)))
+
+
+def test_many_branches_and_members() -> None:
+    """Choices and lists of hundreds, which are neither too deep for Python nor for what Amaranth writes."""
+    text = f"SELECT CASE {BRANCHES} ELSE l END AS c, coalesce({'b, ' * 120}l > 3) AS d FROM S WHERE l IN ({MEMBERS})"
+    rows = [0, 1, 2, 148, 149, 150, 798, 799, 800, -2]
+    plan = parse_query(f"CREATE INPUT STREAM S (l long, b bool); {text}")
+    done = run_plan(plan, {"S": {"l": rows, "b": [None, True] * 5}}, engine="amaranth")
+    kept = [(n, b) for n, b in zip(rows, [None, True] * 5, strict=True) if n in range(0, 800, 2)]
+    wanted = [{"c": 3 * n - 200 if n < 150 else n, "d": n > 3 if b is None else b} for n, b in kept]
+    assert done.results["result"].to_pylist() == wanted
+
+
 def check(text: str, data: st.DataObject, optimised: bool, **options: Any) -> None:
     plan, compiled, ready_made = simulation(text, optimised)
     items = physical(plan, data.draw(arrivals(plan, **options)))

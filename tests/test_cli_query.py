@@ -141,6 +141,14 @@ def test_a_header_without_an_end_is_a_header(folder, capsys):
     assert "Trades  0 rows" in capsys.readouterr().out
 
 
+def test_a_header_without_rows_has_the_declared_columns(folder, capsys):
+    (folder / "none.csv").write_text("Symbol,Prize,Ts\n")
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'none.csv'}"]) == 2
+    assert capsys.readouterr().err == (
+        "handshake: Trades input has no column 'Price' (Symbol, Prize, Ts); did you mean 'Prize'?\n"
+    )
+
+
 def test_strict_stops_at_a_bad_row(folder, capsys):
     assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'bad.csv'}", "--strict"]) == 2
     assert capsys.readouterr().err == "handshake: Trades input, row 6: 2 fields where the header has 3\n"
@@ -160,6 +168,95 @@ def test_lines_that_are_no_json_are_bad_rows(folder, capsys):
     assert rows == {2: broken, 4: broken, 5: "1099511627776 in column 'Price' is not int32"}
     assert run([*asked, "--strict"]) == 2
     assert capsys.readouterr().err == f"handshake: Trades input, row 2: {broken}\n"
+
+
+OBJECT = '{"Symbol": "UBSN", "Price": %s, "Ts": "2024-01-01 00:00:01"}\n'
+
+
+def _folder_run(folder: Path, *options: str) -> list[str]:
+    asked = ["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'many'}"]
+    return [*asked, "--bad", str(folder / "kept.csv"), *options]
+
+
+def _kept(folder: Path) -> dict[int, str]:
+    return {row["row"]: row["reason"] for row in csv.read_csv(folder / "kept.csv").to_pylist()}
+
+
+@pytest.mark.parametrize("backend", ["local", "circuit"])
+def test_lines_that_are_no_json_are_bad_rows_in_a_folder_too(folder, capsys, backend):
+    (folder / "many").mkdir()
+    (folder / "many" / "a.jsonl").write_text(OBJECT % "1" + OBJECT % "2")
+    (folder / "many" / "b.jsonl").write_text(OBJECT % "3" + '{"Symbol":\n' + OBJECT % 2**40)
+    (folder / "many" / "c.jsonl").write_text(OBJECT % "5")
+    asked = _folder_run(folder, "--backend", backend, "--groups", "4")
+    assert run(asked) == 0
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["Trades", "4", "rows"] in told
+    assert ["bad", "2", "rows"] in told
+    assert _kept(folder) == {
+        4: "the line is not a JSON object (row 2 of 'b.jsonl')",
+        5: "1099511627776 in column 'Price' is not int32 (row 3 of 'b.jsonl')",
+    }
+    assert run([*asked, "--strict"]) == 2
+    assert capsys.readouterr().err == (
+        "handshake: Trades input, row 4: the line is not a JSON object (row 2 of 'b.jsonl')\n"
+    )
+
+
+def test_rows_of_a_folder_of_csv_files_are_read_by_their_declaration(folder, capsys):
+    (folder / "many").mkdir()
+    (folder / "many" / "a.csv").write_text(ROWS)
+    (folder / "many" / "b.csv").write_text(BAD)
+    (folder / "many" / "c.csv").write_text("Ts,Price,Symbol")
+    (folder / "many" / "d.csv").write_text("Ts,Price,Symbol\n2024-01-01 00:00:01,x,UBSN\n")
+    assert run(_folder_run(folder)) == 0
+    assert "Trades  6 rows" in capsys.readouterr().out
+    assert _kept(folder) == {
+        7: "'UBSNX' in column 'Symbol' is not string(4) (row 4 of 'b.csv')",
+        8: "'x' in column 'Price' is not int32 (row 5 of 'b.csv')",
+        9: "2 fields where the header has 3 (row 6 of 'b.csv')",
+        10: "'x' in column 'Price' is not int32 (row 1 of 'd.csv')",
+    }
+
+
+def test_a_folder_says_which_file_lacks_a_column(folder, capsys):
+    (folder / "many").mkdir()
+    (folder / "many" / "a.csv").write_text(ROWS)
+    (folder / "many" / "b.csv").write_text("Symbol,Prize,Ts\n")
+    assert run(_folder_run(folder)) == 2
+    assert capsys.readouterr().err == (
+        "handshake: Trades input has no column 'Price' (Symbol, Prize, Ts); did you mean 'Prize'? "
+        f"(in '{folder / 'many' / 'b.csv'}')\n"
+    )
+
+
+def test_values_of_several_kinds_in_json_lines_are_bad_rows_where_they_do_not_fit(folder, capsys):
+    lines = [
+        OBJECT % each for each in ("1", '"x"', '"7"', "true", "[1]", "2.5", "3.0", "null", '4, "Price": 4')
+    ]
+    (folder / "j.jsonl").write_text("".join(lines) + '{"Symbol": "UBSN", "Ts": null}\nnull\n')
+    asked = ["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'j.jsonl'}"]
+    assert run([*asked, "--bad", str(folder / "kept.csv"), "--output", f"UBS={folder / 'o.csv'}"]) == 0
+    assert _kept(folder) == {
+        2: "'x' in column 'Price' is not int32",
+        5: "[1] in column 'Price' is not int32",
+        6: "2.5 in column 'Price' is not int32",
+        9: "the line cannot be read as a JSON object",
+    }
+    assert (folder / "o.csv").read_text().split() == ['"Price"', "1", "7", "1", "3"]
+
+
+@pytest.mark.parametrize("text", ["null\n", " null\nnull\n", "\n\n  null\n" * 9])
+def test_a_file_of_null_alone_has_no_columns(folder, capsys, text):
+    (folder / "j.jsonl").write_text(text)
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'j.jsonl'}"]) == 2
+    assert capsys.readouterr().err == f"handshake: Trades input: '{folder / 'j.jsonl'}' has no columns\n"
+
+
+def test_a_line_that_is_null_has_no_values(folder, capsys):
+    (folder / "j.jsonl").write_text("null\n" + OBJECT % "1" + "\n null\n")
+    assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'j.jsonl'}"]) == 0
+    assert "Trades          3 rows\n" in capsys.readouterr().out
 
 
 def test_times_with_an_offset_are_instants(folder, capsys):

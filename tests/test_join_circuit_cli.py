@@ -137,6 +137,32 @@ def test_columns_and_predicates_without_gates(tmp_path: Path, capsys: Any) -> No
     assert "the circuit has no unit for like()" in capsys.readouterr().err
 
 
+HEADER, BLANK, ROWS = "x,s\n", "x,s\n,\n,\n", "x,s\n1,u\n2,v\n,w\n"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "on"),
+    [
+        (HEADER, ROWS, "l.x = r.x"),
+        (ROWS, HEADER, "l.s = r.s AND l.x + 1 > r.x"),
+        (HEADER, HEADER, "l.x BETWEEN r.x - 1 AND r.x + 1"),
+        (BLANK, ROWS, "l.x = r.x OR l.s IS NULL AND r.x > 1"),
+        (ROWS, BLANK, "NOT (l.x = r.x) OR r.s IS NULL"),
+    ],
+)
+def test_inputs_without_rows_or_values(tmp_path: Path, left: str, right: str, on: str) -> None:
+    """A CSV file whose columns have no values has no types, and need not have them."""
+    (tmp_path / "l.csv").write_text(left)
+    (tmp_path / "r.csv").write_text(right)
+    asked = ["join", *(str(tmp_path / f"{side}.csv") for side in "lr"), "--on", on, "--window", "4 tuples"]
+    assert run([*asked, "--output", str(tmp_path / "local.parquet")]) == 0
+    circuit = ["--backend", "circuit", "--text-bytes", "1", "--output", str(tmp_path / "circuit.parquet")]
+    assert run([*asked, *circuit]) == 0
+    assert _rows(tmp_path / "circuit.parquet") == _rows(tmp_path / "local.parquet")
+    schemas = [pq.read_schema(tmp_path / f"{name}.parquet") for name in ("local", "circuit")]
+    assert schemas[0] == schemas[1]
+
+
 def test_text_bytes_is_for_circuits(tmp_path: Path, capsys: Any) -> None:
     left, right = _inputs(tmp_path)
     assert run(["join", left, right, "--on", "l.x = r.a", "--text-bytes", "4"]) == 2

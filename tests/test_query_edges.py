@@ -12,7 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from handshake.circuit.bounds import Bounds
+from handshake.circuit.host import run_plan
 from handshake.errors import HandshakeError
+from handshake.plan.query import parse_query
 from handshake.queries import Query
 
 
@@ -208,3 +211,20 @@ def test_results_of_one_window_are_joined_in_their_order() -> None:
         query.push("R", {"k": [3, 1, 2], "t": [0, 0, 0]})
         found = [row for batch in query.finish()["Pairs"] for row in batch.to_pylist()]
     assert [(row["a"], row["b"]) for row in found] == [(a, b) for a in (3, 1, 2) for b in (3, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("selected", "wanted"),
+    [
+        ("g AS k, count() AS g", [{"k": 7, "g": 2}, {"k": 8, "g": 2}]),
+        ("sum(v) AS G, g + 1 AS h", [{"G": 3, "h": 8}, {"G": 7, "h": 9}]),
+        ("max(v) AS g, min(v) AS v, g AS w", [{"g": 2, "v": 1, "w": 7}, {"g": 4, "v": 3, "w": 8}]),
+    ],
+)
+def test_an_aggregate_may_be_called_like_a_key(selected: str, wanted: list[dict[str, int]]) -> None:
+    window = "[SIZE 2 ADVANCE 2 TUPLES]"
+    text = declared("g int, v int") + f"SELECT {selected} FROM S {window} GROUP BY g HAVING max(g) > 0"
+    rows = {"g": pa.array([7, 7, 8, 8], pa.int32()), "v": pa.array([1, 2, 3, 4], pa.int32())}
+    assert given(text, **rows).to_pylist() == wanted
+    done = run_plan(parse_query(text), {"S": {**rows, "tick": range(4)}}, Bounds(groups=2), engine="amaranth")
+    assert done.results["result"].to_pylist() == wanted

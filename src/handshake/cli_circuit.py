@@ -11,7 +11,8 @@ from handshake.circuit.compiler import Compiled, compile_plan
 from handshake.circuit.picture import draw
 from handshake.circuit.report import report
 from handshake.cli_query import read_query
-from handshake.errors import InputError
+from handshake.errors import InputError, suggest
+from handshake.plan.algebra import Plan
 from handshake.preview import plain_table
 
 __all__ = ["compile_query", "explain_circuit"]
@@ -27,8 +28,9 @@ def compile_query(
     **bounds: Any,
 ) -> None:
     """Write a query's circuit as Verilog; with `figures`, say what it costs. `bounds`: see `Bounds`."""
-    given = Bounds(nullable=_by_stream(nullable), **bounds)
-    compiled = compile_plan(read_query(path), given, without=without)
+    plan = read_query(path)
+    given = Bounds(nullable=_by_stream(nullable, plan), **bounds)
+    compiled = compile_plan(plan, given, without=without)
     if output is not None:
         write(output, compiled.verilog())
     if figures or output is None:
@@ -68,12 +70,23 @@ def write(path: str, text: str) -> None:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from None
 
 
-def _by_stream(given: Sequence[str]) -> dict[str, frozenset[str]]:
+def _by_stream(given: Sequence[str], plan: Plan) -> dict[str, frozenset[str]]:
     """Fields written as STREAM.FIELD, by stream."""
     found: dict[str, frozenset[str]] = {}
+    fields = {source.name: source.fields.names for source in plan.inputs if source.demux is None}
     for text in given:
         stream, dot, name = text.partition(".")
         if not dot or not name:
             raise InputError(f"--nullable '{text}' is no field; write STREAM.FIELD")
+        stream = _known(text, "the query has no input", stream, tuple(fields))
+        name = _known(text, f"{stream} has no field", name, fields[stream])
         found[stream] = found.get(stream, frozenset()) | {name}
     return found
+
+
+def _known(text: str, lacks: str, name: str, names: Sequence[str]) -> str:
+    """A name as it was declared, in any case where that is unambiguous."""
+    same = [n for n in names if n == name] or [n for n in names if n.casefold() == name.casefold()]
+    if len(same) != 1:
+        raise InputError(f"--nullable '{text}': {lacks} '{name}' ({', '.join(names)}){suggest(name, names)}")
+    return same[0]

@@ -15,9 +15,10 @@ import pyarrow as pa
 from handshake.circuit.bounds import Bounds
 from handshake.circuit.host import QueryRun, run_plan
 from handshake.cli_query import RunRequest
-from handshake.errors import InputError
+from handshake.errors import InputError, UnsupportedError
 from handshake.plan.algebra import Plan
 from handshake.preview import Preview, plain_table
+from handshake.queries.live import comes_live
 from handshake.queries.replay import replayed
 from handshake.sources import check_output, sink_for
 from handshake.sources.declared import BAD, BadRows
@@ -33,6 +34,7 @@ def run_query(request: RunRequest) -> int:
     """Read the inputs, simulate, deliver the results."""
     plan = request.plan
     paths, outputs = request.input_paths(plan), request.output_paths(plan)
+    _check(request, paths)
     if request.bad is not None:
         check_output(request.bad)
     bad = BadRows(request.strict, kept=request.bad is not None)
@@ -53,6 +55,19 @@ def run_query(request: RunRequest) -> int:
     _deliver(request, done, outputs, bad)
     _report(request, done, bad, seconds)
     return 0
+
+
+def _check(request: RunRequest, paths: dict[str, str]) -> None:
+    """Refuse what a simulation, which sets its own pace and needs all rows, would leave aside."""
+    if request.pace is not None:
+        raise UnsupportedError(
+            "--pace is for --backend local; a circuit takes a row whenever it is ready for one"
+        )
+    if comes_live(paths):
+        raise UnsupportedError(
+            f"--backend circuit simulates what has come, and '{next(iter(paths.values()))}' comes live; give "
+            "a file, or use --backend local"
+        )
 
 
 def _bounds(request: RunRequest) -> Bounds:

@@ -14,6 +14,7 @@ from handshake.circuit.join_nets import JoinNet
 from handshake.circuit.netlist import Net, walk
 from handshake.circuit.rules import optimise, prepare
 from handshake.circuit.translate import translate
+from handshake.circuit.trees import deep
 from handshake.circuit.types import Row
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
@@ -30,6 +31,7 @@ class Compiled:
     plan: Plan
     nets: dict[str, Net]
 
+    @deep()
     def circuit(self) -> Circuit:
         """The circuit: an input stream for each source, an output stream for each result."""
         return Circuit(self.nets, title="query")
@@ -68,6 +70,7 @@ class Compiled:
         return min((block.issue_rate for block in blocks), default=1.0)
 
 
+@deep()
 def compile_plan(plan: Plan, bounds: Bounds | None = None, *, without: Iterable[str] = ()) -> Compiled:
     """Translate a plan and optimise its circuit; `without` names rules to leave out."""
     for name in (*(s.name for s in plan.inputs), *(o.name for o in plan.outputs)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from operator import or_
 from typing import Any
 
@@ -12,6 +11,7 @@ from amaranth.lib.wiring import Out
 from handshake.circuit.block import Block
 from handshake.circuit.operators import branch, copy_field
 from handshake.circuit.stream import StreamSignature, moves, register, stream_in, stream_out
+from handshake.circuit.trees import balanced
 from handshake.circuit.types import Row, Wire, null_of
 from handshake.circuit.window import COUNTER
 
@@ -52,7 +52,7 @@ class StreamDemux(Block):
                 copy_field(m, made.payload, way.payload, each, each.name)
             m.d.comb += [made.valid.eq(way.valid & claims[n]), made.eos.eq(way.eos), way.ready.eq(made.ready)]
             register(m, made, getattr(self, f"o{n}"))
-        with m.If(moves(self.i) & self.i.valid & ~reduce(or_, claims)):
+        with m.If(moves(self.i) & self.i.valid & ~balanced(or_, claims)):
             m.d.sync += self.unknown.eq(self.unknown + 1)
         return m
 
@@ -64,5 +64,5 @@ def holds(payload: Any, each: Wire, values: tuple[int | str, ...]) -> Value:
     """Whether a field holds one of these values."""
     tag = Value.cast(payload[each.name])
     fits = [Const(each.encode(value), each.shape) for value in values]
-    claimed = reduce(or_, [tag == constant for constant in fits])
+    claimed = balanced(or_, [tag == constant for constant in fits])
     return claimed & ~payload[null_of(each.name)] if each.nullable else claimed

@@ -9,12 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce, singledispatch
+from functools import singledispatch
 from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Mux, Value
 
+from handshake.circuit.trees import balanced
 from handshake.circuit.types import Row, Wire, bits_of_range, null_of
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import (
@@ -34,7 +35,7 @@ from handshake.plan.expr import (
     show,
 )
 from handshake.plan.ranges import scale_factor, type_range
-from handshake.schema import Binary, Bool, Date, Decimal, Float, Int, Opaque, String, Timestamp, Type
+from handshake.schema import Binary, Bool, Date, Decimal, Float, Int, Null, Opaque, String, Timestamp, Type
 
 __all__ = ["Lowered", "Operands", "columns_of", "lower", "wire_of"]
 
@@ -114,7 +115,7 @@ def _constant(expr: Literal) -> Const:
 def _null(*operands: Lowered) -> Value | None:
     """NULL where one of the operands is."""
     present = [each.null for each in operands if each.null is not None]
-    return reduce(or_, present) if present else None
+    return balanced(or_, present) if present else None
 
 
 # Logic.
@@ -137,13 +138,13 @@ def _decided(yes: Value, no: Value, parts: list[Lowered]) -> Lowered:
 @lower.register
 def _(expr: And, operands: Operands) -> Lowered:
     parts = [lower(arg, operands) for arg in expr.args]
-    return _decided(reduce(and_, map(_yes, parts)), reduce(or_, map(_no, parts)), parts)
+    return _decided(balanced(and_, map(_yes, parts)), balanced(or_, map(_no, parts)), parts)
 
 
 @lower.register
 def _(expr: Or, operands: Operands) -> Lowered:
     parts = [lower(arg, operands) for arg in expr.args]
-    return _decided(reduce(or_, map(_yes, parts)), reduce(and_, map(_no, parts)), parts)
+    return _decided(balanced(or_, map(_yes, parts)), balanced(and_, map(_no, parts)), parts)
 
 
 @lower.register
@@ -300,10 +301,17 @@ def _fitted(value: Value, null: Value | None, kind: Type) -> Lowered:
 
 @lower.register
 def _(expr: Case, operands: Operands) -> Lowered:
-    result = lower(expr.default, operands)
-    for condition, value in reversed(list(expr.pairs)):
-        result = _choose(_yes(lower(condition, operands)), lower(value, operands), result)
+    branches = [(_yes(lower(condition, operands)), lower(value, operands)) for condition, value in expr.pairs]
+    _, result = balanced(_first, [*branches, (Const(1, 1), lower(expr.default, operands))])
     return Lowered(result.value, result.null, expr.type)
+
+
+_Branch = tuple[Value, Lowered]
+
+
+def _first(a: _Branch, b: _Branch) -> _Branch:
+    """Two branches, or runs of branches, as one: the value of the first whose condition holds."""
+    return a[0] | b[0], _choose(a[0], a[1], b[1])
 
 
 def _choose(condition: Value, a: Lowered, b: Lowered) -> Lowered:
@@ -313,16 +321,14 @@ def _choose(condition: Value, a: Lowered, b: Lowered) -> Lowered:
     null = None
     if a.null is not None or b.null is not None:
         null = Mux(condition, ~a.known(), ~b.known())
-    return Lowered(Mux(condition, x, y), null, a.type)
+    return Lowered(Mux(condition, x, y), null, b.type if isinstance(a.type, Null) else a.type)
 
 
 @lower.register
 def _(expr: Call, operands: Operands) -> Lowered:
     args = [lower(arg, operands) for arg in expr.args]
     if expr.name == "coalesce":
-        return reduce(
-            lambda later, first: _choose(first.known(), first, later), reversed(args[:-1]), args[-1]
-        )
+        return balanced(lambda first, later: _choose(first.known(), first, later), args)
     if expr.name not in _FUNCTIONS:
         raise UnsupportedError(f"the circuit has no unit for {expr.name}(): {show(expr)}")
     _exact(expr, *args)
@@ -355,7 +361,7 @@ def _whole(expr: Call, args: list[Lowered]) -> Lowered:
 
 def _extreme(expr: Call, args: list[Lowered]) -> Lowered:
     """least and greatest: of the operands that are not NULL."""
-    return reduce(lambda a, b: _choose(_prefers(expr.name, a, b), a, b), args)
+    return balanced(lambda a, b: _choose(_prefers(expr.name, a, b), a, b), args)
 
 
 def _prefers(name: str, a: Lowered, b: Lowered) -> Value:

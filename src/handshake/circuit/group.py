@@ -7,15 +7,17 @@ to enter (the paper's CAM of lookup tables: 16). A FIFO before it takes the tupl
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import and_
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
 from handshake.circuit.fifo import Fifo
 from handshake.circuit.operators import copy_field
 from handshake.circuit.stream import StreamSignature, forward, moves, register, stream_in, stream_out
+from handshake.circuit.trees import balanced
 from handshake.circuit.types import Row, Wire, null_of, plain
 from handshake.circuit.union import Union, lowest
 from handshake.circuit.window import COUNTER, Body
@@ -183,18 +185,18 @@ class Route(Block):
         m = Module()
         m.submodules.union = union = Union(self.after, self.entries, depth=0)
         taken = Signal(self.entries)
-        done: Value = Const(1, 1)
+        done: list[Value] = []
         for g in range(self.entries):
             m.submodules[f"copy{g}"] = copy = self.body.make()
             self._key(m, g, copy.i.payload)
             mine = self.i.valid & self.i.payload[GROUP][g]
             m.d.comb += [copy.i.valid.eq(mine & ~taken[g]), copy.i.eos.eq(self.i.eos & ~taken[g])]
-            done = done & (~(mine | self.i.eos) | taken[g] | copy.i.ready)
+            done.append(~(mine | self.i.eos) | taken[g] | copy.i.ready)
             m.d.sync += taken[g].eq((taken[g] | moves(copy.i)) & ~moves(self.i))
             self._leave(m, copy, getattr(union, f"i{g}"))
             with m.If(moves(self.i)):
                 m.d.sync += self.occupied[g].eq((self.occupied[g] | mine) & ~self.i.eos)
-        m.d.comb += self.i.ready.eq(done)
+        m.d.comb += self.i.ready.eq(balanced(and_, done))
         forward(m, union.o, self.o)
         return m
 

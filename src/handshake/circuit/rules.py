@@ -10,6 +10,7 @@ from handshake.circuit.netlist import (
     ConcatNet,
     Input,
     Net,
+    SelectNet,
     StageNet,
     rebuild,
 )
@@ -83,6 +84,8 @@ def _unnest(net: Net) -> Net:
     before, leaf = _stages_until(group.source, Input)
     if not isinstance(leaf, Input) or net.slide.bounds:
         return net
+    if net.slide.kind == "tuples" and any(isinstance(stage, SelectNet) for stage in before):
+        return net  # windows count tuples that the selection leaves out
     source = _stacked(before, net.source)
     made: Net = GroupedWindowNet(
         source, group.keys, net.slide, group.body, group.entries, group.write_cycles, net.merge

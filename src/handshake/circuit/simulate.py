@@ -16,6 +16,7 @@ from typing import Any
 from handshake.circuit.amaranth_engine import AmaranthEngine
 from handshake.circuit.cxxrtl_engine import CxxrtlEngine
 from handshake.circuit.testbench import ALWAYS, Arrival, Beat, Engine, Feed, Ports, Run, Task, feed
+from handshake.circuit.trees import deep
 from handshake.errors import HandshakeError, InputError, UnsupportedError
 
 __all__ = ["ALWAYS", "ENGINES", "Arrival", "Beat", "Feed", "Run", "Simulation", "feed", "simulate"]
@@ -65,10 +66,12 @@ def simulate(
 class Simulation:
     """A circuit made ready by an engine: for more than one run of the same circuit."""
 
+    @deep()
     def __init__(self, circuit: Any, engine: str = "amaranth", *, waveform: bool = False) -> None:
         self.ports = Ports.of(circuit)
         self._prepared = _engine(engine).prepare(circuit, self.ports, waveform=waveform)
 
+    @deep()
     def run(
         self,
         feeds: Mapping[str, Feed],
@@ -98,12 +101,27 @@ class Simulation:
 
 
 def _check_waveform(vcd: Path | None) -> None:
-    """Before anything is built: it may take long."""
-    if vcd is not None:
-        try:
-            vcd.open("w").close()
-        except OSError as error:
-            raise InputError(f"waveform '{vcd}' cannot be written: {error.strerror}") from None
+    """Before anything is built, which may take long, and may fail: what is there stays until then."""
+    if vcd is None:
+        return
+    try:
+        vcd.open("x").close()
+        vcd.unlink()
+    except FileExistsError:
+        _check_appends(vcd)
+    except OSError as error:
+        raise _unwritable(vcd, error) from None
+
+
+def _check_appends(vcd: Path) -> None:
+    try:
+        vcd.open("a").close()
+    except OSError as error:
+        raise _unwritable(vcd, error) from None
+
+
+def _unwritable(vcd: Path, error: OSError) -> InputError:
+    return InputError(f"waveform '{vcd}' cannot be written: {error.strerror}")
 
 
 def _ends(given: Feed) -> bool:

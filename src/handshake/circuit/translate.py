@@ -11,6 +11,7 @@ from functools import singledispatchmethod
 
 from handshake.circuit.bounds import Bounds
 from handshake.circuit.group import routed_row
+from handshake.circuit.join.design import at_most
 from handshake.circuit.netlist import (
     ComputeNet,
     ConcatNet,
@@ -56,6 +57,8 @@ __all__ = ["translate"]
 
 CLOCK_HZ = 100_000_000
 """The papers' clock: what bounds the number of tuples of a time window."""
+MOST_COPIES, MOST_GROUPS = 1024, 4096
+"""Copies of sub-plans that a circuit has at most: each takes its place, and its time to be made."""
 LEAST_CAPACITY = 1 << 32
 
 
@@ -258,7 +261,7 @@ class _Translator:
     def _slide(self, node: Windowing, timed: bool) -> Slide:
         unit = UNITS[node.input.clock.unit] if node.window.kind == "time" else 1
         spread = _spread(node.input) if node.window.kind == "time" else 0
-        return Slide(
+        slide = Slide(
             node.window.kind,
             node.window.size // unit,
             node.window.advance // unit,
@@ -266,6 +269,8 @@ class _Translator:
             _reads_bounds(node.body),
             timed,
         )
+        _check_copies(slide, node)
+        return slide
 
     def _most(self, slide: Slide, node: Windowing) -> int:
         """Tuples that a window can have: its size, or one per cycle for as long as it lasts."""
@@ -280,6 +285,7 @@ class _Translator:
                 f"GROUP BY {', '.join(node.keys)} has no bound on the number of groups, and a circuit has "
                 "a copy of the aggregates for each; give one with --groups"
             )
+        at_most("groups", self._bounds.groups, MOST_GROUPS)
         source = self.net(node.input, timed)
         self._parameters[node.parameter] = Input(node.parameter, routed_row(source.row, node.keys))
         before, self._grouped = self._grouped, True
@@ -306,6 +312,16 @@ class _Translator:
             not self._grouped,
             node.weights,
             self._window.size,
+        )
+
+
+def _check_copies(slide: Slide, node: Windowing) -> None:
+    """Refuse windows of which more are open at once than a circuit could have copies of a sub-plan."""
+    if slide.copies > MOST_COPIES:
+        late = ", or less LATENESS" if slide.spread else ""
+        raise UnsupportedError(
+            f"of the window ({node.window}) {slide.copies - 1:,} are open at once, and each has a copy of "
+            f"what is computed on it; a circuit has at most {MOST_COPIES:,}: give a longer ADVANCE{late}"
         )
 
 

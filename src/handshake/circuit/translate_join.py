@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import singledispatchmethod
 
 from handshake.circuit.bounds import CORES, Bounds
+from handshake.circuit.join.design import MOST_TUPLES, at_most
 from handshake.circuit.join_nets import ClaimNet, JoinNet, LockstepUnionNet, MaskNet, SequenceNet
 from handshake.circuit.netlist import ComputeNet, Net, ProjectNet, StampNet, WidenNet
 from handshake.circuit.ordered_join import Held
@@ -112,6 +113,7 @@ class Joins:
     def _held(self, node: WindowJoin, k: int) -> Held:
         window, name = node.windows[k], node.names[k]
         if window is not None and window.kind == "tuples":
+            at_most(f"tuples in the window of {name}", window.size, MOST_TUPLES)
             return Held(window.size)
         if self._bounds.window_tuples is None:
             what = f"a window of {window}" if window is not None else "no window"
@@ -119,6 +121,7 @@ class Joins:
                 f"{_name(node)}: {name} has {what}, and how many tuples are to be held has no bound; give "
                 "the most with --window-tuples, or a window of tuples"
             )
+        at_most(f"tuples in the window of {name}", self._bounds.window_tuples, MOST_TUPLES)
         if window is None:
             return Held(self._bounds.window_tuples, "ever")
         return Held(self._bounds.window_tuples, "time", window.reach(node.clock.unit))

@@ -147,7 +147,7 @@ def wire(field: Field, *, length: int | None = None, nullable: bool = False) -> 
     32
     """
     bits, signed = _bits(field, length)
-    return Wire(field.name, field.type, bits, signed, nullable)
+    return Wire(field.name, field.type, bits, signed, nullable or isinstance(field.type, Null))
 
 
 def _bits(field: Field, length: int | None) -> tuple[int, bool]:
@@ -166,11 +166,8 @@ def _bits(field: Field, length: int | None) -> tuple[int, bool]:
             return 8 * _length(field, length), False
         case Float(bits=bits):  # carried and compared; whatever computes on it refuses it
             return bits, False
-        case Null():
-            raise UnsupportedError(
-                f"field '{field.name}' holds no value in this input, so nothing says what type its wires have"
-                "; give it a type (as Parquet and Arrow files do), drop it, or use --backend local"
-            )
+        case Null():  # no wire but the one that says so, and one that a field cannot do without
+            return 1, False
     raise UnsupportedError(
         f"field '{field.name}' is {field.type}, for which the circuit has no unit; it carries {SUPPORTED}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from operator import or_
 from typing import Any
 
@@ -11,6 +10,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from handshake.circuit.block import Block
 from handshake.circuit.fifo import Fifo
 from handshake.circuit.stream import forward, stream_in, stream_out
+from handshake.circuit.trees import balanced
 from handshake.circuit.types import Row
 
 __all__ = ["Union", "behind", "chosen", "lowest", "rotating_grant"]
@@ -37,7 +37,7 @@ def behind(grant: Value) -> Value:
 def chosen(grant: Value, payloads: list[Any]) -> Value:
     """The payload that a one-hot choice names: an AND-OR multiplexer."""
     values = [Value.cast(payload) for payload in payloads]
-    return reduce(or_, [value & grant[n].replicate(len(value)) for n, value in enumerate(values)])
+    return balanced(or_, [value & grant[n].replicate(len(value)) for n, value in enumerate(values)])
 
 
 class Union(Block):

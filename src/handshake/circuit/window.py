@@ -10,7 +10,6 @@ Time windows advance by the clocks of tuples, tuple windows by counting; docs/qu
 
 from __future__ import annotations
 
-from functools import reduce
 from operator import add, or_
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from amaranth.lib.wiring import Out
 from handshake.circuit.block import Block
 from handshake.circuit.slide import Slide, body_row, window_row
 from handshake.circuit.stream import stream_in, stream_out
+from handshake.circuit.trees import balanced
 from handshake.circuit.types import Row
 from handshake.circuit.window_control import TimeControl, TupleControl
 
@@ -74,8 +74,8 @@ class Windows(Block):
         for index, copy in enumerate(copies):
             m.submodules[f"copy{index}"] = copy
         for name in self.sample.counters:
-            m.d.comb += getattr(self, name).eq(reduce(add, (getattr(c, name) for c in copies)))
+            m.d.comb += getattr(self, name).eq(balanced(add, (getattr(c, name) for c in copies)))
         for name in self.flags:
-            m.d.comb += getattr(self, name).eq(reduce(or_, (getattr(c, name) for c in copies)))
+            m.d.comb += getattr(self, name).eq(balanced(or_, (getattr(c, name) for c in copies)))
         (TimeControl if self.slide.kind == "time" else TupleControl)(m, self, copies).build()
         return m

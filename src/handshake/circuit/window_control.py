@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value
@@ -14,6 +13,7 @@ from handshake.circuit.fifo import Fifo
 from handshake.circuit.operators import copy_field
 from handshake.circuit.slide import CLOCK, START, TIME
 from handshake.circuit.stream import StreamSignature, forward, moves, register
+from handshake.circuit.trees import balanced
 from handshake.circuit.types import Row, Wire, bits_of_range, null_of
 from handshake.circuit.union import chosen
 from handshake.schema import INT64
@@ -70,7 +70,7 @@ class Control:
         m, n = self.m, self.n
         eos = Signal(n)
         m.d.comb += eos.eq(Mux(self.close, self.oldest & (self.used | self._fill()), 0))
-        done: Value = Const(1, 1)
+        done: list[Value] = []
         for s, copy in enumerate(self.copies):
             self._payload(copy.i.payload)
             enters = self.enter & self.member[s]
@@ -79,11 +79,11 @@ class Control:
                 copy.i.eos.eq(eos[s] & ~self.taken[s]),
             ]
             addressed = enters | eos[s]
-            done = done & (~addressed | self.taken[s] | copy.i.ready)
+            done.append(~addressed | self.taken[s] | copy.i.ready)
             m.d.sync += self.taken[s].eq((self.taken[s] | moves(copy.i)) & ~self.step_done)
         self.closing = eos
         room = self._order_room(eos)
-        m.d.comb += self.step_done.eq((self.close | self.enter) & done & room)
+        m.d.comb += self.step_done.eq((self.close | self.enter) & balanced(and_, done) & room)
         with m.If(self.step_done):
             entered = Mux(self.enter, self.member, 0)
             if self.slide.kind == "time":  # the closed copy is not a member
@@ -106,7 +106,7 @@ class Control:
         n = self.n
         for s in range(n):
             terms = [order[(s - age) % n] & here for age, here in enumerate(ordinals)]
-            self.m.d.comb += self.member[s].eq(reduce(or_, terms))
+            self.m.d.comb += self.member[s].eq(balanced(or_, terms))
 
     def _payload(self, payload: Any) -> None:
         """The tuple, and for a closing window its start, and its time and clock where they are read."""

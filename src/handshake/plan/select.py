@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -242,7 +243,7 @@ class Selecting:
     def _aggregated(self, node: Node, scope: Scope, listed: list[tuple[str | None, Expr]]) -> Node:
         node, keys = self._keys(node, scope)
         node, calls = self._arguments(node, scope)
-        names = self._result_names(listed)
+        names = self._result_names(listed, keys.values())
         if keys:
             body = self._aggregates(Parameter("y", node.schema, node.clock), calls, names)
             result: Node = Group(node, "y", body, tuple(keys.values()))
@@ -290,12 +291,16 @@ class Selecting:
                 calls[call] = argument
         return node, calls
 
-    def _result_names(self, listed: list[tuple[str | None, Expr]]) -> dict[AggregateCall, str]:
-        """The column of each aggregate: by its alias where it stands alone in the list."""
+    def _result_names(
+        self, listed: list[tuple[str | None, Expr]], keys: Iterable[str]
+    ) -> dict[AggregateCall, str]:
+        """The column of each aggregate: by its alias where it stands alone in the list, and is no key's."""
         names: dict[AggregateCall, str] = {}
+        taken = {key.casefold() for key in keys}
         for at, call in enumerate(self._reader_noted):
             alone = [name for name, e in listed if e == Name((f"\0{at}",))]
-            names[call] = alone[0] if alone and alone[0] else self._fresh()
+            free = bool(alone and alone[0]) and str(alone[0]).casefold() not in taken
+            names[call] = str(alone[0]) if free else self._fresh()
         return names
 
     def _aggregates(

@@ -20,7 +20,7 @@ from handshake.errors import InputError, suggest
 from handshake.sources.folders import combine
 from handshake.sources.text import read_csv, read_json
 
-__all__ = ["Format", "check_bytes", "format_of", "one_line", "read"]
+__all__ = ["Format", "check_bytes", "data_files", "format_of", "one_line", "read"]
 
 _KINDS = {
     ".parquet": "Parquet",
@@ -80,7 +80,19 @@ def read(path: str | Path, stream: str = "left") -> pa.Table:
         raise InputError(f"{stream} input: {error}") from error.__cause__
 
 
+def data_files(folder: Path, stream: str) -> list[Path]:
+    """A folder's files in the order of their names, all of one format; `stream` is named in errors."""
+    try:
+        return _files_of_one_format(folder)
+    except InputError as error:
+        raise InputError(f"{stream} input: {error}") from error.__cause__
+
+
 def _read_folder(folder: Path) -> pa.Table:
+    return combine([(path, _read_file(path)) for path in _files_of_one_format(folder)])
+
+
+def _files_of_one_format(folder: Path) -> list[Path]:
     files = _data_files(folder)
     formats = {path: format_of(path).kind for path in files}
     first = files[0]
@@ -90,7 +102,7 @@ def _read_folder(folder: Path) -> pa.Table:
                 f"'{folder}' mixes formats: '{first.name}' is {formats[first]} and '{path.name}' is {kind}; "
                 "put each format in a folder of its own"
             )
-    return combine([(path, _read_file(path)) for path in files])
+    return files
 
 
 def _data_files(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,9 @@ _WHOLE = (pa.uint64(), pa.decimal128(38, 0))
 _STAMPS = (pa.date32(), pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
 _LOOKS_LIKE_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?", re.DOTALL)
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+_BLANK = b" \t\r\n\xef\xbb\xbf"
+"""What may stand before the first value: white space, and the mark of UTF-8."""
+_NULL_LINE = re.compile(rb"\n[ \t\r\n\xef\xbb\xbf]*null")
 _TWICE = re.compile(r"Column\(/?(.*?)\) was specified twice")
 _CHANGED = re.compile(r"Column\(/?(.*?)\) changed from (\w+) to (\w+)")
 
@@ -102,6 +106,8 @@ def _checked_text(table: pa.Table, path: Path) -> pa.Table:
 
 def read_json(path: Path, compression: str | None, lines: bytes | None = None) -> pa.Table:
     """Read one JSON object per line; a key that a line lacks is NULL there. `lines`: those to be read."""
+    if lines is None and _has_null_line(path, compression):
+        lines = _without_null(path, compression)
     parse = partial(_parse_json, path, compression, lines)
     table = parse({})
     names = table.column_names
@@ -129,22 +135,55 @@ def _parse_json(path: Path, compression: str | None, lines: bytes | None, types:
         raise _bad_line(path, compression) or _bad_column(path, str(error)) or error from error
 
 
+def _has_null_line(path: Path, compression: str | None) -> bool:
+    """Whether a line begins with null: a block that does so ends the process in Arrow's parser."""
+    with pa.input_stream(str(path), compression=compression) as stream:
+        rest = b"\n"
+        while block := stream.read(_BLOCKS[0]):
+            text = rest + block
+            if _NULL_LINE.search(text):
+                return True
+            last = text[text.rfind(b"\n") :]
+            rest = last if b"null".startswith(last.strip(_BLANK)) else b""
+    return False
+
+
+def _without_null(path: Path, compression: str | None) -> bytes:
+    """The lines of a file, those that are null as objects without keys, which are the same to us."""
+    lines = []
+    for number, (line, found) in enumerate(json_lines(path, compression), 1):
+        if found is None:
+            raise _no_object(path, number)
+        if line.strip():
+            lines.append(line.strip() if found else b"{}")
+    return b"\n".join(lines) + b"\n"
+
+
+def _no_object(path: Path, number: int) -> InputError:
+    return InputError(f"'{path}', line {number} is not a JSON object; write one object per line")
+
+
 def _bad_line(path: Path, compression: str | None) -> InputError | None:
     """An error that names the first line that is no JSON object, if there is one."""
-    for number, (_, fine) in enumerate(json_lines(path, compression), 1):
-        if not fine:
-            return InputError(f"'{path}', line {number} is not a JSON object; write one object per line")
+    for number, (_, found) in enumerate(json_lines(path, compression), 1):
+        if found is None:
+            return _no_object(path, number)
     return None
 
 
-def json_lines(path: Path, compression: str | None) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a file, and whether each is a JSON object, null or blank."""
+def json_lines(path: Path, compression: str | None) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """The lines of a file, each with its object: an empty one of null or a blank line, None of no object."""
     with pa.input_stream(str(path), compression=compression) as stream:
         for line in io.BufferedReader(stream):
-            try:
-                yield line, not line.strip() or isinstance(json.loads(line), dict | type(None))
-            except ValueError:
-                yield line, False
+            yield line, _object(line)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line) if line.strip() else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else {} if found is None else None
 
 
 def _bad_column(path: Path, message: str) -> InputError | None:

@@ -8,13 +8,15 @@ from typing import Any
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["ADMISSIONS", "OVERLOADS", "WINDOWS", "Design", "original"]
+__all__ = ["ADMISSIONS", "MOST_TUPLES", "OVERLOADS", "WINDOWS", "Design", "at_most", "original"]
 
 WINDOWS = ("registers", "memory")
 ADMISSIONS = ("local", "global")
 OVERLOADS = ("hold", "discard")
 MOST_STAGES = {"local": 4, "global": 3}
 """Registers that a comparison may have, by admission."""
+MOST_TUPLES, MOST_CORES, MOST_RESULTS = 1 << 20, 1024, 4096
+"""More of them would neither fit a chip nor be simulated in any time."""
 FAN = 16
 """Flags that one stage of the global admission gathers; one of its registers drives half as many cores."""
 
@@ -53,6 +55,9 @@ class Design:
         _whole("cores", self.cores, 1)
         for name in ("left", "right"):
             _whole(f"the {name} window", getattr(self, name), self.cores, "; every core holds a tuple of it")
+            at_most(f"tuples in the {name} window", getattr(self, name), MOST_TUPLES)
+        at_most("join cores", self.cores, MOST_CORES)
+        at_most("results in a core's buffer", self.buffer, MOST_RESULTS)
         _whole("a merger's buffer", self.merger_buffer, 3)
         _whole("a core's buffer", self.buffer, 3)
         _whole("pipeline", self.stages, 0)
@@ -159,6 +164,12 @@ class Design:
 def original(cores: int, left: int, right: int, **changes: Any) -> Design:
     """The papers' circuit: windows in shift registers, plain comparison, all cores suspended together."""
     return Design(cores, left, right, windows="registers", admission="global", pipeline=0).with_(**changes)
+
+
+def at_most(what: str, value: int, most: int) -> None:
+    """Refuse a circuit that nobody could build."""
+    if value > most:
+        raise UnsupportedError(f"{value:,} {what} are more than a circuit has, which is {most:,}; give fewer")
 
 
 def _whole(what: str, value: Any, least: int, why: str = "") -> None:
