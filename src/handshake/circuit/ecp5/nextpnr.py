@@ -34,15 +34,17 @@ at 16 cores."""
 ROUTERS = ("router1", "router2")
 """The second is quicker where wires are dense, and cares less for the clock."""
 
-ROUNDS = 16
-CAUTION = (70, 50, 30, 80, 60)
-"""Of wires of the same length, so many per cent are as quick as is reckoned with: first most; and after each
-round without a better clock others, since critical wires are among the quicker ones. When all have been tried
-it is given up."""
+ROUNDS = 20
+CAUTION = (70, 50, 30)
+"""Of wires of the same length, so many per cent are as quick as is reckoned with: first most, and fewer after
+each round without a better clock, since critical wires are among the quicker ones. All begin at the best."""
+WALK = (60,) * 6
+"""Rounds after those: each begins where the last one ended, as what has become late there is mended next. If
+none of them is better, it is given up."""
 STRIDE, SURPLUS = 1.06, 1.025
 """A round strives for this much more than the best one reached, and in the end for a bit more than the goal:
 wires are estimated before they are routed."""
-CLOSURE = (ROUNDS, CAUTION, STRIDE, SURPLUS)
+CLOSURE = (ROUNDS, CAUTION, WALK, STRIDE, SURPLUS)
 """All that the rounds depend on."""
 
 _FILES = ("placed.json", "delays.sdf")
@@ -77,12 +79,12 @@ class _Run:
     end: float | None
 
     def rounds(self, best: Routed, most: int) -> Iterator[Routed]:
-        """What was placed and routed, then the outcome of each round, which goes on from the best so far."""
+        """What was placed and routed, then the outcome of each round."""
         yield best
         self._keep()
         tried = 0
-        while most and tried < len(CAUTION) and best.clock < GOAL:
-            self.shorten(best.clock, CAUTION[tried])
+        while most and tried < len(CAUTION + WALK) and best.clock < GOAL:
+            self.shorten(best.clock, (CAUTION + WALK)[tried], "best_" if tried < len(CAUTION) else "")
             yield (found := self.nextpnr("moved.json", "--no-pack"))
             most, tried = most - 1, tried + 1
             if found.clock > best.clock:
@@ -108,10 +110,10 @@ class _Run:
             raise HandshakeError(f"nextpnr failed: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
         return _routed(json.loads((self.folder / "report.json").read_text()))
 
-    def shorten(self, clock: float, caution: int) -> None:
-        """Move cells of late paths of the best circuit, for the next call."""
-        placed = Placed(json.loads((self.folder / f"best_{_FILES[0]}").read_text()))
-        with (self.folder / f"best_{_FILES[1]}").open() as lines:
+    def shorten(self, clock: float, caution: int, which: str) -> None:
+        """Move cells of late paths of the best circuit, or of the last one, for the next call."""
+        placed = Placed(json.loads((self.folder / f"{which}{_FILES[0]}").read_text()))
+        with (self.folder / f"{which}{_FILES[1]}").open() as lines:
             delays = read_delays(lines)
         aim = min(clock * STRIDE, GOAL * SURPLUS)
         shorten_late_paths(placed, delays, round(1e6 / aim), caution)
