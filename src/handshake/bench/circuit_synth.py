@@ -219,7 +219,7 @@ def _circuit(name: str, cores: int) -> HandshakeJoin:
 
 
 def _rounds(design: str) -> int:
-    """How often late paths are shortened: the others are bounded by what they are, not by where they lie."""
+    """How often late paths are shortened: the default design alone is worked on, others stay as placed."""
     return ROUNDS if design == "local" else 0
 
 
