@@ -133,7 +133,7 @@ class Chip:
 def chip() -> Iterator[Chip]:
     with TemporaryDirectory(prefix="handshake-pnr-", dir=Path.cwd()) as folder:
         run = nextpnr._Run(Path(folder), 1, nextpnr.ROUTERS[0], None)
-        design = netlist(HandshakeJoin(papers_condition(), Design(2, 4, 4)))
+        design = netlist(HandshakeJoin(papers_condition(), Design(1, 4, 4)))
         (run.folder / "design.json").write_text(design)
         (only,) = run.rounds(run.nextpnr("design.json"), 0)
         yield Chip(run, only.clock)
@@ -254,9 +254,9 @@ def test_a_cell_far_away_is_brought_back(chip: Chip, folder: Path, monkeypatch: 
     moved = next(m for nth in range(8) if (m := tiles.exchange(unit, Spot(*far, nth))))
     placed.move(moved)
     strayed = chip.again(placed, folder)
-    assert strayed.clock < 0.8 * chip.clock
-    monkeypatch.setattr(nextpnr, "GOAL", 0.93 * chip.clock)
+    assert strayed.clock < 0.92 * chip.clock
+    monkeypatch.setattr(nextpnr, "GOAL", 0.95 * chip.clock)
     monkeypatch.setattr(nextpnr, "STRIDE", 2)
     run = nextpnr._Run(folder, 1, nextpnr.ROUTERS[0], None)
     *_, best = run.rounds(strayed, 2)
-    assert best.clock > 0.93 * chip.clock
+    assert best.clock > 0.95 * chip.clock
