@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from circuits import SMALL
 from handshake.bench import circuit_published as published
 from handshake.bench import circuit_rates, circuit_speed, circuit_synth, circuit_tables
+from handshake.circuit.fifo import Fifo
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.join import HandshakeJoin
 from handshake.circuit.join.workload import papers_condition
-from handshake.circuit.synth import counted, resources
+from handshake.circuit.synth import counted, netlist, resources
 from handshake.errors import InputError
 
 
@@ -136,3 +139,28 @@ def test_windows_go_into_block_ram_when_they_are_long() -> None:
     }
     assert "block_ram" not in found[8]
     assert found[128]["block_ram"] > 0
+
+
+def test_ports_that_lie_apart_have_registers_of_their_own() -> None:
+    """Were registers of inputs merged with the chain that feeds them, the chain would span the chip."""
+    hops = 2
+    cells = json.loads(netlist(Fifo(SMALL, 2), hops=hops))["modules"]["top"]["cells"]
+    registers = {
+        cell["connections"]["Q"][0]: name for name, cell in cells.items() if cell["type"] == "TRELLIS_FF"
+    }
+    read = Counter(
+        bit
+        for cell in cells.values()
+        for port, bits in cell["connections"].items()
+        if cell["port_directions"][port] == "input"
+        for bit in bits
+    )
+    inwards = SMALL.bits + 3  # payload, valid and eos of what comes in, ready of what goes out
+    fed = [
+        name
+        for name in registers.values()
+        if (source := cells[name]["connections"]["DI"][0]) in registers
+        and read[source] == 1
+        and "held" in registers[source]
+    ]
+    assert len(fed) == hops * inwards

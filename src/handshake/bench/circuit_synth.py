@@ -224,7 +224,7 @@ def _rounds(design: str) -> int:
 
 
 def _hops(cores: int) -> int:
-    """Registers between the outputs and what measures: from 64 cores on they lie at both ends of the chip."""
+    """Registers more between ports and what measures: from 64 cores on they lie at both ends of the chip."""
     return 2 if cores > 32 else 0
 
 

@@ -31,8 +31,9 @@ class Pinned(Block):
     """A circuit with one pin in and one out, for timing: whole streams would need more pins than chips have.
 
     Everything between the pins and the circuit is registered, so that they do not set the clock. Registers
-    get their first values when the chip is configured: a reset by a pin would be a wire to all of it. Outputs
-    of a large circuit are far from each other; they pass `hops` more registers before they meet.
+    get their first values when the chip is configured: a reset by a pin would be a wire to all of it. Inputs
+    and outputs of a large circuit are far from each other; they pass `hops` more registers where they part
+    and before they meet.
     """
 
     def __init__(self, circuit: Block, hops: int = 0) -> None:
@@ -58,8 +59,14 @@ class Pinned(Block):
         return m
 
     def _shift_in(self, m: Module, ports: Value) -> None:
-        shift, held = Signal(len(ports), name="shift"), Signal(len(ports), name="held")
-        m.d.sync += [shift.eq(Cat(self.serial_in, shift)), held.eq(shift)]
+        shift = Signal(len(ports), name="shift")
+        m.d.sync += shift.eq(Cat(self.serial_in, shift))
+        held: Value = shift
+        for _ in range(self.hops + 1):
+            # Hops begin otherwise than the chain: of registers that are always alike Yosys makes one.
+            hop = Signal(len(ports), name="held", init=-1 if self.hops else 0)
+            m.d.sync += hop.eq(held)
+            held = hop
         m.d.comb += ports.eq(held)
 
     def _fold_out(self, m: Module, ports: Value) -> None:
