@@ -37,6 +37,9 @@ def test_rates_against_match_rate(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     circuit_rates.run(quick=True, out=str(tmp_path))
     assert capsys.readouterr().err.count(": 0 of 4 points to find out") == 3
+    circuit_rates.run(length=1, quick=True, out=str(tmp_path))
+    assert capsys.readouterr().err.count(": 0 of 2 points to find out") == 3
+    assert "48 tuples" not in (tmp_path / "circuit_rates.txt").read_text()
     circuit_rates.run(source=str(tmp_path / "circuit_rates.json"))
     assert capsys.readouterr().out.splitlines()[-1].startswith("RESULT local_over_nested=")
 

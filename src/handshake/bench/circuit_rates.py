@@ -11,6 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -29,42 +30,55 @@ __all__ = ["run"]
 
 CLOCK = 100e6
 RATES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
+CORES, QUICK_CORES = 64, 3
+LENGTHS = (1, 2)
+"""Of the paper's inputs, in windows."""
 CIRCUITS = ("local", "original", "nested loops")
 
 
-def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
-    """Simulate all circuits on all inputs, or take an earlier run's figures."""
-    data = report.load(source, "circuit_rates") if source else _measured(quick, out)
+def run(
+    cores: int | None = None, length: int | None = None, quick: bool = False, out: str | None = None,
+    source: str | None = None,
+) -> None:  # fmt: skip
+    """Simulate all circuits on inputs `length` windows long, or take an earlier run's figures."""
+    if source:
+        data = report.load(source, "circuit_rates")
+    else:
+        lengths = LENGTHS if length is None else (length,)
+        data = _measured(cores or (QUICK_CORES if quick else CORES), lengths, quick, out)
     report.publish("circuit_rates", data, _show, _draw, out)
 
 
-def _measured(quick: bool, out: str | None) -> Data:
-    cores = 3 if quick else 64  # two cores alone need buffers of nine results to keep the output busy
-    rates = (0.1, 1.0) if quick else RATES
-    rows = [row for name in CIRCUITS for row in _curve(name, cores, rates, quick, out)]
+def _measured(cores: int, lengths: Sequence[int], quick: bool, out: str | None) -> Data:
+    rates, inputs = (0.1, 1.0) if quick else RATES, [SEGMENT * cores * length for length in lengths]
+    rows = [row for name in CIRCUITS for row in _curve(name, cores, inputs, rates, quick, out)]
     return {
         "benchmark": "circuit_rates", "machine": "simulated cycle by cycle", "quick": quick, "cores": cores,
         "window": SEGMENT * cores, "rows": rows,
     }  # fmt: skip
 
 
-def _curve(name: str, cores: int, rates: Sequence[float], quick: bool, out: str | None) -> list[Data]:
+def _curve(
+    name: str, cores: int, inputs: Sequence[int], rates: Sequence[float], quick: bool, out: str | None
+) -> list[Data]:
     """All points of a circuit; those that an earlier run has kept are not simulated again."""
     circuit, window = _circuit(name, cores), SEGMENT * cores
     digest = hashlib.sha256(to_rtlil(_circuit(name, cores)).encode()).hexdigest()[:16]
     kept = None if out is None else Path(out) / "circuit_rates" / f"{name.replace(' ', '_')}_{cores}.json"
     rows = _kept(kept, digest)
     known = {(row["inputs"], row["rate"]) for row in rows}
-    points = [(n, rate) for n in (window, 2 * window) for rate in rates if (n, rate) not in known]
-    report.progress(f"{name}: {len(points)} of {2 * len(rates)} points to find out")
+    wanted = [(n, rate) for n in inputs for rate in rates]
+    points = [point for point in wanted if point not in known]
+    report.progress(f"{name}: {len(points)} of {len(wanted)} points to find out")
     simulation = Simulation(circuit, "amaranth" if quick else "cxxrtl") if points else None
-    for inputs, rate in points:
+    for count, rate in points:
         assert simulation is not None
-        rows.append(_point(name, simulation, window, inputs, rate))
+        rows.append(_point(name, simulation, window, count, rate))
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps({"digest": digest, "rows": rows}, indent=1) + "\n")
-    return sorted(rows, key=lambda row: (int(row["inputs"]), float(row["rate"])))
+    mine = [row for row in rows if (row["inputs"], row["rate"]) in wanted]
+    return sorted(mine, key=lambda row: (int(row["inputs"]), float(row["rate"])))
 
 
 def _kept(path: Path | None, digest: str) -> list[Data]:
@@ -138,8 +152,8 @@ def _find(data: Data, circuit: str, inputs: int, rate: float) -> Data:
     return found
 
 
-def _sizes(data: Data) -> tuple[int, int]:
-    return data["window"], 2 * data["window"]
+def _sizes(data: Data) -> list[int]:
+    return sorted({row["inputs"] for row in data["rows"]})
 
 
 def _show(page: Report, data: Data) -> None:
@@ -191,7 +205,7 @@ def _draw(data: Data, folder: Path) -> None:
     with plots.figure(folder / "circuit_rates.svg", 2, title) as (_, axes):
         for view, what in zip(axes, ("input", "output"), strict=True):
             for colour, name in zip(plots.SERIES, CIRCUITS, strict=False):
-                for inputs, style in zip(_sizes(data), ("-", "--"), strict=True):
+                for inputs, style in zip(_sizes(data), cycle(("-", "--", ":")), strict=False):
                     rows = [r for r in data["rows"] if (r["circuit"], r["inputs"]) == (name, inputs)]
                     points = [(100 * r["rate"], _rate(r, what)) for r in rows]
                     view.plot(

@@ -18,7 +18,6 @@ _PLAIN = {
     "batches": "Time per tuple against the largest batch: CellJoin, figure 12.",
     "windows": "Time per tuple against the size of basic windows: CellJoin, figure 13.",
     "mway": "Joins of two to four streams, and what the join order is worth: CellJoin, section 7.1.",
-    "circuit_rates": "Throughput of the join circuit against the match rate: FPGA paper, figures 12 and 13.",
     "circuit_tables": "Clock of the join circuit for 500,000 tuples/s: handshake join, tables 1 and 2.",
 }
 
@@ -34,6 +33,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_scaling(bench, call)
     add_spark_commands(bench, call)
     _add_synth(bench, call)
+    _add_rates(bench, call)
     _add_circuits(bench, call)
     _add_udp(bench, call)
     _add_spark_queries(bench, call)
@@ -75,6 +75,31 @@ Examples:
             "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, minutes=minutes,
             within=within, router=router, quick=quick, out=out, source=source,
         )  # fmt: skip
+
+
+def _add_rates(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "circuit_rates",
+        help="""Throughput of the join circuit against the match rate: FPGA paper, figures 12 and 13.
+
+\b
+Examples:
+  handshake bench circuit_rates --out results
+  handshake bench circuit_rates --cores 4 --length 16
+""",
+    )
+    def circuit_rates(
+        cores: Annotated[
+            int | None, typer.Option(min=1, help="Join cores of 8 and 8 tuples; 64 by default.")
+        ] = None,
+        length: Annotated[
+            int | None, typer.Option(min=1, help="Windows that each input is long; 1 and 2 by default.")
+        ] = None,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("circuit_rates", cores=cores, length=length, quick=quick, out=out, source=source)
 
 
 def _add_circuits(bench: typer.Typer, call: Callable[..., None]) -> None:
