@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copy
+from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -259,3 +262,24 @@ def test_a_cell_far_away_is_brought_back(chip: Chip, folder: Path, monkeypatch: 
     run = nextpnr._Run(folder, 1, nextpnr.ROUTERS[0], None)
     *_, best = run.rounds(strayed, 2)
     assert best.clock > 0.95 * chip.clock
+
+
+def test_time_that_is_up_ends_the_rounds(chip: Chip, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in nextpnr._FILES:
+        copy(chip.run.folder / f"best_{name}", folder / name)
+    monkeypatch.setattr(nextpnr, "GOAL", 2 * chip.clock)
+    placed = nextpnr.Routed(chip.clock, {}, [])
+    late = nextpnr._Run(folder, 1, nextpnr.ROUTERS[0], end=monotonic())
+    assert list(late.rounds(placed, 3)) == [placed]
+    with pytest.raises(TimeoutExpired):
+        late.nextpnr(nextpnr._FILES[0])
+
+
+def test_rounds_that_would_have_gone_on() -> None:
+    tries = len(nextpnr.CAUTION + nextpnr.WALK)
+    assert nextpnr.went_on([200.0, 210.0, *[205.0] * (tries - 1)])
+    assert not nextpnr.went_on([200.0, 210.0, *[205.0] * tries])
+    assert not nextpnr.went_on([200.0, nextpnr.GOAL])
+    assert nextpnr.went_on([200.0, 210.0], 2)
+    assert not nextpnr.went_on([200.0, 210.0, 220.0], 2)
+    assert not nextpnr.went_on([200.0], 0)

@@ -25,7 +25,7 @@ from typing import Any
 from handshake.bench import circuit_published as published
 from handshake.bench import report
 from handshake.bench.report import Data, Report
-from handshake.circuit.ecp5.nextpnr import CLOSURE, OPTIONS, ROUNDS, ROUTERS, place_and_route
+from handshake.circuit.ecp5.nextpnr import CLOSURE, OPTIONS, ROUNDS, ROUTERS, place_and_route, went_on
 from handshake.circuit.emit import to_rtlil
 from handshake.circuit.join.design import Design, original
 from handshake.circuit.join.join import HandshakeJoin
@@ -68,8 +68,9 @@ def run(
 ) -> None:  # fmt: skip
     """Synthesise, place and route what is not known yet; then the tables and pictures of all that is.
 
-    What takes longer than `minutes`, or fails, or does not end `within` so many minutes of all, is left out
-    and said.
+    What takes longer than `minutes` to place and route, or fails, or does not end `within` so many minutes of
+    all, is left out and said. Rounds that shorten late paths end when that time is up, and what they reached
+    counts.
     """
     if source is None:
         counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
@@ -301,11 +302,12 @@ def _row(design: str, cores: int, found: Sequence[Data]) -> Data:
     mine = [f for f in found if (f["design"], f["cores"]) == (design, cores)]
     clocks = sorted(f["fmax"] for f in mine if f["seed"] is not None)
     placed = [f["rounds"][0] for f in mine if f.get("rounds")]
+    cut = sum(went_on(f["rounds"], _rounds(design)) for f in mine if f.get("rounds"))
     used: Data = next((f["used"] for f in mine if f["seed"] is not None), {})
     counts: Data = next((f["resources"] for f in mine if f["seed"] is None), {})
     return {
-        "design": design, "cores": cores, "clocks": clocks, "placed": placed, "used": used,
-        "resources": counts,
+        "design": design, "cores": cores, "clocks": clocks, "placed": placed, "cut": cut,
+        "used": used, "resources": counts,
     }  # fmt: skip
 
 
@@ -346,6 +348,9 @@ def _show(page: Report, data: Data) -> None:
     page.say(
         "As placed: before late paths were shortened in rounds, which is done to the default design alone."
     )
+    for row in _sorted(data):
+        if row.get("cut"):
+            page.say(f"{row['design']}, {row['cores']} cores: time ended the rounds of {row['cut']} seeds.")
     low, high = published.TEUBNER_CLOCK
     page.say(
         f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} up"

@@ -63,7 +63,8 @@ Examples:
         seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of place and route.")] = "1,2,3",
         jobs: Annotated[int, typer.Option(min=1, help="How many tools to run at once.")] = 1,
         minutes: Annotated[
-            float | None, typer.Option(min=0.1, help="Give up a place and route after this.")
+            float | None,
+            typer.Option(min=0.1, help="Give up a place and route after this, or end its rounds."),
         ] = None,
         within: Annotated[float | None, typer.Option(min=0.1, help="Minutes for all of it.")] = None,
         router: Annotated[str, typer.Option(help="Of nextpnr: router1 or router2.")] = "router1",

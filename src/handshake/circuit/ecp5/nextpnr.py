@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from handshake.circuit.ecp5.delays import read_delays
 from handshake.circuit.ecp5.placed import Placed
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["CLOSURE", "GOAL", "OPTIONS", "ROUNDS", "ROUTERS", "Routed", "place_and_route"]
+__all__ = ["CLOSURE", "GOAL", "OPTIONS", "ROUNDS", "ROUTERS", "Routed", "place_and_route", "went_on"]
 
 GOAL = 250
 """The clock in MHz that place and route strives for. What reaches it is left as it is."""
@@ -63,12 +63,26 @@ class Routed:
 def place_and_route(
     design: str, seed: int, *, router: str = ROUTERS[0], rounds: int = ROUNDS, timeout: float | None = None
 ) -> tuple[Routed, ...]:
-    """Place and route a netlist, then shorten what is late: what came of the first, and of each round."""
+    """Place and route a netlist, then shorten what is late: what came of the first, and of each round.
+
+    The time allowed is for all of it. If it is up before the first is done, that is an error; later, what has
+    been reached counts (see `went_on`).
+    """
     # Not in /tmp, which the sandbox of the tool has one of its own for.
     with tempfile.TemporaryDirectory(prefix="handshake-pnr-", dir=Path.cwd()) as folder:
         run = _Run(Path(folder), seed, router, None if timeout is None else time.monotonic() + timeout)
         (run.folder / "design.json").write_text(design)
         return tuple(run.rounds(run.nextpnr("design.json"), rounds))
+
+
+def went_on(clocks: Sequence[float], rounds: int = ROUNDS) -> bool:
+    """Whether rounds with these outcomes, what was placed first, would have gone on with more time.
+
+    >>> went_on([215.0, 243.3]), went_on([215.0, 251.3]), went_on([215.0] * 10)
+    (True, False, False)
+    """
+    idle = len(clocks) - 1 - clocks.index(max(clocks))
+    return len(clocks) <= rounds and max(clocks) < GOAL and idle < len(CAUTION + WALK)
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,11 @@ class _Run:
         tried = 0
         while most and tried < len(CAUTION + WALK) and best.clock < GOAL:
             self.shorten(best.clock, (CAUTION + WALK)[tried], "best_" if tried < len(CAUTION) else "")
-            yield (found := self.nextpnr("moved.json", "--no-pack"))
+            try:
+                found = self.nextpnr("moved.json", "--no-pack")
+            except subprocess.TimeoutExpired:
+                return
+            yield found
             most, tried = most - 1, tried + 1
             if found.clock > best.clock:
                 best, tried = found, 0
