@@ -468,7 +468,7 @@ def _draw(data: Data, folder: Path) -> None:
             view.set_xscale("log", base=2)
             plots.plain_logarithmic(view.xaxis)
             if view.get_legend_handles_labels()[0]:
-                view.legend(fontsize=8)
+                view.legend(fontsize=8, ncols=2 if view is left else 1)
         for view in others:
             plots.plain_logarithmic(view.yaxis)
         plots.machine(left, data)
