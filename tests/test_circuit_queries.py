@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import query_oracle
 from circuits import patterns, physical, placed
 from handshake.circuit.bounds import Bounds
 from handshake.circuit.compiler import Compiled, compile_plan
+from handshake.circuit.emit import to_rtlil
 from handshake.circuit.host import run_plan
 from handshake.circuit.join_nets import JoinNet
 from handshake.circuit.netlist import Net
@@ -112,6 +114,40 @@ def test_windows_of_tuples_count_those_that_where_leaves_out(optimised: bool) ->
     without = () if optimised else tuple(RULES)
     done = run_plan(plan, {"S": rows}, Bounds(groups=2), engine="amaranth", without=without)
     assert done.results["result"].to_pylist() == [{"g": 1, "n": 2}, {"g": 1, "n": 1}, {"g": 1, "n": 2}]
+
+
+OVERLAPPING = (
+    "CREATE INPUT STREAM S (v int, t int) TIMESTAMP BY t; SELECT sum(v) AS s FROM S [SIZE {} ADVANCE 1 {}]"
+)
+
+
+@pytest.mark.parametrize("kind", ["TIME", "TUPLES"])
+def test_many_windows_open_at_once(kind: str) -> None:
+    """Copies go round several times, by steps and in leaps; their number is no power of two."""
+    values = [(7 * n) % 31 - 9 for n in range(90)]
+    leaps = {30: 5, 60: 100}
+    times = list(accumulate(leaps.get(n, (n * n) % 3) for n in range(90)))
+    plan = parse_query(OVERLAPPING.format(37, kind))
+    done = run_plan(plan, {"S": {"v": values, "t": times}}, engine="amaranth")
+    if kind == "TUPLES":
+        wanted = [sum(values[n : n + 37]) for n in range(90 - 36)]
+    else:
+        members = [
+            [v for v, t in zip(values, times, strict=True) if s <= t < s + 37]
+            for s in range(-36, times[-1] + 1)
+        ]
+        wanted = [sum(each) for each in members if each]
+    assert done.results["result"].column("s").to_pylist() == wanted
+
+
+@pytest.mark.parametrize("kind", ["TIME", "TUPLES"])
+def test_gates_grow_with_the_windows_that_are_open_and_not_with_their_square(kind: str) -> None:
+    def lines(copies: int) -> int:
+        circuit = compile_plan(parse_query(OVERLAPPING.format(copies, kind))).circuit()
+        return to_rtlil(circuit, "query").count("\n")
+
+    few, some, many = lines(20), lines(40), lines(80)
+    assert many - some < 2.4 * (some - few)  # 2: in proportion; 4: with the square
 
 
 BRANCHES = " ".join(f"WHEN l = {n} THEN {3 * n - 200}" for n in range(150))

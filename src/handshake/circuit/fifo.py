@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Out
 
@@ -73,10 +72,11 @@ def _in_registers(m: Module, fifo: Fifo) -> Value:
     slots = [Signal(fifo.row.bits + 2, name=f"slot{i}") for i in range(fifo.depth)]
     behind = Signal(range(fifo.depth + 1))
     m.d.comb += behind.eq(fifo.level - moves(fifo.o))
-    with m.If(moves(fifo.o)):
-        m.d.sync += [a.eq(b) for a, b in pairwise(slots)]
-    with m.If(moves(fifo.i)):
-        m.d.sync += Array(slots)[behind].eq(_pack(fifo.i))
+    for place, slot in enumerate(slots):
+        with m.If(moves(fifo.i) & (behind == place)):
+            m.d.sync += slot.eq(_pack(fifo.i))
+        with m.Elif(moves(fifo.o)):
+            m.d.sync += slot.eq(slots[min(place + 1, fifo.depth - 1)])
     return slots[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from operator import and_, or_
+from operator import and_
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value
@@ -29,6 +29,8 @@ class Control:
         self.i = block.i
         self.n = n = len(copies)
         self.oldest = Signal(n, init=1)
+        self.turn = Signal(range(n))  # the place of the one bit in `oldest`
+        self.following = Signal(range(n))  # that place after an advance
         self.used = Signal(n)  # copies whose window has a tuple
         self.taken = Signal(n)  # copies that have taken their part of this step
         self.close, self.enter, self.last = Signal(), Signal(), Signal()
@@ -40,6 +42,7 @@ class Control:
 
     def build(self) -> None:
         """All of the template's logic."""
+        self.m.d.comb += self.following.eq(Mux(self.turn == self.n - 1, 0, self.turn + 1))
         self._steps()
         self._merging()
         self.machine()
@@ -70,9 +73,12 @@ class Control:
         m, n = self.m, self.n
         eos = Signal(n)
         m.d.comb += eos.eq(Mux(self.close, self.oldest & (self.used | self._fill()), 0))
+        beat = Signal(self.block.inner.layout)
+        self._payload(beat)
         done: list[Value] = []
         for s, copy in enumerate(self.copies):
-            self._payload(copy.i.payload)
+            for each in self.block.inner:
+                copy_field(m, copy.i.payload, beat, each, each.name)
             enters = self.enter & self.member[s]
             m.d.comb += [
                 copy.i.valid.eq(enters & ~self.taken[s]),
@@ -91,22 +97,24 @@ class Control:
             else:
                 m.d.sync += self.used.eq((self.used | entered) & ~Mux(self.close, self.oldest, 0))
             with m.If(self.close):
-                m.d.sync += self.oldest.eq(self.rotated(self.oldest))
+                m.d.sync += [self.oldest.eq(self.oldest.rotate_left(1)), self.turn.eq(self.following)]
 
     def _fill(self) -> Value:
         """A tuple window may open and close with the same tuple."""
         return Mux(self.enter, self.member, 0) if self.slide.kind == "tuples" else Const(0, self.n)
 
-    def rotated(self, bits: Value) -> Value:
-        """The ring after an advance."""
-        return Cat(bits[-1:], bits[:-1])
+    def place(self, ordinals: list[Value], turn: Value) -> None:
+        """From the age of a window (0: oldest, at `turn`) to the copy that has it.
 
-    def place(self, ordinals: list[Value], order: Value) -> None:
-        """From the age of a window (0: oldest) to the copy that has it."""
-        n = self.n
-        for s in range(n):
-            terms = [order[(s - age) % n] & here for age, here in enumerate(ordinals)]
-            self.m.d.comb += self.member[s].eq(balanced(or_, terms))
+        The ring is turned by a power of two per level, so that gates grow with n·log n: a gate for each age
+        and copy would be n² of them.
+        """
+        ages = Cat(*ordinals, Const(0, self.n - len(ordinals)))
+        for level in range(len(turn)):
+            turned = Signal(self.n, name=f"turned{level}")
+            self.m.d.comb += turned.eq(ages)
+            ages = Mux(turn[level], turned.rotate_left(1 << level), turned)
+        self.m.d.comb += self.member.eq(ages)
 
     def _payload(self, payload: Any) -> None:
         """The tuple, and for a closing window its start, and its time and clock where they are read."""
@@ -140,7 +148,9 @@ class Control:
         m = self.m
         made = StreamSignature(self.block.after).create(path=("made",))
         head, streams = self.order.o, self._streams()
-        source = chosen(head.payload["copy"], [Cat(each.valid, each.eos) for each in streams])
+        served = Signal(self.n)
+        m.d.comb += served.eq(Cat(*(head.payload["copy"] == s for s in range(self.n))))
+        source = chosen(served, [Cat(each.valid, each.eos) for each in streams])
         valid, eos = source[0] & head.valid, source[1] & head.valid
         payloads = []
         for s, each in enumerate(streams):
@@ -148,9 +158,9 @@ class Control:
             for field in self.block.after:
                 copy_field(m, result, each.payload, field, field.name)
             payloads.append(result)
-            m.d.comb += each.ready.eq(head.payload["copy"][s] & head.valid & made.ready)
+            m.d.comb += each.ready.eq(served[s] & head.valid & made.ready)
         m.d.comb += [
-            made.payload.eq(chosen(head.payload["copy"], payloads)),
+            made.payload.eq(chosen(served, payloads)),
             made.valid.eq(valid & ~self.discard),
             made.eos.eq(self.finish),
             self.finished.eq(self.finish & made.ready),
@@ -172,11 +182,11 @@ class Control:
 
     def _order_room(self, closing: Value) -> Value:
         """Merging follows a queue of the copies that have closed."""
-        row = Row((Wire("copy", INT64, self.n),))
+        row = Row((Wire("copy", INT64, len(self.turn)),))
         depth = 2 * self.n + self.block.body.latency
         self.m.submodules.order = self.order = Fifo(row, max(2, depth))
         self.m.d.comb += [
-            self.order.i.payload["copy"].eq(closing),
+            self.order.i.payload["copy"].eq(self.turn),
             self.order.i.valid.eq(closing.any() & self.step_done),
         ]
         return self.order.i.ready
@@ -197,7 +207,7 @@ class Control:
             m.d.comb += self.finish.eq(1)
             with m.If(self.finished):
                 m.d.comb += self.i.ready.eq(1)
-                m.d.sync += [self.tuple_done.eq(0), self.oldest.eq(1)]
+                m.d.sync += [self.tuple_done.eq(0), self.oldest.eq(1), self.turn.eq(0)]
                 self.restart()
                 m.next = first
 
@@ -280,9 +290,10 @@ class TimeControl(Control):
         place = Signal(Shape(len(self.base) + 2, signed=True))
         time = Value.cast(self.i.payload[TIME])
         self.m.d.comb += place.eq(time - self.base - Mux(ahead, step, 0))
-        order = Mux(ahead, self.rotated(self.oldest), self.oldest)
+        turn = Signal(range(self.n))
+        self.m.d.comb += turn.eq(Mux(ahead, self.following, self.turn))
         ages = [(place >= age * step) & (place < age * step + k) for age in range(self.n - 1)]
-        self.place(ages, order)
+        self.place(ages, turn)
         return place
 
     def _late(self, place: Value) -> Value:
@@ -332,7 +343,7 @@ class TupleControl(Control):
 
     def machine(self) -> None:
         m, k, step = self.m, self.slide.size, self.slide.advance
-        self.place([self.offset >= age * step for age in range(self.n - 1)], self.oldest)
+        self.place([self.offset >= age * step for age in range(self.n - 1)], self.turn)
         full = Signal()
         m.d.comb += full.eq(self.offset == k - 1)
         if self.slide.timed:
