@@ -198,7 +198,11 @@ def test_compile_refuses(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ("--pace 2", "--pace is for --backend local; a circuit takes a row whenever it is ready for one"),
+        (
+            "--pace 2",
+            "--pace is for --backend local, not for --backend circuit: it alone lets rows wait for their "
+            "times; leave it out, or use --backend local",
+        ),
         (
             "--input Trades=udp://127.0.0.1:9",
             "--backend circuit simulates what has come, and 'udp://127.0.0.1:9' comes live; give a file, or "

@@ -42,6 +42,10 @@ def test_bad_predicates(handshake: Any, inputs: tuple[Path, Path], predicate: st
     assert handshake("join", *inputs, "--on", predicate).complaint == message
 
 
+MASTER = (
+    "--master is for --backend spark, not for --backend local: it alone runs on a cluster; leave it out, or "
+    "use --backend spark"
+)
 OPTIONS = [
     (["--window", "0 seconds"], "a time window must be longer than zero; '0 seconds' is not"),
     (["--window=-5s"], "a time window must be longer than zero; '-5s' is not"),
@@ -65,12 +69,11 @@ OPTIONS = [
         "a timestamp, a date or a number of seconds is",
     ),
     (["--backend", "lokal"], "unknown backend 'lokal'; choose local, spark, circuit; did you mean 'local'?"),
-    (["--master", "local[2]"], "--master is for Spark; add --backend spark, or leave it out"),
-    (["--state-dir", "x"], "--state-dir is for Spark; add --backend spark, or leave it out"),
+    (["--master", "local[2]"], MASTER),
     (
         ["--backend", "spark", "--algorithm", "cell"],
-        "--algorithm is for the local back end, and Spark deals tuples out to tasks of its own; "
-        "leave it out, or use --backend local",
+        "--algorithm is for --backend local, not for --backend spark: it alone arranges its cores by one of "
+        "these algorithms; leave it out, or use --backend local",
     ),
     (
         ["--backend", "spark", "--master", "spark://host:7077"],

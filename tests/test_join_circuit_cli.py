@@ -110,7 +110,7 @@ def test_explain_tells_of_wires_and_cycles(tmp_path: Path, capsys: Any) -> None:
         ),
         (
             ["--window", "9 tuples", "--pin"],
-            "--pin is for the local back end, and a circuit compares every pair",
+            "--pin is for --backend local, not for --backend circuit: it alone has its cores in threads",
         ),
         (
             ["--window", "9 tuples", "--text-bytes", "1"],
@@ -161,9 +161,3 @@ def test_inputs_without_rows_or_values(tmp_path: Path, left: str, right: str, on
     assert _rows(tmp_path / "circuit.parquet") == _rows(tmp_path / "local.parquet")
     schemas = [pq.read_schema(tmp_path / f"{name}.parquet") for name in ("local", "circuit")]
     assert schemas[0] == schemas[1]
-
-
-def test_text_bytes_is_for_circuits(tmp_path: Path, capsys: Any) -> None:
-    left, right = _inputs(tmp_path)
-    assert run(["join", left, right, "--on", "l.x = r.a", "--text-bytes", "4"]) == 2
-    assert "--text-bytes is for wires; add --backend circuit, or leave it out" in capsys.readouterr().err

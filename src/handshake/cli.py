@@ -28,6 +28,7 @@ from handshake.cli_join import (
     join_files,
 )
 from handshake.cli_multijoin import register
+from handshake.cli_options import check_options
 from handshake.cli_query import register as register_queries
 from handshake.cli_spark import Place, join_files_on_spark
 from handshake.demo import show_demo
@@ -200,6 +201,7 @@ Examples:
 """,
 )
 def join(
+    context: typer.Context,
     left: Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")],
     right: Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")],
     on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
@@ -279,16 +281,13 @@ def join(
     )  # fmt: skip
     place = Place(master, state_dir)
     with reporting(request.interrupted):
+        check_options(context, backend)
         if backend == "spark":
             join_files_on_spark(request, place)
-            return
-        place.check(backend)
-        if backend == "circuit":
+        elif backend == "circuit":
             _circuit_module().join_files_on_circuit(request, text_bytes)
-            return
-        if text_bytes is not None:
-            raise UnsupportedError("--text-bytes is for wires; add --backend circuit, or leave it out")
-        join_files(request)
+        else:
+            join_files(request)
 
 
 def _circuit_module() -> Any:
@@ -316,6 +315,7 @@ Examples:
 """,
 )
 def demo(
+    context: typer.Context,
     seconds: Annotated[
         float | None, typer.Option(min=0.1, help="How long the streams last: 30, in process 10.")
     ] = None,
@@ -330,6 +330,7 @@ def demo(
 ) -> None:
     with reporting():
         DEMO_BACKENDS.check(backend)
+        check_options(context, backend)
         if backend == "spark":
             right = show_spark_demo(seconds or 30.0, rate or 4_000, save, ui=ui)
         else:

@@ -15,7 +15,6 @@ from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.host import JoinRun, condition_of, design_of, run_join, simulator_for
 from handshake.cli_join import JoinRequest, write_metrics
-from handshake.errors import UnsupportedError
 from handshake.local import JoinPlan, prepare
 from handshake.plan.bind import Scope, bind
 from handshake.planning import predicate_of
@@ -25,7 +24,6 @@ from handshake.sources import read, sink_for
 
 __all__ = ["join_files_on_circuit"]
 
-_LOCAL_ONLY = ("algorithm", "method", "pace", "overload", "room", "adapt", "pin")
 CLOCK = 100e6
 """The papers' clock, for rates."""
 
@@ -57,7 +55,6 @@ class CircuitFigures:
 def join_files_on_circuit(request: JoinRequest, text_bytes: int | None) -> None:
     """Run a request from the files to the summary."""
     request.check()
-    _check_local_only(request)
     left, right = read(request.left, "left"), read(request.right, "right")
     plan = _prepare(request, left.schema, right.schema)
     design = design_of(plan.spec.windows, request.cores)
@@ -73,16 +70,6 @@ def join_files_on_circuit(request: JoinRequest, text_bytes: int | None) -> None:
     done = run_join(left, right, condition, design, plan.output_schema, times=times, engine=engine)
     figures = _figures(left, right, done, condition, design, time.perf_counter() - began)
     _deliver(request, plan, done, figures)
-
-
-def _check_local_only(request: JoinRequest) -> None:
-    """Options that say how the in-process engine works mean nothing to a circuit."""
-    for option in dataclasses.fields(request):
-        if option.name in _LOCAL_ONLY and getattr(request, option.name) != option.default:
-            raise UnsupportedError(
-                f"--{option.name} is for the local back end, and a circuit compares every pair in its "
-                "windows; leave it out, or use --backend local"
-            )
 
 
 def _prepare(request: JoinRequest, left: pa.Schema, right: pa.Schema) -> JoinPlan:

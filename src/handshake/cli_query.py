@@ -20,6 +20,7 @@ import pyarrow as pa
 import typer
 
 from handshake.cli_compile import Buffer, Divider, Groups, JoinKind, Text, WindowTuples, Without, circuits
+from handshake.cli_options import check_options, typed
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.plan.algebra import Plan
 from handshake.plan.explain import dot, explain_plan
@@ -173,6 +174,7 @@ def _run_here(request: RunRequest) -> int:
         check_output(request.bad)
     bad = BadRows(request.strict, kept=request.bad is not None)
     live = comes_live(paths)
+    _check_pace(request, paths, live)
     query = Query(direct(plan) if live else plan, cores=request.cores or 1)
     with contextlib.ExitStack() as stack:
         receivers = stack.enter_context(Receivers(plan, paths, bad)) if live else None
@@ -196,6 +198,15 @@ def _run_here(request: RunRequest) -> int:
         counters = receivers.counters if receivers else {}
     _report(request, query, delivery, watch, bad, stop(), counters)
     return 130 if stop() else 0
+
+
+def _check_pace(request: RunRequest, paths: dict[str, str], live: bool) -> None:
+    """Rows that come one by one have the pace of who sends them."""
+    if request.pace is not None and (live or list(paths.values()) == ["-"]):
+        name, path = next(iter(paths.items()))
+        raise UnsupportedError(
+            f"--pace is for files, and {name} comes from '{path}' at the pace of its sender; leave it out"
+        )
 
 
 @contextlib.contextmanager
@@ -373,6 +384,7 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
 
     @app.command(help=_RUN_HELP)
     def run(
+        context: typer.Context,
         query: Annotated[str, typer.Argument(metavar="QUERY.sql", help="File with the query; - is input.")],
         input: Annotated[
             list[str] | None, typer.Option(metavar="NAME=PATH", help="Where a stream comes from.")
@@ -426,12 +438,14 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
             divider=divider,
         )
         with reporting():
+            check_options(context, backend)
             status = run_query(request)
         if status:
             raise typer.Exit(status)
 
     @app.command(name="explain", help=_EXPLAIN_HELP)
     def explain(
+        context: typer.Context,
         query: Annotated[str, typer.Argument(metavar="QUERY.sql", help="File with the query; - is input.")],
         dot_file: Annotated[
             str | None, typer.Option("--dot", metavar="FILE", help="Write a graph for Graphviz; - is output.")
@@ -458,6 +472,11 @@ def register(app: typer.Typer, reporting: Reporting) -> None:
         without: Without = None,
     ) -> None:
         with reporting():
+            check_options(context, "circuit" if circuit else backend)
+            if circuit and backend != "circuit" and typed(context, "backend"):
+                raise UnsupportedError(
+                    f"--circuit explains a circuit, and --backend {backend} a plan; leave one of them out"
+                )
             if circuit:
                 circuits().explain_circuit(
                     query,

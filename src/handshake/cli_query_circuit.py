@@ -58,11 +58,7 @@ def run_query(request: RunRequest) -> int:
 
 
 def _check(request: RunRequest, paths: dict[str, str]) -> None:
-    """Refuse what a simulation, which sets its own pace and needs all rows, would leave aside."""
-    if request.pace is not None:
-        raise UnsupportedError(
-            "--pace is for --backend local; a circuit takes a row whenever it is ready for one"
-        )
+    """Refuse inputs that have no end: a simulation needs all rows."""
     if comes_live(paths):
         raise UnsupportedError(
             f"--backend circuit simulates what has come, and '{next(iter(paths.values()))}' comes live; give "

@@ -100,8 +100,6 @@ def parse_input(text: str) -> Where:
 
 def run_query(request: RunRequest) -> int:
     """Run a request; the exit status."""
-    if request.pace is not None:
-        raise UnsupportedError("--pace is for --backend local; Spark takes files as they are")
     plan = request.plan
     given = {name: parse_input(path) for name, path in request.input_paths(plan).items()}
     if "-" in (where.path for where in given.values()):

@@ -25,8 +25,6 @@ from handshake.sources import read, sink_for
 
 __all__ = ["Place", "join_files_on_spark"]
 
-_LOCAL_ONLY = ("algorithm", "pace", "overload", "room", "adapt", "pin")
-
 
 @dataclass(frozen=True)
 class Place:
@@ -35,11 +33,8 @@ class Place:
     master: str | None = None
     state_dir: str | None = None
 
-    def check(self, backend: str) -> None:
-        """Refuse what cannot work on that back end."""
-        for name, given in (("--master", self.master), ("--state-dir", self.state_dir)):
-            if given is not None and backend != "spark":
-                raise UnsupportedError(f"{name} is for Spark; add --backend spark, or leave it out")
+    def check(self) -> None:
+        """Refuse a cluster whose executors have no folder in common."""
         if self.master is not None and not self.master.startswith("local") and self.state_dir is None:
             raise UnsupportedError(
                 f"a join on '{self.master}' needs a directory that every executor reaches, for tuples on "
@@ -71,8 +66,7 @@ class SparkFigures:
 def join_files_on_spark(request: JoinRequest, place: Place) -> None:
     """Run a request from the files to the summary."""
     request.check()
-    place.check(request.backend)
-    _check_local_only(request)
+    place.check()
     left, right = read(request.left, "left"), read(request.right, "right")
     plan = prepare(left.schema, right.schema, request.on, **_options(request), cores=request.cores)
     spark = spark_module("replay")
@@ -87,16 +81,6 @@ def join_files_on_spark(request: JoinRequest, place: Place) -> None:
             cluster, left, right, plan.output_schema, _title(request), root, segments
         )  # fmt: skip
         _deliver(request, plan, replay, spark)
-
-
-def _check_local_only(request: JoinRequest) -> None:
-    """Options that say how the in-process engine works mean nothing to Spark."""
-    for option in dataclasses.fields(request):
-        if option.name in _LOCAL_ONLY and getattr(request, option.name) != option.default:
-            raise UnsupportedError(
-                f"--{option.name} is for the local back end, and Spark deals tuples out to tasks of its own; "
-                "leave it out, or use --backend local"
-            )
 
 
 def _options(request: JoinRequest) -> dict[str, Any]:
