@@ -16,7 +16,7 @@ from handshake.plan.ranges import storage_bits, type_range
 from handshake.plan.types import is_exact
 from handshake.schema import Bool, Decimal, Float, Type
 
-__all__ = ["Columns", "View", "as_array", "extremes", "integers", "layout", "view"]
+__all__ = ["Columns", "View", "address_words", "as_array", "extremes", "integers", "layout", "view"]
 
 _FEW = 4096
 
@@ -165,6 +165,11 @@ def _all_valid(rows: int) -> int:
     return address
 
 
+def address_words(columns: int) -> int:
+    """Addresses that kernels take of so many columns: as of an even number, so that loops have few shapes."""
+    return 4 * max((columns + 1) // 2, 1)
+
+
 @dataclass(frozen=True)
 class Columns:
     """The kernel columns of a run of tuples."""
@@ -186,7 +191,7 @@ class Columns:
         return cls(rows, views, tame, any(v.validity for v in views))
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
-        """(data, validity) for each column; one unused pair when there are none."""
+        """(data, validity) for each column, and zeros up to `address_words`."""
         ones = _all_valid(self.rows) if nullable else 0
-        pairs = [(v.data, v.validity or ones) for v in self.views] or [(0, 0)]
-        return tuple(address for pair in pairs for address in pair)
+        found = [address for v in self.views for address in (v.data, v.validity or ones)]
+        return (*found, *(0,) * (address_words(len(self.views)) - len(found)))

@@ -21,6 +21,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 import handshake.kernels.functions  # noqa: F401  (registers the functions)
+from handshake.kernels.columns import address_words
 from handshake.kernels.loosen import loosened
 from handshake.kernels.lower import (
     I1,
@@ -36,7 +37,8 @@ from handshake.kernels.lower import (
     splat,
     truth,
 )
-from handshake.kernels.ondisk import compiled, made_for
+from handshake.kernels.ondisk import compiled, made_for, part
+from handshake.kernels.parts import Emit
 from handshake.plan.expr import Column, Expr
 from handshake.plan.ranges import ranges, storage_bits, type_range, width_of
 from handshake.schema import Bool, Float, Int
@@ -49,11 +51,13 @@ __all__ = [
     "QUICK",
     "TILE",
     "Program",
+    "addresses",
     "block_intrinsic",
     "block_mask",
     "cells_kernel",
     "column_intrinsic",
     "lowest_bit",
+    "mask_intrinsic",
     "memory_bytes",
     "once",
     "pair_intrinsic",
@@ -181,13 +185,27 @@ def _widened(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool)
 # Intrinsics: the predicate on one pair, and on a block of inner tuples.
 
 
+def addresses(program: Program, side: int) -> ir.Type:
+    """LLVM's type of the addresses of a side's columns."""
+    return ir.ArrayType(I64, address_words(len(program.columns[side])))
+
+
+def _mask_of(program: Program, inner: int, kind: ir.Type = I64) -> ir.FunctionType:
+    return ir.FunctionType(kind, [addresses(program, 1 - inner), I64, addresses(program, inner), I64])
+
+
 def pair_intrinsic(program: Program, inner: int) -> Any:
+    def emit_pair(builder: ir.IRBuilder, args: Any) -> ir.Value:
+        pointers = {1 - inner: (args[0], args[1]), inner: (args[2], args[3])}
+        env = Env(builder, _loader(builder, program, pointers, None), program.tame, inner)
+        return truth(program.expr, env).yes
+
+    function = part("pair", _mask_of(program, inner, I1), emit_pair)
+
     @intrinsic
     def holds(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            pointers = {1 - inner: (args[0], args[1]), inner: (args[2], args[3])}
-            env = Env(builder, _loader(builder, program, pointers, None), program.tame, inner)
-            return truth(program.expr, env).yes
+            return function.call(context, builder, args)
 
         return types.boolean(outer, i, inner_columns, j), code
 
@@ -197,14 +215,19 @@ def pair_intrinsic(program: Program, inner: int) -> Any:
 def column_intrinsic(program: Program, side: int, column: Column) -> Any:
     """`value(columns, i)`: a whole number or float of that side, as a float."""
 
+    def emit_value(builder: ir.IRBuilder, args: Any) -> ir.Value:
+        found = _loader(builder, program, {side: (args[0], args[1])}, None)(column)
+        assert isinstance(found, Number)
+        if not isinstance(column.type, Float):
+            return builder.sitofp(found.value, ir.DoubleType())
+        return found.value if column.type.bits == 64 else builder.fpext(found.value, ir.DoubleType())
+
+    function = part("value", ir.FunctionType(ir.DoubleType(), [addresses(program, side), I64]), emit_value)
+
     @intrinsic
     def value(typing_context, columns, i):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            found = _loader(builder, program, {side: (args[0], args[1])}, None)(column)
-            assert isinstance(found, Number)
-            if not isinstance(column.type, Float):
-                return builder.sitofp(found.value, ir.DoubleType())
-            return found.value if column.type.bits == 64 else builder.fpext(found.value, ir.DoubleType())
+            return function.call(context, builder, args)
 
         return types.float64(columns, i), code
 
@@ -215,20 +238,30 @@ def block_intrinsic(program: Program, inner: int) -> Any:
     """Which of `BLOCK` inner tuples match, as a mask; first loosely, where that is cheaper."""
     loose = loosened(program.guard or program.expr, inner) or program.guard
 
+    def emit_block(builder: ir.IRBuilder, args: Any) -> ir.Value:
+        if loose is None:
+            return block_mask(builder, program, program.expr, inner, args)
+        mask = block_mask(builder, program, loose, inner, args)
+        tested = builder.block
+        with builder.if_then(builder.icmp_unsigned("!=", mask, ir.Constant(I64, 0)), likely=False):
+            confirmed = builder.and_(mask, block_mask(builder, program, program.expr, inner, args))
+            asked = builder.block
+        result = builder.phi(I64)
+        result.add_incoming(mask, tested)
+        result.add_incoming(confirmed, asked)
+        return result
+
+    return mask_intrinsic("block", program, inner, emit_block)
+
+
+def mask_intrinsic(role: str, program: Program, inner: int, emit_mask: Emit) -> Any:
+    """`matches(outer, i, inner, j)`: which inner tuples from `j` on match."""
+    function = part(role, _mask_of(program, inner), emit_mask)
+
     @intrinsic
     def matches(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            if loose is None:
-                return block_mask(builder, program, program.expr, inner, args)
-            mask = block_mask(builder, program, loose, inner, args)
-            tested = builder.block
-            with builder.if_then(builder.icmp_unsigned("!=", mask, ir.Constant(I64, 0)), likely=False):
-                confirmed = builder.and_(mask, block_mask(builder, program, program.expr, inner, args))
-                asked = builder.block
-            result = builder.phi(I64)
-            result.add_incoming(mask, tested)
-            result.add_incoming(confirmed, asked)
-            return result
+            return function.call(context, builder, args)
 
         return types.uint64(outer, i, inner_columns, j), code
 
@@ -268,7 +301,7 @@ def once(build: Callable[..., Any]) -> Callable[..., Any]:
 
     @lru_cache(maxsize=512)
     def cached(*args: Any) -> Any:
-        with made_for(args):
+        with made_for(args, _shape(*args)):
             return build(*args)
 
     @wraps(build)
@@ -277,6 +310,16 @@ def once(build: Callable[..., Any]) -> Callable[..., Any]:
             return cached(*args)
 
     return locked
+
+
+def _shape(program: Program, inner: int = 0, *rest: Any) -> tuple[Any, ...]:
+    """What loops depend on beside their parts: how many addresses tuples have, and what else was asked for.
+
+    Which side is the inner one is known to the parts alone, unless there are bands, whose limits differ.
+    """
+    sided = any(isinstance(asked, tuple) and asked for asked in rest)
+    words = (address_words(len(program.columns[side])) for side in (1 - inner, inner))
+    return (*words, *rest, *((inner,) if sided else ()))
 
 
 # Loops.
@@ -395,13 +438,19 @@ def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
     """
     kind = _result_type(program)
 
+    def emit_store(builder: ir.IRBuilder, args: Any) -> None:
+        env = Env(builder, _loader(builder, program, {0: (args[0], args[1])}, None), program.tame)
+        lowered = emit(program.expr, env)
+        _store(builder, env, lowered, kind, args[1], args[2], args[3])
+
+    function = part(
+        "store", ir.FunctionType(ir.VoidType(), [addresses(program, 0), I64, I64, I64]), emit_store
+    )
+
     @intrinsic
     def store(typing_context, columns, row, out, valid):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            env = Env(builder, _loader(builder, program, {0: (args[0], args[1])}, None), program.tame)
-            lowered = emit(program.expr, env)
-            _store(builder, env, lowered, kind, args[1], args[2], args[3])
-            return context.get_dummy_value()
+            return function.call(context, builder, args)
 
         return types.void(columns, row, out, valid), code
 

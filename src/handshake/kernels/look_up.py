@@ -16,6 +16,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from handshake.kernels.cluster import GRANULE
+from handshake.kernels.columns import address_words
 from handshake.kernels.compile import JIT, QUICK, TILE, Program, once, pair_intrinsic
 from handshake.kernels.ondisk import compiled
 from handshake.kernels.scan import row_intrinsic
@@ -106,7 +107,10 @@ def look_up_kernel(program: Program, inner: int, first: str, second: str) -> Any
     homes, kinds, kind, low_first, high_first, low, high, seen, state, out_outer, out_inner, windows,
     ends)` leaves pairs and state as `shared_scan_kernel` does, and adds what it compared to `seen` by home.
     """
-    ask, row_of = ask_intrinsic(program, inner), row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
+    ask, row_of = (
+        ask_intrinsic(program, inner),
+        row_intrinsic(address_words(len(program.columns[inner])), FACTS),
+    )
     offset, fence = _at(np.dtype(np.int64)), _at(np.dtype(second))
     first_not_below, first_above = _searches(_at(np.dtype(first)))
     not_below, _ = _searches(fence)
@@ -177,7 +181,7 @@ def look_up_hashes_kernel(program: Program, inner: int) -> Any:
     `kernel(k, part, outer, rows, base, table, homes, kinds, kind, hashes, seen, state, …)`; as above.
     """
     compare, offset = _comparison(program, inner), _at(np.dtype(np.int32))
-    row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
+    row_of = row_intrinsic(address_words(len(program.columns[inner])), FACTS)
 
     @compiled(**QUICK)
     def look_up(  # type: ignore[no-untyped-def]

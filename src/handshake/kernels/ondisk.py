@@ -22,22 +22,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite
 import numba
+from llvmlite import ir
 from numba.core.caching import FunctionCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-__all__ = ["CompiledFiles", "compiled", "folder_for", "keep_nothing", "kernel", "made_for"]
+from handshake.kernels.parts import Emit, Part, filled, frame_of
 
+__all__ = ["CompiledFiles", "compiled", "folder_for", "keep_nothing", "kernel", "made_for", "part"]
+
+_LONG = 16
+"""Digits of the checksum in a name."""
 _MOST = 1000
 """Files in a folder; when there are more, those that were not used for the longest time go."""
 
 
 class _Making(threading.local):
-    what = ""
+    what, shape = "", ""
+    parts: tuple[Part, ...] = ()
 
 
 _making = _Making()
@@ -46,13 +52,24 @@ _folders: dict[str, Path] = {}
 
 
 @contextmanager
-def made_for(what: object) -> Iterator[None]:
-    """Loops that are made meanwhile depend on what this is, in its `repr`; a predicate, for one."""
-    before, _making.what = _making.what, repr(what)
+def made_for(what: object, shape: object = None) -> Iterator[None]:
+    """Loops that are made meanwhile depend on what this is, in its `repr`; a predicate, for one.
+
+    `shape` is what all depends on but the parts: of one shape, loops are compiled once (`kernels.parts`).
+    """
+    before = _making.what, _making.shape, _making.parts
+    _making.what, _making.shape, _making.parts = repr(what), "" if shape is None else repr(shape), ()
     try:
         yield
     finally:
-        _making.what = before
+        _making.what, _making.shape, _making.parts = before
+
+
+def part(role: str, kind: ir.FunctionType, emit: Emit) -> Part:
+    """A function that the loops made from now on may call, and that alone depends on what they are for."""
+    made = Part(f"handshake.{role}{len(_making.parts)}.{_digest(_making.what)[:_LONG]}", kind, emit)
+    _making.parts = (*_making.parts, made)
+    return made
 
 
 def keep_nothing() -> None:
@@ -77,7 +94,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 def _kept(function: Any, options: dict[str, Any]) -> Any:
     digest = _digest(_making.what, sorted(options.items()))
-    name = f"{function.__qualname__}_{digest[:16]}"
+    name = f"{function.__qualname__}_{digest[:_LONG]}"
     own = types.FunctionType(
         function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
     )
@@ -86,8 +103,18 @@ def _kept(function: Any, options: dict[str, Any]) -> Any:
     # RuntimeError: neither folder can be written; then every process compiles for itself
     with suppress(RuntimeError, OSError):
         if _keeping and not numba.config.DISABLE_JIT:
-            dispatcher._cache = _OnDisk(CompiledFiles(folder_for(function), function, digest))
+            folder = folder_for(function)
+            dispatcher._cache = _OnDisk(CompiledFiles(folder, function, digest), _framed(function, options))
     return dispatcher
+
+
+def _framed(function: Any, options: dict[str, Any]) -> _Framed | None:
+    """Where the loop may be taken from a frame, and leave one."""
+    if not _making.shape or not _making.parts:
+        return None
+    shape = _digest("frame", _making.shape, sorted(options.items()))
+    names = (_digest(_making.what, sorted(options.items()))[:_LONG], _digest(_making.what)[:_LONG])
+    return _Framed(CompiledFiles(folder_for(function), function, shape), _making.parts, names)
 
 
 def folder_for(function: Callable[..., Any]) -> Path:
@@ -113,11 +140,19 @@ def _setting() -> tuple[str, ...]:
     return numba.__version__, llvmlite.__version__, repr(switches), text.hexdigest()
 
 
+class _Framed(NamedTuple):
+    """The frames of a loop's shape, and what it puts into them."""
+
+    frames: CompiledFiles
+    parts: tuple[Part, ...]
+    names: tuple[str, ...]
+
+
 class _OnDisk:
     """What Numba asks for compiled code before it compiles, and gives it to afterwards."""
 
-    def __init__(self, files: CompiledFiles) -> None:
-        self._files = files
+    def __init__(self, files: CompiledFiles, framed: _Framed | None = None) -> None:
+        self._files, self._framed = files, framed
 
     @property
     def cache_path(self) -> str:
@@ -127,13 +162,27 @@ class _OnDisk:
     def load_overload(self, signature: Any, context: Any) -> Any:
         """The code for arguments of these types, or None."""
         context.refresh()
-        data = self._files.load(self._key(signature, context))
-        return None if data is None else CompileResult._rebuild(context, *data)
+        key = self._key(signature, context)
+        data = self._files.load(key)
+        if data is not None:
+            return CompileResult._rebuild(context, *data)
+        frame = self._framed and self._framed.frames.load(key)
+        if self._framed is None or frame is None:
+            return None
+        result = filled(frame, context, self._framed.parts, *self._framed.names)
+        self._files.save(key, result._reduce())
+        return result
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Keep it, unless it holds addresses of this process."""
-        if not result.library.has_dynamic_globals and all(loop.can_cache for loop in result.lifted):
-            self._files.save(self._key(signature, result.target_context), result._reduce())
+        if result.library.has_dynamic_globals or not all(loop.can_cache for loop in result.lifted):
+            return
+        key, data = self._key(signature, result.target_context), result._reduce()
+        self._files.save(key, data)
+        if self._framed is not None:
+            frame = frame_of(result, data, self._framed.parts, *self._framed.names)
+            if frame is not None:
+                self._framed.frames.save(key, frame)
 
     def _key(self, signature: Any, context: Any) -> tuple[str, str]:
         return repr(signature), repr(context.codegen().magic_tuple())

@@ -13,6 +13,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from handshake.kernels.columns import address_words
 from handshake.kernels.compile import (
     BLOCK,
     JIT,
@@ -107,7 +108,7 @@ def scan_kernel(program: Program, inner: int) -> Any:
     where it has ended one. Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
     """
     search = tile_search(program, inner)
-    row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1))
+    row_of = row_intrinsic(address_words(len(program.columns[inner])))
 
     @compiled(**JIT)
     def scan(outer, outer_rows, table, rows, state, ends, out_outer, out_inner):  # type: ignore[no-untyped-def]

@@ -16,6 +16,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from handshake.kernels.codes import CODES, NO_CODES, Band, coded_search
+from handshake.kernels.columns import address_words
 from handshake.kernels.compile import FEW_PASS, JIT, QUICK, TILE, Program, once
 from handshake.kernels.ondisk import compiled
 from handshake.kernels.scan import row_intrinsic, tile_search
@@ -172,7 +173,7 @@ def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = (
     pairs, are full, `state[CHUNK]` is not -1: call again with an empty state, but for that place.
     """
     search = _search(program, inner, bands)
-    row_of = row_intrinsic(2 * max(len(program.columns[inner]), 1), FACTS)
+    row_of = row_intrinsic(address_words(len(program.columns[inner])), FACTS)
 
     @compiled(**JIT)
     def scan(  # type: ignore[no-untyped-def]

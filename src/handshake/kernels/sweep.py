@@ -17,10 +17,20 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from handshake.kernels.cluster import GRANULE
-from handshake.kernels.compile import JIT, TILE, Program, block_mask, memory_bytes, once, pair_intrinsic
+from handshake.kernels.compile import (
+    JIT,
+    TILE,
+    Program,
+    addresses,
+    block_mask,
+    mask_intrinsic,
+    memory_bytes,
+    once,
+    pair_intrinsic,
+)
 from handshake.kernels.lower import I64
 from handshake.kernels.memory import emit_prefetch
-from handshake.kernels.ondisk import compiled
+from handshake.kernels.ondisk import compiled, part
 from handshake.plan.expr import Column
 from handshake.schema import Bool
 
@@ -37,26 +47,26 @@ _AT_ONCE = 4
 def granule_intrinsic(program: Program, inner: int) -> Any:
     """Which tuples of a granule match, as a mask."""
 
-    @intrinsic
-    def matches(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return block_mask(builder, program, program.expr, inner, args, GRANULE)
+    def emit_granule(builder: ir.IRBuilder, args: Any) -> ir.Value:
+        return block_mask(builder, program, program.expr, inner, args, GRANULE)
 
-        return types.uint64(outer, i, inner_columns, j), code
-
-    return matches
+    return mask_intrinsic("granule", program, inner, emit_granule)
 
 
 def ask_intrinsic(program: Program, inner: int) -> Any:
     """Ask for a granule's cache lines, without waiting for them."""
 
+    def emit_ask(builder: ir.IRBuilder, args: Any) -> None:
+        for position, column in enumerate(program.columns[inner]):
+            if not isinstance(column.type, Bool):  # their bits of a whole window lie in few lines
+                _ask_for(builder, builder.extract_value(args[0], 2 * position), args[1], column)
+
+    function = part("ask", ir.FunctionType(ir.VoidType(), [addresses(program, inner), I64]), emit_ask)
+
     @intrinsic
     def ask(typing_context, inner_columns, j):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            for position, column in enumerate(program.columns[inner]):
-                if not isinstance(column.type, Bool):  # their bits of a whole window lie in few lines
-                    _ask_for(builder, builder.extract_value(args[0], 2 * position), args[1], column)
-            return context.get_dummy_value()
+            return function.call(context, builder, args)
 
         return types.void(inner_columns, j), code
 
@@ -127,7 +137,7 @@ def sweep_kernel(program: Program, inner: int) -> Any:
     matches, holds = granule_intrinsic(program, inner), pair_intrinsic(program, inner)
     ask = ask_intrinsic(program, inner)
 
-    @compiled(**JIT)
+    @numba.njit(**JIT, inline="always")
     def compare(outer, inner, inner_rows, listed, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
         for k in range(listed.shape[0]):
             i, start = np.int64(listed[k, 0]), np.int64(listed[k, 1]) << _SHIFT
@@ -164,32 +174,36 @@ def sweep_kernel(program: Program, inner: int) -> Any:
         room = out_outer.shape[0] - TILE - _AT_ONCE
         cells = cells_low.shape[0]
         p, c, g = state[0], state[1], state[2]
-        while p < low.shape[0]:
-            c = max(c, _below(cells_high, 0, cells, low_first[p]))
-            last = _up_to(cells_low, 0, cells, high_first[p])
-            while c < last:
-                start, stop = offsets[c] >> _SHIFT, (offsets[c + 1] + GRANULE - 1) >> _SHIFT
-                if g < 0:
-                    g = max(_below(fences, start, stop, low[p]) - 1, start)
-                while g < stop and fences[g] <= high[p]:
-                    if granules == _LISTED:
-                        count = compare(outer, inner, inner_rows, listed, out_outer, out_inner, count)
-                        compared += granules * GRANULE
-                        granules = 0
-                        if count > room:
-                            state[0], state[1], state[2] = p, c, g
-                            return count, compared
-                    ask(inner, g << _SHIFT)
-                    listed[granules, 0], listed[granules, 1] = p, g
-                    granules += 1
-                    g += 1
-                g = -1
-                c += 1
-            c = 0
-            p += 1
-        count = compare(outer, inner, inner_rows, listed[:granules], out_outer, out_inner, count)
-        compared += granules * GRANULE
-        state[0], state[1], state[2] = p, 0, -1
+        while True:
+            # List granules, and ask for their memory, until the list is full or there are no more.
+            full = False
+            while p < low.shape[0] and not full:
+                c = max(c, _below(cells_high, 0, cells, low_first[p]))
+                last = _up_to(cells_low, 0, cells, high_first[p])
+                while c < last and not full:
+                    start, stop = offsets[c] >> _SHIFT, (offsets[c + 1] + GRANULE - 1) >> _SHIFT
+                    if g < 0:
+                        g = max(_below(fences, start, stop, low[p]) - 1, start)
+                    while g < stop and fences[g] <= high[p]:
+                        if granules == _LISTED:
+                            full = True
+                            break
+                        ask(inner, g << _SHIFT)
+                        listed[granules, 0], listed[granules, 1] = p, g
+                        granules += 1
+                        g += 1
+                    if not full:
+                        g = -1
+                        c += 1
+                if not full:
+                    c = 0
+                    p += 1
+            count = compare(outer, inner, inner_rows, listed[:granules], out_outer, out_inner, count)
+            compared += granules * GRANULE
+            granules = 0
+            if not full or count > room:
+                break
+        state[0], state[1], state[2] = p, c, g
         return count, compared
 
     return sweep
