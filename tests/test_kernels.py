@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import handshake as hs
 from handshake.kernels.cluster import cluster_band, cluster_hash, probe_hash, sweep_order
-from handshake.kernels.columns import view
+from handshake.kernels.columns import address_words, view
 from handshake.kernels.compile import TILE, Program
 from handshake.kernels.gather import gather
 from handshake.kernels.keys import has_value, hash_of, prefix_of, row_hash, sort_key
@@ -181,9 +181,10 @@ def compiled(on, left, right):
 def test_a_scan_that_fills_its_buffers_goes_on_where_it_stopped(cuts):
     left, right = (pa.table({"x": np.arange(300, dtype=np.int32)}) for _ in range(2))
     kernel, _ = compiled("l.x <= r.x", left, right)
-    start = view(left.column("x").chunk(0), Int(32)).data, 0
+    others = (0,) * (address_words(1) - 1)
+    start = (view(left.column("x").chunk(0), Int(32)).data, *others)
     runs = [view(right.column("x").chunk(0).slice(a, b - a), Int(32)) for a, b in pairwise(cuts)]
-    table, rows = np.array([(v.data, 0) for v in runs]), np.diff(cuts)
+    table, rows = np.array([(v.data, *others) for v in runs]), np.diff(cuts)
     out = np.empty(TILE, np.int32), np.empty(TILE, np.int32)
     state, ends, pairs, calls = np.zeros(3, np.int64), np.empty(len(runs), np.int64), [], 0
     while state[0] < len(runs):
