@@ -9,12 +9,21 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import suppress
+from pathlib import Path
 
-from pyspark.daemon import manager
-
-__all__ = ["preload"]
+__all__ = ["preload", "unpacked"]
 
 _MODULES = ("handshake.spark.operators", "handshake.spark.query_tasks", "pyspark.sql.pandas.types")
+_ARCHIVE = Path("pyspark", "python", "lib", "pyspark.zip")
+
+
+def unpacked(path: list[str]) -> list[str]:
+    """The path without Spark's archive of its own modules, where the package around it is on the path too.
+
+    From an archive, modules are compiled each time; and its table of contents is read again for every task.
+    """
+    copies = {str(Path(entry, _ARCHIVE)) for entry in path if Path(entry, "pyspark", "__init__.py").exists()}
+    return [entry for entry in path if entry not in copies]
 
 
 def preload(*modules: str) -> None:
@@ -25,5 +34,9 @@ def preload(*modules: str) -> None:
 
 
 if __name__ == "__main__":
+    known = sys.path
+    sys.path = unpacked(known)
+    for archive in {*known} - {*sys.path}:
+        sys.path_importer_cache.pop(archive, None)
     preload(*_MODULES, *sys.argv[1:2])
-    manager()
+    importlib.import_module("pyspark.daemon").manager()
