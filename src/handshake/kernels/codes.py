@@ -21,9 +21,11 @@ from handshake.kernels.compile import (
     BLOCK,
     JIT,
     Program,
-    column_intrinsic,
+    addresses,
+    column_value,
 )
-from handshake.kernels.ondisk import compiled
+from handshake.kernels.lower import I64
+from handshake.kernels.ondisk import compiled, part
 from handshake.kernels.scan import pair_notes
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column
@@ -39,6 +41,7 @@ none), and the least value and the parts in a unit as words."""
 NO_CODES = (0,) * (2 * WORDS)
 PASSED = 7
 """Where a thread's state counts blocks that the predicate was asked about."""
+_DOUBLE = ir.DoubleType()
 _PARTS = 256
 _ROUNDING = 2.0**-52
 
@@ -120,34 +123,61 @@ def _near(typing_context, codes, at, first, span):  # type: ignore[no-untyped-de
 
 def _limits(program: Program, inner: int, band: Band) -> Any:
     """`limits(outer, i)`: between what the coded column must be for an outer tuple, or a little wider."""
-    column, bounds = band
-    value_of = column_intrinsic(program, 1 - inner, column)
-    edges = np.array([_edge(bound, inner) for bound in bounds])
+    low, high = (_limit(program, inner, band, lower) for lower in (True, False))
 
     @numba.njit(**JIT, inline="always")
     def limits(outer, i):  # type: ignore[no-untyped-def]
-        value = value_of(outer, i)
-        low, high = -np.inf, np.inf
-        for n in range(edges.shape[0]):
-            slack = edges[n, 2] * (abs(value) + edges[n, 3]) + 1e-44
-            # NaN, as infinity may lead to, is neither above nor below, and leaves the limits as they are.
-            if edges[n, 1] != 0.0:
-                edge = value + edges[n, 0] - slack
-                low = edge if edge > low else low
-            else:
-                edge = value + edges[n, 0] + slack
-                high = edge if edge < high else high
-        return low, high
+        return low(outer, i), high(outer, i)
 
     return limits
 
 
-def _edge(bound: Bound, inner: int) -> tuple[float, float, float, float]:
-    """The offset of the limit that `left op right + offset` puts on the inner side, whether from below, and
-    how far it may be off: by what indexes allow for, and by what a float has fewer digits than a number."""
+def _limit(program: Program, inner: int, band: Band, lower: bool) -> Any:
+    column, bounds = band
+    edges = [edge for edge in (_edge(bound, inner) for bound in bounds) if edge.lower == lower]
+
+    def emit_limit(builder: ir.IRBuilder, args: Any) -> ir.Value:
+        value = column_value(builder, program, 1 - inner, column, args)
+        size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [_DOUBLE]), [value])
+        limit = ir.Constant(_DOUBLE, -np.inf if lower else np.inf)
+        for edge in edges:
+            offset, rounding, magnitude, least = (
+                ir.Constant(_DOUBLE, number) for number in (edge.offset, edge.rounding, edge.magnitude, 1e-44)
+            )
+            slack = builder.fadd(builder.fmul(rounding, builder.fadd(size, magnitude)), least)
+            found = (builder.fsub if lower else builder.fadd)(builder.fadd(value, offset), slack)
+            # NaN, as infinity may lead to, is neither above nor below, and leaves the limit as it is.
+            limit = builder.select(builder.fcmp_ordered(">" if lower else "<", found, limit), found, limit)
+        return limit
+
+    function = part("limit", ir.FunctionType(_DOUBLE, [addresses(program, 1 - inner), I64]), emit_limit)
+
+    @intrinsic
+    def limit(typing_context, columns, i):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return function.call(context, builder, args)
+
+        return types.float64(columns, i), code
+
+    return limit
+
+
+class _Edge(NamedTuple):
+    """The limit that a bound puts on the inner side."""
+
+    offset: float
+    lower: bool
+    rounding: float
+    """How far it may be off in parts of the value and of `magnitude`: by what indexes allow for, and by what
+    a float has fewer digits than a number."""
+    magnitude: float
+
+
+def _edge(bound: Bound, inner: int) -> _Edge:
+    """Of `left op right + offset`."""
     offset = float(bound.offset if inner == 0 else -bound.offset)
     is_lower = bound.is_lower if inner == 0 else not bound.is_lower
-    return offset, float(is_lower), 4 * (bound.rounding + _ROUNDING), bound.magnitude + abs(offset)
+    return _Edge(offset, is_lower, 4 * (bound.rounding + _ROUNDING), float(bound.magnitude + abs(offset)))
 
 
 def coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:

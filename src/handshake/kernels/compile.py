@@ -55,7 +55,7 @@ __all__ = [
     "block_intrinsic",
     "block_mask",
     "cells_kernel",
-    "column_intrinsic",
+    "column_value",
     "lowest_bit",
     "mask_intrinsic",
     "memory_bytes",
@@ -212,26 +212,13 @@ def pair_intrinsic(program: Program, inner: int) -> Any:
     return holds
 
 
-def column_intrinsic(program: Program, side: int, column: Column) -> Any:
-    """`value(columns, i)`: a whole number or float of that side, as a float."""
-
-    def emit_value(builder: ir.IRBuilder, args: Any) -> ir.Value:
-        found = _loader(builder, program, {side: (args[0], args[1])}, None)(column)
-        assert isinstance(found, Number)
-        if not isinstance(column.type, Float):
-            return builder.sitofp(found.value, ir.DoubleType())
-        return found.value if column.type.bits == 64 else builder.fpext(found.value, ir.DoubleType())
-
-    function = part("value", ir.FunctionType(ir.DoubleType(), [addresses(program, side), I64]), emit_value)
-
-    @intrinsic
-    def value(typing_context, columns, i):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return function.call(context, builder, args)
-
-        return types.float64(columns, i), code
-
-    return value
+def column_value(builder: ir.IRBuilder, program: Program, side: int, column: Column, args: Any) -> ir.Value:
+    """A whole number or float of the tuple `args[1]` of a side, as a float."""
+    found = _loader(builder, program, {side: (args[0], args[1])}, None)(column)
+    assert isinstance(found, Number)
+    if not isinstance(column.type, Float):
+        return builder.sitofp(found.value, ir.DoubleType())
+    return found.value if column.type.bits == 64 else builder.fpext(found.value, ir.DoubleType())
 
 
 def block_intrinsic(program: Program, inner: int) -> Any:
@@ -313,13 +300,10 @@ def once(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shape(program: Program, inner: int = 0, *rest: Any) -> tuple[Any, ...]:
-    """What loops depend on beside their parts: how many addresses tuples have, and what else was asked for.
-
-    Which side is the inner one is known to the parts alone, unless there are bands, whose limits differ.
-    """
-    sided = any(isinstance(asked, tuple) and asked for asked in rest)
+    """What loops depend on beside their parts: how many addresses tuples have, and what else was asked for;
+    of bands, how many. Which side is the inner one is known to the parts alone."""
     words = (address_words(len(program.columns[side])) for side in (1 - inner, inner))
-    return (*words, *rest, *((inner,) if sided else ()))
+    return (*words, *(len(asked) if isinstance(asked, tuple) else asked for asked in rest))
 
 
 # Loops.
