@@ -1,8 +1,9 @@
 """Kernels: a lowered predicate inside compiled loops. Arrays in, index pairs out.
 
-Loops are Numba's; the predicate is an intrinsic, so there is no source text to run. Columns arrive as plain
-addresses, (data, validity) each, which makes every kernel of one shape the same type. A kernel that fills its
-output returns with its place in `state`; the caller empties the buffers and calls again.
+Loops are Numba's; the predicate is a part that they call (`kernels.parts`), so there is no source text to
+run. Columns arrive as plain addresses, (data, validity) each, which makes every kernel of one shape the same
+type. A kernel that fills its output returns with its place in `state`; the caller empties the buffers and
+calls again.
 """
 
 from __future__ import annotations

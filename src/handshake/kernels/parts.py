@@ -112,6 +112,8 @@ def filled(frame: Frame, context: Any, parts: Sequence[Part], *names: str) -> Co
     for old, new in zip(frame.names, names, strict=True):
         text, rest = text.replace(old, new), rest.replace(old.encode(), new.encode())
     fndesc, environment, signature, objectmode, lifted, annotation, reload, environments = pickle.loads(rest)
+    for prepare in reload or ():
+        prepare()
     library = context.codegen().create_library(fndesc.qualname)
     library.enable_object_caching()
     library._final_module.link_in(binding.parse_assembly(text))
