@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from handshake.circuit.cxxrtl_instances import has_many_alike, instanced
-from handshake.circuit.cxxrtl_text import guarded, in_pieces
+from handshake.circuit.cxxrtl_text import addressed, guarded, in_pieces
 from handshake.circuit.emit import to_rtlil
 from handshake.circuit.testbench import Arrival, Feed, Ports, Prepared, Run, Task
 from handshake.circuit.types import Row
@@ -67,13 +67,17 @@ class CxxrtlEngine:
 def build(circuit: Any, ports: Ports, *, waveform: bool = False, level: str = "-O2") -> ctypes.CDLL:
     """The compiled simulation of a circuit, ready for any number of runs."""
     text = to_rtlil(circuit)
-    model = None if waveform or not has_many_alike(text) else instanced(guarded(run_yosys(text, _IN_PARTS)))
+    model = None if waveform or not has_many_alike(text) else instanced(_written(text, _IN_PARTS))
     if model is None:
         passes = tuple(step.replace("{debug}", "4" if waveform else "0") for step in _TO_CXX)
-        model = in_pieces(guarded(run_yosys(text, passes)))
+        model = in_pieces(_written(text, passes))
     # Of a large flattened circuit, g++ would take minutes to gain a third.
     quick = level == "-O2" and len(model) > LARGE
     return _compile(model + "\n" + _bench(ports, waveform), "-O1" if quick else level)
+
+
+def _written(text: str, passes: tuple[str, ...]) -> str:
+    return guarded(addressed(run_yosys(text, passes)))
 
 
 @lru_cache(maxsize=256)
