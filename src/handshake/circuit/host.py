@@ -82,7 +82,8 @@ def _placed(
     places: Mapping[str, Sequence[int]] | None,
 ) -> dict[str, pa.Table]:
     """The tables, those of joined inputs with the places of their rows among each other."""
-    joined = [name for name, row in compiled.inputs.items() if PLACE in row.names and name in tables]
+    placed = {name for name, row in compiled.inputs.items() if PLACE in row.names and name in tables}
+    joined = [source.name for source in plan.inputs if source.name in placed]
     keys: Mapping[str, Sequence[Any]] = places if places is not None else _arrivals(plan, tables)
     order = sorted((keys[name][i], at, i) for at, name in enumerate(joined) for i in range(len(keys[name])))
     found: dict[str, list[int]] = {name: [0] * len(keys[name]) for name in joined}
