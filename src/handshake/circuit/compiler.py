@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from handshake.circuit.rules import optimise, prepare
 from handshake.circuit.translate import translate
 from handshake.circuit.trees import deep
 from handshake.circuit.types import Row
+from handshake.circuit.window_join import JoinSpec
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
 
@@ -60,14 +61,23 @@ class Compiled:
 
     def drifts(self, name: str) -> bool:
         """Whether a result comes from a handshake join, whose latency is the least: tuples drift together."""
-        joins = (net for net in walk(self.nets[name]) if isinstance(net, JoinNet))
-        return any(not net.spec.ordered for net in joins)
+        return any(not net.spec.ordered for net in _joins(self.nets[name]))
+
+    @property
+    def nested(self) -> list[JoinSpec]:
+        """The joins of three and more streams, whose windows are scanned one inside of the other."""
+        joins = (net.spec for each in self.nets.values() for net in _joins(each))
+        return list(dict.fromkeys(spec for spec in joins if len(spec.held) > 2))
 
     @property
     def issue_rate(self) -> float:
         """Tuples per cycle that the slowest component accepts."""
         blocks = self.circuit().blocks.values()
         return min((block.issue_rate for block in blocks), default=1.0)
+
+
+def _joins(net: Net) -> Iterator[JoinNet]:
+    return (each for each in walk(net) if isinstance(each, JoinNet))
 
 
 @deep()

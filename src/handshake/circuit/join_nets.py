@@ -89,19 +89,17 @@ class LockstepUnionNet(NaryNet):
 
 @dataclass(frozen=True)
 class JoinNet(NaryNet):
-    """The join of two streams."""
+    """The join of two streams or more."""
 
     spec: JoinSpec
 
     @cached_property
     def _row(self) -> Row:
-        left, right = (source.row for source in self.sources)
-        return joined_row(left, right, self.spec)
+        return joined_row(tuple(source.row for source in self.sources), self.spec)
 
     @property
     def row(self) -> Row:
         return self._row
 
     def block(self) -> Block:
-        left, right = (source.row for source in self.sources)
-        return WindowJoin(left, right, self.spec)
+        return WindowJoin(tuple(source.row for source in self.sources), self.spec)

@@ -11,35 +11,21 @@ a partner is counted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
+from amaranth.hdl import Module, Mux, Shape, Signal, Value
 from amaranth.lib.enum import Enum
 from amaranth.lib.wiring import In, Out
 
-from handshake.circuit.block import Block
+from handshake.circuit.held_windows import Held, HeldWindows
 from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
 from handshake.circuit.join.condition import Condition, Delay
-from handshake.circuit.slide import TIME
 from handshake.circuit.stores import Store
 from handshake.circuit.stream import StreamSignature, register, stream_in, stream_out
-from handshake.circuit.types import Row, null_of
 from handshake.circuit.union import chosen, rotating_grant
 from handshake.circuit.window import COUNTER
 
-__all__ = ["Held", "OrderedJoin"]
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a join holds of a stream: its last `tuples`, all of its window or as many as there is room for."""
-
-    tuples: int
-    kind: str = "tuples"
-    """"tuples": the window itself; "time": a window of time; "ever": tuples that are never too old."""
-    reach: int = 0
-    """Time windows: by how much a partner may be later, inclusive, in units of the clock."""
+__all__ = ["OrderedJoin"]
 
 
 class _State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
@@ -50,42 +36,37 @@ class _State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
     END = 4
 
 
-class OrderedJoin(Block):
+class OrderedJoin(HeldWindows):
     """Ports: `arrivals` and `results`, as of `HandshakeJoin`; under time windows also `mark`, what the clock
     of the join shows with the tuples that arrive: the least of both streams' own, each less its lateness.
 
     Latency 2, from a tuple to the result with the oldest one of the other window; each further row of `lanes`
     tuples takes a cycle, and so does each result but the first of a row.
-
-    Under a time window, tuples without a time and late ones are dropped and counted, as docs/semantics.md has
-    it. Counters: `late`, `no_time`; and `evicted`, tuples that there was no room for any more.
     """
 
     latency = 2
 
     def __init__(
-        self, condition: Condition, left: Held, right: Held, lanes: int, *, shown: Shape | None = None
+        self, condition: Condition, held: tuple[Held, ...], lanes: int, *, shown: Shape | None = None
     ) -> None:
-        self.condition, self.held, self.lanes = condition, (left, right), lanes
-        self.timed = "time" in (left.kind, right.kind)
-        bounded = any(held.kind != "tuples" for held in self.held)
-        self.counters = (*(("late", "no_time") if self.timed else ()), *(("evicted",) if bounded else ()))
-        self.issue_rate = 1 / (1 + max(-(-held.tuples // lanes) for held in self.held))
+        self.condition, self.held, self.lanes = condition, held, lanes
+        self.rows, self.sides = condition.rows, condition.sides
+        self.counters = self.counted
+        self.issue_rate = 1 / (1 + max(-(-each.tuples // lanes) for each in held))
         ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
         ports |= {name: Out(COUNTER) for name in self.counters}
         if self.timed:
             assert shown is not None
             ports["mark"] = In(shown)
-        super().__init__(ports, (condition.key, left, right, lanes, shown))
+        super().__init__(ports, (condition.key, held, lanes, shown))
 
     def build(self) -> Module:
         m = Module()
-        rows = (self.condition.left, self.condition.right)
         self.stores = [
             Store(row.bits, held.tuples, self.lanes, name)
-            for row, held, name in zip(rows, self.held, ("left", "right"), strict=True)
+            for row, held, name in zip(self.rows, self.held, ("left", "right"), strict=True)
         ]
-        self.new = [Signal(row.bits, name=f"new_{n}") for n, row in enumerate(rows)]
+        self.new = [Signal(row.bits, name=f"new_{n}") for n, row in enumerate(self.rows)]
         self.state, self.has, self.ending = Signal(_State), Signal(2), Signal()
         self.finish, self.fresh = Signal(), Signal()
         self.made = StreamSignature(self.condition.result).create(path=("made",))
@@ -144,49 +125,6 @@ class OrderedJoin(Block):
             m.d.sync += self.state.eq(_State.SCAN_RIGHT)
         with m.Elif(self.arrivals.eos):
             m.d.sync += self.state.eq(_State.END)
-
-    # Time.
-
-    def _admitted(self, m: Module, has: list[Value]) -> list[Value]:
-        """Which tuples of a beat take part: under a time window, those with a time that are not late."""
-        if not self.timed:
-            return has
-        kept, late, untimed = list[Value](), Const(0, 2), Const(0, 2)
-        for here, side, row in zip(has, "lr", (self.condition.left, self.condition.right), strict=True):
-            time, known = self._time_of(self.arrivals.payload, side, row)
-            behind = time < self.mark  # a tuple never makes itself late: its clock is not ahead of it
-            stays = Signal(name=f"stays_{side}")
-            m.d.comb += stays.eq(here & known & ~behind)
-            late, untimed = late + (here & known & behind), untimed + (here & ~known)
-            kept.append(stays)
-        self.passed = Signal(self.mark.shape(), name="passed")
-        m.d.sync += self.passed.eq(self.mark)
-        m.d.sync += [self.late.eq(self.late + late), self.no_time.eq(self.no_time + untimed)]
-        return kept
-
-    def _time_of(self, payload: Any, side: str, row: Row) -> tuple[Value, Value]:
-        time = Value.cast(payload[f"{side}.{TIME}"])
-        known = ~payload[null_of(f"{side}.{TIME}")] if row[TIME].nullable else Const(1, 1)
-        return time, known
-
-    def _count_evicted(self, m: Module) -> None:
-        """Tuples that are pushed out though a partner may still come."""
-        lost: list[Value] = []
-        for n, (store, held) in enumerate(zip(self.stores, self.held, strict=True)):
-            if held.kind != "tuples":
-                needed = self._needed(m, n, store, held) if held.kind == "time" else Const(1, 1)
-                lost.append(store.insert & store.full & needed)
-        if lost:
-            m.d.sync += self.evicted.eq(self.evicted + sum(lost[1:], lost[0]))
-
-    def _needed(self, m: Module, n: int, store: Store, held: Held) -> Value:
-        """Whether a tuple that is not late could join the oldest one."""
-        row = (self.condition.left, self.condition.right)[n]
-        at, shape = row.layout[TIME].offset, row[TIME].shape
-        kept, oldest = Signal(shape, name=f"oldest_{n}"), Signal(shape, name=f"oldest_now_{n}")
-        m.d.comb += oldest.eq(Mux(self.fresh, store.oldest(at, shape.width), kept))
-        m.d.sync += kept.eq(oldest)
-        return self.passed - oldest <= held.reach
 
     # Comparison.
 

@@ -129,7 +129,10 @@ def _joining(net: Net) -> list[str]:
 
 def _join(spec: JoinSpec) -> list[str]:
     windows = [f"{name}: {held.tuples} tuples held" for name, held in zip(spec.names, spec.held, strict=True)]
-    if spec.ordered:
+    if len(spec.held) > 2:
+        kind = [f"nested scans, {spec.lanes} at a time", *windows]
+        kind.append(f"up to {spec.cycles:,} cycles for an arrival")
+    elif spec.ordered:
         kind = [f"ordered join, {spec.lanes} at a time", *windows]
     else:
         buffers = f"buffers of {spec.buffer} and {spec.merger_buffer}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from handshake.circuit.compiler import Compiled
 from handshake.circuit.emit import to_rtlil
+from handshake.circuit.window_join import JoinSpec
 from handshake.circuit.yosys import run_yosys
 
 __all__ = ["report", "resources"]
@@ -41,10 +42,19 @@ def _latency(cycles: int, drifts: bool) -> str:
     return f"latency {'at least ' if drifts else ''}{cycles} cycle{'s' if cycles != 1 else ''}"
 
 
+def _nested(spec: JoinSpec) -> str:
+    return (
+        f"up to {spec.cycles:,} cycles for an arrival, and one for each further result of {spec.lanes} "
+        "tuples: a window is scanned for each combination of those before it that the condition lets through"
+    )
+
+
 def report(compiled: Compiled, *, synthesis: bool = True) -> list[tuple[str, str]]:
     """Facts about a circuit, for people."""
     facts = [(name, _latency(n, compiled.drifts(name))) for name, n in compiled.latency.items()]
-    facts.append(("issue rate", f"{compiled.issue_rate:g} tuples per cycle"))
+    nested = compiled.nested
+    facts.append(("issue rate", f"{'at least ' if nested else ''}{compiled.issue_rate:g} tuples per cycle"))
+    facts += [(f"join of {', '.join(spec.names)}", _nested(spec)) for spec in nested]
     for name, row in compiled.inputs.items():
         facts.append((name, f"{row.bits} wires in"))
     for name, row in compiled.outputs.items():

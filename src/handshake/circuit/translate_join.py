@@ -6,14 +6,14 @@ input carries: whatever makes at most one tuple of an arrival. See handshake.cir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatchmethod
 
 from handshake.circuit.bounds import CORES, Bounds
+from handshake.circuit.held_windows import Held
 from handshake.circuit.join.design import MOST_TUPLES, at_most
 from handshake.circuit.join_nets import ClaimNet, JoinNet, LockstepUnionNet, MaskNet, SequenceNet
 from handshake.circuit.netlist import ComputeNet, Net, ProjectNet, StampNet, WidenNet
-from handshake.circuit.ordered_join import Held
 from handshake.circuit.slide import TIME
 from handshake.circuit.stamp import common_row
 from handshake.circuit.window_join import JoinSpec
@@ -63,33 +63,26 @@ class Joins:
 
     def net(self, node: WindowJoin, timed: bool) -> Net:
         """The net of a join; `timed`: times and clocks of its results are read further on."""
-        if len(node.inputs) != 2:
-            raise UnsupportedError(
-                f"{_name(node)} is of {len(node.inputs)} streams, and the circuit joins two: pairs of two "
-                "would have to be held while both are in their windows, as many as the product of these; "
-                "join two of them, or use `handshake run --backend local`"
-            )
         needs_time = timed or is_timed(node)
         if needs_time and len({child.clock.unit for child in node.inputs}) > 1:
-            units = " and ".join(
-                f"{n} in {c.clock.unit}" for n, c in zip(node.names, node.inputs, strict=True)
-            )
+            units = [f"{n} in {c.clock.unit}" for n, c in zip(node.names, node.inputs, strict=True)]
+            streams = "both" if len(units) == 2 else "all"
             raise UnsupportedError(
-                f"{_name(node)}: the circuit compares times of one unit only, and these are {units}; declare "
-                "both streams with the same one"
+                f"{_name(node)}: the circuit compares times of one unit only, and these are "
+                f"{_listed(units)}; declare {streams} streams with the same one"
             )
         sources = tuple(self.slots(child, needs_time, node) for child in node.inputs)
         return JoinNet(sources, self._spec(node, timed))
 
     def _spec(self, node: WindowJoin, timed: bool) -> JoinSpec:
         ordered = self._arranged(node, timed)
-        held = tuple(self._held(node, k) for k in range(2))
-        cores = self._bounds.cores or CORES
-        lanes = min(cores, *(each.tuples for each in held))
+        held = tuple(self._held(node, k) for k in range(len(node.inputs)))
+        most = min if len(held) == 2 else max  # of several, each window has as many memories as it can use
+        lanes = min(self._bounds.cores or CORES, most(each.tuples for each in held))
         return JoinSpec(
-            (node.names[0], node.names[1]),
+            node.names,
             _with_times(node),
-            (held[0], held[1]),
+            held,
             lanes,
             ordered,
             self._bounds.buffer,
@@ -100,7 +93,13 @@ class Joins:
     def _arranged(self, node: WindowJoin, timed: bool) -> bool:
         """Whether the join gives its results in order."""
         plain = all(window is not None and window.kind == "tuples" for window in node.windows)
-        needs = timed or id(node) in self._ordered or not plain
+        several = len(node.inputs) > 2
+        needs = timed or id(node) in self._ordered or not plain or several
+        if self._bounds.join == "handshake" and several:
+            raise UnsupportedError(
+                f"{_name(node)} is of {len(node.inputs)} streams, and a handshake join of two; leave the "
+                "arrangement to the compiler (auto)"
+            )
         if self._bounds.join == "handshake" and needs:
             why = (
                 "a window reads its results, whose order a handshake join does not promise"
@@ -212,8 +211,12 @@ def _above_joins(node: Node) -> Iterator[Node]:
 
 
 def _name(node: WindowJoin) -> str:
-    *first, last = node.names
-    return f"the join of {', '.join(first)} and {last}"
+    return f"the join of {_listed(node.names)}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}"
 
 
 def _input_of(source: Source) -> str:
@@ -234,11 +237,13 @@ def _with_times(node: WindowJoin) -> Expr:
     parts = [node.on]
     for k, window in enumerate(node.windows):
         if window is not None and window.kind == "time":
-            parts.append(_in_time(k, window, node))
+            others = (j for j in range(len(node.inputs)) if j != k)
+            parts += [_in_time(k, j, window, node) for j in others]
     return parts[0] if len(parts) == 1 else And(tuple(parts), type=BOOL)
 
 
-def _in_time(k: int, window: Window, node: WindowJoin) -> Expr:
-    own, other = (Column(side, TIME, type=node.clock.type) for side in (k, 1 - k))
+def _in_time(k: int, j: int, window: Window, node: WindowJoin) -> Expr:
+    """Whether the member of stream j is not too late for that of stream k, whose window this is."""
+    own, other = (Column(side, TIME, type=node.clock.type) for side in (k, j))
     apart = Arithmetic("-", other, own, type=INT64)
     return Compare("<=", apart, Literal(window.reach(node.clock.unit), type=INT64), type=BOOL)

@@ -1,24 +1,30 @@
-"""The window join of a query: slots of two streams in, results out, and one of two arrangements between.
+"""The window join of a query: slots of its streams in, results out, and one of three arrangements between.
 
 `handshake`: join cores in a line (handshake.circuit.join), results in any order. `ordered`: the windows in
-memories side by side (handshake.circuit.ordered_join), results as they are defined to come.
+memories side by side, results as they are defined to come; of two streams (handshake.circuit.ordered_join),
+or of more (handshake.circuit.nested_scan).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib.wiring import Out
 
 from handshake.circuit.block import Block
-from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
+from handshake.circuit.held_windows import Held
+from handshake.circuit.join.arrivals import arrivals_row, has_of
+from handshake.circuit.join.combination import Combination
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.join.design import Design
 from handshake.circuit.join.join import HandshakeJoin
+from handshake.circuit.nested_scan import NestedScan, most_cycles
 from handshake.circuit.operators import copy_field
-from handshake.circuit.ordered_join import Held, OrderedJoin
+from handshake.circuit.ordered_join import OrderedJoin
 from handshake.circuit.sequence import least, zipped
 from handshake.circuit.slide import CLOCK, HERE, SHOWN, TIME
 from handshake.circuit.stream import stream_in, stream_out
@@ -33,11 +39,11 @@ __all__ = ["JoinSpec", "WindowJoin", "joined_row"]
 class JoinSpec:
     """What a join is like, beside the wires that it reads."""
 
-    names: tuple[str, str]
+    names: tuple[str, ...]
     """What the streams are called; columns of results are `name.column`."""
     on: Expr
     """The condition, that of time windows included."""
-    held: tuple[Held, Held]
+    held: tuple[Held, ...]
     lanes: int
     """Join cores, or memories side by side."""
     ordered: bool
@@ -52,6 +58,11 @@ class JoinSpec:
         return any(held.kind == "time" for held in self.held)
 
     @property
+    def cycles(self) -> int:
+        """What an arrival takes at most in a join of several streams; see `most_cycles`."""
+        return most_cycles(self.held, self.lanes)
+
+    @property
     def design(self) -> Design:
         """The handshake join for it."""
         left, right = (held.tuples for held in self.held)
@@ -62,18 +73,19 @@ class JoinSpec:
         hidden = (TIME,) * (self.timed or self.reads_time) + (CLOCK,) * self.timed
         return Row(tuple(w for w in row if not w.name.startswith("@") or w.name in hidden))
 
-    def condition(self, left: Row, right: Row) -> Condition:
+    def condition(self, rows: tuple[Row, ...]) -> Condition | Combination:
         """The condition on the wires that are held."""
-        return Condition(self.kept(left), self.kept(right), self.on)
+        kept = tuple(self.kept(row) for row in rows)
+        return Condition(*kept, self.on) if len(kept) == 2 else Combination(kept, self.on)
 
 
-def joined_row(left: Row, right: Row, spec: JoinSpec) -> Row:
-    """The wires of results: all columns of both streams, then time and clock where they are needed."""
+def joined_row(rows: tuple[Row, ...], spec: JoinSpec) -> Row:
+    """The wires of results: all columns of all streams, then time and clock where they are needed."""
     wires: list[Wire] = []
-    for name, row in zip(spec.names, (left, right), strict=True):
+    for name, row in zip(spec.names, rows, strict=True):
         wires += [replace(w, name=f"{name}.{w.name}") for w in row if not w.name.startswith("@")]
     hidden = (TIME, CLOCK) if spec.timed else ()
-    return Row((*wires, *(_later(left[name], right[name]) for name in hidden)))
+    return Row((*wires, *(reduce(_later, (row[name] for row in rows)) for name in hidden)))
 
 
 def _later(a: Wire, b: Wire) -> Wire:
@@ -83,31 +95,38 @@ def _later(a: Wire, b: Wire) -> Wire:
 
 
 class WindowJoin(Block):
-    """Joins the slots `i0` and `i1`; results leave on `o`.
+    """Joins the slots `i0`, `i1`, …; results leave on `o`.
 
     `latency` is from the later tuple of a result to the result, where the partner is the oldest of its
     window: exact in the ordered arrangement, the least in a handshake join, where tuples drift together.
-    `issue_rate` is that of arrivals with full windows: exact in order, the least in a handshake join.
+    `issue_rate` is that of arrivals with full windows: exact in order of two streams, else the least.
     """
 
-    def __init__(self, left: Row, right: Row, spec: JoinSpec) -> None:
-        self.rows, self.spec = (left, right), spec
-        self.condition = spec.condition(left, right)
-        self.after = joined_row(left, right, spec)
-        self.core = self._core()
+    def __init__(self, rows: tuple[Row, ...], spec: JoinSpec) -> None:
+        self.rows, self.spec = rows, spec
+        self.condition = spec.condition(rows)
+        self.after = joined_row(rows, spec)
+        self.core = self._core(self.condition)
         self.counters = self.core.counters
-        ports: dict[str, Any] = {"i0": stream_in(left), "i1": stream_in(right), "o": stream_out(self.after)}
-        super().__init__(ports | {name: Out(COUNTER) for name in self.counters}, (left, right, spec))
+        ports: dict[str, Any] = {f"i{n}": stream_in(row) for n, row in enumerate(rows)}
+        ports["o"] = stream_out(self.after)
+        super().__init__(ports | {name: Out(COUNTER) for name in self.counters}, (rows, spec))
 
-    def _core(self) -> Block:
+    def _core(self, condition: Condition | Combination) -> Block:
         spec = self.spec
-        if spec.ordered:
-            core: Block = OrderedJoin(self.condition, *spec.held, spec.lanes, shown=self._shown)
-            self.latency, self.issue_rate = core.latency, core.issue_rate
-            return core
-        design = spec.design
+        if isinstance(condition, Combination):
+            core: Block = NestedScan(condition, spec.held, spec.lanes, shown=self._shown)
+        elif spec.ordered:
+            core = OrderedJoin(condition, spec.held, spec.lanes, shown=self._shown)
+        else:
+            return self._handshake(condition)
+        self.latency, self.issue_rate = core.latency, core.issue_rate
+        return core
+
+    def _handshake(self, condition: Condition) -> Block:
+        design = self.spec.design
         self.latency, self.issue_rate = handshake_latency(design), handshake_rate(design)
-        return HandshakeJoin(self.condition, design)
+        return HandshakeJoin(condition, design)
 
     def build(self) -> Module:
         m = Module()
@@ -119,23 +138,23 @@ class WindowJoin(Block):
         return m
 
     def _arrive(self, m: Module, arrivals: Any) -> None:
-        """Slots of the same arrival side by side; those without a tuple of either stream end here."""
-        inputs = [self.i0, self.i1]
+        """Slots of the same arrival side by side; those without a tuple of any stream end here."""
+        inputs = [getattr(self, f"i{n}") for n in range(len(self.rows))]
         together, some = zipped(m, inputs), Signal(name="some")
         here = [each.payload[HERE] for each in inputs]
         m.d.comb += [
-            some.eq(here[0] | here[1]),
+            some.eq(reduce(or_, here)),
             arrivals.valid.eq(together & self.i0.valid & some),
             arrivals.eos.eq(together & self.i0.eos),
-            arrivals.payload[HAS_LEFT].eq(here[0]),
-            arrivals.payload[HAS_RIGHT].eq(here[1]),
         ]
+        sides = self.condition.sides
+        m.d.comb += [arrivals.payload[has_of(side)].eq(has) for side, has in zip(sides, here, strict=True)]
         nothing = self.i0.valid & ~some
         m.d.comb += [each.ready.eq(together & (arrivals.ready | nothing)) for each in inputs]
         if self.spec.reads_time:
             m.d.comb += self.core.mark.eq(least([Value.cast(each.payload[SHOWN]) for each in inputs]))
         row = arrivals_row(self.condition)
-        for side, source, own in zip("lr", inputs, self._kept, strict=True):
+        for side, source, own in zip(sides, inputs, self.condition.rows, strict=True):
             for each in own:
                 copy_field(m, arrivals.payload, source.payload, row[f"{side}.{each.name}"], each.name)
 
@@ -146,48 +165,49 @@ class WindowJoin(Block):
             return None
         return Shape(max(row[SHOWN].bits for row in self.rows), True)
 
-    @property
-    def _kept(self) -> tuple[Row, Row]:
-        return self.condition.left, self.condition.right
-
     def _leave(self, m: Module, results: Any) -> None:
         """Results by the names of the query; what an equality lets no wires carry is its partner's value."""
         m.d.comb += [
             self.o.valid.eq(results.valid), self.o.eos.eq(results.eos), results.ready.eq(self.o.ready)
         ]  # fmt: skip
-        for side, name, row in zip("lr", self.spec.names, self._kept, strict=True):
+        for side, (name, row) in enumerate(zip(self.spec.names, self.condition.rows, strict=True)):
             for each in row:
                 if not each.name.startswith("@"):
                     self._field(m, results.payload, side, each, f"{name}.{each.name}")
         if self.spec.timed:
             self._times(m, results.payload)
 
-    def _field(self, m: Module, payload: Any, side: str, each: Wire, name: str) -> None:
-        shared = self.condition.shared.get(each.name) if side == "r" else None
-        source = f"l.{shared}" if shared is not None else f"{side}.{each.name}"
-        m.d.comb += self.o.payload[name].eq(payload[source])
-        if each.nullable:  # equal values are no NULLs
-            null = Const(0, 1) if shared is not None else payload[null_of(source)]
-            m.d.comb += self.o.payload[null_of(name)].eq(null)
+    def _field(self, m: Module, payload: Any, side: int, each: Wire, name: str) -> None:
+        m.d.comb += self.o.payload[name].eq(payload[self._carrier(side, each.name)])
+        if each.nullable:
+            m.d.comb += self.o.payload[null_of(name)].eq(self._null(payload, side, each.name))
 
     def _times(self, m: Module, payload: Any) -> None:
         for name in (TIME, CLOCK):
-            times = [Value.cast(payload[self._carrier(side, name)]) for side in "lr"]
-            nulls = [self._null(payload, side, name) for side in "lr"]
-            first = ~nulls[0] & (nulls[1] | (times[0] >= times[1]))
-            m.d.comb += self.o.payload[name].eq(Mux(first, times[0], times[1]))
+            members = [
+                (Value.cast(payload[self._carrier(side, name)]), self._null(payload, side, name))
+                for side in range(len(self.rows))
+            ]
+            time, null = reduce(_latest, members)
+            m.d.comb += self.o.payload[name].eq(time)
             if self.after[name].nullable:
-                m.d.comb += self.o.payload[null_of(name)].eq(nulls[0] & nulls[1])
+                m.d.comb += self.o.payload[null_of(name)].eq(null)
 
-    def _carrier(self, side: str, name: str) -> str:
-        shared = self.condition.shared.get(name) if side == "r" else None
-        return f"l.{shared}" if shared is not None else f"{side}.{name}"
+    def _carrier(self, side: int, name: str) -> str:
+        carrier, field = self.condition.carrier(side, name)
+        return f"{self.condition.sides[carrier]}.{field}"
 
-    def _null(self, payload: Any, side: str, name: str) -> Value:
-        row = self.condition.left if side == "l" else self.condition.right
-        if not row[name].nullable or self._carrier(side, name) != f"{side}.{name}":
+    def _null(self, payload: Any, side: int, name: str) -> Value:
+        shared = self.condition.carrier(side, name) != (side, name)  # equal values are no NULLs
+        if shared or not self.condition.rows[side][name].nullable:
             return Const(0, 1)
-        return Value.cast(payload[null_of(f"{side}.{name}")])
+        return Value.cast(payload[null_of(self._carrier(side, name))])
+
+
+def _latest(a: tuple[Value, Value], b: tuple[Value, Value]) -> tuple[Value, Value]:
+    """The later of two times, each with whether it is NULL."""
+    first = ~a[1] & (b[1] | (a[0] >= b[0]))
+    return Mux(first, a[0], b[0]), a[1] & b[1]
 
 
 def handshake_latency(design: Design) -> int:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from handshake.circuit.join.combination import Combination
 from handshake.circuit.join.condition import Condition
 from handshake.circuit.simulate import Feed
 from handshake.circuit.testbench import ALWAYS, Beat
 from handshake.circuit.types import Row, Wire
 from handshake.schema import BOOL
 
-__all__ = ["HAS_LEFT", "HAS_RIGHT", "arrivals_row", "feed_of", "steps"]
+__all__ = ["HAS_LEFT", "HAS_RIGHT", "arrivals_row", "feed_of", "has_of", "steps"]
 
 HAS_LEFT, HAS_RIGHT = "l?", "r?"
 """Fields that say whether a beat has a tuple of R, and of S."""
 
 
-def arrivals_row(condition: Condition) -> Row:
-    """The wires of the input: both tuples side by side, and which of them are there."""
-    flags = (Wire(HAS_LEFT, BOOL, 1), Wire(HAS_RIGHT, BOOL, 1))
-    left = (replace(w, name=f"l.{w.name}") for w in condition.left)
-    right = (replace(w, name=f"r.{w.name}") for w in condition.right)
-    return Row((*flags, *left, *right))
+def arrivals_row(condition: Condition | Combination) -> Row:
+    """The wires of the input: a tuple of each stream side by side, and which of them are there."""
+    flags = (Wire(has_of(side), BOOL, 1) for side in condition.sides)
+    streams = zip(condition.sides, condition.rows, strict=True)
+    return Row((*flags, *(replace(w, name=f"{side}.{w.name}") for side, row in streams for w in row)))
+
+
+def has_of(side: str) -> str:
+    """The field that says whether a beat has a tuple of a stream."""
+    return f"{side}?"
 
 
 def steps(order: Iterable[tuple[int, int]]) -> Iterator[tuple[int | None, int | None]]:

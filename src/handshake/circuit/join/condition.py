@@ -26,7 +26,7 @@ from handshake.plan.expr import (
 )
 from handshake.schema import BOOL, Float
 
-__all__ = ["Condition", "Delay"]
+__all__ = ["Condition", "Delay", "check_gates", "is_true"]
 
 CHUNK = 2
 """Bits that one gate of a pipelined test for equality looks at: a look-up table behind a window's RAM."""
@@ -73,11 +73,24 @@ class Condition:
     on: Expr
 
     def __post_init__(self) -> None:
-        for node in walk(self.on):
-            if isinstance(node, Udf):
-                raise UnsupportedError(f"{show(node)} is a Python function, which no circuit can call")
+        check_gates(self.on)
         # What gates cannot compute is found here, before anything is built.
         self.matches(Delay(None), *(row.layout(Signal(row.bits)) for row in (self.left, self.right)))
+
+    @property
+    def rows(self) -> tuple[Row, Row]:
+        """The wires of both streams."""
+        return self.left, self.right
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the fields of each stream begin with on the wires of arrivals and results."""
+        return "l", "r"
+
+    def carrier(self, side: int, name: str) -> tuple[int, str]:
+        """The field of a result that carries a field of a stream: its own, or one that equals it."""
+        shared = self.shared.get(name) if side == 1 else None
+        return (0, shared) if shared is not None else (side, name)
 
     @property
     def key(self) -> Hashable:
@@ -130,10 +143,10 @@ class Condition:
         """High where two tuples join; every path from them passes through `delay` once."""
         operands = self._operands(left, right)
         if not delay.stages:
-            return _is_true(lower(self.on, operands))
+            return is_true(lower(self.on, operands))
         leaves: list[Lowered] = []
         outline = _outline(self.on, operands, delay, leaves)
-        return _is_true(lower(outline, lambda column: leaves[int(column.name)]))
+        return is_true(lower(outline, lambda column: leaves[int(column.name)]))
 
     def joins(self, delay: Delay, left: Any, right: Any, compared: Value) -> Value:
         """`matches`, of tuples that are compared; where it is one test, that flag is one of its parts."""
@@ -150,12 +163,20 @@ class Condition:
         return lambda column: sides[column.side](column)
 
 
+def check_gates(on: Expr) -> None:
+    """Refuse a condition that asks a Python function."""
+    for node in walk(on):
+        if isinstance(node, Udf):
+            raise UnsupportedError(f"{show(node)} is a Python function, which no circuit can call")
+
+
 def _field(member: str, row: Row) -> str:
     """The field that a member of the payload belongs to: itself, or the one whose NULL bit it is."""
     return member if member in row.names else member.rsplit(".", 1)[0]
 
 
-def _is_true(truth: Lowered) -> Value:
+def is_true(truth: Lowered) -> Value:
+    """High where a truth is TRUE, neither FALSE nor NULL."""
     return truth.value[0] & truth.known()
 
 
