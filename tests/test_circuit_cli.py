@@ -271,3 +271,33 @@ def test_the_pictures_of_the_page_are_there() -> None:
     page = (DOCS / "circuits.md").read_text("utf-8")
     for name in re.findall(r"\((\S+\.svg)\)", page):
         assert ElementTree.fromstring((DOCS / name).read_text("utf-8")).tag.endswith("svg")
+
+
+LOADS = """CREATE INPUT STREAM R (k int, v int, t int) TIMESTAMP BY t;
+CREATE INPUT STREAM S (k int, w int, t int) TIMESTAMP BY t;
+SELECT a.k, a.v, w, b.v AS u FROM R [SIZE 4 TUPLES] a, S [SIZE 3 TUPLES], R [SIZE 9 TIME] b
+WHERE a.k = S.k AND b.v > w INTO Loads"""
+
+
+def test_a_join_of_three_on_the_command_line(join: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, verilog, picture = join.parent, join.with_suffix(".v"), join.with_suffix(".svg")
+    join.write_text(LOADS)
+    bounds = ["--cores", "2", "--window-tuples", "6"]
+    common = ["run", str(join), *_inputs(join)]
+    assert run([*common, "--output", str(folder / "local.csv")]) == 0
+    circuit = ["--backend", "circuit", "--simulator", "amaranth", *bounds]
+    assert run([*common, *circuit, "--output", str(folder / "circuit.csv")]) == 0
+    local, wires = ((folder / f"{name}.csv").read_text().splitlines() for name in ("local", "circuit"))
+    assert len(local) > 10
+    assert wires == local
+    assert run(["compile", str(join), "-o", str(verilog), *bounds]) == 0
+    assert "\nmodule nested_scan(" in verilog.read_text()
+    assert run(["explain", str(join), "--circuit", *bounds, "--svg", str(picture)]) == 0
+    texts = {each.text for each in ElementTree.fromstring(picture.read_text()).iter(f"{SVG}text")}
+    # A tuple of R takes the most, which is in both of its windows: of the first, three old ones each have the
+    # new one behind three of S; the new one has three rows of its last six, and itself, behind three of S.
+    assert {"nested scans, 2 at a time", "up to 38 cycles for an arrival", "b: 6 tuples held"} <= texts
+    assert run(["explain", str(join), "--circuit", *bounds]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"join of a, S, b +up to 38 cycles for an arrival, and one for each further", shown)
+    assert re.search(r"issue rate +at least 0\.0263158 tuples per cycle", shown)

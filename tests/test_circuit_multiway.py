@@ -276,6 +276,10 @@ def check_scan(data: st.DataObject, most: int) -> None:
         run = made.run({"arrivals": packed(beats, data.draw(patterns))}, ready=ready)
         assert run.tuples("results", condition.result) == combined(beats, sizes, tests)
         assert run.outputs["results"][-1].eos
+        freely = made.run({"arrivals": packed(beats)})
+        taken = freely.accepted["arrivals"]
+        most = most_cycles(held, lanes, [frozenset(range(n))])
+        assert taken[-1] - taken[0] <= most * len(beats) + len(freely.outputs["results"])
         pushed_out = (
             max(0, sum(beat[i] is not None for beat in beats) - sizes[i])
             for i in range(n)
@@ -410,6 +414,20 @@ def test_latency_and_rate_are_as_declared(lanes: int) -> None:
     beats = [((1, 0), None, None), (None, (0, 0), None), (None, None, (0, 0))]
     first = simulate(block, {"arrivals": packed(beats, end=False)}, stop_at_eos=False)
     assert first.outputs["results"][0].cycle - first.accepted["arrivals"][-1] == block.latency == 3
+
+
+def test_an_arrival_in_several_streams_takes_no_more_than_declared() -> None:
+    """Nothing is ruled out before the last window; the oldest tuple of a window has left for some of them."""
+    held, on = (Held(4), Held(3), Held(5)), comparison((1, "k"), ">", (2, "k"))
+    every = [frozenset({0, 1, 2})]
+    block = NestedScan(Combination((ROW,) * 3, on), held, 2, together=every)
+    feeds = {"arrivals": packed([((0, 0),) * 3] * 9, end=False)}
+    taken = simulate(block, feeds, stop_at_eos=False).accepted["arrivals"]
+    # Stream 0's new tuple: three of stream 1 and its own, each with three rows and the own one of stream 2.
+    most = 1 + (1 + (3 + 1) * (1 + 3 + 1)) + (4 - 1) * (1 + (3 - 1) * (1 + 1) + (1 + 4))
+    assert most_cycles(held, 2, every) == most == 1 / block.issue_rate
+    # One less: the oldest of stream 1 is not with the new tuple of stream 2.
+    assert most_cycles(held, 2) < taken[-1] - taken[-2] == most - 1
 
 
 def test_the_condition_prunes_as_soon_as_it_can_be_decided() -> None:

@@ -8,7 +8,7 @@ is kept of combinations that are not complete: they are found again for each tup
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -30,17 +30,37 @@ _READY = 0
 """The state that takes a beat; state 1 + k scans the window of stream k, and one more sends the end."""
 
 
-def most_cycles(held: Sequence[Held], lanes: int) -> int:
+def most_cycles(held: Sequence[Held], lanes: int, together: Collection[frozenset[int]] = ()) -> int:
     """Cycles that an arrival takes at most while a row of memories gives at most one result: with full
-    windows, where the condition lets everything through until the last of them."""
-    return 1 + max(_scanned([*held[:k], *held[k + 1 :]], lanes) for k in range(len(held)))
+    windows, where the condition lets everything through until the last of them.
+
+    `together`: streams that one arrival may have tuples of, if several; all of them at once cost the most.
+    """
+    alone = (_scanned([*held[:k], *held[k + 1 :]], lanes) for k in range(len(held)))
+    return 1 + max(*alone, *(_scanned_together(held, lanes, each) for each in together if len(each) > 1))
 
 
 def _scanned(held: Sequence[Held], lanes: int) -> int:
     first, *rest = held
-    if not rest:
-        return -(-first.tuples // min(lanes, first.tuples))
-    return first.tuples * (1 + _scanned(rest, lanes))
+    return first.tuples * (1 + _scanned(rest, lanes)) if rest else _rows(first, lanes)
+
+
+def _scanned_together(held: Sequence[Held], lanes: int, arrived: frozenset[int]) -> int:
+    """Every window is scanned, and behind it the tuple that arrived; unless nothing new is in place, or
+    comes after it."""
+    *outer, last = range(len(held))
+    old, new = int(last in arrived), _rows(held[last], lanes) + (last in arrived)
+    for k in reversed(outer):
+        tuples, own = held[k].tuples, 1 + new if k in arrived else 0
+        before = tuples - (k in arrived)  # the oldest one has left for those that come after this stream
+        passed_by = int(before < tuples and min(lanes, tuples) == 1)
+        old = before * (1 + max(1, old)) + passed_by + own if any(j > k for j in arrived) else max(1, own)
+        new = tuples * (1 + new) + own
+    return old
+
+
+def _rows(held: Held, lanes: int) -> int:
+    return -(-held.tuples // min(lanes, held.tuples))
 
 
 @dataclass
@@ -96,12 +116,18 @@ class NestedScan(HeldWindows):
     """
 
     def __init__(
-        self, condition: Combination, held: tuple[Held, ...], lanes: int, *, shown: Shape | None = None
+        self,
+        condition: Combination,
+        held: tuple[Held, ...],
+        lanes: int,
+        *,
+        shown: Shape | None = None,
+        together: Collection[frozenset[int]] = (),
     ) -> None:
         self.condition, self.held, self.lanes = condition, held, lanes
         self.rows, self.sides = condition.rows, condition.sides
         self.counters = self.counted
-        self.latency, self.issue_rate = len(held), 1 / most_cycles(held, lanes)
+        self.latency, self.issue_rate = len(held), 1 / most_cycles(held, lanes, together)
         ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
         ports |= {name: Out(COUNTER) for name in self.counters}
         if self.timed:

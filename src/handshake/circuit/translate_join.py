@@ -88,6 +88,7 @@ class Joins:
             self._bounds.buffer,
             self._bounds.merger_buffer,
             timed,
+            _together(node),
         )
 
     def _arranged(self, node: WindowJoin, timed: bool) -> bool:
@@ -232,6 +233,16 @@ def _claims(node: Node) -> list[tuple[str, int | str | None]]:
     return found
 
 
+def _together(node: WindowJoin) -> tuple[frozenset[int], ...]:
+    """The streams of a join that read the same tuples, for each input and carried stream of which some do."""
+    claims = [set(_claims(each)) for each in node.inputs]
+    found = (
+        frozenset(k for k, own in enumerate(claims) if own & {claim, (claim[0], None)})
+        for claim in sorted(set().union(*claims), key=repr)
+    )
+    return tuple(dict.fromkeys(streams for streams in found if len(streams) > 1))
+
+
 def _with_times(node: WindowJoin) -> Expr:
     """The condition, and for windows of time how far apart the times may be."""
     parts = [node.on]
@@ -244,6 +255,8 @@ def _with_times(node: WindowJoin) -> Expr:
 
 def _in_time(k: int, j: int, window: Window, node: WindowJoin) -> Expr:
     """Whether the member of stream j is not too late for that of stream k, whose window this is."""
-    own, other = (Column(side, TIME, type=node.clock.type) for side in (k, j))
+    own, other = (
+        Column(side, TIME, shown=f"{node.names[side]}.{TIME}", type=node.clock.type) for side in (k, j)
+    )
     apart = Arithmetic("-", other, own, type=INT64)
     return Compare("<=", apart, Literal(window.reach(node.clock.unit), type=INT64), type=BOOL)

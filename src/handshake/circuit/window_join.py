@@ -51,6 +51,8 @@ class JoinSpec:
     merger_buffer: int = 4
     timed: bool = False
     """Whether results need a time and a clock."""
+    together: tuple[frozenset[int], ...] = ()
+    """Streams that one arrival may have tuples of, by their numbers: an input that is joined with itself."""
 
     @property
     def reads_time(self) -> bool:
@@ -60,7 +62,7 @@ class JoinSpec:
     @property
     def cycles(self) -> int:
         """What an arrival takes at most in a join of several streams; see `most_cycles`."""
-        return most_cycles(self.held, self.lanes)
+        return most_cycles(self.held, self.lanes, self.together)
 
     @property
     def design(self) -> Design:
@@ -115,7 +117,8 @@ class WindowJoin(Block):
     def _core(self, condition: Condition | Combination) -> Block:
         spec = self.spec
         if isinstance(condition, Combination):
-            core: Block = NestedScan(condition, spec.held, spec.lanes, shown=self._shown)
+            together = spec.together
+            core: Block = NestedScan(condition, spec.held, spec.lanes, shown=self._shown, together=together)
         elif spec.ordered:
             core = OrderedJoin(condition, spec.held, spec.lanes, shown=self._shown)
         else:
