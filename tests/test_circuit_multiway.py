@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import query_oracle
@@ -71,7 +71,7 @@ SLID = {
     "by time": FOUR + """SELECT count() AS n, max(d) AS m FROM (SELECT v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME], U [SIZE 2 TUPLES]
         WHERE R.k <= S.k) [SIZE .01 ADVANCE .005 TIME] INTO o""",
 }  # fmt: skip
-FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(QUERIES, max_examples=2)
 
 
 @lru_cache(maxsize=8)
@@ -286,6 +286,25 @@ def check_scan(data: st.DataObject, most: int) -> None:
             if kinds[i] == "ever"
         )
         assert run.probes.get("evicted", 0) == sum(pushed_out)
+
+
+@pytest.mark.parametrize(("i", "j"), list(itertools.product(range(3), repeat=2)))
+def test_each_part_of_a_condition_is_asked(i: int, j: int) -> None:
+    """Whichever stream the last tuple is of: tuples that come alone, in all turns, and some together."""
+    tests: list[Test] = [((i, "k"), ">", (j, "v"))]
+    condition = Combination((ROW,) * 3, comparison(*tests[0]))
+    beats = []
+    for turn, streams in enumerate([*itertools.permutations(range(3)), (0, 0, 1, 1, 2, 2)]):
+        beats += [_alone(stream, (turn % 3 - at % 2, 1 - turn % 2)) for at, stream in enumerate(streams)]
+        beats.append(tuple((turn % 2, at % 2) if at != turn % 4 else None for at in range(3)))
+    run = simulate(NestedScan(condition, (Held(2), Held(3), Held(2)), 2), {"arrivals": packed(beats)})
+    wanted = combined(beats, [2, 3, 2], tests)
+    assert 0 < len(wanted) < len(combined(beats, [2, 3, 2], []))
+    assert run.tuples("results", condition.result) == wanted
+
+
+def _alone(stream: int, values: tuple[int, int]) -> tuple[Any, ...]:
+    return tuple(values if i == stream else None for i in range(3))
 
 
 def packed(beats: list[tuple[Any, ...]], pattern: Any = (True,), end: bool = True) -> Feed:
