@@ -26,7 +26,7 @@ from handshake.circuit.simulate import Beat, Feed, Simulation, feed, simulate
 from handshake.circuit.types import Row, wire
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
-from handshake.plan.expr import Column, Compare, conjunction
+from handshake.plan.expr import Column, Compare, Literal, conjunction
 from handshake.plan.query import parse_query
 from handshake.queries import Query
 from handshake.schema import BOOL, Field, Int
@@ -303,6 +303,15 @@ def test_each_part_of_a_condition_is_asked(i: int, j: int) -> None:
     assert run.tuples("results", condition.result) == wanted
 
 
+@pytest.mark.parametrize("value", [True, False, None])
+def test_a_part_that_reads_no_stream_is_asked_too(value: bool | None) -> None:
+    condition = Combination((ROW,) * 3, Literal(value, type=BOOL))
+    beats = [_alone(stream, (0, 0)) for stream in (2, 1, 0, 1, 2)] + [((1, 1), None, (1, 1))]
+    run = simulate(NestedScan(condition, (Held(1),) * 3, 1), {"arrivals": packed(beats)})
+    wanted = combined(beats, [1, 1, 1], []) if value else []
+    assert run.tuples("results", condition.result) == wanted
+
+
 def _alone(stream: int, values: tuple[int, int]) -> tuple[Any, ...]:
     return tuple(values if i == stream else None for i in range(3))
 
@@ -333,7 +342,8 @@ def test_scans_of_any_tuples_in_a_beat_at_length(data: st.DataObject) -> None:
 
 
 def item(stream: str, t: int | None, k: int = 1) -> tuple[str, dict[str, Any]]:
-    return stream, {"k": k, {"R": "v", "S": "w", "U": "z"}[stream]: 2 if stream == "U" else 1, "t": t}
+    own = {"R": {"v": 1, "g": ""}, "S": {"w": 1, "b": True}, "U": {"z": 2}}[stream]
+    return stream, {"k": k, **own, "t": t}
 
 
 def fed(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
@@ -350,9 +360,22 @@ def test_tuples_that_leave_a_time_window_too_early_are_counted() -> None:
     early = [item("R", 0), item("R", 1), item("R", 2), item("S", 2), item("U", 2)]
     compiled, run = fed(BY_TIME["times"], early, window_tuples=2)
     assert (run.probes["evicted"], len(run.tuples("o", compiled.outputs["o"]))) == (1, 2)
-    gone = [item("R", 0), item("S", 20), item("U", 22), item("R", 20), item("R", 21), item("R", 22)]
-    assert fed(BY_TIME["times"], gone[:5], window_tuples=2)[1].probes["evicted"] == 0
-    assert fed(BY_TIME["times"], gone, window_tuples=2)[1].probes["evicted"] == 1  # U's clock shows 20
+    for newest, counted in ((7, 1), (8, 0)):  # U's clock is 2 behind; what is 8 later is out of the window
+        rest = [item("S", newest), item("U", newest + 2), item("R", newest), item("R", newest + 1)]
+        _, run = fed(BY_TIME["times"], [item("R", 0), *rest], window_tuples=2)
+        assert run.probes["evicted"] == counted
+
+
+def test_the_time_of_a_result_is_the_latest_of_those_that_its_members_have() -> None:
+    join = "SELECT v FROM R [SIZE 2 TUPLES], S [SIZE 2 TUPLES], U [SIZE 2 TUPLES] WHERE v >= 0"
+    text = f"{FOUR} SELECT count() AS n FROM ({join}) [SIZE .004 ADVANCE .002 TIME] INTO o"
+    items = [item("R", None), item("S", None), item("U", None), item("U", 2), item("R", 3), item("S", 5), item("U", 9)]  # fmt: skip
+    counts = query_oracle.Counts()
+    wanted = query_oracle.run(parse_query(text), items, counts)["o"]
+    compiled, run = fed(text, items, cores=2)
+    assert run.tuples("o", compiled.outputs["o"]) == [(row["n"],) for row in wanted]
+    assert (len(wanted), run.probes["no_time"], run.probes["late"]) == (5, counts.no_time, counts.late)
+    assert counts.no_time == 1  # of the first three, and of no others
 
 
 def test_a_stream_may_follow_another() -> None:
