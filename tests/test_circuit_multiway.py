@@ -196,7 +196,7 @@ def check_random(data: st.DataObject, most: int, *, engine: bool) -> None:
             assert (run.probes.get("late", 0), run.probes.get("no_time", 0)) == (counts.late, counts.no_time)
 
 
-@settings(QUERIES, max_examples=4)
+@settings(QUERIES, max_examples=2)
 @given(st.data())
 def test_random_queries(data: st.DataObject) -> None:
     check_random(data, 12, engine=True)
@@ -325,7 +325,7 @@ def packed(beats: list[tuple[Any, ...]], pattern: Any = (True,), end: bool = Tru
     return Feed([*fed, *[Beat(None, True)] * end], pattern)
 
 
-@settings(FEW, max_examples=25)
+@settings(FEW, max_examples=12)
 @given(data=st.data())
 def test_scans_of_any_tuples_in_a_beat(data: st.DataObject) -> None:
     check_scan(data, 10)
