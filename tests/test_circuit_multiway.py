@@ -278,8 +278,8 @@ def check_scan(data: st.DataObject, most: int) -> None:
         assert run.outputs["results"][-1].eos
         freely = made.run({"arrivals": packed(beats)})
         taken = freely.accepted["arrivals"]
-        most = most_cycles(held, lanes, [frozenset(range(n))])
-        assert taken[-1] - taken[0] <= most * len(beats) + len(freely.outputs["results"])
+        cycles = most_cycles(held, lanes, [frozenset(range(n))])
+        assert taken[-1] - taken[0] <= cycles * len(beats) + len(freely.outputs["results"])
         pushed_out = (
             max(0, sum(beat[i] is not None for beat in beats) - sizes[i])
             for i in range(n)
