@@ -203,6 +203,7 @@ def test_random_queries(data: st.DataObject) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @settings(QUERIES, max_examples=150)
 @given(st.data())
 def test_random_queries_at_length(data: st.DataObject) -> None:
@@ -332,6 +333,7 @@ def test_scans_of_any_tuples_in_a_beat(data: st.DataObject) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @settings(FEW, max_examples=1500)
 @given(data=st.data())
 def test_scans_of_any_tuples_in_a_beat_at_length(data: st.DataObject) -> None:
