@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
+from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.block import Block
+from handshake.circuit.join.arrivals import arrivals_row
+from handshake.circuit.join.combination import Combination
+from handshake.circuit.join.condition import Condition
 from handshake.circuit.slide import TIME
 from handshake.circuit.stores import Store
+from handshake.circuit.stream import stream_in, stream_out
 from handshake.circuit.types import Row, null_of
+from handshake.circuit.window import COUNTER
 
 __all__ = ["Held", "HeldWindows"]
 
@@ -33,24 +39,32 @@ class HeldWindows(Block):
     it. Counters: `late`, `no_time`; and `evicted`, tuples that there was no room for any more.
     """
 
-    rows: tuple[Row, ...]
-    sides: tuple[str, ...]
-    """What the fields of each stream begin with in `arrivals`."""
-    held: tuple[Held, ...]
-
     # Made by `build`.
     stores: list[Store]
     fresh: Signal
     """High in the cycle after a beat was taken, when `data` of all stores begins with their oldest tuples."""
+
+    def __init__(
+        self, condition: Condition | Combination, held: tuple[Held, ...], lanes: int, shown: Shape | None
+    ) -> None:
+        self.held, self.lanes = held, lanes
+        self.rows: tuple[Row, ...] = condition.rows
+        self.sides: tuple[str, ...] = condition.sides
+        """What the fields of each stream begin with in `arrivals`."""
+        self.counters = self._counted()
+        ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
+        ports |= {name: Out(COUNTER) for name in self.counters}
+        if self.timed:
+            assert shown is not None
+            ports["mark"] = In(shown)
+        super().__init__(ports, (condition.key, held, lanes, shown))
 
     @property
     def timed(self) -> bool:
         """Whether the join looks at times."""
         return any(held.kind == "time" for held in self.held)
 
-    @property
-    def counted(self) -> tuple[str, ...]:
-        """The counters that these windows need."""
+    def _counted(self) -> tuple[str, ...]:
         bounded = any(held.kind != "tuples" for held in self.held)
         return (*(("late", "no_time") if self.timed else ()), *(("evicted",) if bounded else ()))
 

@@ -14,15 +14,13 @@ from functools import reduce
 from operator import and_, or_
 
 from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value
-from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.held_windows import Held, HeldWindows
-from handshake.circuit.join.arrivals import arrivals_row, has_of
+from handshake.circuit.join.arrivals import has_of
 from handshake.circuit.join.combination import Combination, Part
 from handshake.circuit.stores import Store
-from handshake.circuit.stream import StreamSignature, register, stream_in, stream_out
+from handshake.circuit.stream import StreamSignature, register
 from handshake.circuit.union import chosen, rotating_grant
-from handshake.circuit.window import COUNTER
 
 __all__ = ["NestedScan", "most_cycles"]
 
@@ -124,16 +122,9 @@ class NestedScan(HeldWindows):
         shown: Shape | None = None,
         together: Collection[frozenset[int]] = (),
     ) -> None:
-        self.condition, self.held, self.lanes = condition, held, lanes
-        self.rows, self.sides = condition.rows, condition.sides
-        self.counters = self.counted
+        self.condition = condition
         self.latency, self.issue_rate = len(held), 1 / most_cycles(held, lanes, together)
-        ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
-        ports |= {name: Out(COUNTER) for name in self.counters}
-        if self.timed:
-            assert shown is not None
-            ports["mark"] = In(shown)
-        super().__init__(ports, (condition.key, held, lanes, shown))
+        super().__init__(condition, held, lanes, shown)
 
     def build(self) -> Module:
         m, n = Module(), len(self.rows)

@@ -15,15 +15,13 @@ from typing import Any
 
 from amaranth.hdl import Module, Mux, Shape, Signal, Value
 from amaranth.lib.enum import Enum
-from amaranth.lib.wiring import In, Out
 
 from handshake.circuit.held_windows import Held, HeldWindows
-from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
+from handshake.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT
 from handshake.circuit.join.condition import Condition, Delay
 from handshake.circuit.stores import Store
-from handshake.circuit.stream import StreamSignature, register, stream_in, stream_out
+from handshake.circuit.stream import StreamSignature, register
 from handshake.circuit.union import chosen, rotating_grant
-from handshake.circuit.window import COUNTER
 
 __all__ = ["OrderedJoin"]
 
@@ -49,16 +47,9 @@ class OrderedJoin(HeldWindows):
     def __init__(
         self, condition: Condition, held: tuple[Held, ...], lanes: int, *, shown: Shape | None = None
     ) -> None:
-        self.condition, self.held, self.lanes = condition, held, lanes
-        self.rows, self.sides = condition.rows, condition.sides
-        self.counters = self.counted
+        self.condition = condition
         self.issue_rate = 1 / (1 + max(-(-each.tuples // lanes) for each in held))
-        ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
-        ports |= {name: Out(COUNTER) for name in self.counters}
-        if self.timed:
-            assert shown is not None
-            ports["mark"] = In(shown)
-        super().__init__(ports, (condition.key, held, lanes, shown))
+        super().__init__(condition, held, lanes, shown)
 
     def build(self) -> Module:
         m = Module()

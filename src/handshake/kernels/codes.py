@@ -22,6 +22,7 @@ from handshake.kernels.compile import (
     JIT,
     Program,
     addresses,
+    as_intrinsic,
     column_value,
 )
 from handshake.kernels.lower import I64
@@ -150,16 +151,8 @@ def _limit(program: Program, inner: int, band: Band, lower: bool) -> Any:
             limit = builder.select(builder.fcmp_ordered(">" if lower else "<", found, limit), found, limit)
         return limit
 
-    function = part("limit", ir.FunctionType(_DOUBLE, [addresses(program, 1 - inner), I64]), emit_limit)
-
-    @intrinsic
-    def limit(typing_context, columns, i):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return function.call(context, builder, args)
-
-        return types.float64(columns, i), code
-
-    return limit
+    arguments = ir.FunctionType(_DOUBLE, [addresses(program, 1 - inner), I64])
+    return as_intrinsic(part("limit", arguments, emit_limit), types.float64)
 
 
 class _Edge(NamedTuple):

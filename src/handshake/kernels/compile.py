@@ -39,7 +39,7 @@ from handshake.kernels.lower import (
     truth,
 )
 from handshake.kernels.ondisk import compiled, made_for, part
-from handshake.kernels.parts import Emit
+from handshake.kernels.parts import Emit, Part
 from handshake.plan.expr import Column, Expr
 from handshake.plan.ranges import ranges, storage_bits, type_range, width_of
 from handshake.schema import Bool, Float, Int
@@ -53,6 +53,7 @@ __all__ = [
     "TILE",
     "Program",
     "addresses",
+    "as_intrinsic",
     "block_intrinsic",
     "block_mask",
     "cells_kernel",
@@ -191,6 +192,23 @@ def addresses(program: Program, side: int) -> ir.Type:
     return ir.ArrayType(I64, address_words(len(program.columns[side])))
 
 
+def as_intrinsic(function: Part, kind: types.Type) -> Any:
+    """A part of two or of four arguments, as loops call it; it gives a value of this kind."""
+
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return function.call(context, builder, args)
+
+    @intrinsic
+    def of_two(typing_context, columns, row):  # type: ignore[no-untyped-def]
+        return kind(columns, row), code
+
+    @intrinsic
+    def of_four(typing_context, columns, row, third, fourth):  # type: ignore[no-untyped-def]
+        return kind(columns, row, third, fourth), code
+
+    return of_two if len(function.kind.args) == 2 else of_four
+
+
 def _mask_of(program: Program, inner: int, kind: ir.Type = I64) -> ir.FunctionType:
     return ir.FunctionType(kind, [addresses(program, 1 - inner), I64, addresses(program, inner), I64])
 
@@ -201,16 +219,7 @@ def pair_intrinsic(program: Program, inner: int) -> Any:
         env = Env(builder, _loader(builder, program, pointers, None), program.tame, inner)
         return truth(program.expr, env).yes
 
-    function = part("pair", _mask_of(program, inner, I1), emit_pair)
-
-    @intrinsic
-    def holds(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return function.call(context, builder, args)
-
-        return types.boolean(outer, i, inner_columns, j), code
-
-    return holds
+    return as_intrinsic(part("pair", _mask_of(program, inner, I1), emit_pair), types.boolean)
 
 
 def column_value(builder: ir.IRBuilder, program: Program, side: int, column: Column, args: Any) -> ir.Value:
@@ -244,16 +253,7 @@ def block_intrinsic(program: Program, inner: int) -> Any:
 
 def mask_intrinsic(role: str, program: Program, inner: int, emit_mask: Emit) -> Any:
     """`matches(outer, i, inner, j)`: which inner tuples from `j` on match."""
-    function = part(role, _mask_of(program, inner), emit_mask)
-
-    @intrinsic
-    def matches(typing_context, outer, i, inner_columns, j):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return function.call(context, builder, args)
-
-        return types.uint64(outer, i, inner_columns, j), code
-
-    return matches
+    return as_intrinsic(part(role, _mask_of(program, inner), emit_mask), types.uint64)
 
 
 def block_mask(
@@ -428,16 +428,8 @@ def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
         lowered = emit(program.expr, env)
         _store(builder, env, lowered, kind, args[1], args[2], args[3])
 
-    function = part(
-        "store", ir.FunctionType(ir.VoidType(), [addresses(program, 0), I64, I64, I64]), emit_store
-    )
-
-    @intrinsic
-    def store(typing_context, columns, row, out, valid):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return function.call(context, builder, args)
-
-        return types.void(columns, row, out, valid), code
+    arguments = ir.FunctionType(ir.VoidType(), [addresses(program, 0), I64, I64, I64])
+    store = as_intrinsic(part("store", arguments, emit_store), types.void)
 
     @compiled(**JIT)
     def rows(columns, count, out, valid):  # type: ignore[no-untyped-def]

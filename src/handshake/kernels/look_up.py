@@ -107,10 +107,8 @@ def look_up_kernel(program: Program, inner: int, first: str, second: str) -> Any
     homes, kinds, kind, low_first, high_first, low, high, seen, state, out_outer, out_inner, windows,
     ends)` leaves pairs and state as `shared_scan_kernel` does, and adds what it compared to `seen` by home.
     """
-    ask, row_of = (
-        ask_intrinsic(program, inner),
-        row_intrinsic(address_words(len(program.columns[inner])), FACTS),
-    )
+    ask = ask_intrinsic(program, inner)
+    row_of = row_intrinsic(address_words(len(program.columns[inner])), FACTS)
     offset, fence = _at(np.dtype(np.int64)), _at(np.dtype(second))
     first_not_below, first_above = _searches(_at(np.dtype(first)))
     not_below, _ = _searches(fence)

@@ -22,6 +22,7 @@ from handshake.kernels.compile import (
     TILE,
     Program,
     addresses,
+    as_intrinsic,
     block_mask,
     mask_intrinsic,
     memory_bytes,
@@ -61,16 +62,8 @@ def ask_intrinsic(program: Program, inner: int) -> Any:
             if not isinstance(column.type, Bool):  # their bits of a whole window lie in few lines
                 _ask_for(builder, builder.extract_value(args[0], 2 * position), args[1], column)
 
-    function = part("ask", ir.FunctionType(ir.VoidType(), [addresses(program, inner), I64]), emit_ask)
-
-    @intrinsic
-    def ask(typing_context, inner_columns, j):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return function.call(context, builder, args)
-
-        return types.void(inner_columns, j), code
-
-    return ask
+    arguments = ir.FunctionType(ir.VoidType(), [addresses(program, inner), I64])
+    return as_intrinsic(part("ask", arguments, emit_ask), types.void)
 
 
 def _ask_for(builder: ir.IRBuilder, data: ir.Value, row: ir.Value, column: Column) -> None:
