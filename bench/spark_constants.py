@@ -18,15 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from handshake.bench.workload import BAND, Streams, left_schema, right_schema
+from handshake.engines.spark.definition import Definition
+from handshake.engines.spark.operators import _references
+from handshake.engines.spark.segment import Step, Tally
+from handshake.engines.spark.state.manifest import Manifest
+from handshake.engines.spark.state.pack import Arrival, pack
+from handshake.engines.spark.state.store import Store
 from handshake.plan.parse import parse
-from handshake.spark.definition import Definition
-from handshake.spark.manifest import Manifest
-from handshake.spark.operators import _references
-from handshake.spark.pack import Arrival, pack
-from handshake.spark.segment import Step, Tally
-from handshake.spark.store import Store
-from handshake.window import windows_of
+from handshake.windows import windows_of
+from handshake_bench.workload import BAND, Streams, left_schema, right_schema
 
 
 @dataclass

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.io.udp.log import LogReader
+from handshake.io.udp.receive import direct, layout_of
+from handshake.io.udp.sockets import Endpoint, UdpSender
+from handshake.operators.query import Query
 from handshake.plan.query import parse_query
-from handshake.queries import Query
-from handshake.sources.log import LogReader
-from handshake.sources.receive import direct, layout_of
-from handshake.sources.udp import Endpoint, UdpSender
 
 QUERY = """
 CREATE INPUT STREAM Feed (MsgType byte);
@@ -154,8 +154,8 @@ class Live:
 
 def start(spark: Any, folder: Path, live: Live) -> list[Any]:
     """All results as streaming queries."""
-    from handshake.spark.queries import query_frames
-    from handshake.spark.udp_source import FORMAT, register
+    from handshake.engines.spark.queries.translate import query_frames
+    from handshake.engines.spark.udp_source import FORMAT, register
 
     register(spark)
     inputs = {
@@ -203,7 +203,7 @@ def main() -> None:
 
 def run(folder: Path, rate: float, seconds: float, speed: float, port: int) -> bool:
     """The whole of it; whether Spark and this process agree."""
-    from handshake.spark.cluster import started
+    from handshake.engines.spark.cluster import started
 
     settings = {
         "spark.sql.shuffle.partitions": "2",

@@ -1,5 +1,6 @@
 """Exact window joins of streams on any predicate."""
 
+from handshake.api import explain, join, listener, progress, watch
 from handshake.errors import (
     ExpressionError,
     HandshakeError,
@@ -9,8 +10,8 @@ from handshake.errors import (
     UnsupportedError,
     WindowError,
 )
-from handshake.local import Join, JoinPlan, Metrics, Replay, prepare
-from handshake.multiway import (
+from handshake.joins.join import Join, JoinPlan, Metrics, Replay, prepare
+from handshake.joins.multiway.multi_join import (
     MultiJoin,
     MultiMetrics,
     MultiPlan,
@@ -19,10 +20,9 @@ from handshake.multiway import (
     join_streams,
     prepare_streams,
 )
+from handshake.operators.query import Query, QueryMetrics
 from handshake.plan import call, col, left, lit, right, sql
-from handshake.queries import Query, QueryMetrics
-from handshake.session import explain, join, listener, progress, watch
-from handshake.window import Time, Tuples
+from handshake.windows import Time, Tuples
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,7 @@ from typing import Literal as OneOf
 from handshake.plan.aggregates import aggregate_type
 from handshake.plan.expr import Column, Expr
 from handshake.schema import INT64, UNITS, Field, Schema, Timestamp, Type
-from handshake.window import Window
+from handshake.windows import Window
 
 __all__ = [
     "ARRIVAL",

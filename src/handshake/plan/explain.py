@@ -24,7 +24,7 @@ from handshake.plan.algebra import (
 )
 from handshake.plan.expr import Cast, Column, Expr, show, transform
 from handshake.schema import Decimal
-from handshake.window import Duration
+from handshake.windows import Duration
 
 __all__ = ["dot", "explain_plan", "label"]
 

@@ -27,7 +27,7 @@ from handshake.plan.expr import (
 )
 from handshake.plan.reader import NODES, Reader, reads
 from handshake.schema import DATE, FLOAT64, Interval, Type
-from handshake.window import Duration
+from handshake.windows import Duration
 
 __all__ = ["parse", "parse_type"]
 

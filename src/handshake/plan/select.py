@@ -31,7 +31,7 @@ from handshake.plan.expr import Column, Expr, Name, conjunction, show, transform
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.schema import NULL, UNITS, Schema, arrow_of
-from handshake.window import Window
+from handshake.windows import Window
 
 __all__ = ["Selecting"]
 

@@ -1,0 +1,118 @@
+"""`handshake bench batch`: a band join of two tables on two attributes, beside Polars and DuckDB.
+
+Every engine runs in a process of its own, with the same tables and a time limit, and counts its results.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake import join
+from handshake_bench import report
+from handshake_bench.workload import BAND
+
+__all__ = ["run"]
+
+ENGINES = ("handshake", "polars", "duckdb")
+
+
+def run(rows: int = 600_000, limit: float = 120.0) -> None:
+    """Run each engine that is installed; give `vs_polars` and `vs_duckdb`, as ratios of seconds."""
+    found = {engine: _measured(engine, rows, limit) for engine in ENGINES if _installed(engine)}
+    ours = found["handshake"]
+    lines = [_line(engine, seen, ours, limit) for engine, seen in found.items()]
+    heads = ("engine", "seconds", "first call", "results", "times handshake's")
+    report.table(f"{rows:,} x {rows:,} tuples, {BAND}", heads, lines)
+    figures: dict[str, float | str] = {"seconds": ours["seconds"], "first_call": ours["first"]}
+    for engine in ENGINES[1:]:
+        seen = found.get(engine)
+        if seen is None:
+            figures[f"vs_{engine}"] = "not_installed"
+        else:
+            figures[f"vs_{engine}"] = seen.get("seconds", limit) / ours["seconds"]
+            figures[f"{engine}_ended"] = "yes" if "seconds" in seen else "no"
+    report.result(**figures)
+
+
+def _installed(engine: str) -> bool:
+    return engine == "handshake" or find_spec(engine) is not None
+
+
+def _line(engine: str, seen: dict[str, Any], ours: dict[str, Any], limit: float) -> tuple[str, ...]:
+    if "seconds" not in seen:
+        return (engine, f"> {limit:.0f}", "-", "-", f"> {limit / ours['seconds']:.0f}")
+    if seen["results"] != ours["results"]:
+        raise AssertionError(f"{engine} found {seen['results']} results, handshake {ours['results']}")
+    ratio = seen["seconds"] / ours["seconds"]
+    return (engine, f"{seen['seconds']:.3f}", f"{seen['first']:.3f}", f"{seen['results']:,}", f"{ratio:.1f}")
+
+
+def _measured(engine: str, rows: int, limit: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "handshake_bench.batch", engine, str(rows)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {}
+    if done.returncode:
+        raise RuntimeError(f"{engine} failed: {done.stderr.strip().splitlines()[-1:]}")
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+def _tables(rows: int) -> tuple[pa.Table, pa.Table]:
+    random = np.random.default_rng(8)
+
+    def columns(*names: str) -> pa.Table:
+        whole = random.integers(1, 10_001, rows, dtype=np.int32)
+        real = random.uniform(1, 10_000, rows).astype(np.float32)
+        return pa.table(dict(zip(names, (whole, real), strict=True)))
+
+    return columns("x", "y"), columns("a", "b")
+
+
+def _handshake(left: pa.Table, right: pa.Table) -> int:
+    return int(join(left, right, BAND).num_rows)
+
+
+def _polars(left: pa.Table, right: pa.Table) -> int:
+    import polars as pl
+
+    a, b = pl.from_arrow(left), pl.from_arrow(right)
+    assert isinstance(a, pl.DataFrame)
+    assert isinstance(b, pl.DataFrame)
+    x, y, p, q = (pl.col(name) for name in ("x", "y", "a", "b"))
+    return a.join_where(b, x >= p - 10, x <= p + 10, y >= q - 10, y <= q + 10).height
+
+
+def _duckdb(left: pa.Table, right: pa.Table) -> int:
+    import duckdb
+
+    connection = duckdb.connect()
+    connection.register("l", left)
+    connection.register("r", right)
+    return int(connection.sql(f"SELECT * FROM l JOIN r ON {BAND}").to_arrow_table().num_rows)
+
+
+def _child(engine: str, rows: int) -> None:
+    call = {"handshake": _handshake, "polars": _polars, "duckdb": _duckdb}[engine]
+    left, right = _tables(rows)
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        results = call(left, right)
+        times.append(time.perf_counter() - start)
+        if sum(times) > 10:
+            break
+    print(json.dumps({"seconds": min(times), "first": times[0], "results": results}))
+
+
+if __name__ == "__main__":
+    _child(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,70 @@
+"""Measurements in a process of their own, with the kernels as they are or without vectors.
+
+The scalar variant is the same tree: the same loops over the same blocks of 64 tuples, giving the same masks,
+but each mask is put together from 64 single tuples instead of 4 vectors of 16, and LLVM is told not to
+vectorise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from llvmlite import ir
+
+from handshake.errors import HandshakeError
+from handshake.kernels import compile as kernels
+from handshake.kernels.lower import I64, Env, truth
+from handshake.kernels.ondisk import keep_nothing
+from handshake.plan.expr import Expr
+
+__all__ = ["in_child", "scalar_kernels"]
+
+_NO_VECTORS = {"NUMBA_LOOP_VECTORIZE": "0", "NUMBA_SLP_VECTORIZE": "0"}
+
+
+def in_child(target: str, *, scalar: bool = False, **options: Any) -> Any:
+    """Call `module:function` of the benchmarks with options, all of them and its answer as JSON has them."""
+    command = [sys.executable, "-m", "handshake_bench.child", target, str(int(scalar)), json.dumps(options)]
+    environment = {**os.environ, **(_NO_VECTORS if scalar else {})}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+    if done.returncode:
+        raise HandshakeError(f"the measurement '{target}' failed with status {done.returncode}; see above")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def scalar_kernels() -> None:
+    """From now on, compile predicates without vectors."""
+    kernels.block_mask = _one_by_one
+
+
+def _one_by_one(
+    builder: ir.IRBuilder, program: kernels.Program, expr: Expr, inner: int, args: Any,
+    tuples: int = kernels.BLOCK,
+) -> ir.Value:  # fmt: skip
+    """As `kernels.block_mask`."""
+    mask = ir.Constant(I64, 0)
+    for step in range(tuples):
+        start = builder.add(args[3], ir.Constant(I64, step))
+        pointers = {1 - inner: (args[0], args[1]), inner: (args[2], start)}
+        env = Env(builder, kernels._loader(builder, program, pointers, None), program.tame, inner)
+        word = builder.zext(truth(expr, env).yes, I64)
+        mask = builder.or_(mask, builder.shl(word, ir.Constant(I64, step)))
+    return mask
+
+
+def _main(target: str, scalar: str, options: str) -> None:
+    keep_nothing()
+    if int(scalar):
+        scalar_kernels()
+    module, function = target.split(":")
+    call = getattr(importlib.import_module(f"handshake.bench.{module}"), function)
+    print(json.dumps(call(**json.loads(options))))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

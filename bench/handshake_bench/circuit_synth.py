@@ -1,0 +1,493 @@
+"""`handshake bench circuit_synth`: clock and resources of the join circuit against the number of cores.
+
+Figures 10 and 11 of the FPGA paper and figure 18 of handshake join. Every (design, cores, seed) is kept as a
+file of its own as soon as it is known, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import math
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from handshake.engines.circuit.emit import to_rtlil
+from handshake.engines.circuit.join.design import Design, original
+from handshake.engines.circuit.join.join import HandshakeJoin
+from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
+from handshake_bench import circuit_published as published
+from handshake_bench import report
+from handshake_bench.circuit_workload import SEGMENT, papers_condition
+from handshake_bench.report import Data, Report
+from handshake_synth.ecp5.nextpnr import CLOSURE, OPTIONS, ROUNDS, ROUTERS, place_and_route, went_on
+from handshake_synth.yosys_netlist import FAMILIES, Pinned, netlist, resources
+
+__all__ = ["DESIGNS", "run"]
+
+BLOCK = 256
+SIZES = (64, 128, 512, 1024)
+"""Other numbers of tuples in block RAM, for two cores: resources alone."""
+
+DESIGNS: dict[str, tuple[str, Callable[[int], Design]]] = {
+    "local": (
+        "local admission, pipelined comparison, windows in distributed RAM",
+        lambda n: Design(n, SEGMENT * n, SEGMENT * n),
+    ),
+    "global": (
+        "the papers' admission, otherwise the same",
+        lambda n: Design(n, SEGMENT * n, SEGMENT * n, admission="global"),
+    ),
+    "original": (
+        "the papers' circuit: shift registers, plain comparison, all cores suspended together",
+        lambda n: original(n, SEGMENT * n, SEGMENT * n),
+    ),
+    "block": (
+        f"local, {BLOCK} tuples per core and stream in block RAM", lambda n: Design(n, BLOCK * n, BLOCK * n)
+    ),
+}  # fmt: skip
+_MOST_CORES = {"original": 32, "block": 32}
+"""Beyond these the ECP5-85F has too few registers, or block RAMs, to place them."""
+FOLDER = "circuit_synth"
+
+
+def run(
+    cores: str | None = None, designs: str = "local,global,original,block", seeds: str = "1,2,3",
+    jobs: int = 1, minutes: float | None = None, within: float | None = None, router: str = ROUTERS[0],
+    quick: bool = False, out: str | None = None, source: str | None = None,
+) -> None:  # fmt: skip
+    """Synthesise, place and route what is not known yet; then the tables and pictures of all that is.
+
+    What takes longer than `minutes` to place and route, or fails, or does not end `within` so many minutes of
+    all, is left out and said. Rounds that shorten late paths end when that time is up, and what they reached
+    counts.
+    """
+    if source is None:
+        counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
+        chosen = _chosen("local" if quick else designs)
+        if router not in ROUTERS:
+            raise InputError(f"no router '{router}'; choose of {', '.join(ROUTERS)}")
+        folder = Path(out or ".") / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        tasks = _tasks(folder, counts, chosen, [1] if quick else _numbers(seeds), router)
+        _work(tasks, chosen, jobs, _Time.of(minutes, within))
+        data = _gathered(folder, quick)
+    else:
+        data = report.load(source, "circuit_synth")
+    report.publish("circuit_synth", data, _show, _draw, out)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise InputError(f"'{text}' is not a list of whole numbers; write it as 2,4,8") from None
+
+
+def _chosen(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in DESIGNS:
+            raise InputError(f"no design '{name}'; choose of {', '.join(DESIGNS)}{suggest(name, DESIGNS)}")
+    return names
+
+
+@dataclass(frozen=True)
+class _Time:
+    """Seconds that a task may take, and when all of them must have ended."""
+
+    each: float = math.inf
+    end: float = math.inf
+
+    @classmethod
+    def of(cls, minutes: float | None, within: float | None) -> _Time:
+        """From minutes for each task, and for all."""
+        return cls(60 * (minutes or math.inf), time.monotonic() + 60 * (within or math.inf))
+
+    def left(self) -> float | None:
+        """Seconds for a task that begins now; None: as many as it needs."""
+        seconds = min(self.each, self.end - time.monotonic())
+        return None if seconds == math.inf else seconds
+
+
+_ALWAYS = _Time()
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Something to find out: resources (seed None), or the clock by one seed."""
+
+    folder: Path
+    design: str
+    cores: int
+    seed: int | None
+    router: str = ROUTERS[0]
+
+    @property
+    def path(self) -> Path:
+        tail = "" if self.seed is None else f"_{self.seed}"
+        return self.folder / f"{self.design}_{self.cores}{tail}.json"
+
+    def circuit(self) -> HandshakeJoin:
+        return _circuit(self.design, self.cores)
+
+    @property
+    def digest(self) -> str:
+        """Equal for the same circuit and the same tools."""
+        return _digest(self.design, self.cores, "" if self.seed is None else self.router)
+
+    @property
+    def known(self) -> bool:
+        """Whether an earlier run has found it out, for the same circuit."""
+        return self.path.exists() and json.loads(self.path.read_text())["digest"] == self.digest
+
+    def try_out(self, allowed: _Time) -> None:
+        """Find it out; what cannot be is said, and does not keep others from going on."""
+        left = allowed.left()
+        if left is not None and left <= 0:
+            report.progress(f"{self.path.name} not begun: no time left")
+            return
+        try:
+            self.find_out(allowed)
+        except subprocess.TimeoutExpired as late:
+            report.progress(f"{self.path.name} not done in {late.timeout / 60:.2g} minutes")
+        except UnsupportedError:  # a package is missing: nothing else would do better
+            raise
+        except HandshakeError as error:
+            report.progress(f"{self.path.name}: {error}")
+
+    def find_out(self, allowed: _Time = _ALWAYS) -> None:
+        """Find it out, and keep it."""
+        figures = self._resources(allowed) if self.seed is None else self._clock(self.seed, allowed)
+        kept = {
+            "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest,
+            "router": self.router, **figures
+        }  # fmt: skip
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(kept, indent=1) + "\n")
+        partial.replace(self.path)
+        clock = f": {figures['fmax']:.1f} MHz" if "fmax" in figures else ""
+        report.progress(f"{self.path.name} done{clock}")
+
+    def _resources(self, allowed: _Time) -> dict[str, Any]:
+        circuit = self.circuit()
+        return {
+            "resources": {name: resources(circuit, name, timeout=allowed.left()) for name in FAMILIES}
+        }  # fmt: skip
+
+    def _clock(self, seed: int, allowed: _Time) -> dict[str, Any]:
+        design, began = self._netlist(allowed), time.monotonic()
+        found = place_and_route(
+            design, seed, router=self.router, rounds=_rounds(self.design), timeout=allowed.left()
+        )
+        best = max(found, key=lambda each: each.clock)
+        return {
+            "fmax": best.clock,
+            "used": best.used,
+            "path": best.path,
+            "rounds": [round(each.clock, 1) for each in found],
+            "seconds": round(time.monotonic() - began),
+        }
+
+    def _netlist(self, allowed: _Time) -> str:
+        """Seeds share it, and so do runs: it is kept where temporary files are."""
+        digest = _digest(self.design, self.cores, "any router")
+        kept = _netlists() / f"{self.design}_{self.cores}_{digest}.json"
+        with _lock(self.design, self.cores):
+            if not kept.exists():
+                partial = kept.with_suffix(".partial")
+                partial.write_text(netlist(self.circuit(), hops=_hops(self.cores), timeout=allowed.left()))
+                partial.replace(kept)
+            return kept.read_text()
+
+
+def _circuit(name: str, cores: int) -> HandshakeJoin:
+    """A design by its name; `block512` is `block` with 512 tuples."""
+    size = name.removeprefix("block")
+    window = int(size) * cores if size.isdigit() else 0
+    design = Design(cores, window, window) if window else DESIGNS[name][1](cores)
+    return HandshakeJoin(papers_condition(), design)
+
+
+def _rounds(design: str) -> int:
+    """How often late paths are shortened: the default design alone is worked on, others stay as placed."""
+    return ROUNDS if design == "local" else 0
+
+
+def _hops(cores: int) -> int:
+    """Registers more between ports and what measures: from 64 cores on they lie at both ends of the chip."""
+    return 2 if cores > 32 else 0
+
+
+def _netlists() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"handshake-netlists-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@lru_cache(maxsize=64)
+def _lock(design: str, cores: int) -> Lock:
+    return Lock()
+
+
+@lru_cache(maxsize=64)
+def _digest(design: str, cores: int, router: str) -> str:
+    circuit = _circuit(design, cores)
+    text = to_rtlil(Pinned(circuit, _hops(cores)) if router else circuit)
+    closure = CLOSURE if router and _rounds(design) else ""
+    return hashlib.sha256(f"{text}{FAMILIES}{OPTIONS}{router}{closure}".encode()).hexdigest()[:16]
+
+
+def _tasks(
+    folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], router: str
+) -> list[_Task]:
+    """Small circuits first: whoever stops early has the left part of every curve."""
+    tasks = [
+        _Task(folder, design, count, seed, router)
+        for count in cores
+        for design in designs
+        for seed in (None, *(seeds if count <= _MOST_CORES.get(design, count) else ()))
+    ]
+    if "block" in designs and 2 in cores:
+        tasks += [_Task(folder, f"block{size}", 2, None) for size in SIZES]
+    return tasks
+
+
+def _work(tasks: Sequence[_Task], designs: Sequence[str], jobs: int, allowed: _Time) -> None:
+    """Several at once, design by design and big ones first, so that none is left over at the end."""
+    waiting = [task for task in tasks if not task.known]
+    if jobs > 1:
+        order = {name: place for place, name in enumerate(designs)}
+        waiting.sort(
+            key=lambda task: (order[task.design.rstrip("0123456789")], task.seed is None, -task.cores)
+        )
+    report.progress(f"{len(waiting)} of {len(tasks)} to find out")
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in [pool.submit(task.try_out, allowed) for task in waiting]:
+            done.result()
+
+
+def _gathered(folder: Path, quick: bool) -> Data:
+    kept = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = [each for each in kept if _is_current(folder, each)]
+    if len(found) < len(kept):
+        report.progress(f"{len(kept) - len(found)} files are of other circuits or options, and left out")
+    rows = [
+        _row(design, count, found) for design, count in sorted({(f["design"], f["cores"]) for f in found})
+    ]
+    return {
+        "benchmark": "circuit_synth",
+        "machine": "ECP5-85F by Yosys and nextpnr",
+        "quick": quick,
+        "rows": rows,
+    }
+
+
+def _is_current(folder: Path, kept: Data) -> bool:
+    task = _Task(folder, kept["design"], kept["cores"], kept["seed"], kept.get("router", ROUTERS[0]))
+    return bool(task.digest == kept["digest"])
+
+
+def _row(design: str, cores: int, found: Sequence[Data]) -> Data:
+    mine = [f for f in found if (f["design"], f["cores"]) == (design, cores)]
+    clocks = sorted(f["fmax"] for f in mine if f["seed"] is not None)
+    placed = [f["rounds"][0] for f in mine if f.get("rounds")]
+    cut = sum(went_on(f["rounds"], _rounds(design)) for f in mine if f.get("rounds"))
+    used: Data = next((f["used"] for f in mine if f["seed"] is not None), {})
+    counts: Data = next((f["resources"] for f in mine if f["seed"] is None), {})
+    return {
+        "design": design, "cores": cores, "clocks": clocks, "placed": placed, "cut": cut,
+        "used": used, "resources": counts,
+    }  # fmt: skip
+
+
+def exponent(points: Sequence[tuple[int, float]]) -> float:
+    """k of clock ~ cores ** -k, by least squares of the logarithms.
+
+    >>> round(exponent([(2, 100.0), (8, 50.0)]), 3)
+    0.5
+    """
+    xs, ys = ([math.log(value) for value in each] for each in zip(*points, strict=True))
+    return -statistics.linear_regression(xs, ys).slope
+
+
+def _medians(data: Data, design: str) -> list[tuple[int, float]]:
+    rows = sorted((r for r in data["rows"] if r["design"] == design), key=lambda row: int(row["cores"]))
+    return [(r["cores"], statistics.median(r["clocks"])) for r in rows if r["clocks"]]
+
+
+def _show(page: Report, data: Data) -> None:
+    heads = (
+        "design", "cores", "clock (MHz)", "spread", "seeds", "to 2 cores", "as placed", "LUT4", "registers",
+        "RAM16", "block RAM",
+    )  # fmt: skip
+    page.table(
+        "Clock and resources, ECP5-85F (figures 10, 11; handshake figure 18)", heads, _clock_rows(data)
+    )
+    page.table(
+        "Resources, Virtex-6 (figure 11; no clock: no open place and route)", _XILINX, _xilinx_rows(data)
+    )
+    if all(
+        r["resources"]["xilinx"] == r["resources"].get("xilinx7") for r in _sorted(data) if r["resources"]
+    ):
+        page.say("7-series: the same numbers of cells in every row.")
+    page.table("Block RAM by tuples per core and stream, two cores", _RAM, _ram_rows(data))
+    for name, (text, _) in DESIGNS.items():
+        for line in _trend(data, name, text):
+            page.say(line)
+    page.say(
+        "As placed: before late paths were shortened in rounds, which is done to the default design alone."
+    )
+    for row in _sorted(data):
+        if row.get("cut"):
+            page.say(f"{row['design']}, {row['cores']} cores: time ended the rounds of {row['cut']} seeds.")
+    low, high = published.TEUBNER_CLOCK
+    page.say(
+        f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} up"
+    )
+    page.say(f"to 200 cores; {published.OGE_SLICES_AT_64:.0%} of the slices of an XC6VLX240T at 64 cores.")
+    page.result(**_figures(data))
+
+
+def _trend(data: Data, name: str, text: str) -> Iterator[str]:
+    medians = _medians(data, name)
+    if len(medians) > 1:
+        (few, first), (many, last) = medians[0], medians[-1]
+        yield f"{name}: {text}."
+        yield (
+            f"  from {few} to {many} cores the median clock goes from {first:.1f} to {last:.1f} MHz "
+            f"({last / first - 1:+.1%}); clock ~ cores^-k with k = {exponent(medians):.3f}"
+        )
+
+
+def _figures(data: Data) -> dict[str, float | str]:
+    kept = {name: _medians(data, name) for name in DESIGNS}
+    return {f"{name}_{m[-1][0]}": m[-1][1] for name, m in kept.items() if m}
+
+
+def _sorted(data: Data) -> list[Data]:
+    """Rows of the designs, in their order, by cores."""
+    mine = [row for row in data["rows"] if row["design"] in DESIGNS]
+    return sorted(mine, key=lambda row: (list(DESIGNS).index(row["design"]), row["cores"]))
+
+
+def _clock_rows(data: Data) -> Iterator[tuple[str, ...]]:
+    for row in _sorted(data):
+        clocks, cells = row["clocks"], row["resources"].get("ecp5", {})
+        first = dict(_medians(data, row["design"])).get(2)
+        middle = f"{statistics.median(clocks):.1f}" if clocks else "not placed"
+        spread = f"{clocks[0]:.1f} to {clocks[-1]:.1f}" if clocks else ""
+        change = f"{statistics.median(clocks) / first - 1:+.1%}" if clocks and first else ""
+        placed = f"{statistics.median(row['placed']):.1f}" if row.get("placed") else ""
+        kinds = ("luts", "registers", "distributed_ram", "block_ram")
+        yield (
+            row["design"], str(row["cores"]), middle, spread, str(len(clocks)), change, placed,
+            *(f"{cells[k]:,}" if k in cells else "-" for k in kinds),
+        )  # fmt: skip
+
+
+VIRTEX6 = {"luts": 150_720, "registers": 301_440, "slices": 37_680}
+"""What the papers' XC6VLX240T has (table I)."""
+_XILINX = (
+    "design",
+    "cores",
+    "LUTs",
+    "as RAM",
+    "registers",
+    "block RAM",
+    "of LUTs",
+    "of registers",
+    "slices >=",
+)
+_RAM = ("tuples", "bits per core", "ECP5 (18 kbit)", "Virtex-6 (36 kbit)", "7-series (36 kbit)")
+
+
+def _xilinx_rows(data: Data) -> Iterator[tuple[str, ...]]:
+    for row in _sorted(data):
+        cells = row["resources"].get("xilinx")
+        if cells:
+            whole = tables(cells)
+            shares = whole / VIRTEX6["luts"], cells.get("registers", 0) / VIRTEX6["registers"]
+            kinds = ("registers", "block_ram")
+            yield (
+                row["design"], str(row["cores"]), f"{whole:,}", f"{whole - cells.get('luts', 0):,}",
+                *(f"{cells.get(kind, 0):,}" for kind in kinds), *(f"{share:.1%}" for share in shares),
+                f"{max(shares):.1%}",
+            )  # fmt: skip
+
+
+def tables(cells: Data) -> int:
+    """Look-up tables of a Xilinx chip, those that serve as memory or shift register among them.
+
+    >>> tables({"luts": 10, "distributed_ram": 2, "shift_registers": 3})
+    21
+    """
+    return int(cells.get("luts", 0) + 4 * cells.get("distributed_ram", 0) + cells.get("shift_registers", 0))
+
+
+def _ram_rows(data: Data) -> Iterator[tuple[str, ...]]:
+    found = {row["design"]: row["resources"] for row in data["rows"] if row["cores"] == 2}
+    bits = sum(row.bits + 1 for row in (papers_condition().left, papers_condition().right))
+    for size in sorted((*SIZES, BLOCK)):
+        cells = found.get("block" if size == BLOCK else f"block{size}")
+        if cells:
+            counts = (cells[family].get("block_ram", 0) for family in ("ecp5", "xilinx", "xilinx7"))
+            yield (str(size), f"{bits * size:,}", *(f"{count:g}" for count in counts))
+
+
+def _draw(data: Data, folder: Path) -> None:
+    from handshake_bench import plots  # matplotlib is needed for pictures alone
+
+    with plots.figure(folder / "circuit_synth.svg", 3, "Handshake join in hardware") as (_, axes):
+        left, *others = axes
+        for colour, name in zip(plots.SERIES, DESIGNS, strict=False):
+            _draw_clock(left, data, name, colour)
+            for view, value in zip(others, (tables, lambda cells: cells.get("registers", 0)), strict=True):
+                _draw_cells(view, data, name, colour, value)
+        left.axhline(published.OGE_CLOCK, color=plots.COLOURS["published"], linestyle=":", label="FPGA paper")
+        left.axhspan(*published.TEUBNER_CLOCK, color="#bbbbbb", alpha=0.4, label="handshake join, figure 18")
+        left.set(
+            title="Clock, median and range of seeds (ECP5-85F)",
+            xlabel="join cores",
+            ylabel="MHz",
+            ylim=(0, None),
+        )
+        others[0].set(title="Look-up tables (Virtex-6)", xlabel="join cores", ylabel="LUTs", yscale="log")
+        others[1].set(title="Registers (Virtex-6)", xlabel="join cores", ylabel="registers", yscale="log")
+        for view in axes:
+            view.set_xscale("log", base=2)
+            plots.plain_logarithmic(view.xaxis)
+            if view.get_legend_handles_labels()[0]:
+                view.legend(fontsize=8, ncols=2 if view is left else 1)
+        for view in others:
+            plots.plain_logarithmic(view.yaxis)
+        plots.machine(left, data)
+
+
+def _draw_clock(axes: Any, data: Data, name: str, colour: str) -> None:
+    rows = sorted(
+        (r for r in data["rows"] if r["design"] == name and r["clocks"]), key=lambda r: int(r["cores"])
+    )
+    if rows:
+        xs = [r["cores"] for r in rows]
+        middle = [statistics.median(r["clocks"]) for r in rows]
+        below = [m - r["clocks"][0] for m, r in zip(middle, rows, strict=True)]
+        above = [r["clocks"][-1] - m for m, r in zip(middle, rows, strict=True)]
+        axes.errorbar(xs, middle, [below, above], marker="o", capsize=3, color=colour, label=name)
+
+
+def _draw_cells(axes: Any, data: Data, name: str, colour: str, value: Callable[[Data], int]) -> None:
+    rows = sorted((r for r in data["rows"] if r["design"] == name), key=lambda r: int(r["cores"]))
+    points = [(r["cores"], value(r["resources"]["xilinx"])) for r in rows if r["resources"]]
+    if points:
+        axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=name)

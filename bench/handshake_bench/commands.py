@@ -1,0 +1,356 @@
+"""The benchmarks that reproduce the papers' figures, as commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Annotated
+
+import typer
+
+from handshake.cli.join import ALGORITHMS, Choice
+from handshake_bench.commands_spark import add_spark_commands
+from handshake_bench.options import Cores, Out, Quick, Source
+
+__all__ = ["add_commands"]
+
+_PLAIN = {
+    "simd": "What vectors are worth: handshake join, figure 15.",
+    "overload": "Output and drops against the input rate, by kernel and cores: CellJoin, figures 10 and 11.",
+    "batches": "Time per tuple against the largest batch: CellJoin, figure 12.",
+    "windows": "Time per tuple against the size of basic windows: CellJoin, figure 13.",
+    "mway": "Joins of two to four streams, and what the join order is worth: CellJoin, section 7.1.",
+    "circuit_tables": "Clock of the join circuit for 500,000 tuples/s: handshake join, tables 1 and 2.",
+}
+
+
+Reporting = Callable[[], AbstractContextManager[None]]
+
+
+def add_commands(bench: typer.Typer, call: Callable[..., None], reporting: Reporting) -> None:
+    """Add all benchmarks to `handshake bench`.
+
+    Args:
+        bench: The command group.
+        call: Runs a benchmark: `call(name, **options)`.
+        reporting: Turns errors into a message and an exit status.
+    """
+    _add_basic(bench, call, reporting)
+    for name, text in _PLAIN.items():
+        bench.command(name, help=f"{text}\n\n\b\nExample:\n  handshake bench {name} --out results\n")(
+            _plain(name, call)
+        )
+    _add_with_cores(bench, call)
+    _add_latency(bench, call)
+    _add_scaling(bench, call)
+    add_spark_commands(bench, call)
+    _add_synth(bench, call)
+    _add_rates(bench, call)
+    _add_circuits(bench, call)
+    _add_udp(bench, call)
+    _add_spark_queries(bench, call)
+    _add_queries(bench, call)
+
+
+def _add_basic(bench: typer.Typer, call: Callable[..., None], reporting: Reporting) -> None:
+    @bench.command(
+        help="""Comparisons per second of compiled scans, for several predicates.
+
+\b
+Example:
+  handshake bench scan --seconds 1
+""",
+    )
+    def scan(
+        seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement.")] = 1.0,
+    ) -> None:
+        call("scan", seconds=seconds)
+
+    @bench.command(
+        help="""A band join of two tables, side by side with other engines that are installed.
+
+\b
+Example:
+  handshake bench batch --rows 100000 --limit 30
+""",
+    )
+    def batch(
+        rows: Annotated[int, typer.Option(min=1, help="Rows of each table.")] = 600_000,
+        limit: Annotated[
+            float, typer.Option(min=0.1, metavar="SECONDS", help="Give up on an engine after this long.")
+        ] = 120.0,
+    ) -> None:
+        call("batch", rows=rows, limit=limit)
+
+    @bench.command(
+        help="""The highest rate of two streams that the join keeps up with, windows full.
+
+\b
+Examples:
+  handshake bench sustained
+  handshake bench sustained --method scan --window "10 minutes" --rate 3000
+""",
+    )
+    def sustained(
+        algorithm: Annotated[
+            str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)
+        ] = "three_step",
+        method: Annotated[str, typer.Option(metavar="band|scan", help="Access method.")] = "band",
+        cores: Annotated[
+            int | None, typer.Option(min=1, metavar="N", help="Cores to use; all by default, three_step one.")
+        ] = None,
+        window: Annotated[str, typer.Option(metavar="SPEC", help="Window of both streams.")] = "15 minutes",
+        rate: Annotated[
+            float | None, typer.Option(min=1, help="Try this rate alone, in tuples per second and stream.")
+        ] = None,
+        seconds: Annotated[float, typer.Option(min=0.1, help="Stream time that is measured.")] = 5.0,
+    ) -> None:
+        with reporting():
+            ALGORITHMS.check(algorithm)
+            Choice("access method", ("band", "scan")).check(method)
+        call(
+            "sustained",
+            algorithm=algorithm,
+            method=method,
+            cores=cores,
+            window=window,
+            rate=rate,
+            seconds=seconds,
+        )
+
+
+def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "circuit_synth",
+        help="""Clock and size of the join circuit: FPGA paper, figures 10, 11; handshake join, figure 18.
+
+Goes on where an earlier run with the same --out was stopped.
+
+\b
+Examples:
+  handshake bench circuit_synth --cores 2,4,8 --seeds 1,2,3 --out results
+  handshake bench circuit_synth --cores 64 --designs local --jobs 3 --out results
+""",
+    )
+    def circuit_synth(
+        cores: Annotated[
+            str | None, typer.Option(metavar="N,N,…", help="Join cores; 2 to 64 by default.")
+        ] = None,
+        designs: Annotated[
+            str, typer.Option(metavar="NAME,…", help="Of local, global, original, block.")
+        ] = "local,global,original,block",
+        seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of place and route.")] = "1,2,3",
+        jobs: Annotated[int, typer.Option(min=1, help="How many tools to run at once.")] = 1,
+        minutes: Annotated[
+            float | None,
+            typer.Option(min=0.1, help="Give up a place and route after this, or end its rounds."),
+        ] = None,
+        within: Annotated[float | None, typer.Option(min=0.1, help="Minutes for all of it.")] = None,
+        router: Annotated[str, typer.Option(help="Of nextpnr: router1 or router2.")] = "router1",
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "circuit_synth", cores=cores, designs=designs, seeds=seeds, jobs=jobs, minutes=minutes,
+            within=within, router=router, quick=quick, out=out, source=source,
+        )  # fmt: skip
+
+
+def _add_rates(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "circuit_rates",
+        help="""Throughput of the join circuit against the match rate: FPGA paper, figures 12 and 13.
+
+\b
+Examples:
+  handshake bench circuit_rates --out results
+  handshake bench circuit_rates --cores 4 --length 16
+""",
+    )
+    def circuit_rates(
+        cores: Annotated[
+            int | None, typer.Option(min=1, help="Join cores of 8 and 8 tuples; 64 by default.")
+        ] = None,
+        length: Annotated[
+            int | None, typer.Option(min=1, help="Windows that each input is long; 1 and 2 by default.")
+        ] = None,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("circuit_rates", cores=cores, length=length, quick=quick, out=out, source=source)
+
+
+def _add_circuits(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Latency and issue rate of queries as circuits, simulated: Glacier, table 3.
+
+\b
+Example:
+  handshake bench circuits
+"""
+    )
+    def circuits() -> None:
+        call("circuits")
+
+    @bench.command(
+        "circuit_speed",
+        help="""Simulated cycles per second of the join circuit, by wall clock and by processor time.
+
+\b
+Example:
+  handshake bench circuit_speed --cores 64
+""",
+    )
+    def circuit_speed(
+        cores: Annotated[int, typer.Option(min=1, help="Join cores of 8 and 8 tuples.")] = 64,
+        tuples: Annotated[
+            int, typer.Option(min=1, help="Tuples of each stream in a round; fewer where many match.")
+        ] = 8192,
+        rounds: Annotated[
+            int, typer.Option(min=1, help="Runs of the circuit that was built, for each match rate.")
+        ] = 5,
+        engine: Annotated[str, typer.Option(help="cxxrtl, cxxrtl-quick or amaranth.")] = "cxxrtl",
+    ) -> None:
+        call("circuit_speed", cores=cores, tuples=tuples, rounds=rounds, engine=engine)
+
+
+def _add_spark_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_queries",
+        help="""The paper's queries on Spark, as translated and as written by hand.
+
+\b
+Examples:
+  handshake bench spark_queries --out results
+  handshake bench spark_queries --rows 100000 --queries Q1,Q5
+""",
+    )
+    def spark_queries(
+        rows: Annotated[int, typer.Option(min=100, help="Tuples of a micro-batch.")] = 1_000_000,
+        batches: Annotated[int, typer.Option(min=2, help="Micro-batches of each run.")] = 6,
+        cores: Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")] = 2,
+        turns: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 2,
+        queries: Annotated[
+            str | None, typer.Option(metavar="Q,Q,…", help="Some of Q1 to Q5, minutes.")
+        ] = None,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "spark_queries", rows=rows, batches=batches, cores=cores, turns=turns, queries=queries, out=out,
+            source=source,
+        )  # fmt: skip
+
+
+def _add_udp(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""The highest rate of datagrams over loopback without loss, and what is lost beyond that.
+
+\b
+Examples:
+  handshake bench udp
+  handshake bench udp --rates 300000,1000000 --modes plain --seconds 5
+"""
+    )
+    def udp(
+        rates: Annotated[
+            str | None, typer.Option(metavar="N,N,…", help="Datagrams per second; else a search.")
+        ] = None,
+        seconds: Annotated[float, typer.Option(min=0.1, help="How long each rate is kept.")] = 2.0,
+        buffer: Annotated[int, typer.Option(min=1, metavar="MB", help="The socket's buffer.")] = 64,
+        modes: Annotated[
+            str, typer.Option(metavar="MODE,…", help="plain, offload, both; see docs/sources.md.")
+        ] = "plain,offload,both",
+        log: Annotated[bool, typer.Option("--log", help="Write what comes into a durable log, too.")] = False,
+    ) -> None:
+        call("udp", rates=rates, seconds=seconds, buffer=buffer, modes=modes, log=log)
+
+
+def _add_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "queries",
+        help="""Continuous queries Q1, Q2, Q3 and Q5 on one core, filters beside DuckDB and Polars.
+
+\b
+Example:
+  handshake bench queries --rows 1000000
+""",
+    )
+    def queries(
+        rows: Annotated[int, typer.Option(min=1000, help="Tuples of the stream.")] = 4_000_000,
+        rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the best counts.")] = 5,
+    ) -> None:
+        call("queries", rows=rows, rounds=rounds)
+
+
+def _plain(name: str, call: Callable[..., None]) -> Callable[..., None]:
+    def command(quick: Quick = False, out: Out = None, source: Source = None) -> None:
+        call(name, quick=quick, out=out, source=source)
+
+    return command
+
+
+def _add_with_cores(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Sustained rates against the number of cores: handshake join, figure 16.
+
+\b
+Example:
+  handshake bench throughput --cores 1,2 --out results
+"""
+    )
+    def throughput(cores: Cores = None, quick: Quick = False, out: Out = None, source: Source = None) -> None:
+        call("throughput", cores=cores, quick=quick, out=out, source=source)
+
+    @bench.command(
+        help="""Comparisons and messages of each core, counted on up to 64 simulated cores.
+
+\b
+Example:
+  handshake bench work --cores 1,8,64 --out results
+"""
+    )
+    def work(cores: Cores = None, quick: Quick = False, out: Out = None, source: Source = None) -> None:
+        call("work", cores=cores, quick=quick, out=out, source=source)
+
+
+def _add_latency(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""How long results take at half of the sustained rate.
+
+\b
+Example:
+  handshake bench latency --out results
+"""
+    )
+    def latency(
+        tick: Annotated[
+            float, typer.Option(min=0.1, help="Milliseconds between two batches of a stream.")
+        ] = 2.0,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("latency", tick=tick, quick=quick, out=out, source=source)
+
+
+def _add_scaling(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Figure 16 and the counted work on a machine with many cores, in limited time.
+
+\b
+Examples:
+  handshake bench scaling --cores 1,2,4,8,16 --minutes 8 --out results
+  handshake bench scaling --from results/scaling.json --out plots
+"""
+    )
+    def scaling(
+        cores: Cores = None,
+        minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take.")] = 8.0,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("scaling", cores=cores, minutes=minutes, quick=quick, out=out, source=source)

@@ -1,0 +1,127 @@
+"""The benchmarks on Spark, as commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from handshake_bench.options import Out, Source
+
+__all__ = ["add_spark_commands"]
+
+Step = Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Stream time per micro-batch.")]
+Window = Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Window of both.")]
+LocalCores = Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")]
+Rate = Annotated[int, typer.Option(min=10, help="Tuples per second and stream.")]
+
+
+def add_spark_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
+    """Add them to `handshake bench`; `call(name, **options)` runs a benchmark."""
+    _add_sustained(bench, call)
+    _add_growth(bench, call)
+    _add_batch(bench, call)
+    _add_latency(bench, call)
+
+
+def _add_sustained(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_sustained",
+        help="""Tuples per second that Spark keeps up with, windows full: this package, and bucketed joins.
+
+\b
+Examples:
+  handshake bench spark_sustained --out results
+  handshake bench spark_sustained --rate 2000 --window 60 --step 10
+""",
+    )
+    def spark_sustained(
+        rate: Rate = 15_000,
+        baseline: Annotated[
+            int | None, typer.Option(min=50, help="Where the bucketed join begins; a tenth by default.")
+        ] = None,
+        step: Step = 20,
+        window: Window = 900,
+        cores: LocalCores = 2,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "spark_sustained", rate=rate, baseline=baseline, step=step, window=window, cores=cores, out=out,
+            source=source,
+        )  # fmt: skip
+
+
+def _add_growth(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_growth",
+        help="""Seconds per micro-batch on Spark while windows fill, at a constant rate.
+
+\b
+Example:
+  handshake bench spark_growth --out results
+""",
+    )
+    def spark_growth(
+        rate: Rate = 2_000,
+        step: Step = 10,
+        window: Window = 900,
+        cores: LocalCores = 2,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("spark_growth", rate=rate, step=step, window=window, cores=cores, out=out, source=source)
+
+
+def _add_batch(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_batch",
+        help="""A band join and an equi-join of two tables on Spark, beside Spark's own plans.
+
+\b
+Examples:
+  handshake bench spark_batch --out results
+  handshake bench spark_batch --rows 100000 --limit 30
+""",
+    )
+    def spark_batch(
+        rows: Annotated[int, typer.Option(min=1, help="Rows of each table.")] = 5_000_000,
+        limit: Annotated[
+            float | None,
+            typer.Option(
+                min=0.1,
+                metavar="SECONDS",
+                help="Give up on Spark then; after 21 times ours by default.",
+            ),
+        ] = None,
+        cores: LocalCores = 2,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("spark_batch", rows=rows, limit=limit, cores=cores, out=out, source=source)
+
+
+def _add_latency(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_latency",
+        help="""How long results take on Spark, from the later tuple's arrival to the sink.
+
+\b
+Example:
+  handshake bench spark_latency --out results
+""",
+    )
+    def spark_latency(
+        rate: Rate = 1_000,
+        trigger: Annotated[int, typer.Option(min=1, metavar="MS", help="Trigger interval.")] = 500,
+        seconds: Annotated[float, typer.Option(min=1, help="How long to count.")] = 60.0,
+        window: Window = 900,
+        cores: LocalCores = 2,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "spark_latency", rate=rate, trigger=trigger, seconds=seconds, window=window, cores=cores, out=out,
+            source=source,
+        )  # fmt: skip

@@ -1,0 +1,106 @@
+"""Streams that arrive by the clock: windows are filled, then tuples come when it is their time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from handshake.joins.arrangements.arrangement import Arrangement
+from handshake.joins.join import JoinPlan
+from handshake.joins.metrics import Metrics
+from handshake.joins.running import old_objects_spared
+from handshake_bench.workload import Streams
+
+__all__ = ["Run", "feed", "fill"]
+
+_PARTS = 64
+_SETTLED = 1.0
+"""Seconds of both streams that come before the clock runs."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of some seconds of both streams."""
+
+    offered: int
+    """Tuples of both streams that came."""
+    results: int
+    seconds: float
+    """Until the last result."""
+    metrics: Metrics
+    """When the last tuple had come, before the join was drained."""
+    shed: int
+    """Tuples of both streams that were shed in the second half: in the first, queues fill."""
+
+    @property
+    def shed_share(self) -> float:
+        """Of the tuples that came in the second half."""
+        return self.shed / (self.offered / 2)
+
+
+def feed(
+    plan: JoinPlan, rate: float, window: float, seconds: float, *, tick: float, held: float | None = None,
+    unseen: float = 0.0,
+) -> Run:  # fmt: skip
+    """Both streams at `rate` for some seconds, a batch of each every `tick` seconds.
+
+    Windows are full at the start, of streams at the rate `held`: what a join that sheds has kept of them.
+    How long results take is not looked at in the first `unseen` seconds.
+    """
+    gate = plan.gate()
+    with contextlib.closing(gate), contextlib.ExitStack() as stack:
+        earlier = Streams(held or rate)
+        fill(gate.engine, earlier, int(earlier.rate * window))
+        _settle(gate.engine, Streams(earlier.rate, seed=9), int(earlier.rate * window))
+        batches = list(_ticks(Streams(rate, seed=8), int(rate * (window + _SETTLED)), seconds, tick))
+        stack.enter_context(old_objects_spared())
+        results, earlier_shed, start = 0, 0, time.perf_counter()
+        for number, pair in enumerate(batches):
+            moment = start + number * tick
+            if number == round(unseen / tick):
+                gate.engine.latencies.clear()
+            if number == len(batches) // 2:
+                earlier_shed = sum(gate.shed_rows)
+            results += sum(out.num_rows for out in gate.until(moment))
+            for side, batch in enumerate(pair):
+                results += sum(out.num_rows for out in gate.push(side, batch, at=moment))
+        results += sum(out.num_rows for out in gate.until(start + len(batches) * tick))
+        metrics = gate.metrics()
+        results += sum(out.num_rows for out in gate.drain())
+        offered = sum(batch.num_rows for pair in batches for batch in pair)
+        shed = metrics.left_shed + metrics.right_shed - earlier_shed
+        return Run(offered, results, time.perf_counter() - start, metrics, shed)
+
+
+def _settle(engine: Arrangement, streams: Streams, first: int) -> None:
+    """Some of the streams at once, uncounted: windows that were filled are clustered when first asked for."""
+    rows = int(streams.rate * _SETTLED)
+    for side, batch in enumerate((streams.left(first, rows), streams.right(first, rows))):
+        for _ in engine.push(side, batch):
+            pass
+    for _ in engine.settle():
+        pass
+    engine.latencies.noted()
+
+
+def _ticks(
+    streams: Streams, first: int, seconds: float, tick: float
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    cuts = [first + round(streams.rate * tick * n) for n in range(round(seconds / tick) + 1)]
+    for start, stop in pairwise(cuts):
+        yield streams.left(start, stop - start), streams.right(start, stop - start)
+
+
+def fill(engine: Arrangement, streams: Streams, rows: int) -> None:
+    """Put so many tuples into both windows without joining them."""
+    step = max(1, -(-rows // _PARTS))
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        engine.fill(0, streams.left(start, count))
+        engine.fill(1, streams.right(start, count))
+    engine.expire()

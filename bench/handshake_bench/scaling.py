@@ -1,0 +1,64 @@
+"""`handshake bench scaling`: figure 16 and the counted work on a machine with many cores, in limited time.
+
+Needs nothing but the package itself: figures are kept as JSON, and pictures are drawn from that, elsewhere if
+need be.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from handshake_bench import report, throughput, work
+from handshake_bench.report import Data, Report
+
+__all__ = ["run"]
+
+_FOR_COUNTS = 0.2
+"""Share of the time that is kept for the counts."""
+_LAST_COUNT = 30.0
+"""Seconds that one may take that began just before the end."""
+
+
+def run(
+    cores: str | None = None, minutes: float = 8.0, quick: bool = False,
+    out: str | None = None, source: str | None = None,
+) -> None:  # fmt: skip
+    """Measure, or take an earlier run's figures; give rates and speed-ups on most cores."""
+    data = report.load(source, "scaling") if source else _measured(cores, 60 * minutes, quick)
+    report.publish("scaling", data, _show, _draw, out)
+
+
+def _measured(cores: str | None, seconds: float, quick: bool) -> Data:
+    start, counts = time.perf_counter(), throughput.core_counts(cores)
+    data: Data = {"benchmark": "scaling", "machine": report.machine(), "quick": quick}
+    data["throughput"] = throughput.measured(
+        counts, seconds=0.5 if quick else 2.0, scale=1 / 60 if quick else 1.0,
+        deadline=start + (1 - _FOR_COUNTS) * seconds - _last_search(counts),
+    )  # fmt: skip
+    data["work"] = work.measured(counts, quick=True, deadline=start + seconds - _LAST_COUNT)
+    data["seconds"] = time.perf_counter() - start
+    return data
+
+
+def _last_search(counts: list[int]) -> float:
+    """About how long a search takes that began just before the deadline: filling windows for most cores."""
+    return 10.0 + 2.0 * math.sqrt(counts[-1])
+
+
+def _show(page: Report, data: Data) -> None:
+    throughput.show_rates(page, data["throughput"])
+    work.show_shares(page, data["work"])
+    page.say(f"Took {data['seconds']:.0f} s.")
+    page.result(**throughput.figures(data["throughput"]), **_shares(data["work"]))
+
+
+def _shares(data: Data) -> dict[str, float | str]:
+    return {f"work_{name}": value for name, value in work.figures(data).items() if name != "cores"}
+
+
+def _draw(data: Data, folder: Path) -> None:
+    head = {"machine": data["machine"], "quick": data["quick"]}
+    throughput.draw_rates({**data["throughput"], **head}, folder / "scaling.svg")
+    work.draw_shares({**data["work"], **head}, folder / "scaling_work.svg")

@@ -1,0 +1,284 @@
+"""Arrangements of many cores run in one thread, step by step, to count what each core does.
+
+The code that runs is the engine's own; only the threads are missing. In `cell` and `low_latency` a task is
+done when it is handed over. In a handshake line, a core's clock runs with what it has compared and sent, and
+the core with the slowest clock goes next, as if each had a processor to itself. Nothing depends on the time
+of day, so counts are the same in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.arrangements.cell.cell import Cell
+from handshake.joins.arrangements.cell.cost import CostModel
+from handshake.joins.arrangements.channels import Bell, Channel
+from handshake.joins.arrangements.crew import Crew
+from handshake.joins.arrangements.handshake.core import LEFT, Message
+from handshake.joins.arrangements.handshake.ends import Ends
+from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
+from handshake.joins.arrangements.low_latency.low_latency import LowLatency
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.core import JoinCore
+from handshake.joins.driver import Driver
+from handshake.joins.outer import Outer
+from handshake.joins.results import Made, Pairs
+from handshake.joins.segment import Segment
+from handshake.joins.spec import JoinSpec
+from handshake.kernels.compile import Program
+
+__all__ = ["ARRANGEMENTS", "COMPARISON", "Counts", "Simulated", "simulated"]
+
+ARRANGEMENTS = ("cell", "handshake", "low_latency")
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+COMPARISON, _MESSAGE = 1e-10, 1e-5
+"""Seconds of a simulated core's clock: a tuple pair that is scanned, a message that is sent or taken."""
+_MODEL = CostModel(alpha=1e-5, beta=2e-10, row_bytes=8.0)
+"""About what is measured on one core with AVX-512; fixed, so that counts do not depend on the machine."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What each core has done so far."""
+
+    comparisons: tuple[int, ...]
+    """Tuple pairs looked at."""
+    messages: tuple[int, ...]
+    """Taken and, in a line, sent: tuples, acknowledgements, word of window sizes."""
+    work: tuple[float, ...]
+    """The same comparisons in seconds: a candidate from an index costs as much as 30 pairs of a scan."""
+    tuples: tuple[int, ...]
+    """Tuples in those messages."""
+
+    def since(self, before: Counts) -> Counts:
+        """What was done after that moment."""
+        pairs = [(getattr(self, one.name), getattr(before, one.name)) for one in fields(self)]
+        return Counts(*(tuple(a - b for a, b in zip(*pair, strict=True)) for pair in pairs))
+
+
+class CountingCore(JoinCore):
+    """A join core that counts the pairs of a scan instead of comparing them; index probes are real."""
+
+    def search(
+        self,
+        piece: BasicWindow,
+        windows: Iterable[BasicWindow] | None = None,
+        outer: Outer | None = None,
+    ) -> Iterator[Made]:
+        """Nothing is found where nothing is compared, so a scan needs no programs."""
+        if self.spec.method != "scan" or windows is None or isinstance(windows, Segment):
+            return super().search(piece, windows, outer)
+        self.batches += 1
+        self._count(piece, [window for window in windows if self._relation(piece, window) != "apart"])
+        return iter(())
+
+    def _count(self, outer: BasicWindow, inner: list[BasicWindow]) -> None:
+        pairs = outer.rows * sum(window.rows for window in inner)
+        self.comparisons += pairs
+        self.work += pairs * COMPARISON
+
+    def _by_scan(
+        self, program: Program, outer: BasicWindow, inner: list[BasicWindow]
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        self._count(outer, inner)
+        return iter(())
+
+    def _made(self, pairs: Pairs) -> Iterator[Made]:
+        self.results += len(pairs.here)
+        return iter(())
+
+
+class InlineCrew(Crew[T]):
+    """A crew without threads: a task is done when it is handed over."""
+
+    def __post_init__(self) -> None:
+        self.active = 0
+        super().__post_init__()
+        self.handed, self.rows = [0] * self.size, [0] * self.size
+
+    def hand(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
+        """Do it."""
+        self.handed[k] += 1
+        piece: BasicWindow = task.piece  # type: ignore[attr-defined]
+        self.rows[k] += piece.rows
+        return self.work(k, task)
+
+    def ready(self) -> Iterator[pa.RecordBatch]:
+        """Nothing is ever left."""
+        return iter(())
+
+    def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+        """Nothing is ever left."""
+        return iter(())
+
+    def idle(self) -> bool:
+        """Always."""
+        return True
+
+    def close(self) -> None:
+        """There are no threads to end."""
+
+
+class Simulated(ABC):
+    """`push` and `counts`, alike for all arrangements."""
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Take tuples into their window; what it costs is not looked at."""
+        self.push(side, batch, 0.0)
+
+    @abstractmethod
+    def push(self, side: int, batch: pa.RecordBatch, at: float) -> None:
+        """Take tuples that come `at` so many seconds, and do what comes of it."""
+
+    @abstractmethod
+    def counts(self) -> Counts:
+        """What each core has done so far."""
+
+
+class Coordinated(Simulated):
+    """`cell` or `low_latency` with a crew without threads."""
+
+    def __init__(self, engine: Cell | LowLatency) -> None:
+        self.engine: Any = engine
+        engine.crew.close()
+        self.crew: InlineCrew[Any] = InlineCrew(engine.cores, self.engine._work, lambda task: "a batch")
+        self.engine.crew = self.crew
+        self.engine._cores = [CountingCore(engine.spec) for _ in range(engine.cores)]
+        if isinstance(engine, Cell):
+            engine.model = _MODEL
+
+    def push(self, side: int, batch: pa.RecordBatch, at: float) -> None:
+        for _ in (*self.engine.push(side, batch), *self.engine.drain()):
+            pass
+
+    def counts(self) -> Counts:
+        cores: list[JoinCore] = self.engine._cores
+        return _counts(cores, self.crew.handed, self.crew.rows)
+
+
+class _Counted(Queue):
+    """A queue between neighbours that counts what passes it."""
+
+    passed = 0
+    rows = 0
+
+    def _append(self, item: Message[BasicWindow]) -> None:
+        self.passed += 1
+        self.rows += item.piece.rows if item.kind == "tuples" and item.piece is not None else 0
+        super()._append(item)
+
+
+class Line(Simulated):
+    """A handshake line whose cores take turns by their clocks."""
+
+    def __init__(self, spec: JoinSpec, cores: int) -> None:
+        bell = Bell()
+        right, left = ([_Counted(bell, 2) for _ in range(cores + 1)] for _ in range(2))
+        right[cores].capacity = left[0].capacity = 1 << 62  # as in `Handshake`
+        self.ends = Ends(Driver(spec), cores, (right[0], left[cores]), (right[cores], left[0]))
+        self.queues = [(right[k], left[k + 1], left[k], right[k + 1]) for k in range(cores)]
+        self.workers = [
+            Worker(
+                spec, k, cores, True, (right[k], left[k + 1]), (left[k], right[k + 1]),
+                Channel(bell, 1 << 30),
+            )
+            for k in range(cores)
+        ]  # fmt: skip
+        in_line(self.workers)
+        for worker in self.workers:
+            worker.join_core = CountingCore(spec)
+        self.clocks = [0.0] * cores
+        self.turns = [LEFT] * cores
+        self.ready: set[int] = set()
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        for worker in self.workers:
+            worker.matching = False
+        self.push(side, batch, 0.0)
+        self._run(math.inf)
+        self.clocks = [0.0] * len(self.workers)
+        for worker in self.workers:
+            worker.matching = True
+
+    def push(self, side: int, batch: pa.RecordBatch, at: float) -> None:
+        """Let the cores work until their clocks show `at`; then the batch comes."""
+        self._run(at)
+        self.ends.admit(side, batch, None)
+        self.ends.exchange()
+        self._wake(0, at)
+        self._wake(len(self.workers) - 1, at)
+
+    def _run(self, until: float) -> None:
+        """Let the core whose clock is furthest behind go on, of those that have something to do by then."""
+        waiting = [(self.clocks[k], k) for k in self.ready]
+        heapify(waiting)
+        while waiting and waiting[0][0] < until:
+            began, k = heappop(waiting)
+            self._step(k)
+            if k in (0, len(self.workers) - 1):
+                self.ends.exchange()
+            for other in self._look(k, began):
+                heappush(waiting, (self.clocks[other], other))
+
+    def _look(self, k: int, at: float) -> Iterator[int]:
+        """Who can go on now that core `k` has done something: itself, its neighbours, the ends.
+
+        A core sends before it compares, so they need not wait for that.
+        """
+        self.ready.discard(k)
+        if self._wake(k, self.clocks[k]):
+            yield k
+        for other in {k - 1, k + 1, 0, len(self.workers) - 1} & set(range(len(self.workers))):
+            if self._wake(other, at):
+                yield other
+
+    def _wake(self, k: int, at: float) -> bool:
+        """A core that was idle goes on from when it got something to do."""
+        if k in self.ready or not self.workers[k]._ready():
+            return False
+        self.ready.add(k)
+        self.clocks[k] = max(self.clocks[k], at)
+        return True
+
+    def _step(self, k: int) -> None:
+        """Half a turn of figure 9's loop: what comes from one neighbour."""
+        worker, before = self.workers[k], self._spent(k)
+        worker._receive(self.turns[k])
+        worker._forward()
+        self.turns[k] = 1 - self.turns[k]
+        while worker.results.poll() is not None:
+            pass
+        self.clocks[k] += self._spent(k) - before
+
+    def _spent(self, k: int) -> float:
+        messages = sum(queue.passed for queue in self.queues[k])
+        return self.workers[k].join_core.work + messages * _MESSAGE
+
+    def counts(self) -> Counts:
+        messages = [sum(queue.passed for queue in queues) for queues in self.queues]
+        rows = [sum(queue.rows for queue in queues) for queues in self.queues]
+        return _counts([worker.join_core for worker in self.workers], messages, rows)
+
+
+def _counts(cores: Sequence[JoinCore], messages: list[int], rows: list[int]) -> Counts:
+    compared, work = tuple(core.comparisons for core in cores), tuple(core.work for core in cores)
+    return Counts(compared, tuple(messages), work, tuple(rows))
+
+
+def simulated(arrangement: str, spec: JoinSpec, cores: int) -> Simulated:
+    """A join on so many simulated cores."""
+    match arrangement:
+        case "cell":
+            return Coordinated(Cell(spec, 0, cores))
+        case "low_latency":
+            return Coordinated(LowLatency(spec, 0, cores))
+    return Line(spec, cores)

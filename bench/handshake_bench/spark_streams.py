@@ -1,0 +1,185 @@
+"""The streams of the field's benchmark on Spark, and how long its micro-batches take as windows fill."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+import handshake
+from handshake.engines.spark.cluster import started
+from handshake_bench.report import progress
+
+__all__ = ["BAND", "Batch", "Run", "bucketed", "handshaken", "measure", "session", "streams", "uniform"]
+
+BAND = "l.x BETWEEN r.a - 10 AND r.a + 10 AND l.y BETWEEN r.b - 10 AND r.b + 10"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_START = 1_700_000_000_000
+
+Engine = Callable[[DataFrame, DataFrame, int, str], DataFrame]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch: when its tuples end in stream time, and how long it took."""
+
+    number: int
+    stream: float
+    """Seconds of stream time up to its end."""
+    took: float
+    figures: dict[str, Any]
+
+
+@dataclass
+class Run:
+    """What became of a stream at some rate."""
+
+    rate: int
+    step: int
+    window: int
+    batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def full(self) -> list[Batch]:
+        """Micro-batches that began with full windows."""
+        return [b for b in self.batches if b.stream - self.step >= self.window]
+
+    @property
+    def took(self) -> float:
+        """Seconds for a micro-batch with full windows; of the last ones, where they never became full."""
+        times = sorted(b.took for b in (self.full or self.batches[-3:]))
+        return times[len(times) // 2]
+
+    @property
+    def sustained(self) -> bool:
+        """Whether the engine kept up with full windows."""
+        return bool(self.full) and self.took <= self.step
+
+
+@contextlib.contextmanager
+def session(cores: int) -> Iterator[SparkSession]:
+    """Spark's local mode, tuned alike for everybody; the session that this process already has, if it has."""
+    chosen = {
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.driver.memory": "6g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    }
+    with started("handshake bench", f"local[{cores}]", None, ui=False, **chosen) as cluster:
+        yield cluster.session
+
+
+def streams(spark: SparkSession, rate: int, step: int, partitions: int) -> tuple[DataFrame, DataFrame]:
+    """R(x, y, z) and S(a, b, c, d) of section 8; a micro-batch holds `step` seconds of each."""
+
+    def source() -> DataFrame:
+        reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rate * step)
+        reader = reader.option("advanceMillisPerBatch", step * 1000).option("startTimestamp", _START)
+        return reader.option("numPartitions", partitions).load().withColumnRenamed("timestamp", "t")
+
+    left = source().select(
+        _instant(rate), uniform(1).cast("int").alias("x"), uniform(2).cast("float").alias("y"),
+        F.lpad(F.col("value").cast("string"), 20, "0").alias("z"),
+    )  # fmt: skip
+    right = source().select(
+        _instant(rate), uniform(3).cast("int").alias("a"), uniform(4).cast("float").alias("b"),
+        F.col("value").cast("double").alias("c"), (F.col("value") % 2 == 0).alias("d"),
+    )  # fmt: skip
+    return left.withWatermark("t", "0 seconds"), right.withWatermark("t", "0 seconds")
+
+
+def _instant(rate: int) -> Column:
+    """Tuples come evenly; the source stamps a whole micro-batch alike."""
+    passed = (F.col("value") * (1_000_000 / rate)).cast("bigint")
+    return F.timestamp_micros(F.lit(_START * 1000) + passed).alias("t")
+
+
+def uniform(seed: int) -> Column:
+    """Whole numbers from 1 to 10,000, made of the column `value`."""
+    return F.pmod(F.xxhash64(F.lit(seed), F.col("value")), F.lit(10_000)) + 1
+
+
+def handshaken(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
+    """The join by this package."""
+    joined: DataFrame = handshake.join(
+        left, right, BAND, window=f"{window} seconds", state_dir=f"{folder}/state", name="handshake"
+    )
+    return joined
+
+
+def bucketed(width: int) -> Engine:
+    """The workaround: buckets of both attributes, one side exploded, an equi-join, a filter."""
+
+    def joined(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
+        one = left.withColumn("i", F.floor(F.col("x") / width)).withColumn("j", F.floor(F.col("y") / width))
+        two = right.withColumnRenamed("t", "t_right")
+        for name, value in (("i", "a"), ("j", "b")):
+            low, high = (F.floor((F.col(value) + offset) / width) for offset in (-10, 10))
+            two = two.withColumn(name, F.explode(F.sequence(low, high)))
+        return (
+            one.join(two, ["i", "j"])
+            .where(
+                f"x BETWEEN a - 10 AND a + 10 AND y BETWEEN b - 10 AND b + 10 "
+                f"AND t_right > t - INTERVAL {window} SECONDS AND t_right < t + INTERVAL {window} SECONDS"
+            )
+            .drop("i", "j")
+        )
+
+    return joined
+
+
+def measure(spark: SparkSession, engine: Engine, rate: int, step: int, window: int, *, batches: int) -> Run:
+    """Run a stream until `batches` micro-batches had full windows, or it falls behind for good."""
+    folder = tempfile.mkdtemp(prefix="handshake-bench-")
+    run = Run(rate, step, window)
+    left, right = streams(spark, rate, step, int(spark.conf.get("spark.sql.shuffle.partitions") or 2))
+    query = (
+        engine(left, right, window, folder).writeStream.format("noop")
+        .option("checkpointLocation", f"{folder}/checkpoint").start()
+    )  # fmt: skip
+    try:
+        for batch in _batches(query, step):
+            run.batches.append(batch)
+            progress(f"{rate:,}/s, {batch.stream:.0f} s of stream: {batch.took:.1f} s for {step} s")
+            if len(run.full) >= batches or _lost(run):
+                break
+    finally:
+        query.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return run
+
+
+def _lost(run: Run) -> bool:
+    """Three micro-batches in a row took far longer than they last; windows only get fuller."""
+    last = run.batches[-3:]
+    return len(run.batches) > 3 and all(b.took > 1.2 * run.step for b in last)
+
+
+def _batches(query: StreamingQuery, step: int) -> Iterator[Batch]:
+    seen = -1
+    while query.isActive:
+        for told in query.recentProgress:
+            if told["batchId"] > seen and told["numInputRows"]:
+                seen = told["batchId"]
+                took = told["durationMs"]["triggerExecution"] / 1000
+                yield Batch(seen, (seen + 1) * step, took, _figures(told))
+        time.sleep(0.1)
+    error = query.exception()
+    if error is not None:
+        raise error
+
+
+def _figures(told: Any) -> dict[str, Any]:
+    observed = told["observedMetrics"].get("handshake")
+    return {} if observed is None else observed.asDict()

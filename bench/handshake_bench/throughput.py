@@ -1,0 +1,183 @@
+"""`handshake bench throughput`: sustained rates against the number of cores (handshake join, figure 16).
+
+Windows of 10 and 15 minutes, scans, and the three arrangements side by side.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from handshake.errors import UnsupportedError
+from handshake.joins.plan import usable_cores
+from handshake_bench import report
+from handshake_bench.published import POINTS
+from handshake_bench.report import Data, Report
+from handshake_bench.search import band_plan, highest, warm
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["ARRANGEMENTS", "core_counts", "draw_rates", "figures", "measured", "run", "show_rates"]
+
+ARRANGEMENTS = ("handshake", "low_latency", "cell")
+_MINUTES = (15, 10)
+
+
+def run(
+    cores: str | None = None, quick: bool = False, out: str | None = None, source: str | None = None
+) -> None:
+    """Measure, or take an earlier run's figures; give the rate of each arrangement on most cores."""
+    if source:
+        data = report.load(source, "throughput")
+    else:
+        data = {"benchmark": "throughput", "machine": report.machine(), "quick": quick}
+        data |= measured(core_counts(cores), seconds=0.5 if quick else 3.0, scale=1 / 60 if quick else 1.0)
+    report.publish("throughput", data, _show, _draw, out)
+
+
+def core_counts(text: str | None) -> list[int]:
+    """Numbers of cores such as '1,2,4'; by default powers of two up to all of them."""
+    most = usable_cores()
+    if text is None:
+        return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
+    try:
+        counts = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        counts = [0]
+    if not counts or counts[0] < 1:
+        raise UnsupportedError(f"cores are whole numbers from 1 up, such as 1,2,4; '{text}' was given")
+    if counts[-1] > most:
+        raise UnsupportedError(f"{counts[-1]} cores cannot be measured: this process may use {most}")
+    return counts
+
+
+def measured(counts: list[int], seconds: float, scale: float = 1.0, deadline: float = math.inf) -> Data:
+    """The highest rate for each window, arrangement and number of cores, as far as time allows.
+
+    A search begins where the last one leads: rates grow with the root of the cores, and of windows that
+    are shorter. After `deadline`, a moment of `perf_counter`, nothing new is begun.
+    """
+    points, skipped = [], []
+    rates: dict[str, float] = {}
+    for minutes in _MINUTES:
+        window = 60.0 * minutes * scale
+        warm(band_plan("handshake", counts[0], window), window)
+        for cores in counts:
+            for algorithm in ARRANGEMENTS:
+                if time.perf_counter() > deadline:
+                    skipped.append((minutes, algorithm, cores))
+                    continue
+                guess = rates.get(algorithm, 2000.0 / math.sqrt(counts[0])) * math.sqrt(cores * 900 / window)
+                plan = band_plan(algorithm, cores, window)
+                rate, samples = highest(plan, window, round(guess, -1), seconds, _tries(deadline))
+                last = samples[-1]
+                points.append(
+                    {"minutes": minutes, "algorithm": algorithm, "cores": cores, "rate": rate,
+                     "samples": [(s.rate, s.load) for s in samples]}
+                )  # fmt: skip
+                rates[algorithm] = last.rate / math.sqrt(max(last.load, 0.05) * cores * 900 / window)
+    return {"counts": counts, "scale": scale, "points": points, "skipped": skipped}
+
+
+def _tries(deadline: float) -> int:
+    left = deadline - time.perf_counter()
+    return 4 if left > 240 else 3 if left > 120 else 2
+
+
+def _show(page: Report, data: Data) -> None:
+    show_rates(page, data)
+    page.result(**figures(data))
+
+
+def figures(data: Data) -> dict[str, float | str]:
+    """Rates and gains in work on most cores, 15-minute windows."""
+    most = data["counts"][-1]
+    found: dict[str, float | str] = {"cores": most}
+    for point in data["points"]:
+        if point["minutes"] == 15 and point["cores"] == most:
+            found[f"{point['algorithm']}_15min"] = round(point["rate"])
+            found[f"{point['algorithm']}_speedup"] = _speedup(data, point)
+    return found
+
+
+def _speedup(data: Data, point: Data) -> float:
+    """Work per second, beside the same arrangement on the fewest cores."""
+    same = [
+        p for p in data["points"] if (p["minutes"], p["algorithm"]) == (point["minutes"], point["algorithm"])
+    ]
+    base: float = same[0]["rate"]
+    return (point["rate"] / base) ** 2 if base else math.nan
+
+
+def show_rates(page: Report, data: Data) -> None:
+    """The table beside the published rates."""
+    heads = (
+        "window, cores",
+        *ARRANGEMENTS,
+        "work, times that on fewest cores",
+        "published (handshake, CellJoin)",
+    )
+    rows = []
+    for minutes in _MINUTES:
+        for cores in data["counts"]:
+            found = {
+                p["algorithm"]: p for p in data["points"] if p["minutes"] == minutes and p["cores"] == cores
+            }
+            rates = [f"{found[a]['rate']:,.0f}" if a in found else "-" for a in ARRANGEMENTS]
+            gains = " / ".join(f"{_speedup(data, found[a]):.2f}" if a in found else "-" for a in ARRANGEMENTS)
+            rows.append((f"{minutes} min, {cores}", *rates, gains, _published(minutes, cores)))
+    page.table("highest sustained rate by scan, tuples/s/stream (figure 16)", heads, rows)
+    if data["scale"] != 1:
+        page.say(
+            f"A short run: windows are {data['scale']:.3g} times as long as said; rates are not comparable."
+        )
+    page.say("Published in the papers' text, 15-minute windows, 8 cores: " + ", ".join(_stated()) + ".")
+    if data["skipped"]:
+        page.say(f"Not measured, for want of time: {data['skipped']}.")
+
+
+def _published(minutes: int, cores: int) -> str:
+    stated = [f"{p.rate:,.0f}" for p in POINTS if (p.minutes, p.cores) == (minutes, cores)]
+    return " / ".join(stated[:2]) or "-"
+
+
+def _stated() -> list[str]:
+    return [f"{p.system}: {p.rate:,.0f}" for p in POINTS]
+
+
+def _draw(data: Data, folder: Path) -> None:
+    draw_rates(data, folder / "throughput.svg")
+
+
+def draw_rates(data: Data, path: Path) -> None:
+    """Rates against cores, published points beside them."""
+    from handshake_bench import plots
+
+    with plots.figure(path, 2, "Handshake join, figure 16: throughput against cores, by scan") as (_, axes):
+        for place, minutes in zip(axes, _MINUTES, strict=True):
+            _lines(place, data, minutes)
+            place.set_title(f"windows of {plots.length(60 * minutes * data['scale'])}")
+        plots.machine(axes[0], data)
+
+
+def _lines(axes: Axes, data: Data, minutes: int) -> None:
+    from handshake_bench import plots
+
+    for algorithm in ARRANGEMENTS:
+        line = [p for p in data["points"] if (p["minutes"], p["algorithm"]) == (minutes, algorithm)]
+        places, rates = [p["cores"] for p in line], [p["rate"] for p in line]
+        axes.plot(places, rates, "o-", color=plots.COLOURS[algorithm], label=algorithm)
+    if data["scale"] == 1:
+        for point in POINTS:
+            if point.minutes == minutes:
+                plots.published(axes, point.cores, point.rate, point.system)
+    axes.set_xlabel("cores")
+    axes.set_ylabel("sustained rate (tuples/s/stream), quadratic scale")
+    stated = [p.cores for p in POINTS if p.minutes == minutes and data["scale"] == 1]
+    axes.set_xlim(0, max([*data["counts"], *stated]) * 1.08 + 0.5 + 4 * bool(stated))
+    axes.set_xticks(sorted({*data["counts"], *stated}))
+    plots.quadratic(axes)
+    axes.legend(loc="upper left")

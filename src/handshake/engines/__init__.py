@@ -1,0 +1,1 @@
+"""The engines that run plans: local, spark and circuit."""

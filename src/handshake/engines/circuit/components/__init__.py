@@ -1,0 +1,1 @@
+"""Amaranth components: one per operator of a continuous query, and the parts they share."""

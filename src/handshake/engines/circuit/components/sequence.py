@@ -1,0 +1,193 @@
+"""Arrivals of several streams in one order, for joins: every stream gets a beat for every arrival.
+
+A join's results depend on who came before whom. So below a join streams go in lock step, as *slots*: for each
+arrival of any stream, every stream has one beat, and the hidden field `@here` says whether that beat has a
+tuple of the stream. A selection clears `@here` instead of dropping the beat. What the join takes from all its
+inputs at once has then arrived at the same place.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib.wiring import Out
+
+from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.demux import holds
+from handshake.engines.circuit.components.operators import Stage, copy_field
+from handshake.engines.circuit.components.slide import HERE, SHOWN
+from handshake.engines.circuit.components.stream import beat, moves, stream_in, stream_out
+from handshake.engines.circuit.components.types import Row, Wire, null_of
+from handshake.engines.circuit.components.union import chosen
+from handshake.engines.circuit.components.window import COUNTER
+from handshake.errors import SchemaError
+from handshake.schema import BOOL, INT64, Bool
+
+__all__ = ["PLACE", "Claim", "LockstepUnion", "Mask", "Sequence", "least", "place_wire", "slot_row", "zipped"]
+
+PLACE = "#place"
+"""Field of inputs that are joined with others: a tuple's place among the arrivals of all of them, from 0."""
+PLACE_BITS = 32
+
+_HERE = Wire(HERE, BOOL, 1)
+
+
+def place_wire() -> Wire:
+    """The wires of a place; it begins again at 0 after the largest."""
+    return Wire(PLACE, INT64, PLACE_BITS)
+
+
+def slot_row(row: Row) -> Row:
+    """An input's wires without its place, and whether a beat has a tuple."""
+    return Row((*(w for w in row if w.name != PLACE), _HERE))
+
+
+class Sequence(Block):
+    """Takes the tuples of `i0`, `i1`, … by their places and sends slots on `o0`, `o1`, …
+
+    With one input there is no place to look at. The end is a beat of its own, on all outputs, when all inputs
+    have ended; then places begin at 0 again. Latency 0, one arrival per cycle.
+    """
+
+    latency = 0
+
+    def __init__(self, rows: tuple[Row, ...]) -> None:
+        self.rows = rows
+        ports: dict[str, Any] = {f"i{n}": stream_in(row) for n, row in enumerate(rows)}
+        ports |= {f"o{n}": stream_out(slot_row(row)) for n, row in enumerate(rows)}
+        super().__init__(ports, rows)
+
+    def build(self) -> Module:
+        m, n = Module(), len(self.rows)
+        inputs, outputs = ([getattr(self, f"{side}{k}") for k in range(n)] for side in "io")
+        self.next = Signal(PLACE_BITS, name="next_place")
+        here, ended, taken = Signal(n), Signal(n), Signal(n)
+        offered, moved = Signal(), Signal()
+        for k, source in enumerate(inputs):
+            m.d.comb += here[k].eq(source.valid & ~ended[k] & self._due(source))
+        m.d.comb += [
+            offered.eq(here.any() | ended.all()),
+            moved.eq(offered & reduce(and_, (taken[k] | sink.ready for k, sink in enumerate(outputs)))),
+        ]
+        for k, (source, sink) in enumerate(zip(inputs, outputs, strict=True)):
+            self._send(m, k, here[k], here.any() & ~taken[k], ended.all() & ~taken[k])
+            m.d.sync += taken[k].eq((taken[k] | moves(sink)) & ~moved)
+            alone = source.eos & ~source.valid & ~ended[k]
+            m.d.comb += source.ready.eq(alone | (here[k] & moved))
+            with m.If(ended.all() & moved):
+                m.d.sync += ended[k].eq(0)
+            with m.Elif(moves(source) & source.eos):
+                m.d.sync += ended[k].eq(1)
+        with m.If(moved):
+            m.d.sync += self.next.eq(Mux(here.any(), self.next + 1, 0))
+        return m
+
+    def _due(self, source: Any) -> Value:
+        """Whether the tuple at the head of an input is the next of all."""
+        if len(self.rows) == 1:
+            return Const(1, 1)
+        return Value.cast(source.payload[PLACE]) == self.next
+
+    def _send(self, m: Module, n: int, here: Value, valid: Value, eos: Value) -> None:
+        source, sink = getattr(self, f"i{n}"), getattr(self, f"o{n}")
+        for each in self.rows[n]:
+            if each.name != PLACE:
+                copy_field(m, sink.payload, source.payload, each, each.name)
+        m.d.comb += [sink.payload[HERE].eq(here), sink.valid.eq(valid), sink.eos.eq(eos)]
+
+
+class Mask(Stage):
+    """Selection in lock step: where the Boolean `field` is not true, the slot becomes an empty one."""
+
+    def __init__(self, row: Row, field: str, *, registered: bool = True) -> None:
+        self.field = field
+        if not isinstance(row[field].type, Bool):
+            raise SchemaError(f"selection by field '{field}', which is {row[field].type}, not bool")
+        super().__init__(row, row, registered, (field,))
+
+    def wire(self, m: Module, payload: Any) -> None:
+        flag = Value.cast(self.i.payload[self.field])
+        if self.before[self.field].nullable:
+            flag = flag & ~self.i.payload[null_of(self.field)]
+        for each in self.before:
+            if each.name != HERE:
+                copy_field(m, payload, self.i.payload, each, each.name)
+        m.d.comb += payload[HERE].eq(self.i.payload[HERE] & flag)
+
+
+class Claim(Stage):
+    """De-multiplexing in lock step: the slot stays where `field` holds one of `values`.
+
+    Counter, if `everyone` is given (the values of all streams of the carrier): `unknown`, those of no stream.
+    """
+
+    def __init__(
+        self,
+        row: Row,
+        field: str,
+        values: tuple[int | str, ...],
+        everyone: tuple[int | str, ...] | None = None,
+        *,
+        registered: bool = True,
+    ) -> None:
+        self.field, self.values, self.everyone = field, values, everyone
+        self.counters = () if everyone is None else ("unknown",)
+        ports = {name: Out(COUNTER) for name in self.counters}
+        super().__init__(row, row, registered, (field, values, everyone), ports)
+
+    def wire(self, m: Module, payload: Any) -> None:
+        for each in self.before:
+            if each.name != HERE:
+                copy_field(m, payload, self.i.payload, each, each.name)
+        here = self.i.payload[HERE]
+        m.d.comb += payload[HERE].eq(here & self._holds(self.values))
+        if self.everyone is not None:
+            with m.If(moves(self.i) & self.i.valid & here & ~self._holds(self.everyone)):
+                m.d.sync += self.unknown.eq(self.unknown + 1)
+
+    def _holds(self, values: tuple[int | str, ...]) -> Value:
+        return holds(self.i.payload, self.before[self.field], values)
+
+
+class LockstepUnion(Block):
+    """Slots of several streams in one; no two of them have a tuple in the same beat. Latency 0.
+
+    Its clock is the slowest of theirs.
+    """
+
+    latency = 0
+
+    def __init__(self, row: Row, inputs: int) -> None:
+        self.row, self.inputs = row, inputs
+        ports: dict[str, Any] = {f"i{n}": stream_in(row) for n in range(inputs)}
+        super().__init__(ports | {"o": stream_out(row)}, (row, inputs))
+
+    def build(self) -> Module:
+        m = Module()
+        inputs = [getattr(self, f"i{n}") for n in range(self.inputs)]
+        both, here = zipped(m, inputs), Cat(*(each.payload[HERE] for each in inputs))
+        picked = chosen(here, [each.payload for each in inputs])
+        m.d.comb += self.o.payload.eq(picked)
+        if SHOWN in self.row.names:
+            m.d.comb += self.o.payload[SHOWN].eq(least([Value.cast(each.payload[SHOWN]) for each in inputs]))
+        m.d.comb += [
+            self.o.valid.eq(both & inputs[0].valid),
+            self.o.eos.eq(both & inputs[0].eos),
+        ]
+        m.d.comb += [each.ready.eq(both & self.o.ready) for each in inputs]
+        return m
+
+
+def least(values: list[Value]) -> Value:
+    """The smallest of some numbers."""
+    return reduce(lambda a, b: Value.cast(Mux(a < b, a, b)), values)
+
+
+def zipped(m: Module, inputs: list[Any]) -> Value:
+    """High when all inputs have a beat: in lock step, the one of the same arrival, or the end."""
+    together = Signal(name="together")
+    m.d.comb += together.eq(reduce(and_, (beat(each) for each in inputs)))
+    return together

@@ -1,0 +1,128 @@
+"""Tables through the simulated circuit of a query: what a driver on the host does before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from handshake.engines.circuit.compiler import Compiled, compile_plan
+from handshake.engines.circuit.components.sequence import PLACE, PLACE_BITS
+from handshake.engines.circuit.components.types import Row
+from handshake.engines.circuit.nets.bounds import Bounds
+from handshake.engines.circuit.simulation.simulate import ALWAYS, Feed, Run, feed, simulate
+from handshake.engines.circuit.tables import nullable_in, physical, rows_of, table_of_payloads
+from handshake.errors import InputError, suggest
+from handshake.io.frames import conform
+from handshake.plan.algebra import Output, Plan, Source
+from handshake.schema import UNITS, arrow_of
+
+__all__ = ["QueryRun", "run_plan"]
+
+
+@dataclass(frozen=True)
+class QueryRun:
+    """What a simulated circuit gave: the results by name, the circuit, and the simulation's own record."""
+
+    results: dict[str, pa.Table]
+    compiled: Compiled
+    run: Run
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Tuples that were late, had no time, were of an unknown kind, or that there was no room for."""
+        return self.run.probes
+
+
+def run_plan(
+    plan: Plan,
+    inputs: Mapping[str, Any],
+    bounds: Bounds | None = None,
+    *,
+    without: Iterable[str] = (),
+    engine: str = "cxxrtl",
+    arrival: int = 0,
+    places: Mapping[str, Sequence[int]] | None = None,
+    ready: Mapping[str, Sequence[bool]] | None = None,
+    patterns: Mapping[str, Sequence[bool]] | None = None,
+    vcd: Path | None = None,
+) -> QueryRun:
+    """Feed tables through the simulated circuit of a plan and collect the tables of its results.
+
+    Columns that have a NULL get a wire for it. `patterns` and `ready` hold inputs and outputs back by cycle,
+    as `simulate` has it; results do not depend on them. `places` says where the rows of each input stand
+    among all arrivals, which joins look at; without it rows arrive as docs/semantics.md has it: by time, or
+    in turn.
+    """
+    tables = {name: _table(plan, name, given) for name, given in inputs.items()}
+    given = bounds or Bounds()
+    nullable = {**nullable_in(tables), **given.nullable}
+    compiled = compile_plan(plan, replace(given, nullable=nullable), without=without)
+    tables = _placed(plan, compiled, tables, places)
+    feeds = {
+        name: _feed(row, tables.get(name), (patterns or {}).get(name, ALWAYS), arrival)
+        for name, row in compiled.inputs.items()
+    }
+    run = simulate(compiled.circuit(), feeds, engine=engine, ready=ready, vcd=vcd)
+    results = {o.name: _result(o, run, compiled) for o in plan.outputs}
+    return QueryRun(results, compiled, run)
+
+
+def _feed(row: Row, table: pa.Table | None, pattern: Sequence[bool], arrival: int) -> Feed:
+    return feed(row, () if table is None else rows_of(table, row, arrival), pattern=pattern)
+
+
+def _placed(
+    plan: Plan,
+    compiled: Compiled,
+    tables: dict[str, pa.Table],
+    places: Mapping[str, Sequence[int]] | None,
+) -> dict[str, pa.Table]:
+    """The tables, those of joined inputs with the places of their rows among each other."""
+    placed = {name for name, row in compiled.inputs.items() if PLACE in row.names and name in tables}
+    joined = [source.name for source in plan.inputs if source.name in placed]
+    keys: Mapping[str, Sequence[Any]] = places if places is not None else _arrivals(plan, tables)
+    order = sorted((keys[name][i], at, i) for at, name in enumerate(joined) for i in range(len(keys[name])))
+    found: dict[str, list[int]] = {name: [0] * len(keys[name]) for name in joined}
+    for place, (_, at, i) in enumerate(order):
+        found[joined[at]][i] = place % (1 << PLACE_BITS)
+    added = {name: tables[name].append_column(PLACE, pa.array(at, pa.int64())) for name, at in found.items()}
+    return {**tables, **added}
+
+
+def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, list[tuple[bool, int]]]:
+    """What rows arrive by: their times, those without one last; or their numbers, where a stream has none."""
+    sources = [source for source in plan.inputs if source.name in tables]
+    if not all(source.time is not None for source in sources):
+        return {s.name: [(False, i) for i in range(tables[s.name].num_rows)] for s in sources}
+    return {
+        s.name: [
+            (time is None, (time or 0) * UNITS[s.clock.unit])
+            for time in physical(tables[s.name].column(str(s.time)))
+        ]
+        for s in sources
+    }
+
+
+def _result(output: Output, run: Run, compiled: Compiled) -> pa.Table:
+    row = compiled.outputs[output.name]
+    return table_of_payloads(run.tuples(output.name, row), row, output.schema)
+
+
+def _table(plan: Plan, name: str, given: Any) -> pa.Table:
+    """The declared columns of an input, and those of the streams that it carries."""
+    source = next((s for s in plan.inputs if s.name == name and s.demux is None), None)
+    if source is None:
+        known = [s.name for s in plan.inputs if s.demux is None]
+        raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
+    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == name]
+    if not carried:
+        return pa.Table.from_batches([conform(given, _arrow(source), name)])
+    return given if isinstance(given, pa.Table) else pa.table(given)
+
+
+def _arrow(source: Source) -> pa.Schema:
+    return pa.schema([(f.name, arrow_of(f.type)) for f in source.fields])

@@ -1,0 +1,174 @@
+"""Join core under local admission: it waits for its neighbours and its own buffer, and for nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib.stream import Signature
+from amaranth.lib.wiring import In, Out
+
+from handshake.engines.circuit.join.buffer import fill, fill_inverse, later
+from handshake.engines.circuit.join.condition import Condition, Delay
+from handshake.engines.circuit.join.core import CoreShape, JoinCore, flags
+
+__all__ = ["STEP_BITS", "LocalCore"]
+
+STEP_BITS = 3
+"""What a step says beside the R tuple: whether R shifts, whether S does, whether it is the end."""
+
+
+class LocalCore(JoinCore):
+    """A core that waits for nobody but its neighbours, and for room in its own buffer.
+
+    Ports: `r_in` gives it the step and the new R tuple, and `r_out` hands the same step, with its own oldest
+    R tuple, to the right; `s_in` and `s_out` carry the S tuples of those steps that have one. A step is given
+    on as soon as it begins, so it runs down the line while the first cores are still scanning: no signal
+    reaches further than to a neighbour.
+    """
+
+    def __init__(self, condition: Condition, shape: CoreShape) -> None:
+        r = Signature(condition.left.bits + 1 + STEP_BITS)
+        s = Signature(condition.right.bits + 1)
+        super().__init__(condition, shape, {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s)})
+
+    def _compare(self, m: Module) -> None:
+        if self.shape.pipeline:
+            self._compare_both(m)
+        else:
+            self._compare_one(m)
+
+    def _compare_both(self, m: Module) -> None:
+        """A comparator for each direction, and the commands of the scans in registers.
+
+        So no gate lies between the state machine and the enables of whole tuples, and none before the
+        operands. Segments lag by a cycle, which nobody sees: what is handed over is looked at no sooner than
+        a cycle after the step has begun, and input buffers keep their tuples a cycle longer than the scan.
+        """
+        commands = (self.turn_r, self.turn_s, self.insert_r, self.insert_s)
+        turn_r, turn_s, insert_r, insert_s = (later(m, v, f"then_{v.name}") for v in commands)
+        self._obey(m, turn_r, turn_s, insert_r, insert_s)
+        pairs = ((self.new_r, self.s.head), (self.r.head, self.new_s))
+        probes = (self.scans_r & self.turn_s, self.scans_s & self.turn_r)
+        inner = max(0, self.shape.pipeline - 2)
+        found = [self._meets(m, *pair, probe, inner) for pair, probe in zip(pairs, probes, strict=True)]
+        carried = [self._carry(left, right) for left, right in pairs]
+        result = Mux(later(m, self.scans_s, "meets_r"), carried[1], carried[0])
+        self._conclude(m, found[0] | found[1], later(m, result, "compared_pair", inner, reset_less=True))
+
+    def _meets(self, m: Module, left: Value, right: Value, probe: Value, inner: int) -> Value:
+        """Whether two tuples are compared, are there, and join."""
+        both = left[0] & right[0] & later(m, probe, "probes")
+        views = self.condition.left.layout(left[1:]), self.condition.right.layout(right[1:])
+        return self.condition.joins(Delay(m, inner), *views, both)
+
+    def _control(self, m: Module) -> None:
+        self.passing, self.giving = flags("passing", "giving")
+        self.has_r, self.has_s, self.frees_r, self.frees_s = flags("has_r", "has_s", "frees_r", "frees_s")
+        self.may_begin, self.may_leave = flags("may_begin", "may_leave")
+        self.room = Signal(name="room", init=1)
+        m.d.sync += self.room.eq(~self.crowded)
+        self.step = Signal(STEP_BITS, name="step", reset_less=True)
+        self.passed = Signal(STEP_BITS, name="passed", reset_less=True)
+        self._receive(m, self.r_in, self.has_r, self.frees_r, Cat(self.step, self.new_r))
+        self._receive(m, self.s_in, self.has_s, self.frees_s, self.new_s)
+        go, done_r, done_s = self.room & self.may_begin, self.room & self.may_leave, self._done_s(self.room)
+        self._foresee(m, go, done_r, done_s)
+        self._move(m, go, done_r, done_s)
+        self._command(m, later(m, self.crowded, "was_crowded"))
+        self._give(m, go)
+
+    def _done_s(self, room: Value) -> Value:
+        done = (
+            room & self.last & self.scans_s
+        )  # a scan of several cycles has its tuple, or it would not be last
+        return done & self.has_s if self.shape.scan_left == 1 else done
+
+    def _foresee(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
+        """What the state machine waits for, told a cycle before by registers, so that it has little to ask.
+
+        `may_begin` (in READY alone): there is a step, and the one before has been passed on. `may_leave` (in
+        SCAN_R alone): it is the last cycle of the scan, and the neighbour has the oldest R tuple, which is
+        about to leave its place.
+        """
+        passed = ~self.passing | self.r_out.ready
+        last = self.last | (self._nearly & self.room)
+        waits = (self.is_ready & ~go) | done_s
+        m.d.sync += [
+            self.may_begin.eq(waits & (self.has_r | self.r_in.valid) & passed),
+            self.may_leave.eq(self.scans_r & ~done_r & last & passed),
+        ]
+
+    @property
+    def _nearly(self) -> Value:
+        """Whether one cycle of a scan is left after this one."""
+        left, right = (
+            self.count == length - 2 if length > 1 else Const(0)
+            for length in (self.shape.scan_left, self.shape.scan_right)
+        )
+        return left if self.shape.scan_left == self.shape.scan_right else Mux(self.scans_s, left, right)
+
+    def _move(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
+        """The next state, in gates: of conditions Yosys would make enables, with gates before them."""
+        shift_r, shift_s, end = self.step
+        enters_s = shift_s & (done_r | (go & ~shift_r))
+        m.d.sync += self.state.as_value().eq(
+            Cat(
+                (self.is_ready & ~(go & ~end)) | (done_r & ~shift_s) | done_s,
+                (self.scans_r & ~done_r) | (go & shift_r),
+                (self.scans_s & ~done_s) | enters_s,
+            )
+        )
+        m.d.comb += [self.frees_s.eq(later(m, done_s, "left_s")), self.frees_r.eq(done_r | (go & ~shift_r))]
+        with m.If(self._steps(self.room)):
+            m.d.sync += [self.count.eq(self._counted), self.last.eq(self._nearly)]
+        self._expect(m, enters_s, go & shift_r)
+
+    def _steps(self, room: Value) -> Value:
+        """Whether a scan goes on in this cycle."""
+        return room & ((self.scans_r & (~self.last | self.may_leave)) | (self.scans_s & self.has_s))
+
+    def _command(self, m: Module, crowded: Value) -> None:
+        """What the segments do: asked of a flag that the state machine does not read, as they lie apart."""
+        done_r, done_s, steps = ~crowded & self.may_leave, self._done_s(~crowded), self._steps(~crowded)
+        m.d.comb += [
+            self.turn_s.eq((self.scans_r & steps) | done_s), self.turn_r.eq((self.scans_s & steps) | done_r),
+            self.insert_s.eq(done_s), self.insert_r.eq(done_r),
+        ]  # fmt: skip
+
+    def _expect(self, m: Module, enters_s: Value, enters_r: Value) -> None:
+        """Whether the first cycle of a scan is its last; where all take more than one, it is not anyway."""
+        for enters, length in ((enters_s, self.shape.scan_left), (enters_r, self.shape.scan_right)):
+            if 1 in (self.shape.scan_left, self.shape.scan_right):
+                with m.If(enters):
+                    m.d.sync += self.last.eq(length == 1)
+
+    def _receive(self, m: Module, port: Any, has: Signal, frees: Signal, held: Value) -> None:
+        """Input buffer registers: they take anything while they are free, and keep what is valid.
+
+        What neighbours see is a register as it is, without so much as an inverter behind it; the enable of a
+        whole tuple is another, and what the state machine asks a third.
+        """
+        shown, loads = Signal(name=f"shows_{has.name}", init=1), Signal(name=f"loads_{has.name}", init=1)
+        fill(m, has, port.valid, frees)
+        for free in (shown, loads):
+            fill_inverse(m, free, port.valid, frees)
+        m.d.comb += port.ready.eq(shown)
+        with m.If(loads):
+            m.d.sync += held.eq(port.payload)
+
+    def _give(self, m: Module, go: Value) -> None:
+        """Begin with a step, and give it on; in gates, where of conditions Yosys would make resets."""
+        _, shift_s, end = self.step
+        m.d.comb += [
+            self.r_out.valid.eq(self.passing), self.r_out.payload.eq(Cat(self.passed, self.r.head)),
+            self.s_out.valid.eq(self.giving), self.s_out.payload.eq(self.s.head),
+        ]  # fmt: skip
+        m.d.comb += [self.ends.eq(go & end), self.begins.eq(go & ~end)]
+        m.d.sync += [
+            self.passing.eq((self.passing & ~self.r_out.ready) | go),
+            # The left neighbour has begun this step before, so its buffer for S is free: one cycle will do.
+            self.giving.eq(go & shift_s),
+        ]
+        with m.If(~self.passing):  # whatever it is: `passing` says whether it counts
+            m.d.sync += self.passed.eq(self.step)

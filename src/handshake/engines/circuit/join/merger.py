@@ -1,0 +1,171 @@
+"""Two-in one-out mergers; a binary tree of them collects the results of all cores (FPGA paper, IV-B, C)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value
+from amaranth.lib.enum import Enum
+from amaranth.lib.wiring import In, Out
+
+from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, lanes, later
+from handshake.engines.circuit.join.far import Span
+
+__all__ = ["GrantingMerger", "Merger", "StateMerger", "merge"]
+
+
+class Merger(Block):
+    """Ports: `a` and `b` (results in), `o` (results out)."""
+
+    def __init__(self, bits: int, depth: int, ports: dict[str, Any] | None = None) -> None:
+        self.bits, self.depth = bits, depth
+        link = ResultSignature(bits)
+        super().__init__({"a": In(link), "b": In(link), "o": Out(link), **(ports or {})}, (bits, depth))
+
+    def _buffer(self, m: Module, *, guarded: bool = False) -> Buffer:
+        buffer = Buffer(self.bits, self.depth, guarded=guarded)
+        buffer.build(m)
+        buffer.offer(m, self.o)
+        return buffer
+
+    def _end(self, m: Module, buffer: Buffer, nothing_held: Value) -> None:
+        both = Signal(name="both_over")
+        m.d.sync += both.eq(self.a.over & self.b.over & nothing_held & ~buffer.valid)
+        m.d.comb += self.o.over.eq(both)
+
+
+class StateMerger(Merger):
+    """The papers' merger, figure 6: read both inputs, store the first, store the second; two in three cycles.
+
+    `full`: its buffer has no room for two, so its inputs are disabled and, under global admission, all cores
+    are suspended.
+    """
+
+    issue_rate = 2 / 3
+    latency = 2
+
+    class State(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
+        """STATE1 to STATE3 of the figure."""
+
+        READ = 0
+        FIRST = 1
+        SECOND = 2
+
+    def __init__(self, bits: int, depth: int) -> None:
+        super().__init__(bits, depth, {"full": Out(1)})
+
+    def build(self) -> Module:
+        m = Module()
+        buffer, state = self._buffer(m, guarded=True), Signal(self.State, name="state")
+        held = [Signal(self.bits, name=f"held_{name}", reset_less=True) for name in "ab"]
+        has = [Signal(name=f"has_{name}") for name in "ab"]
+        m.d.comb += self.full.eq(buffer.at_least(buffer.places - 1))
+        self._end(m, buffer, ~(has[0] | has[1]))
+        with m.Switch(state):
+            with m.Case(self.State.READ):
+                with m.If(~self.full):
+                    m.d.comb += [self.a.ready.eq(1), self.b.ready.eq(1)]
+                    m.d.sync += [has[0].eq(self.a.valid), has[1].eq(self.b.valid), state.eq(self.State.FIRST)]
+                m.d.sync += [held[0].eq(self.a.payload), held[1].eq(self.b.payload)]
+            with m.Case(self.State.FIRST):
+                m.d.comb += [buffer.push.eq(has[0]), buffer.data.eq(held[0])]
+                m.d.sync += [has[0].eq(0), state.eq(self.State.SECOND)]
+            with m.Case(self.State.SECOND):
+                m.d.comb += [buffer.push.eq(has[1]), buffer.data.eq(held[1])]
+                m.d.sync += [has[1].eq(0), state.eq(self.State.READ)]
+        return m
+
+
+class GrantingMerger(Merger):
+    """One result per cycle: the input whose turn it is was told so a cycle before, by a register.
+
+    A turn goes to the other input when that has something to give, and stays otherwise, so one busy input
+    alone has all the cycles, and two share them. What both offer goes into registers first, since it may come
+    from far, and the choice among them is made behind those. A place in the buffer is kept for whoever has
+    been granted one, whether it is used or not, which needs no look at the inputs.
+    """
+
+    latency = 2
+
+    def build(self) -> Module:
+        m = Module()
+        buffer, turn = self._buffer(m), self._turn(m, "turn")
+        grants = [Signal(name="grants_a", init=1), Signal(name="grants_b")]
+        has, then, room = Signal(name="has"), Signal(name="turn_after"), Signal(name="room")
+        granted = Signal(name="granted", init=1)  # either of them
+        m.d.comb += [
+            self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]), buffer.push.eq(has),
+            then.eq(self._then(turn)),
+            room.eq(~_chosen(granted, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
+        ]  # fmt: skip
+        m.d.sync += [
+            grants[0].eq(room & ~then), grants[1].eq(room & then), granted.eq(room),
+            has.eq((grants[0] & self.a.valid) | (grants[1] & self.b.valid)),
+        ]  # fmt: skip
+        for lane in lanes(self.bits):
+            self._choose(m, buffer, lane)
+        self._end(m, buffer, ~has)
+        return m
+
+    def _turn(self, m: Module, name: str) -> Signal:
+        """Whose turn it is: 0 for a, 1 for b."""
+        turn = Signal(name=name)
+        m.d.sync += turn.eq(self._then(turn))
+        return turn
+
+    def _then(self, turn: Signal) -> Value:
+        return Mux(turn, ~self.a.valid, self.b.valid)
+
+    def _choose(self, m: Module, buffer: Buffer, lane: slice) -> None:
+        """A part of what was taken, from the input whose turn it was, which a register of its own says."""
+        held = [Signal(lane.stop - lane.start, name=f"held_{name}", reset_less=True) for name in "ab"]
+        was_b = later(m, self._turn(m, f"turn{lane.start}"), f"was_b{lane.start}")
+        m.d.sync += [held[0].eq(self.a.payload[lane]), held[1].eq(self.b.payload[lane])]
+        m.d.comb += buffer.data[lane].eq(Mux(was_b, held[1], held[0]))
+
+
+def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:
+    """The value whose number is how many of the two are high."""
+    return Mux(a & b, values[2], Mux(a | b, values[1], values[0]))
+
+
+def merge(
+    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger],
+    registers: Callable[[int], int],
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first.
+
+    `registers` says how many there are on links to a merger, by the number of sources below it.
+    """
+    level, mergers = [(source, 1) for source in sources], list[Any]()
+    while len(level) > 1:
+        above = []
+        for (left, few), (right, more) in zip(level[::2], level[1::2], strict=False):
+            merger: Any = kind(bits, depth)
+            number, below = len(mergers), few + more
+            m.submodules[f"merger{number}"] = merger
+            for side, source in (("a", left), ("b", right)):
+                near = _near(m, f"span{number}{side}", source, bits, registers(below))
+                _connect(m, near, getattr(merger, side))
+            mergers.append(merger)
+            above.append((merger.o, below))
+        level = above + level[len(level) - len(level) % 2 :]
+    return level[0][0], mergers
+
+
+def _near(m: Module, name: str, source: Any, bits: int, registers: int) -> Any:
+    """What a merger reads: a source, or the end of the link from it."""
+    if not registers:
+        return source
+    m.submodules[name] = span = Span(bits, registers)
+    _connect(m, source, span.i)
+    return span.o
+
+
+def _connect(m: Module, source: Any, sink: Any) -> None:
+    m.d.comb += [
+        sink.payload.eq(source.payload), sink.valid.eq(source.valid), sink.over.eq(source.over),
+        source.ready.eq(sink.ready),
+    ]  # fmt: skip

@@ -1,0 +1,51 @@
+"""What hardware must know beforehand and a query does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from handshake.engines.circuit.components.group import WRITE_CYCLES
+from handshake.errors import UnsupportedError, suggest
+
+__all__ = ["DIVIDERS", "JOINS", "Bounds"]
+
+JOINS = ("auto", "handshake", "ordered")
+DIVIDERS = ("pipelined", "serial", "host")
+CORES = 4
+"""Join cores, where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds and choices; those that a query needs and nobody gives are errors that name what needs them."""
+
+    groups: int | None = None
+    """The most groups that a window has (with un-nesting: that all open windows have)."""
+    text: int | None = None
+    """Bytes of strings that are declared without a length."""
+    nullable: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For each input stream, the fields that may be NULL."""
+    write_cycles: int = WRITE_CYCLES
+    """Cycles for which a new group keeps the CAM busy."""
+    cores: int | None = None
+    """Join cores; None: four. Never more than the smaller window has tuples."""
+    buffer: int = 8
+    """Results that a join core's output buffer holds."""
+    merger_buffer: int = 4
+    """Results that the buffer of a merger of join results holds."""
+    join: str = "auto"
+    """How joins are arranged: `handshake`, `ordered`, or `auto`: ordered where what follows needs order."""
+    window_tuples: int | None = None
+    """The most tuples that a joined stream's window of time has."""
+    divider: str = "pipelined"
+    """Who divides an average's sum by its count: a pipeline, a small unit bit by bit, or the host."""
+
+    def __post_init__(self) -> None:
+        _one_of("arrangement of joins", self.join, JOINS)
+        _one_of("divider", self.divider, DIVIDERS)
+
+
+def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UnsupportedError(f"no {what} '{value}' ({', '.join(choices)}){suggest(value, choices)}")

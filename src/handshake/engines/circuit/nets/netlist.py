@@ -1,0 +1,349 @@
+"""Circuits as values: which components a query needs and how they are wired. Building one makes no gates.
+
+Rules rewrite these; `block()` turns a node into a component, and handshake.circuit.assemble wires them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.demux import StreamDemux
+from handshake.engines.circuit.components.divide import PipelinedDivide, SerialDivide, divided_row
+from handshake.engines.circuit.components.operators import (
+    Compute,
+    Concat,
+    Operation,
+    Project,
+    Select,
+    computed_row,
+    concatenated_row,
+    projected_row,
+)
+from handshake.engines.circuit.components.stamp import Stamp, Widen, stamped_row
+from handshake.engines.circuit.components.types import Row
+from handshake.engines.circuit.components.union import Union
+from handshake.errors import HandshakeError
+
+__all__ = [
+    "ComputeNet",
+    "ConcatNet",
+    "DemuxNet",
+    "DivideNet",
+    "Input",
+    "NaryNet",
+    "Net",
+    "ProjectNet",
+    "SelectNet",
+    "StageNet",
+    "StampNet",
+    "UnaryNet",
+    "UnionNet",
+    "WidenNet",
+    "rebuild",
+    "walk",
+]
+
+
+@dataclass(frozen=True)
+class Net(ABC):
+    """A component and what feeds it."""
+
+    @property
+    def inputs(self) -> tuple[Net, ...]:
+        """The nets that feed its inputs, in order."""
+        return ()
+
+    @property
+    @abstractmethod
+    def row(self) -> Row:
+        """The wires of its output."""
+
+    @abstractmethod
+    def block(self) -> Block:
+        """The component itself."""
+
+    @property
+    def delay(self) -> int:
+        """Cycles that this component alone takes."""
+        return self.block().latency
+
+    @property
+    def latency(self) -> int:
+        """Cycles from the input of the circuit to the output of this component."""
+        return max((net.latency for net in self.inputs), default=0) + self.delay
+
+    @property
+    def unit(self) -> Hashable:
+        """The component that this is an output of."""
+        return id(self)
+
+    @property
+    def port(self) -> str:
+        """The output of that component."""
+        return "o"
+
+    def with_inputs(self, inputs: tuple[Net, ...]) -> Net:
+        """The same component, fed by others."""
+        return self
+
+
+@dataclass(frozen=True)
+class Input(Net):
+    """A stream that comes from outside: of the circuit, or of a sub-circuit."""
+
+    name: str
+    wires: Row
+
+    @property
+    def row(self) -> Row:
+        return self.wires
+
+    def block(self) -> Block:
+        raise HandshakeError(f"no component makes the input '{self.name}': it comes from outside")
+
+    @property
+    def delay(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class UnaryNet(Net):
+    """A component with one input."""
+
+    source: Net
+
+    @property
+    def inputs(self) -> tuple[Net, ...]:
+        return (self.source,)
+
+    def with_inputs(self, inputs: tuple[Net, ...]) -> Net:
+        return replace(self, source=inputs[0])
+
+
+@dataclass(frozen=True)
+class StageNet(UnaryNet):
+    """Gates with an optional register behind them."""
+
+    registered: bool = field(default=True, kw_only=True)
+
+    @property
+    def delay(self) -> int:
+        return int(self.registered)
+
+
+@dataclass(frozen=True)
+class StampNet(UnaryNet):
+    """Time and clock of a source's tuples, as hidden fields."""
+
+    time: str
+    lateness: int
+
+    @property
+    def row(self) -> Row:
+        return stamped_row(self.source.row, self.time, self.lateness)
+
+    @property
+    def delay(self) -> int:
+        return 0
+
+    def block(self) -> Block:
+        return Stamp(self.source.row, self.time, self.lateness)
+
+
+@dataclass(frozen=True)
+class WidenNet(UnaryNet):
+    """The same fields on more wires, so that streams of a union are alike."""
+
+    target: Row
+
+    @property
+    def row(self) -> Row:
+        return self.target
+
+    @property
+    def delay(self) -> int:
+        return 0
+
+    def block(self) -> Block:
+        return Widen(self.source.row, self.target)
+
+
+@dataclass(frozen=True)
+class DemuxNet(UnaryNet):
+    """One of the streams that an input carries."""
+
+    field: str
+    values: tuple[tuple[int | str, ...], ...]
+    """What the field holds in the tuples of each stream."""
+    columns: tuple[tuple[str, ...], ...]
+    chosen: int
+
+    @property
+    def unit(self) -> Hashable:
+        return ("demux", id(self.source))
+
+    @property
+    def port(self) -> str:
+        return f"o{self.chosen}"
+
+    @property
+    def row(self) -> Row:
+        return Row(tuple(self.source.row[name] for name in self.columns[self.chosen]))
+
+    @property
+    def delay(self) -> int:
+        return 1
+
+    def block(self) -> Block:
+        return StreamDemux(self.source.row, self.field, self.values, self.columns)
+
+
+@dataclass(frozen=True)
+class SelectNet(StageNet):
+    """Selection."""
+
+    field: str
+
+    @property
+    def row(self) -> Row:
+        return self.source.row
+
+    def block(self) -> Block:
+        return Select(self.source.row, self.field, registered=self.registered)
+
+
+@dataclass(frozen=True)
+class ProjectNet(StageNet):
+    """Projection."""
+
+    columns: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def _row(self) -> Row:
+        return projected_row(self.source.row, self.columns)
+
+    @property
+    def row(self) -> Row:
+        return self._row
+
+    def block(self) -> Block:
+        return Project(self.source.row, self.columns, registered=self.registered)
+
+
+@dataclass(frozen=True)
+class ComputeNet(StageNet):
+    """One operation, or several side by side (arithmetic, comparison, logic)."""
+
+    operations: tuple[Operation, ...]
+
+    @cached_property
+    def _row(self) -> Row:
+        return computed_row(self.source.row, self.operations)
+
+    @property
+    def row(self) -> Row:
+        return self._row
+
+    def block(self) -> Block:
+        return Compute(self.source.row, self.operations, registered=self.registered)
+
+
+@dataclass(frozen=True)
+class DivideNet(UnaryNet):
+    """Averages divided: a stage for each step, or one for all of them."""
+
+    pipelined: bool
+
+    @property
+    def row(self) -> Row:
+        return divided_row(self.source.row)
+
+    def block(self) -> Block:
+        return (PipelinedDivide if self.pipelined else SerialDivide)(self.source.row)
+
+
+@dataclass(frozen=True)
+class NaryNet(Net):
+    """A component with several inputs."""
+
+    sources: tuple[Net, ...]
+
+    @property
+    def inputs(self) -> tuple[Net, ...]:
+        return self.sources
+
+    def with_inputs(self, inputs: tuple[Net, ...]) -> Net:
+        return replace(self, sources=inputs)
+
+
+@dataclass(frozen=True)
+class ConcatNet(NaryNet):
+    """Concatenation."""
+
+    registered: bool = True
+
+    @property
+    def row(self) -> Row:
+        return concatenated_row(tuple(net.row for net in self.sources))
+
+    @property
+    def delay(self) -> int:
+        return int(self.registered)
+
+    def block(self) -> Block:
+        return Concat(tuple(net.row for net in self.sources), registered=self.registered)
+
+
+@dataclass(frozen=True)
+class UnionNet(NaryNet):
+    """Union."""
+
+    @property
+    def row(self) -> Row:
+        return self.sources[0].row
+
+    @property
+    def delay(self) -> int:
+        return 2
+
+    def block(self) -> Block:
+        return Union(self.row, len(self.sources))
+
+
+def walk(net: Net) -> Iterator[Net]:
+    """The net and all that feeds it, bodies included, each object once, what is behind first."""
+    seen: set[int] = set()
+    waiting = [net]
+    while waiting:
+        here = waiting.pop()
+        if id(here) not in seen:
+            seen.add(id(here))
+            yield here
+            waiting.extend(here.inputs)
+            body = getattr(here, "body", None)
+            waiting.extend([body] if isinstance(body, Net) else [])
+
+
+def rebuild(net: Net, rule: Callable[[Net], Net], done: dict[int, Net]) -> Net:
+    """Rewrite a net from its inputs on; what is shared, also by calls with the same `done`, stays shared."""
+
+    def rewritten(here: Net) -> Net:
+        if id(here) not in done:
+            done[id(here)] = rule(_with_parts(here, rewritten))
+        return done[id(here)]
+
+    return rewritten(net)
+
+
+def _with_parts(here: Net, rewritten: Callable[[Net], Net]) -> Net:
+    inputs = tuple(rewritten(net) for net in here.inputs)
+    if any(a is not b for a, b in zip(inputs, here.inputs, strict=True)):
+        here = here.with_inputs(inputs)
+    body = getattr(here, "body", None)
+    if isinstance(body, Net) and (made := rewritten(body)) is not body:
+        here = replace(here, body=made)  # type: ignore[call-arg]
+    return here

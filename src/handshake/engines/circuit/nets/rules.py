@@ -1,0 +1,168 @@
+"""Optimisations of circuits (Glacier, section 6), each a rule that can be left out: on nets, or on plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from handshake.engines.circuit.nets.netlist import (
+    ComputeNet,
+    ConcatNet,
+    Input,
+    Net,
+    SelectNet,
+    StageNet,
+    rebuild,
+)
+from handshake.engines.circuit.nets.window_nets import GroupedWindowNet, GroupNet, WindowNet
+from handshake.errors import UnsupportedError, suggest
+from handshake.plan.algebra import Plan, WindowJoin
+from handshake.plan.algebra import walk as walk_plan
+from handshake.plan.expr import Column
+from handshake.plan.expr import walk as walk_expr
+from handshake.plan.rules import push_down_projections
+
+__all__ = ["PLAN_RULES", "RULES", "optimise", "prepare"]
+
+Nets = dict[str, Net]
+
+
+def _check_names(without: Collection[str]) -> None:
+    """Fail where a rule is to be left out that does not exist."""
+    known = (*PLAN_RULES, *RULES)
+    for name in sorted(set(without) - set(known)):
+        raise UnsupportedError(f"no rule '{name}'; there are {', '.join(known)}{suggest(name, known)}")
+
+
+def prepare(plan: Plan, without: Collection[str] = ()) -> Plan:
+    """Apply all rules on plans but those named in `without`."""
+    _check_names(without)
+    for name, rule in PLAN_RULES.items():
+        if name not in without:
+            plan = rule(plan)
+    return plan
+
+
+def optimise(nets: Nets, without: Collection[str] = ()) -> Nets:
+    """Apply all rules on nets but those named in `without`."""
+    _check_names(without)
+    for name, rule in RULES.items():
+        if name not in without:
+            nets = rule(nets)
+    return nets
+
+
+# Joins hold tuples.
+
+
+def narrow_joins(plan: Plan) -> Plan:
+    """Columns that nobody reads are left out before a join, which would hold them in its windows."""
+    joins = any(isinstance(node, WindowJoin) for output in plan.outputs for node in walk_plan(output))
+    return plan.map(push_down_projections) if joins else plan
+
+
+def _everywhere(nets: Nets, rule: Callable[[Net], Net]) -> Nets:
+    """Rewrite the nets of all results, keeping what they share."""
+    done: dict[int, Net] = {}
+    return {name: rebuild(net, rule, done) for name, net in nets.items()}
+
+
+# 6.4 Un-nesting of grouping and windows.
+
+
+def unnest_group_in_window(nets: Nets) -> Nets:
+    """One CAM before the windows instead of one in every sub-plan copy; see `GroupedWindowNet`."""
+    return _everywhere(nets, _unnest)
+
+
+def _unnest(net: Net) -> Net:
+    if not isinstance(net, WindowNet):
+        return net
+    after, group = _stages_until(net.body, GroupNet)
+    if not isinstance(group, GroupNet):
+        return net
+    before, leaf = _stages_until(group.source, Input)
+    if not isinstance(leaf, Input) or net.slide.bounds:
+        return net
+    if net.slide.kind == "tuples" and any(isinstance(stage, SelectNet) for stage in before):
+        return net  # windows count tuples that the selection leaves out
+    source = _stacked(before, net.source)
+    made: Net = GroupedWindowNet(
+        source, group.keys, net.slide, group.body, group.entries, group.write_cycles, net.merge
+    )
+    return _stacked(after, made)
+
+
+def _stages_until(net: Net, kind: type[Net]) -> tuple[list[StageNet], Net]:
+    """The stages from the end of a net back to the first net of a kind, nearest to the end first."""
+    stages: list[StageNet] = []
+    while isinstance(net, StageNet) and not isinstance(net, kind):
+        stages.append(net)
+        net = net.source
+    return stages, net
+
+
+def _stacked(stages: list[StageNet], source: Net) -> Net:
+    """The same stages behind another source."""
+    for stage in reversed(stages):
+        source = stage.with_inputs((source,))
+    return source
+
+
+# 6.2 Parallel evaluation.
+
+
+def evaluate_in_parallel(nets: Nets) -> Nets:
+    """Operations one after the other that do not read each other's results go side by side."""
+    return _everywhere(nets, _side_by_side)
+
+
+def _side_by_side(net: Net) -> Net:
+    if not isinstance(net, ComputeNet) or not isinstance(net.source, ComputeNet):
+        return net
+    made = {name for name, _, _ in net.source.operations}
+    reads = {e.name for _, op, _ in net.operations for e in walk_expr(op) if isinstance(e, Column)}
+    if made & reads:
+        return net
+    return replace(net.source, operations=(*net.source.operations, *net.operations))
+
+
+# 6.3 Multiplexers for unions.
+
+
+def multiplex_windows(nets: Nets) -> Nets:
+    """Results of windows go through a multiplexer instead of a union with FIFOs."""
+    return _everywhere(nets, _multiplex)
+
+
+def _multiplex(net: Net) -> Net:
+    return replace(net, merge="multiplexer") if isinstance(net, (WindowNet, GroupedWindowNet)) else net
+
+
+# 6.1 Elimination of registers.
+
+
+def eliminate_registers(nets: Nets) -> Nets:
+    """Gates that follow each other run in one cycle: only the last stage before an output has a register."""
+    bare = _everywhere(nets, _asynchronous)
+    return {name: _registered(net) for name, net in bare.items()}
+
+
+def _asynchronous(net: Net) -> Net:
+    return replace(net, registered=False) if isinstance(net, (StageNet, ConcatNet)) else net
+
+
+def _registered(net: Net) -> Net:
+    """A result leaves from a register: that of a window or aggregate, or else of the last stage."""
+    _, behind = _stages_until(net, Input)
+    clocked = isinstance(behind, (WindowNet, GroupedWindowNet))
+    return replace(net, registered=True) if isinstance(net, StageNet) and not clocked else net
+
+
+PLAN_RULES: dict[str, Callable[[Plan], Plan]] = {"narrow_joins": narrow_joins}
+RULES: dict[str, Callable[[Nets], Nets]] = {
+    "unnest_group_in_window": unnest_group_in_window,
+    "evaluate_in_parallel": evaluate_in_parallel,
+    "multiplex_windows": multiplex_windows,
+    "eliminate_registers": eliminate_registers,
+}

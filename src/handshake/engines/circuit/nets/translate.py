@@ -1,0 +1,346 @@
+"""Plan to circuit: one small function per node; the default is an error that names the node.
+
+The translation is the paper's section 4, without optimisation: a register behind every operator, a union
+with FIFOs behind every window, a CAM in every sub-plan copy. handshake.circuit.rules improves on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import singledispatchmethod
+
+from handshake.engines.circuit.components.group import routed_row
+from handshake.engines.circuit.components.sequence import PLACE, place_wire
+from handshake.engines.circuit.components.slide import TIME, Slide, body_row
+from handshake.engines.circuit.components.stamp import common_row
+from handshake.engines.circuit.components.types import Row, Wire, wire
+from handshake.engines.circuit.join.design import at_most
+from handshake.engines.circuit.nets.bounds import Bounds
+from handshake.engines.circuit.nets.netlist import (
+    ComputeNet,
+    ConcatNet,
+    DemuxNet,
+    DivideNet,
+    Input,
+    Net,
+    ProjectNet,
+    SelectNet,
+    StampNet,
+    UnionNet,
+    WidenNet,
+    walk,
+)
+from handshake.engines.circuit.nets.translate_join import Joins, is_timed
+from handshake.engines.circuit.nets.window_nets import AggregateNet, GroupNet, WindowNet
+from handshake.errors import UnsupportedError
+from handshake.plan.algebra import (
+    Aggregate,
+    Apply,
+    Concat,
+    Group,
+    Node,
+    Output,
+    Parameter,
+    Plan,
+    Project,
+    Select,
+    Source,
+    Union,
+    Windowing,
+    WindowJoin,
+    reads,
+)
+from handshake.plan.algebra import walk as walk_plan
+from handshake.schema import UNITS, Binary, Field, String
+
+__all__ = ["translate"]
+
+CLOCK_HZ = 100_000_000
+"""The papers' clock: what bounds the number of tuples of a time window."""
+MOST_COPIES, MOST_GROUPS = 1024, 4096
+"""Copies of sub-plans that a circuit has at most: each takes its place, and its time to be made."""
+LEAST_CAPACITY = 1 << 32
+
+
+def translate(plan: Plan, bounds: Bounds | None = None) -> dict[str, Net]:
+    """The net of each result of a plan."""
+    translator = _Translator(plan, bounds or Bounds())
+    return {output.name: translator.net(output, False) for output in plan.outputs}
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What a sub-plan must know of the window around it."""
+
+    most: int
+    size: int
+
+
+class _Translator:
+    def __init__(self, plan: Plan, bounds: Bounds) -> None:
+        self._plan, self._bounds = plan, bounds
+        self._done: dict[tuple[int, bool], Net] = {}
+        self._leaves: dict[str, Net] = {}
+        self._joins = Joins(plan, bounds, self._leaf)
+        self._apart: dict[str, Net] = {}
+        self._dividers: dict[tuple[int, bool], Net] = {}
+        self._parameters: dict[str, Input] = {}
+        self._window: _Window | None = None
+        self._grouped = False
+
+    def net(self, node: Node, timed: bool) -> Net:
+        """The net of a node; `timed`: its tuples' times and clocks are read further on."""
+        key = (id(node), timed)
+        if key not in self._done:
+            self._done[key] = self._net(node, timed)
+        return self._done[key]
+
+    @singledispatchmethod
+    def _net(self, node: Node, timed: bool) -> Net:
+        raise UnsupportedError(f"the circuit has no component for {type(node).__name__}")
+
+    @_net.register
+    def _(self, node: Output, timed: bool) -> Net:
+        return self._divided(self.net(node.input, timed))
+
+    @_net.register
+    def _(self, node: Select, timed: bool) -> Net:
+        return SelectNet(self.net(node.input, timed), node.field)
+
+    @_net.register
+    def _(self, node: Apply, timed: bool) -> Net:
+        source = self.net(node.input, timed)
+        if any(source.row[name].count_bits for name in reads(node.operation)):
+            source = self._divided(source)
+        return ComputeNet(source, ((node.name, node.operation, node.type),))
+
+    @_net.register
+    def _(self, node: Project, timed: bool) -> Net:
+        source = self.net(node.input, timed)
+        shown = tuple(w.name for w in source.row if not w.name.startswith("@"))
+        if node.columns == tuple((name, name) for name in shown):
+            return source  # nothing is left out: no wires to cut
+        return ProjectNet(source, node.columns)
+
+    @_net.register
+    def _(self, node: Parameter, timed: bool) -> Net:
+        return self._parameters[node.name]
+
+    @_net.register
+    def _(self, node: Concat, timed: bool) -> Net:
+        return ConcatNet(tuple(self.net(each, timed) for each in node.inputs))
+
+    @_net.register
+    def _(self, node: Union, timed: bool) -> Net:
+        if timed:
+            raise UnsupportedError(
+                "a time window over a union has no bound on the windows that are open at once, since the "
+                "clock of one input may run ahead of another's; window each input and unite the results"
+            )
+        nets = [self._divided(self.net(each, False)) for each in node.inputs]
+        common = common_row([net.row for net in nets], "union")
+        return UnionNet(tuple(net if net.row == common else WidenNet(net, common) for net in nets))
+
+    @_net.register
+    def _(self, node: WindowJoin, timed: bool) -> Net:
+        return self._joins.net(node, timed)
+
+    def _divided(self, net: Net) -> Net:
+        """The averages of a net divided, if not by the host; one divider for all who read it.
+
+        In a sub-plan, which has a result per window, a divider that takes its time is enough.
+        """
+        if self._bounds.divider == "host" or not any(w.count_bits for w in net.row):
+            return net
+        pipelined = self._bounds.divider == "pipelined" and self._window is None
+        key = (id(net), pipelined)
+        if key not in self._dividers:
+            self._dividers[key] = DivideNet(net, pipelined)
+        return self._dividers[key]
+
+    # Sources.
+
+    @_net.register
+    def _(self, node: Source, timed: bool) -> Net:
+        leaf = self._without_place(node)
+        if not timed:
+            return leaf
+        time = node.time if node.time is not None else TIME
+        return StampNet(leaf, time, node.lateness // UNITS[node.clock.unit])
+
+    def _without_place(self, node: Source) -> Net:
+        """The input apart from joins, which alone look at the order among inputs."""
+        leaf = self._leaf(node)
+        if PLACE not in leaf.row.names:
+            return leaf
+        columns = tuple((w.name, w.name) for w in leaf.row if w.name[0] not in "@#")
+        return self._apart.setdefault(node.name, ProjectNet(leaf, columns, registered=False))
+
+    def _leaf(self, node: Source) -> Net:
+        if node.name not in self._leaves:
+            carried = node.demux is not None
+            self._leaves[node.name] = self._carried(node) if carried else Input(node.name, self._row(node))
+        return self._leaves[node.name]
+
+    def _row(self, node: Source) -> Row:
+        """Declared fields; the time of arrival where a window needs it; what carried streams add."""
+        wires = [self._wire(node.name, each) for each in node.fields]
+        for other in self._streams_in(node):
+            known = [w.name for w in wires]
+            wires += [self._wire(node.name, each, True) for each in other.fields if each.name not in known]
+        if node.time is None and self._stamped(node):
+            wires.append(Wire(TIME, node.clock.type, 64, True))
+        if len(self._joins.inputs) > 1 and node.name in (s.name for s in self._joins.inputs):
+            wires.append(place_wire())
+        return Row(tuple(wires))
+
+    def _wire(self, stream: str, each: Field, nullable: bool = False) -> Wire:
+        length = each.type.length if isinstance(each.type, String) else None
+        if length is None and isinstance(each.type, (String, Binary)):
+            length = self._bounds.text
+        marked = each.name in self._bounds.nullable.get(stream, frozenset())
+        return wire(each, length=length, nullable=nullable or marked)
+
+    def _streams_in(self, node: Source) -> list[Source]:
+        return [s for s in self._plan.inputs if s.demux is not None and s.demux.stream == node.name]
+
+    def _stamped(self, node: Source) -> bool:
+        """Whether some window slides by the time at which this source's tuples arrive."""
+        names = {node.name, *(s.name for s in self._streams_in(node))}
+        windows = [
+            w
+            for output in self._plan.outputs
+            for w in walk_plan(output)
+            if (isinstance(w, Windowing) and w.window.kind == "time")
+            or (isinstance(w, WindowJoin) and is_timed(w))
+        ]
+        return any(isinstance(s, Source) and s.name in names for w in windows for s in walk_plan(w))
+
+    def _carried(self, node: Source) -> Net:
+        assert node.demux is not None
+        carrier = next(s for s in self._plan.inputs if s.name == node.demux.stream)
+        streams = self._streams_in(carrier)
+        leaf = self._leaf(carrier)
+        values = tuple(s.demux.values for s in streams if s.demux is not None)
+        hidden = tuple(w.name for w in leaf.row if w.name == TIME)
+        columns = tuple((*s.fields.names, *hidden) for s in streams)
+        return DemuxNet(leaf, node.demux.field, values, columns, streams.index(node))
+
+    # Windows, groups and aggregates.
+
+    @_net.register
+    def _(self, node: Windowing, timed: bool) -> Net:
+        slide = self._slide(node, timed)
+        self._check_order(node)
+        source = self._divided(_without_register(self.net(node.input, timed or slide.kind == "time")))
+        self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
+        before, self._window = self._window, _Window(self._most(slide, node), slide.size)
+        body = self.net(node.body, timed)
+        self._window = before
+        if not any(isinstance(net, (AggregateNet, GroupNet)) for net in walk(body)):
+            raise UnsupportedError(
+                f"a window ({node.window}) whose tuples are not aggregated would have to be kept whole; "
+                "the circuit keeps aggregates only"
+            )
+        return WindowNet(source, slide, body)
+
+    def _check_order(self, node: Windowing) -> None:
+        """What counts tuples, or weighs them by their order, needs an order that the circuit promises."""
+        weighs = any(isinstance(n, Aggregate) and n.function == "wsum" for n in walk_plan(node.body))
+        if node.window.kind == "time" and not weighs:
+            return
+        loose = next((n for n in walk_plan(node.input) if isinstance(n, (Union, Group))), None)
+        if loose is not None:
+            kind, what = ("union", "streams") if isinstance(loose, Union) else ("GROUP BY", "groups")
+            reader = "wsum()" if weighs else f"a window of tuples ({node.window})"
+            raise UnsupportedError(
+                f"{reader} over the results of a {kind} depends on the order in which {what} come, "
+                "which a circuit does not promise"
+            )
+
+    def _slide(self, node: Windowing, timed: bool) -> Slide:
+        unit = UNITS[node.input.clock.unit] if node.window.kind == "time" else 1
+        spread = _spread(node.input) if node.window.kind == "time" else 0
+        slide = Slide(
+            node.window.kind,
+            node.window.size // unit,
+            node.window.advance // unit,
+            -(-spread // unit),
+            _reads_bounds(node.body),
+            timed,
+        )
+        _check_copies(slide, node)
+        return slide
+
+    def _most(self, slide: Slide, node: Windowing) -> int:
+        """Tuples that a window can have: its size, or one per cycle for as long as it lasts."""
+        if slide.kind == "tuples":
+            return slide.size
+        return max(LEAST_CAPACITY, node.window.size * CLOCK_HZ // UNITS["s"])
+
+    @_net.register
+    def _(self, node: Group, timed: bool) -> Net:
+        if self._bounds.groups is None:
+            raise UnsupportedError(
+                f"GROUP BY {', '.join(node.keys)} has no bound on the number of groups, and a circuit has "
+                "a copy of the aggregates for each; give one with --groups"
+            )
+        at_most("groups", self._bounds.groups, MOST_GROUPS)
+        source = self.net(node.input, timed)
+        self._parameters[node.parameter] = Input(node.parameter, routed_row(source.row, node.keys))
+        before, self._grouped = self._grouped, True
+        body = self.net(node.body, timed)
+        self._grouped = before
+        return GroupNet(source, node.keys, body, self._bounds.groups, self._bounds.write_cycles)
+
+    @_net.register
+    def _(self, node: Aggregate, timed: bool) -> Net:
+        if node.function in ("median", "mode"):
+            raise UnsupportedError(
+                f"{node.function}() needs all tuples of a window, whose number has no bound in the circuit; "
+                "it has count, sum, avg, min, max and wsum"
+            )
+        assert self._window is not None, "the language has aggregates on windows only"
+        (kind,) = (f.type for f in node.schema)
+        return AggregateNet(
+            self.net(node.input, timed),
+            node.function,
+            node.name,
+            kind,
+            node.field,
+            self._window.most,
+            not self._grouped,
+            node.weights,
+            self._window.size,
+        )
+
+
+def _check_copies(slide: Slide, node: Windowing) -> None:
+    """Refuse windows of which more are open at once than a circuit could have copies of a sub-plan."""
+    if slide.copies > MOST_COPIES:
+        late = ", or less LATENESS" if slide.spread else ""
+        raise UnsupportedError(
+            f"of the window ({node.window}) {slide.copies - 1:,} are open at once, and each has a copy of "
+            f"what is computed on it; a circuit has at most {MOST_COPIES:,}: give a longer ADVANCE{late}"
+        )
+
+
+def _without_register(net: Net) -> Net:
+    """Sub-plans read fields by name: a projection before them that only leaves fields out is no step."""
+    if isinstance(net, ProjectNet) and all(new == old for new, old in net.columns):
+        return replace(net, registered=False)
+    return net
+
+
+def _spread(node: Node) -> int:
+    """By how many nanoseconds times can be ahead of clocks."""
+    if isinstance(node, Source):
+        return node.lateness
+    if isinstance(node, Windowing) and node.window.kind == "time":
+        return 0  # results have their time as their clock
+    return max((_spread(child) for child in node.children), default=0)
+
+
+def _reads_bounds(body: Node) -> bool:
+    bounds = ("window_start", "window_end")
+    return any(isinstance(n, Aggregate) and n.function in bounds for n in walk_plan(body))

@@ -1,0 +1,184 @@
+"""Nets with sub-plans: aggregates, groups and windows, and the templates that copy what is in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from handshake.engines.circuit.components import aggregate as agg
+from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.group import Group, Route, grouped_row
+from handshake.engines.circuit.components.grouped_window import GroupedWindows, looked_up_row
+from handshake.engines.circuit.components.slide import START, Slide, body_row, window_row
+from handshake.engines.circuit.components.types import Row
+from handshake.engines.circuit.components.window import Windows
+from handshake.engines.circuit.nets.assemble import Circuit
+from handshake.engines.circuit.nets.netlist import Net, UnaryNet
+from handshake.schema import Type
+
+__all__ = [
+    "AggregateNet",
+    "GroupNet",
+    "GroupedWindowNet",
+    "RouteBody",
+    "SubCircuit",
+    "WindowNet",
+]
+
+
+@dataclass(frozen=True)
+class AggregateNet(UnaryNet):
+    """An aggregate."""
+
+    function: str
+    name: str
+    type: Type
+    field: str | None
+    most: int
+    if_empty: bool
+    weights: tuple[int, ...] = ()
+    size: int = 0
+
+    @cached_property
+    def _row(self) -> Row:
+        return self._block().after
+
+    @property
+    def row(self) -> Row:
+        return self._row
+
+    @property
+    def delay(self) -> int:
+        return 1
+
+    def block(self) -> Block:
+        return self._block()
+
+    def _block(self) -> agg.Aggregate:
+        row, name, kind = self.source.row, self.name, self.type
+        rest: dict[str, Any] = {"most": self.most, "if_empty": self.if_empty}
+        if self.function == "count":
+            return agg.Count(row, name, kind, self.field, **rest)
+        if self.function in ("window_start", "window_end"):
+            plus = self.size if self.function == "window_end" else 0
+            return agg.Bound(row, name, kind, start=START, plus=plus, if_empty=self.if_empty)
+        assert self.field is not None
+        if self.function == "wsum":
+            return agg.Wsum(row, name, kind, self.field, weights=self.weights, **rest)
+        if self.function in ("min", "max"):
+            return agg.Extreme(row, name, kind, self.field, largest=self.function == "max", **rest)
+        return {"sum": agg.Sum, "avg": agg.Avg}[self.function](row, name, kind, self.field, **rest)
+
+
+@dataclass(frozen=True)
+class SubCircuit:
+    """A sub-plan as a component that can be copied: from its parameter to its result."""
+
+    net: Net
+
+    @property
+    def after(self) -> Row:
+        """The row of its results."""
+        return self.net.row
+
+    @property
+    def latency(self) -> int:
+        """Cycles from `eos` to the first result."""
+        return self.net.latency
+
+    def make(self) -> Block:
+        """A copy, with the ports `i` and `o`."""
+        return Circuit({"o": self.net}, {"x": "i", "y": "i"}, title="sub_plan")
+
+
+@dataclass(frozen=True)
+class RouteBody:
+    """De-multiplexer and copies for groups, as the sub-plan of a window whose CAM stands outside."""
+
+    row: Row
+    keys: tuple[str, ...]
+    body: SubCircuit
+
+    @property
+    def after(self) -> Row:
+        """The row of its results."""
+        return grouped_row(self.body.after, self.keys)
+
+    @property
+    def latency(self) -> int:
+        """Cycles from `eos` to the first result."""
+        return self.body.latency + 1
+
+    def make(self) -> Block:
+        """A copy."""
+        return Route(self.row, self.keys, self.body)
+
+
+@dataclass(frozen=True)
+class GroupNet(UnaryNet):
+    """Grouping, with a CAM of its own."""
+
+    keys: tuple[str, ...]
+    body: Net
+    entries: int
+    write_cycles: int
+
+    @property
+    def row(self) -> Row:
+        return grouped_row(self.body.row, self.keys)
+
+    @property
+    def delay(self) -> int:
+        return 2 + self.body.latency + 1
+
+    def block(self) -> Block:
+        body = SubCircuit(self.body)
+        return Group(self.source.row, self.keys, body, self.entries, write_cycles=self.write_cycles)
+
+
+@dataclass(frozen=True)
+class WindowNet(UnaryNet):
+    """Windowing."""
+
+    slide: Slide
+    body: Net
+    merge: str = "union"
+
+    @property
+    def row(self) -> Row:
+        return window_row(self.body.row, self.slide)
+
+    @property
+    def delay(self) -> int:
+        return self.body.latency + (2 if self.merge == "union" else 1)
+
+    def block(self) -> Block:
+        return Windows(self.source.row, self.slide, SubCircuit(self.body), merge=self.merge)
+
+
+@dataclass(frozen=True)
+class GroupedWindowNet(UnaryNet):
+    """Grouping inside windows, with one CAM for all of them (section 6.4)."""
+
+    keys: tuple[str, ...]
+    slide: Slide
+    body: Net
+    entries: int
+    write_cycles: int
+    merge: str = "union"
+
+    @property
+    def row(self) -> Row:
+        return window_row(grouped_row(self.body.row, self.keys), self.slide)
+
+    @property
+    def delay(self) -> int:
+        return 2 + self.body.latency + 1 + (2 if self.merge == "union" else 1)
+
+    def block(self) -> Block:
+        lookup = looked_up_row(self.source.row, self.entries)
+        route = RouteBody(body_row(lookup, self.slide), self.keys, SubCircuit(self.body))
+        return GroupedWindows(
+            self.source.row, self.keys, self.slide, route, self.entries, self.write_cycles, self.merge
+        )

@@ -1,0 +1,1 @@
+"""Cycle-accurate simulation: one interface, two simulators."""

@@ -1,0 +1,97 @@
+"""Registers that always hold the same are simulated once.
+
+For its wires' sake a circuit has copies: a read address for each lane of a memory, a flag for each that asks
+it. Yosys merges registers with the same input; of those whose next value depends on their own it cannot know.
+Here all that begins alike is taken for the same until a statement tells it apart: what is left together holds
+the same in every cycle, by induction over the cycles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from handshake.engines.circuit.simulation.cxxrtl.parts import Part, targets
+
+__all__ = ["merged"]
+
+_NAME = re.compile(r"\b(?:memory_p|p|i)_\w+")
+_SCRATCH = re.compile(r"\btmp_\d+")
+_COMMENT = re.compile(r"^\t+//.*\n", re.MULTILINE)
+
+Classes = dict[str, int]
+Definitions = dict[str, list[str]]
+
+
+def merged(part: Part) -> Part:
+    """The same part with one register, value or memory for each class of those that are always the same."""
+    definitions: Definitions = {}
+    for unit in part.units:
+        for name in targets(unit):
+            definitions.setdefault(name, []).append(_COMMENT.sub("", unit))
+    instead = _representatives(part, _classes(part, definitions), definitions)
+    kept = (unit for unit in part.units if not instead.keys() & targets(unit))
+    return replace(
+        part,
+        nets={name: net for name, net in part.nets.items() if name not in instead},
+        memories={name: memory for name, memory in part.memories.items() if name not in instead},
+        values={name: bits for name, bits in part.values.items() if name not in instead},
+        units=tuple(_NAME.sub(lambda found: instead.get(found[0], found[0]), unit) for unit in kept),
+    )
+
+
+def _classes(part: Part, definitions: Definitions) -> Classes:
+    """The coarsest partition in which what is together begins alike and is set alike."""
+    names = (*part.nets, *part.memories, *part.values)
+    classes = _numbered({name: _beginning(part, name, definitions) for name in names})
+    while True:
+        finer = _numbered(
+            {name: (classes[name], *_told(definitions.get(name, ()), classes)) for name in names}
+        )
+        if len(set(finer.values())) == len(set(classes.values())):
+            return classes
+        classes = finer
+
+
+def _beginning(part: Part, name: str, definitions: Definitions) -> Hashable:
+    """Inputs, what nothing sets, and what is set along with something else are like nothing else."""
+    units = definitions.get(name, ())
+    if not units or any(len(targets(unit)) > 1 for unit in units):
+        return name
+    if name in part.memories:
+        return part.memories[name]
+    if name in part.values:
+        # One that is set in pieces is not there as a whole where the first piece is.
+        return ("value", part.values[name]) if len(units) == 1 else name
+    return part.nets[name].kind, part.nets[name].bits, part.starts.get(name, "")
+
+
+def _told(units: Iterable[str], classes: Classes) -> tuple[str, ...]:
+    return tuple(_in_classes(unit, classes) for unit in units)
+
+
+def _in_classes(unit: str, classes: Classes) -> str:
+    scratch: dict[str, int] = {}
+    text = _NAME.sub(lambda found: f"@{classes.get(found[0], found[0])}", unit)
+    return _SCRATCH.sub(lambda found: f"#{scratch.setdefault(found[0], len(scratch))}", text)
+
+
+def _numbered(keys: dict[str, Hashable]) -> Classes:
+    numbers: dict[Hashable, int] = {}
+    return {name: numbers.setdefault(key, len(numbers)) for name, key in keys.items()}
+
+
+def _representatives(part: Part, classes: Classes, definitions: Definitions) -> dict[str, str]:
+    """For each name that goes, the one that stays: an output, or else what is set first."""
+    together: dict[int, list[str]] = defaultdict(list)
+    for name in sorted(definitions, key=lambda name: not _is_output(part, name)):
+        together[classes[name]].append(name)
+    return {
+        name: first for first, *others in together.values() for name in others if not _is_output(part, name)
+    }
+
+
+def _is_output(part: Part, name: str) -> bool:
+    return name in part.nets and part.nets[name].role == "output"

@@ -1,0 +1,1 @@
+"""The local engine: joins and continuous queries on the CPU cores of one machine."""

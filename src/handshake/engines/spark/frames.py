@@ -1,0 +1,211 @@
+"""DataFrames in, a DataFrame out: what can be known about a join before it runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
+
+from handshake.engines.spark.definition import Definition
+from handshake.errors import SchemaError, WindowError, suggest
+from handshake.joins.spec import SIDES
+from handshake.plan.expr import Column, walk
+from handshake.windows import Windows
+
+__all__ = [
+    "WATERMARK",
+    "arrow_schema",
+    "check_output",
+    "check_texts",
+    "event_time",
+    "output_type",
+    "qualifiers",
+    "session_zone",
+    "watermark_delay",
+]
+
+WATERMARK = "spark.watermarkDelayMs"
+"""The metadata by which Spark knows an event-time column."""
+
+
+def arrow_schema(frame: DataFrame, side: int) -> pa.Schema:
+    """The columns of a DataFrame as tasks see them."""
+    names = [name.casefold() for name in frame.columns]
+    for name in frame.columns:
+        if names.count(name.casefold()) > 1:
+            raise SchemaError(
+                f"the {SIDES[side]} DataFrame has two columns '{name}'; rename or drop one before the join"
+            )
+    zone = session_zone(frame)
+    return pa.schema([_arrow_field(field, side, zone) for field in frame.schema.fields])
+
+
+def session_zone(frame: DataFrame) -> str:
+    """The zone whose wall clock timestamps show; Java knows some spellings that Python does not."""
+    name = frame.sparkSession.conf.get("spark.sql.session.timeZone", None) or "UTC"
+    offset = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
+    if offset is not None:
+        return f"{offset[1]}{int(offset[2]):02}:{offset[3] or '00'}"
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise SchemaError(
+            f"spark.sql.session.timeZone is '{name}', which Python's zone database does not have; set it to "
+            "a region such as 'Europe/Zurich' or an offset such as '+02:00'"
+        ) from None
+    return name
+
+
+def _arrow_field(field: StructField, side: int, zone: str) -> pa.Field:
+    try:
+        kind = to_arrow_type(field.dataType, timezone=zone)
+    except PySparkException:
+        raise _no_carriage(field, side, "cast it to another type, or drop it") from None
+    return pa.field(field.name, kind, field.nullable)
+
+
+def _no_carriage(field: StructField, side: int, remedy: str) -> SchemaError:
+    return SchemaError(
+        f"column '{field.name}' of the {SIDES[side]} DataFrame is {field.dataType.simpleString()}, which "
+        f"Spark does not pass to Python and back in Arrow; {remedy}"
+    )
+
+
+# Event time
+
+
+def event_time(frame: DataFrame, side: int, named: str | None, windows: Windows) -> str | None:
+    """The time column: the one that is named, else the one that has a watermark."""
+    if named is not None:
+        named = _existing(frame, side, named)
+    marked = [field.name for field in frame.schema.fields if WATERMARK in field.metadata]
+    if not frame.isStreaming:
+        return named
+    if named is None:
+        return _only(frame, side, marked, windows)
+    if windows.timed and named not in marked:
+        raise _no_watermark(side, named)
+    return named
+
+
+def _existing(frame: DataFrame, side: int, named: str) -> str:
+    for name in frame.columns:
+        if name.casefold() == named.casefold():
+            return name
+    raise SchemaError(
+        f"no column '{named}' in the {SIDES[side]} DataFrame ({', '.join(frame.columns)}) to take the time "
+        f"from{suggest(named, frame.columns)}"
+    )
+
+
+def _only(frame: DataFrame, side: int, marked: list[str], windows: Windows) -> str | None:
+    if len(marked) > 1:
+        raise WindowError(
+            f"the {SIDES[side]} stream has watermarks on {' and '.join(marked)}; say which one is its time: "
+            f'{SIDES[side]}_time="{marked[0]}"'
+        )
+    if windows.timed and not marked:
+        raise _no_watermark(side, _some_time(frame) or "time")
+    return marked[0] if marked else None
+
+
+def _no_watermark(side: int, column: str) -> WindowError:
+    name = SIDES[side]
+    return WindowError(
+        f"the {name} stream has no watermark on '{column}', so nothing would ever leave its window; "
+        f'add one: {name} = {name}.withWatermark("{column}", "10 seconds")'
+    )
+
+
+def _some_time(frame: DataFrame) -> str | None:
+    times = [f.name for f in frame.schema.fields if f.dataType.typeName() in ("timestamp", "timestamp_ntz")]
+    return times[0] if times else None
+
+
+def watermark_delay(frame: DataFrame, time: str) -> int:
+    """The delay of the watermark on a column, in milliseconds; 0 where there is none."""
+    return int(
+        next(f for f in frame.schema.fields if f.name.casefold() == time.casefold()).metadata.get(
+            WATERMARK, 0
+        )
+    )
+
+
+# What a predicate may look at
+
+
+def check_texts(definition: Definition, frames: tuple[DataFrame, DataFrame]) -> None:
+    """Collations have rules of their own for what is equal; ours is by code point."""
+    used = {(n.side, n.name) for n in walk(definition.spec.analysis.predicate) if isinstance(n, Column)}
+    for side, name in sorted(used):
+        kind = next(f.dataType for f in frames[side].schema.fields if f.name == name)
+        if isinstance(kind, StringType) and kind != StringType():
+            raise SchemaError(
+                f"column '{name}' of the {SIDES[side]} DataFrame has the collation {kind.collation}, but a "
+                f"predicate compares texts by code point; compare LOWER({name}) or the like of a column "
+                f'without one: {SIDES[side]}.withColumn("{name}", F.expr("{name} COLLATE UTF8_BINARY"))'
+            )
+
+
+# What comes out
+
+
+def check_output(definition: Definition, case_sensitive: bool) -> None:
+    """Names that differ in case only are one and the same to Spark, unless it is told otherwise."""
+    seen: dict[str, str] = {}
+    for name in definition.spec.output.names if not case_sensitive else ():
+        if name.casefold() in seen:
+            raise SchemaError(
+                f"output columns '{seen[name.casefold()]}' and '{name}' differ in case only, which Spark "
+                "does not tell apart; rename one of them"
+            )
+        seen[name.casefold()] = name
+
+
+def output_type(definition: Definition, left: DataFrame, right: DataFrame) -> StructType:
+    """The columns of results with the types that Spark gave them."""
+    fields = [*left.schema.fields, *right.schema.fields]
+    return StructType(
+        [
+            StructField(name, field.dataType, field.nullable, unmarked(field.metadata))
+            for name, field in zip(definition.spec.output.names, fields, strict=True)
+        ]
+    )
+
+
+def unmarked(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Without the watermark: a result may be older than it on one side, and would be taken for late."""
+    return {key: value for key, value in metadata.items() if key != WATERMARK}
+
+
+# Names
+
+
+def qualifiers(left: DataFrame, right: DataFrame) -> tuple[str, str] | None:
+    """What the inputs are called in their own query (`left.alias("t")`, a table's name), if that is clear."""
+    found = _qualifier(left), _qualifier(right)
+    if found[0] == found[1]:
+        return None
+    names = [found[0] or "left", found[1] or "right"]
+    if names[0] == names[1]:  # one is called what the other would be without a name
+        names = [found[0] or "l", found[1] or "r"]
+    return names[0], names[1]
+
+
+def _qualifier(frame: DataFrame) -> str | None:
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:  # Spark Connect does not show its plans
+        return None
+    output = plan.queryExecution().analyzed().output()
+    found = {_last(output.apply(i).qualifier()) for i in range(output.size())} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _last(names: Any) -> str | None:
+    return None if names.isEmpty() else str(names.last())

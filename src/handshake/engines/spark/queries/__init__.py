@@ -1,0 +1,1 @@
+"""Continuous queries on Spark: translation to Spark operators, and the tasks they run."""

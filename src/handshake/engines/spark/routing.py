@@ -1,0 +1,218 @@
+"""Which segment keeps a tuple and which ones it visits.
+
+A tuple falls into one of a fixed number of *cells*: by the hash of its equality keys, by its place on a grid
+of a band's attribute, or all into one. *Cuts* divide the cells among the segments, right through a cell where
+that cell is heavy, so neither a hot key nor a dense range is tied to one segment. A tuple is at home in the
+one segment that its place is cut to, and visits every segment that may hold partners: those of its cell and
+of `overlap` cells to either side. Cuts move when the load does; tuples stay where they are, and older cuts
+are kept in mind until everything that came under them has expired.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.driver import arrays_of
+from handshake.joins.spec import JoinSpec
+from handshake.kernels.evaluate import evaluate
+from handshake.kernels.keys import row_hash, sort_key
+from handshake.plan.analyse import Bound
+from handshake.plan.expr import Expr, show
+from handshake.schema import Float
+
+__all__ = ["Epoch", "Router", "Routing", "home_rows", "routing_of", "visit_ranges"]
+
+Array = np.ndarray[Any, Any]
+_CELLS = 1024
+_FAR = 1 << 40
+"""Cells further out than this from zero count as the last one."""
+_LEAST_FAR = 1 << 10
+_FADING = 0.8
+"""How much of a cell's weight is left after a batch without tuples."""
+_UNEVEN = 1.2
+"""Cuts move when a segment gets more than so many times its share."""
+_REST = 8
+"""Batches between two moves."""
+_EPOCHS = 4
+"""Cuts that are kept in mind at most."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How tuples fall into cells: `hash`, `range` or `all`."""
+
+    kind: str
+    why: str
+    cells: int = 1
+    overlap: int = 0
+    keys: tuple[tuple[Expr, ...], tuple[Expr, ...]] = ((), ())
+    grid: float = 1.0
+    """How wide a cell is; where cells are computed in whole numbers, one itself: floats would round."""
+    far: int = _FAR
+    exact: bool = True
+    """Whether cells are computed in whole numbers."""
+
+    def of(self, batch: pa.RecordBatch, side: int) -> Array:
+        """The cell of each tuple."""
+        rows = batch.num_rows
+        if self.kind == "all" or rows == 0:
+            return np.zeros(rows, np.int32)
+        values = [evaluate(key, arrays_of(batch, side, (key,)), rows, as_key=True) for key in self.keys[side]]
+        if self.kind == "hash":
+            cells: Array = row_hash(values) % np.uint64(self.cells)
+        else:
+            cells = self._place(sort_key(values[0])) % self.cells
+        return cells.astype(np.int32)
+
+    def _place(self, values: Array) -> Array:
+        if self.exact:
+            return np.clip(values.astype(np.int64) // int(self.grid), -self.far, self.far)
+        with np.errstate(invalid="ignore", over="ignore"):
+            places = np.nan_to_num(np.floor(values.astype(np.float64) / self.grid), nan=0.0)
+        held: Array = np.clip(places, -self.far, self.far)
+        return held.astype(np.int64)
+
+
+def routing_of(spec: JoinSpec, segments: int) -> Routing:
+    """Choose from the predicate; a single segment needs no choice."""
+    cells = max(_CELLS, 1 << math.ceil(math.log2(4 * segments)))
+    if spec.analysis.equalities:
+        pairs = spec.analysis.equalities
+        keys = (tuple(p.left for p in pairs), tuple(p.right for p in pairs))
+        return Routing("hash", f"equality on {show(keys[0][0])}", cells, keys=keys)
+    for band in spec.analysis.bands:
+        found = _by_range(band, cells)
+        if found is not None:
+            return found
+    return Routing("all", "no equality, and no band of fixed width")
+
+
+def _by_range(band: tuple[Bound, ...], cells: int) -> Routing | None:
+    """A grid on a band's attribute, if the band is closed on both sides and rounding stays inside a cell."""
+    if len({bound.is_lower for bound in band}) < 2 or not all(math.isfinite(b.offset) for b in band):
+        return None
+    left, right = band[0].left, band[0].right
+    width = max(abs(bound.offset) for bound in band)
+    exact = not any(isinstance(e.type, Float) for e in (left, right))
+    grid = max(1, int(width) // 2) if exact else (float(width) / 2 or 1.0)
+    far = _FAR
+    rounding, magnitude = max(b.rounding for b in band), max(b.magnitude for b in band)
+    if not exact:
+        # What rounding adds to the distance of a pair must stay far below a cell.
+        per_cell = max(rounding, 2.0**-52) * 32
+        far = int(min(_FAR, 1.0 / per_cell - magnitude / grid))
+    overlap = -(-int(width) // int(grid)) if exact else math.ceil(width / grid) + 1
+    if far < _LEAST_FAR or 2 * overlap + 1 >= cells or (exact and grid >= 2**63):
+        return None
+    why = f"band of {width:g} to either side on {show(left)}"
+    return Routing("range", why, cells, overlap, ((left,), (right,)), grid, far, exact)
+
+
+@dataclass
+class Epoch:
+    """Cuts, and the newest stamps of each side that came under them."""
+
+    cuts: list[float]
+    newest: list[int | None] = field(default_factory=lambda: [None, None])
+
+    def span(self, segment: int) -> tuple[float, float]:
+        """The stretch of cells, with fractions, that is at home in a segment."""
+        return self.cuts[segment], self.cuts[segment + 1]
+
+
+@dataclass
+class Router:
+    """The part of a join's state that all segments hold alike: each computes it from the same references."""
+
+    segments: int
+    cells: int
+    weights: Array
+    epochs: list[Epoch] = field(default_factory=list)
+    rested: int = 0
+
+    @classmethod
+    def fresh(cls, segments: int, cells: int) -> Router:
+        """Before the first tuple."""
+        return cls(segments, cells, np.zeros(cells))
+
+    def learn(self, counts: Array) -> None:
+        """Take in the tuples per cell of a batch; cut anew if the load has become uneven."""
+        self.weights = self.weights * _FADING + counts
+        self.rested += 1
+        if not self.epochs:
+            self.epochs = [Epoch(balanced(self.weights, self.segments))]
+            self.rested = 0
+        elif self.rested >= _REST and len(self.epochs) < _EPOCHS and self.unevenness() > _UNEVEN:
+            self.epochs.append(Epoch(balanced(self.weights, self.segments)))
+            self.rested = 0
+
+    def unevenness(self) -> float:
+        """What the busiest segment gets under the newest cuts, over its fair share."""
+        total = np.concatenate([[0.0], np.cumsum(self.weights)])
+        at_cuts = np.interp(self.epochs[-1].cuts, np.arange(self.cells + 1), total)
+        return float(np.diff(at_cuts).max() * self.segments / max(total[-1], 1e-9))
+
+    def note(self, side: int, newest: int) -> None:
+        """Remember how new the tuples under the newest cuts are."""
+        held = self.epochs[-1].newest
+        before = held[side]
+        held[side] = newest if before is None else max(before, newest)
+
+    def forget(self, oldest: tuple[int | None, int | None]) -> None:
+        """Let go of cuts under which nothing is held any more; the newest stay."""
+        self.epochs = [
+            epoch
+            for epoch in self.epochs
+            if epoch is self.epochs[-1]
+            or any(
+                n is not None and (limit is None or n >= limit)
+                for n, limit in zip(epoch.newest, oldest, strict=True)
+            )
+        ]
+
+
+def balanced(weights: Array, segments: int) -> list[float]:
+    """Cuts that give every segment the same weight; without weights, the same number of cells."""
+    cells = len(weights)
+    # A trace for every cell: cells without tuples so far are shared out, too.
+    total = np.concatenate([[0.0], np.cumsum(weights + max(float(weights.sum()), 1.0) * 1e-3 / cells)])
+    shares = total[-1] * np.arange(segments + 1) / segments
+    cuts = np.interp(shares, total, np.arange(cells + 1))
+    return [0.0, *(float(cut) for cut in cuts[1:-1]), float(cells)]
+
+
+def home_rows(offsets: Array, span: tuple[float, float], seed: int = 0) -> tuple[int, int]:
+    """The run of a chunk's tuples, sorted by cell, that is at home in a stretch of cells.
+
+    A few tuples cannot be cut in fractions: which way to round is drawn by the seed, which goes with the
+    chunk, so that small chunks of a hot cell do not all fall to the same segment.
+    """
+    return _row_at(offsets, span[0], seed), _row_at(offsets, span[1], seed)
+
+
+def _row_at(offsets: Array, cut: float, seed: int) -> int:
+    cell = int(cut)
+    if cell >= len(offsets) - 1:
+        return int(offsets[-1])
+    start, stop = int(offsets[cell]), int(offsets[cell + 1])
+    drawn = ((seed + cell) * 0x9E3779B1 & 0xFFFFFFFF) / 2**32
+    return start + int((stop - start) * (cut - cell) + drawn)
+
+
+def visit_ranges(offsets: Array, router: Router, routing: Routing, segment: int) -> list[tuple[int, int]]:
+    """The runs of a chunk's tuples that may have partners in a segment."""
+    wanted = np.zeros(routing.cells, np.bool_)
+    for epoch in router.epochs:
+        low, high = epoch.span(segment)
+        if high <= low:
+            continue
+        first, last = int(low) - routing.overlap, math.ceil(high) - 1 + routing.overlap
+        wanted[np.arange(first, min(last, first + routing.cells - 1) + 1) % routing.cells] = True
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
+    runs = [(int(offsets[a]), int(offsets[b])) for a, b in edges.reshape(-1, 2)]
+    return [(start, stop) for start, stop in runs if stop > start]

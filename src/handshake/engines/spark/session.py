@@ -1,0 +1,293 @@
+"""The front door for DataFrames: check, define, choose how it runs."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import uuid
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from handshake.engines.spark.columns import translate
+from handshake.engines.spark.definition import Definition
+from handshake.engines.spark.explain import Plan, explained, plan_of, remember
+from handshake.engines.spark.frames import (
+    arrow_schema,
+    check_output,
+    check_texts,
+    event_time,
+    qualifiers,
+    watermark_delay,
+)
+from handshake.engines.spark.join import join_batches, join_static, join_streams, with_event_time
+from handshake.engines.spark.native import is_native, join_natively
+from handshake.engines.spark.state.store import open_store
+from handshake.engines.spark.versions import versions
+from handshake.errors import ExpressionError, UnsupportedError, WindowError
+from handshake.plan.build import E
+from handshake.plan.expr import Expr, Literal
+from handshake.plan.parse import parse
+from handshake.schema import BOOL
+from handshake.windows import Spec, Windows, windows_of
+
+__all__ = [
+    "Predicate",
+    "define",
+    "explain_frames",
+    "explained",
+    "join_frames",
+    "prepare_session",
+    "state_root",
+]
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_STATE = "spark.handshake.stateDir"
+_numbers = itertools.count(1)
+
+Predicate = str | E | Column | None
+"""SQL text, a built expression, or a condition in Spark's own notation."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A join of DataFrames as it was asked for."""
+
+    left: DataFrame
+    right: DataFrame
+    on: Predicate = None
+    window: Spec = None
+    left_window: Spec = None
+    right_window: Spec = None
+    time: str | None = None
+    left_time: str | None = None
+    right_time: str | None = None
+    how: str = "inner"
+    method: str = "auto"
+    suffix: str = "_right"
+    aliases: tuple[str, str] | None = None
+    segments: int | None = None
+    state_dir: str | None = None
+    name: str | None = None
+    result_time: str | None = None
+
+    def plan(self) -> Plan:
+        """Everything that can be wrong about it, found before it runs."""
+        if self.how != "inner":
+            raise UnsupportedError(f"how='{self.how}' is not supported; stream joins here are inner joins")
+        definition = define(
+            self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
+            (self.left_time or self.time, self.right_time or self.time), method=self.method,
+            suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
+        )  # fmt: skip
+        _check_result_time(definition, self.result_time)
+        runs = self._runs(definition)
+        if runs != "native" and not definition.root:
+            raise UnsupportedError(
+                "a join on a cluster needs a directory that every executor reaches for its window's tuples; "
+                f'pass state_dir="s3://…" (or a shared mount), or set {_STATE}'
+            )
+        return plan_of(self.left, self.right, definition, runs, self.name)
+
+    def _runs(self, definition: Definition) -> str:
+        if self.left.isStreaming and self.right.isStreaming:
+            return "streaming"
+        if self.left.isStreaming or self.right.isStreaming:
+            return "static"
+        return "native" if is_native(self.left, self.right, definition) else "batch"
+
+
+def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> DataFrame:
+    """Join DataFrames; streaming if one of them is."""
+    wanted = _Wanted(left, right, on, **options)
+    plan = wanted.plan()
+    plan = plan if plan.name is not None else replace(plan, name=_label())
+    definition = plan.definition if plan.runs == "native" else _settled(plan.definition, plan.runs)
+    match plan.runs:
+        case "streaming":
+            prepare_session(left.sparkSession)
+            joined = join_streams(left, right, definition, str(plan.name))
+        case "static":
+            joined = join_static(left, right, definition)
+        case "native":
+            joined = join_natively(left, right, definition)
+        case _:
+            joined = join_batches(left, right, definition)
+    if wanted.result_time is not None:
+        joined = _timed(joined, left, right, definition, wanted.result_time)
+    return remember(joined, plan)
+
+
+def explain_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> str:
+    """How a join of DataFrames would be run."""
+    return _Wanted(left, right, on, **options).plan().explain()
+
+
+def define(
+    left: DataFrame, right: DataFrame, on: Predicate, windows: Windows,
+    times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
+    aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
+) -> Definition:  # fmt: skip
+    """The join as a value that travels to the tasks."""
+    frames, session = (left, right), left.sparkSession
+    streaming = [frame.isStreaming for frame in frames]
+    _check_windows(windows, streaming)
+    schemas = tuple(arrow_schema(frame, side) for side, frame in enumerate(frames))
+    named = tuple(event_time(frame, side, times[side], windows) for side, frame in enumerate(frames))
+    if (named[0] is None) != (named[1] is None):
+        if windows.timed:
+            raise WindowError("a time column is named for one input only; name one for both")
+        named = (None, None)
+    predicate, aliases = _predicate(on, left, right, aliases)
+    root = _root(session, state_dir)
+    partitions = _setting(session, _PARTITIONS, 200)
+    segments = _segments(session, segments, partitions)
+    definition = Definition(
+        schemas[0], schemas[1], predicate, windows, (named[0], named[1]), method, suffix, aliases,
+        segments=segments, partitions=partitions if all(streaming) else segments, root=root,
+        marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
+        scratch=f"batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
+        versions=versions(),
+    )  # fmt: skip
+    check_texts(definition, frames)
+    check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
+    return definition
+
+
+def _check_windows(windows: Windows, streaming: list[bool]) -> None:
+    if all(streaming) and (windows.left is None or windows.right is None):
+        raise WindowError(
+            "a join of two streams needs a window on both, or its state would grow for ever; give one, such "
+            'as window="15 minutes"'
+        )
+    if any(streaming) and not all(streaming) and (windows.left is not None or windows.right is not None):
+        raise WindowError(
+            "a stream joins a static DataFrame without windows: every row of it is there all the time; "
+            "leave the window out"
+        )
+
+
+# The predicate
+
+
+def _predicate(
+    on: Predicate, left: DataFrame, right: DataFrame, aliases: tuple[str, str] | None
+) -> tuple[Expr, tuple[str, str] | None]:
+    """The predicate, and what its qualifiers mean besides `l` and `r`."""
+    if isinstance(on, Column):
+        return translate(on, left, right), None
+    if on is None:
+        return Literal(True, type=BOOL), aliases
+    if isinstance(on, str):
+        return parse(on), aliases or qualifiers(left, right)
+    if isinstance(on, E):  # it says l and r for left and right, whatever the DataFrames are called
+        found = aliases or qualifiers(left, right)
+        return on.expr, aliases or (None if found and {*found} & {"l", "r"} else found)
+    raise ExpressionError(
+        f"the predicate must be SQL text, a built expression or a Column, not {type(on).__name__}"
+    )
+
+
+# Settings
+
+
+def _segments(session: SparkSession, segments: Any, partitions: int) -> int:
+    if segments is None:
+        return max(min(partitions, _cores(session)), 1)
+    if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
+        raise UnsupportedError(f"segments is a whole number from 1 up; {segments!r} was given")
+    return segments
+
+
+def _setting(session: SparkSession, name: str, default: int) -> int:
+    return int(session.conf.get(name, None) or default)
+
+
+def _cores(session: SparkSession) -> int:
+    try:
+        return int(session.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect has no context to ask
+        return 8
+
+
+def _root(session: SparkSession, given: str | None) -> str:
+    names = (_STATE, "spark.sql.streaming.checkpointLocation", "spark.master")
+    return state_root(given, *(session.conf.get(name, None) for name in names))
+
+
+def state_root(given: str | None, configured: str | None, checkpoints: str | None, master: str | None) -> str:
+    """Where windows lie: as asked, as set, beside the checkpoints, or here if here is everywhere; else empty.
+
+    >>> state_root(None, None, "s3://bucket/checkpoints/", "yarn")
+    's3://bucket/checkpoints/handshake-state'
+    """
+    root = given or configured
+    if root is None and checkpoints is not None:
+        root = f"{checkpoints.rstrip('/')}/handshake-state"
+    if root is None and (master or "").startswith("local"):
+        root = "handshake-state"
+    return root or "" if root is None or "://" in root else os.path.abspath(root)
+
+
+def _settled(definition: Definition, runs: str) -> Definition:
+    """The join with its directory in place."""
+    if runs != "streaming":
+        atexit.register(open_store(definition.root).remove_folder, definition.scratch)
+    return replace(definition, marker=_marked(definition.root))
+
+
+def _marked(root: str) -> str:
+    """A file by which executors see that they look at the driver's directory, and not at one of that name."""
+    store = open_store(root)
+    known = [name for name in store.list("") if name.endswith(".marker")]
+    if known:
+        return known[0]
+    marker = f"handshake-{uuid.uuid4().hex}.marker"
+    store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in here.\n"])
+    return marker
+
+
+def prepare_session(session: SparkSession) -> None:
+    """Python state needs RocksDB; queries that began with another store keep it in their checkpoint."""
+    if session.conf.get(_PROVIDER, None) != _ROCKSDB:
+        session.conf.set(_PROVIDER, _ROCKSDB)
+    partitions, cores = _setting(session, _PARTITIONS, 200), _cores(session)
+    if partitions > 8 * cores:
+        warnings.warn(
+            f"{_PARTITIONS} is {partitions} on {cores} cores: every micro-batch runs that many tasks, most "
+            f'of them empty; before the query first starts, call spark.conf.set("{_PARTITIONS}", {cores})',
+            stacklevel=4,
+        )
+
+
+def _label() -> str:
+    number = next(_numbers)
+    return "handshake" if number == 1 else f"handshake_{number}"
+
+
+# The time of results
+
+
+def _check_result_time(definition: Definition, name: str | None) -> None:
+    if name is None:
+        return
+    if definition.times[0] is None or definition.times[1] is None:
+        raise WindowError("result_time needs time columns on both inputs; name them (time=…)")
+    if name.casefold() in [known.casefold() for known in definition.spec.output.names]:
+        raise UnsupportedError(f"result_time='{name}' is the name of a column already; choose another")
+
+
+def _timed(
+    joined: DataFrame, left: DataFrame, right: DataFrame, definition: Definition, name: str
+) -> DataFrame:
+    mine, theirs = definition.times
+    assert mine is not None
+    assert theirs is not None
+    places = left.columns.index(mine), len(left.columns) + right.columns.index(theirs)
+    delay = max(watermark_delay(left, mine), watermark_delay(right, theirs))
+    return with_event_time(joined, (joined.columns[places[0]], joined.columns[places[1]]), name, delay)

@@ -1,0 +1,1 @@
+"""State of a streaming join: immutable chunk files and the manifest that refers to them."""

@@ -1,0 +1,134 @@
+"""Chunk files: runs of tuples as they lie in memory, so that loading one is mapping it.
+
+A file is an Arrow stream with the tuples, an Arrow stream with the arrays of their index, and the length of
+the first. Its size and checksum are kept by whoever refers to it: a file that is damaged is an error, never a
+result.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.engines.spark.state.store import StateError, Store
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.spec import SideSpec
+from handshake.kernels.cluster import Cells
+from handshake.kernels.keys import sort_key
+
+__all__ = ["Ref", "Shelf", "read_chunk", "write_chunk"]
+
+_TRAILER = struct.Struct("<8sQ")
+_MAGIC = b"handshk1"
+_INDEX = pa.schema([("name", pa.string()), ("dtype", pa.string()), ("data", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Refers to a chunk file."""
+
+    name: str
+    rows: int
+    bytes: int
+    check: int
+    newest: int
+    """The greatest expiring stamp in it."""
+
+    def told(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def write_chunk(store: Store, name: str, window: BasicWindow, newest: int = 0) -> Ref:
+    """Write tuples with their index."""
+    tuples = _stream(window.batch)
+    index = _stream(_index_batch(window.cells))
+    trailer = _TRAILER.pack(_MAGIC, len(tuples))
+    check = zlib.crc32(trailer, zlib.crc32(index, zlib.crc32(tuples)))
+    store.write(name, (tuples, index, trailer))
+    return Ref(name, window.rows, len(tuples) + len(index) + len(trailer), check, newest)
+
+
+def read_chunk(store: Store, ref: Ref, spec: SideSpec) -> BasicWindow:
+    """Map a chunk file and check that it is what was written."""
+    data = store.read(ref.name)
+    if data.size != ref.bytes or zlib.crc32(data) != ref.check:
+        raise StateError(
+            f"'{store.path(ref.name)}' is damaged: {data.size} bytes that do not match the {ref.bytes} bytes "
+            "and checksum in the join's state; restore the file, or start from a new checkpoint"
+        )
+    magic, length = _TRAILER.unpack(data[data.size - _TRAILER.size :])
+    if magic != _MAGIC:
+        raise StateError(f"'{store.path(ref.name)}' has a layout that this release does not read")
+    batch = pa.ipc.open_stream(data[:length]).read_next_batch()
+    index = pa.ipc.open_stream(data[length : data.size - _TRAILER.size]).read_next_batch()
+    return _window(spec, batch, _cells(index))
+
+
+def _stream(batch: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _index_batch(cells: Cells | None) -> pa.RecordBatch:
+    parts = {} if cells is None else {f.name: getattr(cells, f.name) for f in fields(cells)}
+    arrays = {name: np.atleast_1d(np.asarray(part)) for name, part in parts.items() if part is not None}
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(list(arrays), pa.string()),
+            pa.array([a.dtype.str for a in arrays.values()], pa.string()),
+            pa.array([a.tobytes() for a in arrays.values()], pa.binary()),
+        ],
+        schema=_INDEX,
+    )
+
+
+def _cells(index: pa.RecordBatch) -> Cells | None:
+    if index.num_rows == 0:
+        return None
+    parts: dict[str, Any] = {
+        name.as_py(): np.frombuffer(data.as_buffer(), dtype.as_py())
+        for name, dtype, data in zip(*index.columns, strict=True)
+    }
+    if "shift" in parts:
+        parts["shift"] = int(parts["shift"][0])
+    return Cells(**parts)
+
+
+def _window(spec: SideSpec, batch: pa.RecordBatch, cells: Cells | None) -> BasicWindow:
+    bare = BasicWindow(spec, batch, cells)
+    if cells is None or not (spec.hashed and spec.attributes):  # bands have fences
+        return bare
+    return BasicWindow(spec, batch, cells, sort_key(bare.values(spec.attributes[-1].inner)))
+
+
+class Shelf:
+    """Chunks that this process has mapped and checked, so that it does so once; the least used go first."""
+
+    def __init__(self, room: int = 2048) -> None:
+        self._room = room
+        self._held: OrderedDict[tuple[str, int], tuple[BasicWindow, Any]] = OrderedDict()
+
+    def get(self, store: Store, ref: Ref, spec: SideSpec) -> BasicWindow:
+        """A chunk, mapped now or before; one that changed on disk since is checked again."""
+        key, seen = (store.path(ref.name), ref.check), store.seen(ref.name)
+        held = self._held.get(key)
+        if held is None or held[1] != seen or held[0].spec is not spec:
+            held = (read_chunk(store, ref, spec), seen)
+            self._held[key] = held
+        self._held.move_to_end(key)
+        while len(self._held) > self._room:
+            self._held.popitem(last=False)
+        return held[0]
+
+    def drop(self, store: Store, ref: Ref) -> None:
+        """Let go of a chunk that is no longer needed."""
+        self._held.pop((store.path(ref.name), ref.check), None)

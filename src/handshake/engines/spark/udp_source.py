@@ -1,0 +1,164 @@
+"""`format("handshake-udp")`: the rows of a durable log of datagrams as a replayable source of Spark's.
+
+The log is what `handshake receive` (or `handshake.sources.record`) writes; offsets are row numbers in it. So
+a micro-batch that is run again reads the same rows in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from handshake.engines.spark.tables import carrier
+from handshake.errors import InputError
+from handshake.io.udp.log import LogReader
+
+__all__ = ["FORMAT", "UdpLog", "register"]
+
+FORMAT = "handshake-udp"
+_ROWS = 1 << 16
+"""Rows that are worth a task of their own."""
+
+
+@dataclass
+class Rows(InputPartition):
+    """A run of rows that one task reads."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _Options:
+    path: str
+    most: int | None
+    start: str
+    partitions: int
+
+    @classmethod
+    def of(cls, options: MutableMapping[str, str]) -> _Options:
+        if not options.get("path"):
+            raise InputError(f'format("{FORMAT}") needs the folder of a stream\'s log: .load("log/Trades")')
+        most = options.get("maxRowsPerTrigger")
+        return cls(
+            options["path"],
+            None if most is None else _number("maxRowsPerTrigger", most, 1),
+            _start(options.get("startingOffset", "earliest")),
+            _number("partitions", options.get("partitions", "8"), 1),
+        )
+
+
+def _number(name: str, text: str, least: int) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise InputError(
+            f"option {name}='{text}' of format(\"{FORMAT}\") is not a whole number from {least} up"
+        )
+    return int(text)
+
+
+def _start(text: str) -> str:
+    if text not in ("earliest", "latest") and not text.isdigit():
+        raise InputError(f"startingOffset='{text}' is none of earliest, latest and a row's number")
+    return text
+
+
+class UdpLog(DataSource):
+    """The data source; options: path, maxRowsPerTrigger, startingOffset (earliest, latest or a number)."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(_carried(LogReader(_Options.of(self.options).path).schema))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _BatchReader(_Options.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _StreamReader(_Options.of(self.options))
+
+
+def register(session: SparkSession) -> None:
+    """Make the format known to a session."""
+    session.dataSource.register(UdpLog)
+
+
+def _carried(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, carrier(f.type), f.nullable) for f in schema])
+
+
+def _read(path: str, rows: Any) -> Iterator[pa.RecordBatch]:
+    reader = LogReader(path)
+    schema = _carried(reader.schema)
+    for batch in reader.read(rows.start, rows.stop):
+        yield batch.cast(schema)
+
+
+def _parts(options: _Options, start: int, stop: int) -> Sequence[Rows]:
+    """Runs of rows in order, so that the partitions of a micro-batch follow each other as arrivals did."""
+    count = min(options.partitions, -(-(stop - start) // _ROWS))
+    edges = [start + (stop - start) * part // max(count, 1) for part in range(count + 1)]
+    return [Rows(a, b) for a, b in pairwise(edges)]
+
+
+@dataclass
+class _BatchReader(DataSourceReader):
+    options: _Options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        reader = LogReader(self.options.path)
+        return _parts(self.options, _first(self.options, reader), reader.end) or [Rows(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options.path, partition)
+
+
+def _first(options: _Options, reader: LogReader) -> int:
+    if options.start == "latest":
+        return reader.end
+    return reader.first if options.start == "earliest" else int(options.start)
+
+
+@dataclass
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    options: _Options
+    until: int | None = None
+    """With the trigger availableNow: where the log ended when the query began."""
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.until = LogReader(self.options.path).end
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"row": _first(self.options, LogReader(self.options.path))}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        newest = LogReader(self.options.path).end if self.until is None else self.until
+        end = max(newest, start["row"])
+        return {"row": min(end, start["row"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else end}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self.options.most is None else ReadMaxRows(self.options.most)
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return {"row": LogReader(self.options.path).end}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return _parts(self.options, start["row"], end["row"])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options.path, partition)

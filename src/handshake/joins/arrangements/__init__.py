@@ -1,0 +1,1 @@
+"""Arrangements: the ways to connect join cores."""

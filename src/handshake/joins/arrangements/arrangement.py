@@ -1,0 +1,56 @@
+"""What all ways of arranging join cores have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.driver import Driver
+from handshake.joins.latency import Latencies
+from handshake.joins.metrics import Metrics
+from handshake.joins.spec import JoinSpec
+
+__all__ = ["Arrangement"]
+
+
+class Arrangement(Protocol):
+    """A running join. All arrangements give the same results; they differ in when and on which core."""
+
+    spec: JoinSpec
+    driver: Driver
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long results took."""
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples; yields results that are ready. Must be iterated to its end, and from one thread."""
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them: how benchmarks get full windows at once."""
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Wait until the cores are at rest, or until `until` holds; yields results as they come.
+
+        Like `drain`, but tuples that drift towards each other are left where they are.
+        """
+
+    def wake(self) -> None:
+        """Let a `settle` under way ask `until` again; from any thread."""
+
+    def expire(self) -> None:
+        """Drop what no tuple to come can join."""
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far."""
+
+    def close(self) -> None:
+        """Stop; all threads end."""

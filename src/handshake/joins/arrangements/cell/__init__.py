@@ -1,0 +1,1 @@
+"""The cell arrangement: a coordinator assigns parts of both windows to cores (CellJoin)."""

@@ -1,0 +1,61 @@
+"""Rate-aware batches (CellJoin 4.2.2): while cores are busy, stamped tuples gather and go together.
+
+A batch costs something whatever its size: a scan reads the whole window from memory, for one tuple as for
+sixty-four. So a join that falls behind gets faster. Tuples are stamped as they come, before they gather; the
+stamps say what joins, so it does not matter that tuples of two streams no longer take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from handshake.joins.driver import Driver
+
+__all__ = ["Bounds", "Buffer", "oldest_asked"]
+
+Bounds = tuple[int | None, int | None]
+
+
+@dataclass
+class Buffer:
+    """Stamped tuples of one stream that wait for the cores (4.2.2), in batches no larger than `most`."""
+
+    most: int
+    rows: int = 0
+    batches: list[tuple[pa.RecordBatch, Bounds, float]] = field(default_factory=list)
+
+    def put(self, batch: pa.RecordBatch, bounds: Bounds, arrived: float) -> None:
+        """Cut at whole unit blocks. `bounds` say what its tuples may still ask of the windows."""
+        self.rows += batch.num_rows
+        for start in range(0, batch.num_rows, self.most):
+            self.batches.append((batch.slice(start, self.most), bounds, arrived))
+
+    def take(self) -> tuple[pa.RecordBatch, float]:
+        """As many of the oldest tuples as one batch may have, and when the first of them came."""
+        count, rows, arrived = 0, 0, self.batches[0][2]
+        while count < len(self.batches) and rows + self.batches[count][0].num_rows <= self.most:
+            rows += self.batches[count][0].num_rows
+            count += 1
+        batch, count = _together([part[0] for part in self.batches[:count]])
+        del self.batches[:count]
+        self.rows -= batch.num_rows
+        return batch, arrived
+
+
+def _together(batches: list[pa.RecordBatch]) -> tuple[pa.RecordBatch, int]:
+    """One batch of as many as it can hold (see `basic_window.merged`), and of how many it is."""
+    try:
+        return (pa.concat_batches(batches), len(batches)) if len(batches) > 1 else (batches[0], 1)
+    except pa.ArrowInvalid:
+        return batches[0], 1
+
+
+def oldest_asked(driver: Driver, buffers: Sequence[Buffer], side: int) -> int | None:
+    """The least expiring stamp of a side that a tuple can still ask for, to come or waiting."""
+    waiting = [buffer.batches[0][1][side] for buffer in buffers if buffer.batches]
+    bounds = [driver.oldest(side), *waiting]
+    known = [bound for bound in bounds if bound is not None]
+    return min(known) if len(known) == len(bounds) else None

@@ -1,0 +1,291 @@
+"""CellJoin: a coordinator keeps both windows, and cores search their parts of them.
+
+Each batch goes to all cores, and each core searches its run of the other window's basic windows with it
+(3.1, window partitioning). The coordinator is the caller's thread. Basic windows are immutable, and a
+core is handed the very ones that are there when the batch comes; so the batch can enter its own window,
+and others expire, while the cores still work, and the next batch need not wait for the slowest core.
+
+Equality and band joins need no buckets of their own (7.2): a sealed basic window is clustered by hash or
+by band (kernels.cluster), so that a core looks only at the cells that a tuple can match. An index finds more
+the larger a basic window is, and then there are too few to deal out evenly; all cores share one memory here,
+so each of them searches the whole window, with its share of the batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.arrangements.cell.adapt import Clock, Load
+from handshake.joins.arrangements.cell.batching import Buffer, oldest_asked
+from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measured
+from handshake.joins.arrangements.cell.partition import Partition
+from handshake.joins.arrangements.cell.slots import Slots
+from handshake.joins.arrangements.channels import Bell
+from handshake.joins.arrangements.crew import Crew
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.core import JoinCore
+from handshake.joins.driver import Driver
+from handshake.joins.latency import Latencies
+from handshake.joins.metrics import Metrics, Stopwatch, gathered, with_crew
+from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.segment import Segment
+from handshake.joins.spec import SIDES, JoinSpec
+
+__all__ = ["Cell"]
+
+Array = np.ndarray[Any, Any]
+_FITTED_FROM = 1 << 15
+"""Windows of fewer tuples are not worth a cost model."""
+_SHARE = 64
+"""A share of a batch has at least so many tuples, where the batch is shared out."""
+_USUAL = 32
+"""Batches whose average size basic windows are fitted to: in bursts it changes from one to the next."""
+_HISTORY = 1000
+"""Changes in the number of cores that are remembered."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a core is told (4.2): the input batch, and the basic windows to search."""
+
+    piece: BasicWindow
+    run: tuple[BasicWindow, ...]
+    arrived: float
+
+
+def _describe(job: _Job) -> str:
+    return f"a batch of {job.piece.rows} tuples of the {SIDES[job.piece.spec.side]} input"
+
+
+@dataclass
+class Cell:
+    """A running join on up to `cores` threads; with `adapt`, on as many of them as the load asks for.
+
+    A batch is searched at once when no core has another waiting. Otherwise tuples gather, up to `blocks`
+    unit blocks, and the next `push` or `drain` hands them on: so batches are small when streams are slow,
+    and grow with the rates (4.2.2). Unlike the paper's, a batch may end in part of a unit block: kernels
+    can search with any number of tuples, and a tuple should not wait for fifteen others that may never
+    come.
+    """
+
+    spec: JoinSpec
+    lateness: int = 0
+    cores: int = 1
+    adapt: bool = False
+    blocks: int = 4096
+    clock: Clock = time.perf_counter
+    cpus: tuple[int, ...] = ()
+    driver: Driver = field(init=False)
+    model: CostModel | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self.spec, self.lateness)
+        self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
+        first, second = (Slots(Segment(self.spec, side), Partition(self.load.active)) for side in (0, 1))
+        self.windows = (first, second)
+        self._buffers = (Buffer(self.blocks * UNIT_BLOCK), Buffer(self.blocks * UNIT_BLOCK))
+        self._turn, self._next_core = 0, 0
+        self._usual = float(UNIT_BLOCK)
+        """Tuples in a batch, on average of the last ones."""
+        bell = Bell()
+        self._cores = [JoinCore(self.spec, check=bell.check) for _ in range(self.cores)]
+        self._busy = [0.0] * self.cores
+        self._jobs = [0] * self.cores
+        self._expired = 0
+        self._watch = Stopwatch()
+        self._born = time.perf_counter()
+        self._history = deque([(0.0, self.load.active)], _HISTORY)
+        self.crew = Crew(
+            self.cores, self._work, _describe, arrival=lambda job: job.arrived, active=self.load.active,
+            cpus=self.cpus, bell=bell,
+        )  # fmt: skip
+
+    # On the cores.
+
+    def _work(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
+        """Results go back while the join runs, a buffer at a time (4.3)."""
+        self._jobs[k] += 1
+        return coalesced(self._search(k, job))
+
+    def _search(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
+        results = self._cores[k].probe(job.piece, job.run)
+        while (batch := self._timed(k, results)) is not None:
+            yield batch
+
+    def _timed(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """Count a core's time at work, not that spent waiting for room."""
+        start = self.clock()
+        batch = next(results, None)
+        self._busy[k] += self.clock() - start
+        return batch
+
+    # On the coordinator.
+
+    def push(self, side: int, batch: pa.RecordBatch, other: Array | None = None) -> Iterator[pa.RecordBatch]:
+        """Take tuples; yields results that are ready."""
+        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other)))
+
+    def _push(self, side: int, batch: pa.RecordBatch, other: Array | None) -> Iterator[pa.RecordBatch]:
+        self._watch.start()
+        # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
+        bounds = (self.driver.oldest(0), self.driver.oldest(1))
+        buffer = self._buffers[side]
+        buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
+        while buffer.rows >= buffer.most or (self._waiting() and not self._is_busy()):
+            yield from self._next_batch()
+        self.expire()
+        yield from self.crew.ready()
+
+    def _waiting(self) -> bool:
+        return any(buffer.rows for buffer in self._buffers)
+
+    def _is_busy(self) -> bool:
+        """Whether a core has a batch to begin with when it is done with the one at hand."""
+        return any(len(inbox) for inbox in self.crew.inboxes)
+
+    def _next_batch(self) -> Iterator[pa.RecordBatch]:
+        """Let the streams take turns, as far as tuples of them wait."""
+        self._turn = 1 - self._turn
+        side = self._turn if self._buffers[self._turn].rows else 1 - self._turn
+        batch, arrived = self._buffers[side].take()
+        for piece in pieces(self.spec, side, batch):
+            yield from self._hand_out(piece, arrived)
+            self._insert(piece)
+            self._fit(side, piece.rows)
+
+    def _hand_out(self, piece: BasicWindow, arrived: float) -> Iterator[pa.RecordBatch]:
+        if self.adapt:
+            self._resize(self.load.note(sum(self._busy)))
+        window = self.windows[1 - piece.spec.side]
+        if self.spec.method == "scan":
+            jobs = [(k, piece, run) for k, run in enumerate(window.runs())]
+        else:
+            whole = tuple(window.segment.windows)
+            jobs = [(k, part, whole) for k, part in self._dealt(piece)]
+        for k, part, run in jobs:
+            if run:
+                yield from self.crew.hand(k, _Job(part, run, arrived))
+
+    def _dealt(self, piece: BasicWindow) -> Iterator[tuple[int, BasicWindow]]:
+        """Equal shares of a batch, each for another core, beginning with each core in turn."""
+        active = self.windows[0].partition.cores
+        parts = max(1, min(active, piece.rows // _SHARE))
+        for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
+            self._next_core = (self._next_core + 1) % active
+            batch = piece.batch.slice(start, stop - start)
+            yield self._next_core, piece if parts == 1 else BasicWindow(piece.spec, batch)
+
+    def _resize(self, cores: int) -> None:
+        """From the next batch on, deal the windows out to so many cores.
+
+        Threads of cores that are released end when they have searched what they were given before.
+        """
+        if self.windows[0].partition.cores == cores:
+            return
+        self.crew.resize(cores)
+        for window in self.windows:
+            window.partition.resize(cores)
+        self._history.append((time.perf_counter() - self._born, cores))
+
+    def _fit(self, side: int, batch: int) -> None:
+        """Let basic windows of scans be as large as the cost model says for what the window holds (6).
+
+        What a clustered basic window costs hardly grows with its size, so those stay as large as they can
+        be. A predicate that calls Python is not called for a measurement.
+        """
+        segment, others = self.windows[side].segment, self.windows[1 - side].segment
+        held = segment.rows
+        if self.spec.method != "scan" or self.spec.prepared.doubtful or held < _FITTED_FROM:
+            return
+        if self.model is None and others.windows:
+            largest = max(segment.windows, key=lambda window: window.rows)
+            self.model = measured(self.spec, others.windows[-1], largest)
+        if self.model is not None:
+            self._usual += (batch - self._usual) / _USUAL
+            segment.largest = self.model.best_rows(held, 1.0, round(self._usual))
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them; to be called when drained."""
+        for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
+            self._insert(piece)
+
+    def _insert(self, piece: BasicWindow) -> None:
+        window = self.windows[piece.spec.side]
+        if self.spec.method == "scan":
+            window.insert(piece)
+        else:
+            window.segment.insert(piece)
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long results took."""
+        return self.crew.latencies
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+        yield from self.crew.latencies.delivered(coalesced(self._drain()))
+        self._watch.stop()
+
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        if self.crew.idle():
+            self._watch.stop()
+
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self.crew.bell.ring()
+
+    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+        while self._waiting():
+            yield from self._next_batch()
+        self.expire()
+        yield from self.crew.drain(until)
+
+    def expire(self) -> None:
+        """Drop what no tuple can join, to come or waiting."""
+        for side, window in enumerate(self.windows):
+            oldest = oldest_asked(self.driver, self._buffers, side)
+            if oldest is not None:
+                self._expired += window.expire(oldest)
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far. Windows are held centrally: a core's are what it searches."""
+        figures = gathered(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
+        segments = [window.segment for window in self.windows]
+        figures = replace(
+            figures,
+            left_window_rows=segments[0].rows,
+            right_window_rows=segments[1].rows,
+            basic_windows=sum(len(segment.windows) for segment in segments),
+            state_bytes=sum(segment.nbytes for segment in segments),
+            cores=tuple(
+                replace(core, left_window_rows=left, right_window_rows=right, batches=jobs)
+                for core, left, right, jobs in zip(
+                    figures.cores, self._shares(0), self._shares(1), self._jobs, strict=True
+                )
+            ),
+            core_counts=tuple(self._history) if self.adapt else (),
+        )
+        return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
+
+    def _shares(self, side: int) -> list[int]:
+        window = self.windows[side]
+        rows = [sum(part.rows for part in run) for run in window.runs()]
+        if self.spec.method != "scan":  # all cores search all of it: each counts for as much as any other
+            held, cores = window.segment.rows, window.partition.cores
+            rows = [held * (k + 1) // cores - held * k // cores for k in range(cores)]
+        return rows + [0] * (self.cores - len(rows))
+
+    def close(self) -> None:
+        """Stop; all threads end."""
+        self._watch.stop()
+        self.crew.close()

@@ -1,0 +1,192 @@
+"""A crew: threads that take tasks from bounded queues and give results through a merging tree.
+
+The caller hands out tasks and takes results from one thread. While a queue is full it is given results to
+take, so a slow consumer holds back the source, and nobody waits in a circle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from handshake.errors import HandshakeError, failed
+from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
+from handshake.joins.arrangements.placement import pin_to
+from handshake.joins.latency import Latencies, Note
+
+__all__ = ["Crew"]
+
+T = TypeVar("T")
+_WAITING, _RESULTS = 8, 16
+"""Tasks that may wait before a worker, and result batches behind it."""
+
+
+class _Found(NamedTuple):
+    """Results on their way to the caller."""
+
+    core: int
+    arrived: float | None
+    batch: pa.RecordBatch
+
+
+@dataclass
+class Crew(Generic[T]):
+    """Up to `size` threads that run `work(k, task)`; `describe` says of a task what an error needs."""
+
+    size: int
+    work: Callable[[int, T], Iterator[pa.RecordBatch]]
+    describe: Callable[[T], str]
+    bell: Bell = field(default_factory=Bell)
+    arrival: Callable[[T], float] | None = None
+    """When the tuples of a task came, for the latency of its results; None: that is not counted."""
+    active: int | None = None
+    """How many threads to begin with; None: all."""
+    cpus: tuple[int, ...] = ()
+    """The processor of each thread; none: wherever the system puts them."""
+
+    def __post_init__(self) -> None:
+        self._doors = [self.bell.door() for _ in range(self.size)]
+        self.inboxes = [Channel[T](self.bell, _WAITING, door=door) for door in self._doors]
+        self.outboxes = [Channel[_Found](self.bell, _RESULTS) for _ in range(self.size)]
+        self.latencies = Latencies(self.size)
+        self._results = merging_tree(self.outboxes)
+        self._open = 0
+        self._failure: tuple[BaseException, T | None] | None = None
+        self._wanted, self._runs = [False] * self.size, [False] * self.size
+        self._threads: list[threading.Thread] = []
+        self.resize(self.size if self.active is None else self.active)
+
+    def resize(self, size: int) -> None:
+        """Let the first `size` workers run; the threads of the others end when they have done what waits."""
+        with self.bell.condition:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._wanted = [k < size for k in range(self.size)]
+            for k in range(size):
+                if not self._runs[k]:
+                    self._start(k)
+            for door in self._doors:
+                door.notify_all()
+
+    def _start(self, k: int) -> None:
+        thread = threading.Thread(target=self._run, args=(k,), name=f"join core {k}", daemon=True)
+        self._runs[k] = True
+        self._threads.append(thread)
+        thread.start()
+
+    def running(self) -> int:
+        """Threads that have not ended."""
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def _run(self, k: int) -> None:
+        task: T | None = None
+        try:
+            if self.cpus:
+                pin_to(self.cpus[k])
+            while (task := self._next(k)) is not None:
+                arrived = self.arrival(task) if self.arrival is not None else None
+                for results in self.work(k, task):
+                    self.outboxes[k].put(_Found(k, arrived, results))
+                self._done()
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._failure = self._failure or (error, task)
+            self.bell.stop()
+
+    def _next(self, k: int) -> T | None:
+        """The next task; None where there is none and the worker is wanted no longer."""
+        inbox = self.inboxes[k]
+        with self.bell.condition:
+            self.bell.wait_for(lambda: bool(len(inbox)) or not self._wanted[k], at=self._doors[k])
+            if not len(inbox):
+                self._runs[k] = False
+            return inbox.poll()
+
+    def _done(self) -> None:
+        with self.bell.condition:
+            self._open -= 1
+            if self._open == 0:
+                self.bell.condition.notify_all()
+
+    def hand(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
+        """Give worker `k` a task; yields results while its queue is full."""
+        inbox = self.inboxes[k]
+        with self.bell.condition:
+            self._open += 1
+        while not self._guarded(lambda: inbox.offer(task)):
+            yield from self.ready()
+            self._guarded(
+                lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
+            )
+
+    def do(self, task: T, results: Iterator[tuple[pa.RecordBatch, list[Note]]]) -> Iterator[pa.RecordBatch]:
+        """Let the caller's thread do what all workers would, while they are idle; yields its results.
+
+        With each batch comes how many of its results are whose. An error is told with the task.
+        """
+        self._check()
+        try:
+            for batch, notes in results:
+                for note in notes:
+                    self.latencies.note(*note)
+                yield batch
+        except Stopped:
+            self._check()
+            raise
+        except Exception as error:
+            self._failure = (error, task)
+            self._check()
+
+    def least_busy(self) -> int:
+        """The worker with the shortest queue."""
+        return min(range(self.size), key=lambda k: len(self.inboxes[k]))
+
+    def ready(self) -> Iterator[pa.RecordBatch]:
+        """Results that are there now."""
+        self._check()
+        while (found := self._results.poll()) is not None:
+            if found.arrived is not None:
+                self.latencies.note(found.core, found.batch.num_rows, found.arrived)
+            yield found.batch
+
+    def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+        """Wait until every task is done, or `until` holds; yields results as they come."""
+        while not (self.idle() or until()):
+            yield from self.ready()
+            self._guarded(lambda: self.bell.wait_for(lambda: self.idle() or self._any_results() or until()))
+        yield from self.ready()
+
+    def idle(self) -> bool:
+        """Whether no task is waiting or being worked on."""
+        return self._open == 0
+
+    def _any_results(self) -> bool:
+        return any(len(outbox) for outbox in self.outboxes)
+
+    def _guarded(self, action: Callable[[], bool]) -> bool:
+        """Act, unless a worker has failed: then say so."""
+        self._check()
+        try:
+            return action()
+        except Stopped:
+            self._check()
+            raise
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            error, task = self._failure
+            self.close()
+            raise failed(error, "its start" if task is None else self.describe(task)) from error
+        if self.bell.stopped:
+            raise HandshakeError("this join is closed; make a new one to push more tuples")
+
+    def close(self) -> None:
+        """All threads end; what they had not finished is dropped."""
+        self.bell.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()

@@ -1,0 +1,220 @@
+"""Handshake join: a line of cores, each talking to its neighbours only, and the driver at both ends.
+
+Each core is a thread that runs one `HandshakeCore`; the caller's thread is the driver (section 4.4): it feeds
+R into the left end and S into the right end, and acknowledges at the far end what has expired. No one
+coordinates the cores. Queues are bounded, and a full line holds back the source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.errors import HandshakeError, UnsupportedError, failed
+from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
+from handshake.joins.arrangements.handshake.ends import Ends
+from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
+from handshake.joins.driver import Driver
+from handshake.joins.latency import Latencies
+from handshake.joins.metrics import CoreMetrics, Metrics, gathered, with_latency
+from handshake.joins.pieces import coalesced
+from handshake.joins.spec import JoinSpec
+
+__all__ = ["Handshake"]
+
+_QUEUE = 2
+"""Pieces on their way between two neighbours."""
+_UNBOUNDED = 1 << 62
+"""What has reached its end stays there; the driver is only told."""
+_RESULTS = 4
+"""Batches of results that wait for the caller, per core."""
+
+
+class Handshake:
+    """A running join on a line of cores."""
+
+    def __init__(
+        self, spec: JoinSpec, cores: int = 2, lateness: int = 0, two_phase: bool = True,
+        cpus: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        if cores < 1:
+            raise UnsupportedError(f"a handshake join needs at least one core, not {cores}")
+        self.spec = spec
+        self.driver = Driver(spec, lateness)
+        self._bell = Bell()
+        self._closed = False
+        self._elapsed = 0.0
+        self.latencies = Latencies(cores)
+        # One pair of queues between any two neighbours; the driver is the neighbour at both ends.
+        right, left = ([Queue(self._bell, _QUEUE) for _ in range(cores + 1)] for _ in range(2))
+        right[cores].capacity = left[0].capacity = _UNBOUNDED
+        self._ends = Ends(self.driver, cores, (right[0], left[cores]), (right[cores], left[0]))
+        self._workers = [
+            Worker(
+                spec, k, cores, two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
+                Channel(self._bell, _RESULTS), cpus[k] if cpus else None,
+            )
+            for k in range(cores)
+        ]  # fmt: skip
+        in_line(self._workers)
+        self._merged = merging_tree([worker.results for worker in self._workers])
+        for worker in self._workers:
+            worker.start()
+
+    # The caller's side.
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples; yields results that are ready, and waits where the line is full."""
+        return self._delivered(self._push(side, batch, other))
+
+    def _push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
+    ) -> Iterator[pa.RecordBatch]:
+        self._check()
+        self._ends.admit(side, batch, other)
+        yield from self._run(lambda: not self._ends.waiting)
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Make all tuples meet; yields the rest of the results. The join can go on afterwards.
+
+        Tuples move only where windows are uneven, so pairs may be left on different cores. When the line is
+        at rest, tuples that have entered since the last drain visit the cores ahead of them, and those that
+        have not entered yet visit all cores. No tuple moves for it: windows stay as even as they were.
+        """
+        return self._delivered(self._drain())
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        self._check()
+        yield from self._run(self._quiet)
+        if self._ends.apart:
+            self._ends.mark()
+            yield from self._run(self._quiet, still=True)
+        for side in (0, 1):
+            if self._ends.visit(side):
+                yield from self._run(self._quiet, still=True)
+                self._ends.enter(side)
+                yield from self._run(self._quiet)
+
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Let all tuples in, and wait until the line is quiet or `until` holds; yields results until then.
+
+        Pairs on different cores have not met then; later tuples push them on, as the paper has it.
+        """
+        return self._delivered(self._settle(until))
+
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self._bell.ring()
+
+    def _settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        self._check()
+        for side in (0, 1):
+            self._ends.release(side)
+        yield from self._run(lambda: self._quiet() or (until is not None and until()))
+
+    def _delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.latencies.delivered(coalesced(self._timed(results)))
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
+        for worker in self._workers:
+            worker.matching = False
+        for _ in (*self._push(side, batch, None), *self._drain()):
+            raise AssertionError("results were waiting: fill only after drain")
+        for worker in self._workers:
+            worker.matching = True
+
+    def expire(self) -> None:
+        """Acknowledge what no tuple to come can join and has reached its end of the line."""
+        self._ends.exchange()
+
+    def close(self) -> None:
+        """Stop; all threads end. What has not been drained is lost."""
+        self._closed = True
+        self._bell.stop()
+        for worker in self._workers:
+            worker.join()
+
+    def _run(self, done: Callable[[], bool], still: bool = False) -> Iterator[pa.RecordBatch]:
+        """Feed the ends and yield results until `done`, which is asked under the bell's lock."""
+        while True:
+            self._check()
+            self._ends.exchange(still)
+            for _ in range(sum(len(worker.results) for worker in self._workers)):
+                found = self._merged.poll()
+                if found is not None:
+                    for rows, arrived in found.notes:
+                        self.latencies.note(found.core, rows, arrived)
+                    yield found.batch
+            try:
+                self._bell.wait_for(lambda: self._busy() or done())
+                if self._finished(done):
+                    return
+            except Stopped:
+                self._check()
+                raise
+
+    def _finished(self, done: Callable[[], bool]) -> bool:
+        with self._bell.condition:
+            return done()
+
+    def _busy(self) -> bool:
+        return self._ends.movable() or any(len(worker.results) for worker in self._workers)
+
+    def _quiet(self) -> bool:
+        """Whether no message is on its way, no core has anything to do, and no result waits."""
+        return not self._ends.waiting and not self._busy() and all(w.at_rest() for w in self._workers)
+
+    def _timed(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count the time spent here, not in whoever consumes the results."""
+        while True:
+            start = time.perf_counter()
+            try:
+                batch = next(results, None)
+            finally:
+                self._elapsed += time.perf_counter() - start
+            if batch is None:
+                return
+            yield batch
+
+    def _check(self) -> None:
+        """Raise what a core has raised, or that the join is closed."""
+        for worker in self._workers:
+            if worker.error is not None:
+                error = worker.error
+                self.close()
+                raise failed(error, f"{worker.at} ({worker.place})") from error
+        if self._closed:
+            raise HandshakeError("this join is closed; make a new one to push more tuples")
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far; each core's are those of a moment."""
+        held = self._ends.held
+        done = gathered(
+            self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired, self._elapsed
+        )
+        done = replace(
+            done,
+            left_window_rows=self._ends.rows(0),
+            right_window_rows=self._ends.rows(1),
+            basic_windows=sum(len(window) for worker in self._workers for window in worker.core.windows),
+            state_bytes=held[0].nbytes + held[1].nbytes,
+            cores=tuple(_core_metrics(worker) for worker in self._workers),
+        )
+        return with_latency(done, self.latencies)
+
+
+def _core_metrics(worker: Worker) -> CoreMetrics:
+    core, kernel = worker.core, worker.join_core
+    return CoreMetrics(
+        kernel.results, kernel.comparisons, core.sizes[0], core.sizes[1], core.pieces,
+        core.forwarded, core.acknowledged, worker.deepest, worker.queued,
+        len(worker.results), worker.results.deepest, worker.results.waits,
+    )  # fmt: skip

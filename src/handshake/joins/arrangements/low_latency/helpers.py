@@ -1,0 +1,87 @@
+"""Threads that lend a hand in compiled calls of another thread, and are not waited for.
+
+Whoever has a job offers it and begins with it. A helper that wakes in time takes a part; one that does not,
+finds nothing left to do. So a job takes no longer than alone, whatever else the system does meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from handshake.joins.arrangements.placement import pin_to
+
+__all__ = ["Helpers", "Job"]
+
+
+class Job(Protocol):
+    """Something that several threads can do together."""
+
+    def help(self, k: int) -> None:
+        """Do a part of it as core `k`; returns at once where nothing is left."""
+
+
+@dataclass
+class Helpers:
+    """Helpers for cores 1 to `cores - 1`; their threads begin with the first job."""
+
+    cores: int
+    cpus: tuple[int, ...] = ()
+    """The processor of each core; none: wherever the system puts them."""
+    error: BaseException | None = field(default=None, init=False)
+    """What a helper died of; whoever offers jobs has to look."""
+
+    def __post_init__(self) -> None:
+        self._job: Job | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._bells = [threading.Lock() for _ in range(1, self.cores)]
+        self._threads: list[threading.Thread] = []
+
+    def offer(self, job: Job) -> None:
+        """Wake those who are not awake; to be called from one thread."""
+        self._job = job
+        if not self._threads:
+            self._start()
+        self._ring()
+
+    def withdraw(self) -> None:
+        """The job is done: who wakes now has nothing to do, and nobody holds its windows any more."""
+        self._job = None
+
+    def _start(self) -> None:
+        with self._lock:
+            for k, bell in enumerate(self._bells if not self._closed else (), start=1):
+                bell.acquire()
+                thread = threading.Thread(target=self._run, args=(k,), name=f"join helper {k}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            if bell.locked():  # else it rings already, and whoever wakes by it looks for the newest job
+                bell.release()
+
+    def _run(self, k: int) -> None:
+        try:
+            if self.cpus:
+                pin_to(self.cpus[k])
+            while True:
+                self._bells[k - 1].acquire()
+                if self._closed:
+                    return
+                job = self._job
+                if job is not None:
+                    job.help(k)
+                del job
+        except BaseException as error:
+            self.error = error
+
+    def close(self) -> None:
+        """All threads end."""
+        with self._lock:
+            self._closed = True
+        self._ring()
+        for thread in self._threads:
+            thread.join()

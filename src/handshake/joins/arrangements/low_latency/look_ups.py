@@ -1,0 +1,150 @@
+"""Small batches looked up by indexes, in the windows of all cores by one call; the call is compiled aside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from handshake.joins.basic_window import BasicWindow, indexable
+from handshake.joins.core import JoinCore
+from handshake.joins.outer import Outer
+from handshake.joins.spec import JoinSpec
+from handshake.kernels.compile import TILE
+from handshake.kernels.keys import sort_key
+from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
+from handshake.kernels.shared_scan import INDEXED, INSIDE, NULLABLE, STATE, TAME
+
+__all__ = ["FEW", "LookUps"]
+
+Array = np.ndarray[Any, Any]
+FEW = 256
+"""So many tuples are looked up in all windows by one call; more, window by window, put in order for each."""
+_SELECTIVE, _JOBS = 0.03, 64
+"""Where more than this share of a window's tuples is looked at by way of its index, a scan takes less time:
+the next jobs do without."""
+_ASIDE = True
+"""Whether kernels are compiled by a thread of their own. A second's wait in the middle of a stream would be
+long; until they are there, windows are scanned."""
+_LOOKED_UP = 3e-9
+_LOOKED_AT = ((1 << INDEXED) - 1) << INDEXED
+"""The kinds of basic windows that have an index."""
+
+
+class LookUps:
+    """Knows the kernels, and whether to use them."""
+
+    def __init__(self, spec: JoinSpec, cores: Sequence[JoinCore]) -> None:
+        self._spec, self._cores = spec, cores
+        self._kernels: dict[tuple[int, int], Any] = {}
+        self._without = 0
+        """Jobs that are to come without looking anything up."""
+        self._known: tuple[set[int], set[int]] = (set(), set())
+        self._there: tuple[set[int], set[int]] = (set(), set())
+        """Kinds of basic windows by side, for which kernels are asked for; and are there."""
+        self._compiling: list[threading.Thread] = []
+        self._error: BaseException | None = None
+
+    def next_job(self) -> None:
+        """A job begins."""
+        self._without -= self._without > 0
+
+    def covers(self, piece: BasicWindow) -> bool:
+        """Whether these tuples are looked up by one call, if at all."""
+        return self._spec.method != "scan" and piece.rows <= FEW
+
+    def wants(self, piece: BasicWindow) -> bool:
+        """Whether to look these tuples up in this job."""
+        return not self._without and self.covers(piece)
+
+    def ready(self, present: int, windows: list[BasicWindow], outer: Outer) -> bool:
+        """Whether all kernels are there for basic windows of these kinds; otherwise they will be.
+
+        Those that will be clustered once they have been asked often enough count as well, so that a kernel is
+        there before it is needed.
+        """
+        if self._error is not None:
+            raise self._error
+        inner = windows[0].spec.side
+        missing = self._kinds(present) - self._known[inner]
+        if missing and any(indexable(window) for window in windows):
+            self._make(missing, windows, outer)
+        return not self._kinds(present & _LOOKED_AT) - self._there[inner]
+
+    @staticmethod
+    def _kinds(present: int) -> set[int]:
+        return {kind | INDEXED for kind in range(2 * INDEXED) if present >> kind & 1}
+
+    def _make(self, kinds: set[int], windows: list[BasicWindow], outer: Outer) -> None:
+        inner = windows[0].spec.side
+        self._known[inner].update(kinds)
+        program_of, make = self._cores[0].program, _making(windows[0])
+        given = (len(windows[0].scan_row), outer.piece.addresses(True), sought(outer))
+
+        def compile_all() -> None:
+            try:
+                for kind in sorted(kinds):
+                    inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
+                    kernel = make(program_of(inside, tame, nullable), inner)
+                    _try_out(kernel, kind, *given)
+                    self._kernels[kind, inner] = kernel
+                    self._there[inner].add(kind)
+            except BaseException as error:  # whoever asks next is told
+                self._error = error
+
+        if not _ASIDE:
+            compile_all()
+            return
+        self._compiling.append(threading.Thread(target=compile_all, name="compiling look-ups", daemon=True))
+        self._compiling[-1].start()
+
+    def of(
+        self, kind: int, outer: Outer, base: int, table: Array, homes: Array, kinds: Array
+    ) -> tuple[Any, tuple[Any, ...], Callable[[], None]]:
+        """A kernel, its arguments, and what to do when it is done."""
+        piece, seen = outer.piece, np.zeros(len(self._cores), np.int64)
+        most = piece.rows * int(table[kinds == kind, 0].sum())
+
+        def done() -> None:
+            for core, compared in zip(self._cores, seen.tolist(), strict=True):
+                core.comparisons += compared
+                core.work += compared * _LOOKED_UP
+            if seen.sum() > _SELECTIVE * most:
+                self._without = _JOBS
+
+        kernel = self._kernels[kind, 1 - piece.spec.side]
+        fixed = (piece.addresses(True), piece.rows, base, table, homes, kinds, kind, *sought(outer), seen)
+        return kernel, fixed, done
+
+    def settle(self) -> None:
+        """Wait for what is going on aside."""
+        while self._compiling:
+            self._compiling.pop().join()
+
+
+def sought(outer: Outer) -> tuple[Array, ...]:
+    """What new tuples are looked up by: hashes, or ranges of the attributes."""
+    if outer.piece.spec.hashed:
+        return (outer.piece.hashes,)
+    return (*outer.limits[0], *outer.limits[-1])
+
+
+def _making(window: BasicWindow) -> Callable[[Any, int], Any]:
+    """What makes a kernel that knows the indexes of basic windows like this one."""
+    if window.spec.hashed:
+        return look_up_hashes_kernel
+    keys = [sort_key(window.values(attribute.inner)).dtype.str for attribute in window.spec.attributes]
+    return lambda program, inner: look_up_kernel(program, inner, keys[0], keys[-1])
+
+
+def _try_out(
+    kernel: Any, kind: int, words: int, addresses: tuple[int, ...], sought: tuple[Array, ...]
+) -> None:
+    """Call a kernel with no windows at all: that compiles it."""
+    none, state = np.empty(0, np.int64), np.full(STATE, -1)
+    state[3:5] = 0
+    out = np.empty(TILE, np.int32), np.empty(TILE, np.int32)
+    fixed = (addresses, 0, 0, np.empty((0, words), np.int64), none, none, kind, *sought, none)
+    kernel(0, 0, *fixed, state, *out, none, none)

@@ -1,0 +1,295 @@
+"""Low-latency handshake join: tuples pass all cores at once and settle at one of them.
+
+Every batch goes to every core that holds tuples, in one order for all. A core probes its segment of the other
+window with the whole batch, then keeps its share of it. So a pair meets exactly once: on the core where the
+earlier tuple has settled, when the later one passes. No core waits for another, and no result for its tuples
+to drift together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.arrangements.cell.batching import Buffer, oldest_asked
+from handshake.joins.arrangements.channels import Bell
+from handshake.joins.arrangements.crew import Crew
+from handshake.joins.arrangements.low_latency.look_ups import FEW
+from handshake.joins.arrangements.low_latency.shared_scan import SharedScan, Visit
+from handshake.joins.arrangements.placement import pin_to, pinned_to
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.core import JoinCore
+from handshake.joins.driver import Driver
+from handshake.joins.latency import Latencies
+from handshake.joins.metrics import Metrics, Stopwatch, gathered, with_crew
+from handshake.joins.outer import Outer
+from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.spec import SIDES, JoinSpec
+
+__all__ = ["LowLatency"]
+
+_WHOLE = 64
+"""Shares of fewer tuples are not worth cutting: such a batch settles whole, on each core in turn."""
+_LARGE, _WORTH = 8192, 0.0003
+"""Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores. With less to
+do, threads wait for each other's interpreter: what a batch costs a core besides is about as much."""
+_AT_ONCE = 0.012
+"""Batches of so many seconds of compiled work are joined where they come, while all cores are idle, by a scan
+that they share (3 tuples with 1.4 million: 0.75 ms by one, 0.42 ms by two cores)."""
+_UNINTERRUPTED = 1 << 30
+"""Pairs that are joined where they come in one call, about a tenth of a second."""
+
+_GATHER, _CUT = 4096, 1 << 20
+"""Tuples of a side that gather while cores are busy, before the source has to wait; and the largest batch."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    piece: BasicWindow
+    outer: Outer
+    shares: tuple[BasicWindow | None, ...]
+    oldest: tuple[int | None, int | None]
+    arrived: float
+
+
+def _describe(task: _Task) -> str:
+    return f"a batch of {task.piece.rows} tuples of the {SIDES[task.piece.spec.side]} input"
+
+
+@dataclass
+class LowLatency:
+    """A running join on `cores` threads."""
+
+    spec: JoinSpec
+    lateness: int = 0
+    cores: int = 1
+    cpus: tuple[int, ...] = ()
+    driver: Driver = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self.spec, self.lateness)
+        bell = Bell()
+        self._cores = [JoinCore(self.spec, aside=True, check=bell.check) for _ in range(self.cores)]
+        self._gone = [0] * self.cores
+        self._turn = 0
+        self._buffers = (Buffer(_CUT), Buffer(_CUT))
+        self._holds = [False] * self.cores
+        self._recent, self._seen = 0.0, 0.0
+        self._watch = Stopwatch()
+        self._free: tuple[int, ...] = ()
+        """Where the caller's thread was allowed to be, while it stands in for core 0."""
+        self._shared = SharedScan(self.spec, self._cores, self.cpus)
+        self.crew = Crew(
+            self.cores, self._work, _describe, bell, arrival=lambda task: task.arrived, cpus=self.cpus
+        )
+
+    def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
+        core = self._cores[k]
+        yield from core.probe(task.piece, outer=task.outer)
+        share = task.shares[k]
+        if share is not None:
+            core.insert(share)
+        self._expire(k, task.oldest)
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take tuples; yields results that are ready."""
+        results = self._push(side, batch, other)
+        # While nothing waits behind this batch, somebody waits for its results.
+        return self.crew.latencies.delivered(results if self.driver.more is False else coalesced(results))
+
+    def _push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
+    ) -> Iterator[pa.RecordBatch]:
+        self._watch.start()
+        # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
+        bounds = (self.driver.oldest(0), self.driver.oldest(1))
+        buffer = self._buffers[side]
+        buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
+        while buffer.rows >= _GATHER or (self._waiting() and self._may_go() and not self.driver.more):
+            yield from self._next_batch()
+        yield from self.crew.ready()
+
+    def _waiting(self) -> bool:
+        return any(buffer.rows for buffer in self._buffers)
+
+    def _may_go(self) -> bool:
+        """Whether to begin with what waits: what is quick waits for all cores, to be joined at once."""
+        return self.crew.idle() if self._is_quick() else not self._is_busy()
+
+    def _is_busy(self) -> bool:
+        """Whether a core has a batch to begin with when it is done with the one at hand."""
+        return any(len(inbox) for inbox in self.crew.inboxes)
+
+    def _join_waiting(self) -> Iterator[pa.RecordBatch]:
+        """What all cores would do with all that waits, here and at once, by one scan that they share."""
+        self._stand_in(True)
+        tasks: list[_Task] = []
+        visits: list[Visit] = []
+        for side in (0, 1):
+            if self._buffers[side].rows:
+                batch, arrived = self._buffers[side].take()
+                for piece in pieces(self.spec, side, batch):
+                    held = self._held(1 - side, piece.rows, tasks)
+                    outer, shares = self._cores[0].outer(piece), self._shares(piece, self._active(piece))
+                    visits.append(Visit(piece, held, outer, arrived))
+                    tasks.append(_Task(piece, outer, shares, (None, None), arrived))
+        oldest = (self._oldest(0), self._oldest(1))
+        yield from self.crew.do(tasks[0], self._shared.search(visits))
+        for task in tasks:
+            self._settle(task)
+        for k in range(self.cores):
+            self._expire(k, oldest)
+
+    def _stand_in(self, wanted: bool) -> None:
+        """Where cores are pinned, the caller's thread stays where core 0 is, as long as it does its work:
+        else the system puts it where a helper is, and one waits for the other."""
+        if self.cpus and wanted != bool(self._free):
+            free, self._free = self._free, pinned_to() if wanted else ()
+            pin_to(*(self.cpus[:1] if wanted else free))
+
+    def _held(self, side: int, rows: int, before: list[_Task]) -> list[list[BasicWindow]]:
+        """What each core holds of a side for a visit of so many tuples, and what it is to keep of tuples
+        that have come before."""
+        shares = [task.shares for task in before if task.piece.spec.side == side]
+        return [
+            core.segments[side].ready(rows, together=rows <= FEW)
+            + [share for some in shares if (share := some[k]) is not None]
+            for k, core in enumerate(self._cores)
+        ]
+
+    def _settle(self, task: _Task) -> None:
+        for core, share in zip(self._cores, task.shares, strict=True):
+            if share is not None:
+                core.insert(share)
+
+    def _expire(self, k: int, oldest: tuple[int | None, int | None]) -> None:
+        self._gone[k] += sum(self._cores[k].expire(s, at) for s, at in enumerate(oldest) if at is not None)
+
+    def _next_batch(self) -> Iterator[pa.RecordBatch]:
+        """Of the side with most tuples waiting; or of both, where they are joined at once."""
+        if self._at_once():
+            yield from self._join_waiting()
+            return
+        side = int(self._buffers[1].rows > self._buffers[0].rows)
+        batch, arrived = self._buffers[side].take()
+        cut = list(pieces(self.spec, side, batch))
+        for position, piece in enumerate(cut):
+            # Only after the last piece: those before it may still ask for what the whole batch has outdated.
+            last = position == len(cut) - 1
+            oldest = (self._oldest(0), self._oldest(1)) if last else (None, None)
+            shares = self._shares(piece, self._active(piece))
+            # Found here, and not by each core again.
+            outer = self._cores[0].outer(piece).prepare()
+            yield from self._hand_out(_Task(piece, outer, shares, oldest, arrived))
+
+    def _oldest(self, side: int) -> int | None:
+        return oldest_asked(self.driver, self._buffers, side)
+
+    def _hand_out(self, task: _Task) -> Iterator[pa.RecordBatch]:
+        """To every core that holds tuples, or is to: the others have nothing that could join."""
+        self._holds = [
+            held or share is not None for held, share in zip(self._holds, task.shares, strict=True)
+        ]
+        self._stand_in(False)
+        for k, holds in enumerate(self._holds):
+            if holds:
+                yield from self.crew.hand(k, task)
+
+    def _at_once(self) -> bool:
+        """Whether to join here."""
+        return self._is_quick() and self.driver.more is False and self.crew.idle()
+
+    def _is_quick(self) -> bool:
+        """Whether batches take little time, and none that nobody can foresee, where somebody says when to."""
+        quick = self._recent <= _AT_ONCE and not self.spec.prepared.doubtful
+        return quick and self.driver.more is not None and self._waits_little()
+
+    def _waits_little(self) -> bool:
+        """Whether what waits is no more than can be joined in one call, which nothing can interrupt."""
+        rows = max(buffer.rows for buffer in self._buffers)
+        return rows <= _WHOLE or rows * sum(s.rows for c in self._cores for s in c.segments) < _UNINTERRUPTED
+
+    def _active(self, piece: BasicWindow) -> int:
+        """How many cores a piece settles on: all of them when there is work enough to share."""
+        work = sum(core.work for core in self._cores)
+        self._recent, self._seen = 0.7 * self._recent + 0.3 * (work - self._seen), work
+        if self.crew.idle():
+            self._holds = [any(segment.windows for segment in core.segments) for core in self._cores]
+        return self.cores if piece.rows >= _LARGE or self._recent > _WORTH else 1
+
+    def _shares(self, piece: BasicWindow, active: int) -> tuple[BasicWindow | None, ...]:
+        """Who keeps what: equal shares, or the whole of a small piece on each core in turn."""
+        if piece.rows < active * _WHOLE:
+            self._turn = (self._turn + 1) % active
+            return tuple(piece if k == self._turn else None for k in range(self.cores))
+        cuts = [piece.rows * min(k, active) // active for k in range(self.cores + 1)]
+        return tuple(
+            BasicWindow(piece.spec, piece.batch.slice(start, stop - start)) if start < stop else None
+            for start, stop in pairwise(cuts)
+        )
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them; to be called when drained."""
+        for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
+            for k, share in enumerate(self._shares(piece, self.cores)):
+                if share is not None:
+                    self._holds[k] = True
+                    self._cores[k].insert(share)
+                    self._cores[k].settle()
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long results took."""
+        return self.crew.latencies
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+        yield from self.crew.latencies.delivered(coalesced(self._drain()))
+        self._watch.stop()
+
+    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+        while self._waiting():
+            if not self._may_go() and self._is_quick():
+                yield from self.crew.drain(until)
+                if not self.crew.idle():
+                    return
+            yield from self._next_batch()
+        yield from self.crew.drain(until)
+
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        if self.crew.idle():
+            self._watch.stop()
+
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        self.crew.bell.ring()
+
+    def expire(self) -> None:
+        """Drop what no tuple to come can join; to be called when drained."""
+        for side in (0, 1):
+            oldest = self.driver.oldest(side)
+            if oldest is not None:
+                for k, core in enumerate(self._cores):
+                    self._gone[k] += core.expire(side, oldest)
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far."""
+        figures = gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds)
+        return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
+
+    def close(self) -> None:
+        """Stop; all threads end."""
+        self._watch.stop()
+        self.crew.close()
+        self._shared.close()
+        for core in self._cores:
+            core.settle()

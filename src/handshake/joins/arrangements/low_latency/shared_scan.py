@@ -1,0 +1,382 @@
+"""Small batches, joined where they come: one compiled scan of all cores' windows, shared by all cores.
+
+Tuples of both streams that have come together are one job: what the interpreter has to do for it takes about
+as long for two batches as for one. Looking tuples up in all windows that have an index takes little time, and
+the caller does that alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import chain, groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.arrangements.low_latency.helpers import Helpers
+from handshake.joins.arrangements.low_latency.look_ups import LookUps
+from handshake.joins.basic_window import BasicWindow, worth_an_index
+from handshake.joins.core import JoinCore
+from handshake.joins.latency import Note
+from handshake.joins.outer import Outer
+from handshake.joins.results import Pairs, Results
+from handshake.joins.spec import JoinSpec
+from handshake.kernels.codes import CODES, PASSED, Band
+from handshake.kernels.compile import BLOCK, TILE
+from handshake.kernels.shared_scan import (
+    CHUNK,
+    COUNT,
+    GROUPS,
+    INDEXED,
+    INSIDE,
+    NULLABLE,
+    PART,
+    STATE,
+    TAME,
+    all_have_left,
+    cut_chunks,
+    new_counters,
+    shared_scan_kernel,
+    sort_out,
+)
+from handshake.plan.expr import Column
+
+__all__ = ["SharedScan", "Visit"]
+
+Array = np.ndarray[Any, Any]
+_ROOM = 16 * TILE
+"""Pairs that a thread can note before it has to give them away."""
+_SHARED = 1 << 20
+"""So many pairs are worth waking others (0.1 ms); three tuples are read as fast as one."""
+_PATIENCE = 1 << 14
+_PASSING, _JOBS = 4, 64
+"""Where more than one block in so many passes by its codes, the next jobs do without them; fewer than three
+tuples are counted as three, since they wait for the same memory."""
+_LOW, _HIGH = -(2**63), 2**63 - 1
+_SCANNED_KINDS = (1 << INDEXED) - 1
+_SCANNED, _MADE = 1e-10, 3e-8
+
+
+class Visit(NamedTuple):
+    """New tuples of one side, and the basic windows of the other that they are to meet, by core."""
+
+    piece: BasicWindow
+    held: Sequence[list[BasicWindow]]
+    outer: Outer
+    arrived: float
+
+
+class SharedScan:
+    """Searches the windows of all cores from one thread, which helpers join."""
+
+    def __init__(self, spec: JoinSpec, cores: Sequence[JoinCore], cpus: tuple[int, ...] = ()) -> None:
+        self._spec, self._cores = spec, cores
+        self._reaches = (spec.reach(0), spec.reach(1))
+        self._results = Results(spec)
+        self._buffers = _Buffers()
+        self._bands = (_bands(spec, 0), _bands(spec, 1))
+        self._uncoded = 0
+        """Jobs that are to come without looking at codes."""
+        self._kernels: dict[tuple[int, int], Any] = {}
+        self.look_ups = LookUps(spec, cores)
+        self.helpers = Helpers(len(cores), cpus)
+
+    def search(self, visits: Sequence[Visit]) -> Iterator[tuple[pa.RecordBatch, list[Note]]]:
+        """All results of some visits, by one job; and how many are whose."""
+        if self._spec.analysis.never:
+            return
+        indexed = [self._indexed(visit) for visit in visits] if self._spec.method != "scan" else []
+        job = _Job(visits, len(self._cores), self._buffers)
+        self.look_ups.next_job()
+        for number, visit in enumerate(visits):
+            self._add(job, number, visit)
+        for batch in self._results.mixed(chain(self._looked_up(job, indexed), self._pairs(job))):
+            yield batch, self._whose(job)
+
+    def _indexed(self, visit: Visit) -> list[list[BasicWindow]]:
+        """Take out what is looked up window by window."""
+        if self.look_ups.covers(visit.piece):
+            return []
+        taken = [[w for w in some if _is_looked_up(visit.piece, w)] for some in visit.held]
+        for some in visit.held:
+            some[:] = [w for w in some if not _is_looked_up(visit.piece, w)]
+        return taken
+
+    def _looked_up(self, job: _Job, indexed: list[list[list[BasicWindow]]]) -> Iterator[Pairs]:
+        for number, taken in enumerate(indexed):
+            visit = job.visits[number]
+            for home, windows in enumerate(taken):
+                for pairs in self._cores[home].pairs(visit.piece, windows, visit.outer):
+                    job.found[number][home] += len(pairs.here)
+                    yield pairs
+
+    def _whose(self, job: _Job) -> list[Note]:
+        """Results of each core since the last time."""
+        notes = [
+            (home, count, visit.arrived)
+            for visit, found in zip(job.visits, job.taken_found(), strict=True)
+            for home, count in enumerate(found)
+            if count
+        ]
+        for home, count, _ in notes:
+            self._cores[home].results += count
+            self._cores[home].work += count * _MADE
+        return notes
+
+    def _add(self, job: _Job, number: int, visit: Visit) -> None:
+        """What is to be scanned, by predicate: far from the window's edge nothing has to look at it."""
+        piece, held = visit.piece, visit.held
+        windows = [window for some in held for window in some]
+        if not windows:
+            return
+        homes = [home for home, some in enumerate(held) for _ in some]
+        table, places = self._table(1 - piece.spec.side, held), np.array(homes)
+        columns = piece.columns
+        given = (table, places, *_limits(piece, self._reaches), columns.tame, columns.nullable)
+        kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
+        wanted = self.look_ups.wants(piece)
+        present = sort_out(*given, wanted, kinds, *counts)
+        if wanted and not self.look_ups.ready(present, windows, visit.outer):
+            counts[:] = 0
+            present = sort_out(*given, False, kinds, *counts)
+        searched = self._count(piece.rows, counts)
+        base = job.hold(number, windows, homes)
+        for kind in _kinds(present >> INDEXED):
+            job.look_up(*self.look_ups.of(kind | INDEXED, visit.outer, base, table, places, kinds))
+        if present & _SCANNED_KINDS:
+            kernels = {
+                kind: self._kernel(kind, 1 - piece.spec.side) for kind in _kinds(present & _SCANNED_KINDS)
+            }
+            job.add(kernels, piece, base, table, places, kinds, present, searched)
+        job.pairs += searched * max(piece.rows, 3)
+
+    def _table(self, side: int, held: Sequence[list[BasicWindow]]) -> Array:
+        """What is known of all basic windows, those of one core after the other."""
+        pairs = zip(self._cores, held, strict=True)
+        table = np.concatenate([core.segments[side].scan_rows.of(some) for core, some in pairs if some])
+        if self._uncoded:
+            table[:, CODES] = 0
+        return table
+
+    def _kernel(self, kind: int, inner: int) -> Any:
+        if (kind, inner) not in self._kernels:
+            inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
+            self._kernels[kind, inner] = shared_scan_kernel(
+                self._cores[0].program(inside, tame, nullable), inner, self._bands[inner]
+            )
+        return self._kernels[kind, inner]
+
+    def _count(self, rows: int, counts: Array) -> int:
+        """Tuples to be searched, and basic windows that need not be, by core; gives the sum of tuples."""
+        searched, skipped = counts.tolist()
+        for core, tuples, apart in zip(self._cores, searched, skipped, strict=True):
+            core.batches += 1
+            core.skipped += apart
+            core.comparisons += rows * tuples
+            core.work += rows * tuples * _SCANNED
+        return sum(searched)
+
+    def _pairs(self, job: _Job) -> Iterator[Pairs]:
+        if self.helpers.error is not None:
+            raise self.helpers.error
+        shared = job.pairs >= _SHARED and len(self._cores) > 1
+        job.make_ready(len(self._cores) if shared else 1)
+        if shared:
+            self.helpers.offer(job)
+        try:
+            yield from job.done()
+            self._look_at_codes(job)
+        finally:
+            self.helpers.withdraw()
+            job.wait()
+
+    def _look_at_codes(self, job: _Job) -> None:
+        """Where too many blocks have passed, the next jobs do without codes."""
+        self._uncoded -= self._uncoded > 0
+        if self._bands[0] and job.passed() * BLOCK * _PASSING > job.pairs:
+            self._uncoded = _JOBS
+
+    def close(self) -> None:
+        """All threads end."""
+        self.helpers.close()
+        self.look_ups.settle()
+
+
+def _bands(spec: JoinSpec, inner: int) -> tuple[Band, ...]:
+    """What outer tuples allow the coded columns of a side to be."""
+    return tuple(
+        (column, tuple(bound for _, bound in attribute.limits))
+        for attribute in spec.sides[inner].coded
+        if isinstance(column := attribute.limits[0][0], Column)
+    )
+
+
+@cache
+def _kinds(present: int) -> tuple[int, ...]:
+    return tuple(kind for kind in range(INDEXED) if present >> kind & 1)
+
+
+def _is_looked_up(piece: BasicWindow, window: BasicWindow) -> bool:
+    return window.cells is not None and worth_an_index(piece.rows, window)
+
+
+def _limits(
+    piece: BasicWindow, reaches: tuple[int | None, int | None]
+) -> tuple[int, tuple[int, int, int, int]]:
+    """Where basic windows have the stamp that can be too old for a piece, and the limits for `sort_out`.
+
+    They say the same as `JoinCore._relation`, held at the ends of 64 bits.
+    """
+    left = piece.spec.side == 0
+    low, high = (piece.first, piece.second) if left else (piece.second, piece.first)
+    low_reach, high_reach = (reaches[1], reaches[0]) if left else reaches
+    limits = [_LOW, _LOW, _HIGH, _HIGH]
+    if low_reach is not None:
+        limits[:2] = max(low[0] - low_reach, _LOW), max(low[1] - low_reach, _LOW)
+    if high_reach is not None:
+        limits[2:] = min(high[1] + high_reach, _HIGH), min(high[0] + high_reach, _HIGH)
+    return (1 if left else 3), (limits[0], limits[1], limits[2], limits[3])
+
+
+class _Job:
+    """Visits, and parts of the windows to scan for them: one for each visit and kind of predicate."""
+
+    def __init__(self, visits: Sequence[Visit], cores: int, buffers: _Buffers) -> None:
+        self.visits = visits
+        self.pairs = 0
+        self.found = [[0] * cores for _ in visits]
+        """Pairs that were given away, by visit and by the core that holds the basic window."""
+        self._windows: list[BasicWindow] = []
+        self._homes: list[int] = []
+        self._visits: list[int] = []
+        """For each basic window, the core that holds it, and the number of the visit."""
+        self._cores, self._buffers = cores, buffers
+        self._parts: list[tuple[Any, tuple[Any, ...]]] = []
+        self._looked_up: list[tuple[Any, tuple[Any, ...], Callable[[], None]]] = []
+        self._groups = 1
+        self._notes: list[tuple[Array, ...]] = []
+        self._helped: set[int] = set()
+
+    def taken_found(self) -> list[list[int]]:
+        """Pairs that were given away since the last time."""
+        found, self.found = self.found, [[0] * self._cores for _ in self.visits]
+        return found
+
+    def hold(self, visit: int, windows: list[BasicWindow], homes: list[int]) -> int:
+        """Take basic windows of a visit; gives the number of the first."""
+        base = len(self._windows)
+        self._windows += windows
+        self._homes += homes
+        self._visits += [visit] * len(windows)
+        return base
+
+    def add(
+        self, kernels: dict[int, Any], piece: BasicWindow, base: int, table: Array, homes: Array,
+        kinds: Array, present: int, most: int,
+    ) -> None:  # fmt: skip
+        """Basic windows of some kinds, with up to so many tuples, are to be scanned by their kernels."""
+        chunks = np.empty((most // TILE + len(table), 3), np.int64)
+        bounds = np.empty((INDEXED, self._cores + 1), np.int64)
+        self._groups += cut_chunks(table, homes, kinds, present, piece.rows, chunks, bounds) + 1
+        outer = piece.addresses(True)
+        for kind, kernel in kernels.items():
+            fixed = (outer, piece.rows, base, table, chunks, bounds[kind], new_counters(self._cores))
+            self._parts.append((kernel, fixed))
+
+    def look_up(self, kernel: Any, fixed: tuple[Any, ...], done: Callable[[], None]) -> None:
+        """Basic windows are to be looked up by a kernel, by whoever has the job, with these arguments."""
+        self._looked_up.append((kernel, fixed, done))
+        self._groups += len(self._windows)
+
+    def make_ready(self, threads: int) -> None:
+        """Give each thread somewhere to note pairs."""
+        states, groups = np.zeros((threads, STATE), np.int64), np.empty((threads, 2, self._groups), np.int64)
+        states[:, CHUNK] = -1
+        for k in range(threads):
+            self._notes.append((states[k], *self._buffers.of(k), groups[k, 0], groups[k, 1]))
+
+    def help(self, k: int) -> None:
+        """Scan chunks until none is left, or the buffers are full."""
+        if k in self._helped:  # woken twice; what is left in full buffers is no longer its own
+            return
+        self._helped.add(k)
+        for part in range(len(self._parts)):
+            if self._run(k, part):
+                return
+
+    def _run(self, k: int, part: int) -> bool:
+        """Says whether the buffers are full."""
+        kernel, fixed = self._parts[part]
+        notes = self._notes[k]
+        kernel(k, part, *fixed, *notes)
+        return bool(notes[0][CHUNK] >= 0)
+
+    def done(self) -> Iterator[Pairs]:
+        """Scan; gives all pairs, those that helpers have found as well."""
+        notes = self._notes[0]
+        for kernel, fixed, done in self._looked_up:
+            while True:
+                kernel(0, 0, *fixed, *notes)
+                if notes[0][CHUNK] < 0:
+                    break
+                yield from self._noted(0)
+                self._forget(0)
+            done()
+        for part in range(len(self._parts)):
+            while self._run(0, part):
+                yield from self._noted(0)
+                self._forget(0)
+        self.wait()
+        for k, (state, *_) in enumerate(self._notes):
+            while state[CHUNK] >= 0:  # a helper had no room for more, and has gone
+                yield from self._noted(k)
+                self._forget(k)
+                self._run(k, int(state[PART]))
+            # The state stays as it is: a helper that comes late writes back what it has read.
+            yield from self._noted(k)
+
+    def _noted(self, k: int) -> Iterator[Pairs]:
+        """Pairs that a thread has noted, by visit; parts of one come after each other."""
+        state, here, there, windows, ends = self._notes[k]
+        groups = int(state[GROUPS])
+        numbers, stops = windows[:groups].tolist(), ends[:groups].tolist()
+        start = first = 0
+        for visit, some in groupby(numbers, key=self._visits.__getitem__):
+            last = first
+            for number in some:
+                before = stops[last - 1] if last else 0
+                self.found[visit][self._homes[number]] += stops[last] - before
+                last += 1
+            stop, held = stops[last - 1], [self._windows[number] for number in numbers[first:last]]
+            piece = self.visits[visit].piece
+            yield Pairs(piece, here[start:stop], held, there[start:stop], ends[first:last] - start)
+            first, start = last, stop
+
+    def _forget(self, k: int) -> None:
+        state = self._notes[k][0]
+        state[COUNT] = state[GROUPS] = 0
+
+    def passed(self) -> int:
+        """Blocks whose codes have passed."""
+        return sum(int(state[PASSED]) for state, *_ in self._notes)
+
+    def wait(self) -> None:
+        """Until no helper is at work."""
+        for _, (*_, counters) in self._parts:
+            while not all_have_left(counters, _PATIENCE):
+                time.sleep(0)
+
+
+class _Buffers:
+    """Where each core notes its pairs: one after the other, for all jobs."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, tuple[Array, Array]] = {}
+
+    def of(self, k: int) -> tuple[Array, Array]:
+        if k not in self._pairs:
+            self._pairs[k] = (np.empty(_ROOM, np.int32), np.empty(_ROOM, np.int32))
+        return self._pairs[k]

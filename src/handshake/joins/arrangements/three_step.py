@@ -1,0 +1,98 @@
+"""One core, Kang's procedure: probe the other window, insert into one's own, expire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.errors import failed
+from handshake.joins.core import JoinCore
+from handshake.joins.driver import Driver
+from handshake.joins.latency import Latencies
+from handshake.joins.metrics import Metrics, gathered, with_latency
+from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.spec import SIDES, JoinSpec
+
+__all__ = ["ThreeStep"]
+
+
+@dataclass
+class ThreeStep:
+    """A running join on one core."""
+
+    spec: JoinSpec
+    lateness: int = 0
+    core: JoinCore = field(init=False)
+    driver: Driver = field(init=False)
+    expired: int = 0
+    elapsed: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.core = JoinCore(self.spec)
+        self.driver = Driver(self.spec, self.lateness)
+        self.latencies = Latencies(1)
+
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Take a batch of one side's tuples; yields the results that they complete."""
+        return self.latencies.delivered(coalesced(self._timed(self._push(side, batch, other))))
+
+    def _timed(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count the time spent here, not in whoever consumes the results."""
+        while True:
+            start = time.perf_counter()
+            batch = next(results, None)
+            self.elapsed += time.perf_counter() - start
+            if batch is None:
+                return
+            self.latencies.note(0, batch.num_rows, self.driver.came)
+            yield batch
+
+    def _push(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
+    ) -> Iterator[pa.RecordBatch]:
+        admitted = self.driver.admit(side, batch, other)
+        for piece in pieces(self.spec, side, admitted):
+            try:
+                yield from self.core.probe(piece)
+                self.core.insert(piece)
+            except Exception as error:
+                raise failed(error, f"a batch of {piece.rows} tuples of the {SIDES[side]} input") from error
+        self.expire()
+
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them."""
+        for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
+            self.core.insert(piece)
+
+    def expire(self) -> None:
+        """Drop what no tuple to come can join."""
+        for side in (0, 1):
+            oldest = self.driver.oldest(side)
+            if oldest is not None:
+                self.expired += self.core.expire(side, oldest)
+
+    def metrics(self) -> Metrics:
+        """Counts and sizes so far."""
+        figures = gathered(self.driver, [self.core], "three_step", self.expired, self.elapsed)
+        return with_latency(figures, self.latencies)
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Nothing waits: every push has yielded all its results."""
+        return iter(())
+
+    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+        """Nothing waits, here either."""
+        return iter(())
+
+    def wake(self) -> None:
+        """Nobody sleeps."""
+
+    def close(self) -> None:
+        """Nothing runs between pushes."""

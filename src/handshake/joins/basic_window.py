@@ -1,0 +1,278 @@
+"""Basic windows: immutable, columnar runs of tuples with the extremes that let probes skip them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.driver import arrays_of, stored
+from handshake.joins.spec import Attribute, SideSpec
+from handshake.kernels.cluster import NO_CELLS, Cells, cluster_band, cluster_hash
+from handshake.kernels.codes import NO_CODES, Codes
+from handshake.kernels.collect import Places, Shape, places_of, row_bytes
+from handshake.kernels.columns import Columns, as_array, extremes, integers
+from handshake.kernels.evaluate import evaluate
+from handshake.kernels.gather import gather_batch
+from handshake.kernels.keys import moved_floats, moved_keys, row_hash, sort_key
+from handshake.plan.analyse import Bound
+from handshake.plan.expr import Column, Expr
+
+__all__ = [
+    "CODED_FROM",
+    "INDEXED_FROM",
+    "BasicWindow",
+    "Demand",
+    "indexable",
+    "merged",
+    "sealed",
+    "span_of",
+    "worth_an_index",
+]
+
+Array = np.ndarray[Any, Any]
+Span = tuple[int, int]
+_NO_KEYS = np.empty(0, np.int64)
+
+INDEXED_FROM = 2048
+"""Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
+CODED_FROM = 1 << 14
+"""Basic windows of fewer tuples have no codes: they are few, and soon merged."""
+_PAIRS = 512
+"""So many probes of the smallest such basic window are scanned, not looked up one window after the other: a
+million pairs take a tenth of a millisecond in any case, and a scan leaves the interpreter to others."""
+
+
+@dataclass
+class Demand:
+    """How much a basic window has been asked for; and its clustered form, once that pays."""
+
+    asked: int = 0
+    answer: BasicWindow | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BasicWindow:
+    """Tuples of one side, with hidden columns, in arrival order or clustered by an index."""
+
+    spec: SideSpec
+    batch: pa.RecordBatch
+    cells: Cells | None = None
+    keys: Array = field(default_factory=lambda: _NO_KEYS)
+    """Where cells are sorted: what by."""
+    arrived: float = 0.0
+    """When the first of its tuples came, in seconds of `perf_counter`, where someone counts latency by it."""
+
+    known_tame: bool = False
+    """Whether all of its tuples have been seen to be tame already (see `Columns`)."""
+
+    demand: Demand = field(default_factory=Demand)
+    _places: Places | None = field(default=None, init=False, repr=False)
+
+    @cached_property
+    def rows(self) -> int:
+        """How many tuples."""
+        return int(self.batch.num_rows)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """What kernels read."""
+        arrays = [stored(self.batch, self.spec, column.name) for column in self.spec.columns]
+        return Columns.of(self.rows, self.spec.columns, arrays, self.known_tame)
+
+    @cached_property
+    def first(self) -> Span:
+        """Extremes of the stamp that the right window looks at."""
+        return self._extremes(self.spec.stamps.first)
+
+    @cached_property
+    def second(self) -> Span:
+        """Extremes of the stamp that the left window looks at."""
+        stamps = self.spec.stamps
+        return self.first if stamps.second == stamps.first else self._extremes(stamps.second)
+
+    def _extremes(self, column: Column | None) -> Span:
+        if column is None or self.rows == 0:
+            return (0, 0)
+        return extremes(integers(stored(self.batch, self.spec, column.name)))
+
+    @cached_property
+    def scan_row(self) -> Array:
+        """All that a shared scan has to know of it (`kernels.shared_scan`)."""
+        columns = self.columns
+        facts = (self.rows, *self.first, *self.second, columns.tame, columns.nullable)
+        index = self.cells.places if self.cells is not None else NO_CELLS
+        codes = self.codes()
+        return np.array(
+            (*facts, *index, *(codes.places if codes else NO_CODES), *self._with_validity), np.int64
+        )
+
+    def codes(self) -> Codes | None:
+        """Those of its side's bands, made when first asked for; None where there are none."""
+        if "_codes" not in self.__dict__:
+            wanted = self.spec.coded and self.rows >= CODED_FROM
+            columns = [sort_key(self.values(a.inner)) for a in self.spec.coded] if wanted else []
+            self.__dict__["_codes"] = Codes.of(columns) if columns else None
+        found: Codes | None = self.__dict__["_codes"]
+        return found
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether somebody has asked for them, and there are some."""
+        return self.__dict__.get("_codes") is not None
+
+    def addresses(self, nullable: bool) -> tuple[int, ...]:
+        """What kernels read it by, with validity or without; good as long as the basic window is held."""
+        return self._with_validity if nullable else self._without_validity
+
+    @cached_property
+    def _with_validity(self) -> tuple[int, ...]:
+        return self.columns.addresses(True)
+
+    @cached_property
+    def _without_validity(self) -> tuple[int, ...]:
+        return self.columns.addresses(False)
+
+    def places(self, shape: Shape) -> Places:
+        """Where the columns of its side's schema are, whose shape that is."""
+        if self._places is None:
+            object.__setattr__(self, "_places", places_of(shape, self.batch))
+        assert self._places is not None
+        return self._places
+
+    def values(self, expr: Expr) -> pa.Array:
+        """A key expression of this side, for each tuple."""
+        if isinstance(expr, Column):  # most are; asking what an expression reads takes longer
+            return as_array(self.batch.column(expr.name))
+        return evaluate(expr, arrays_of(self.batch, self.spec.side, (expr,)), self.rows, as_key=True)
+
+    @cached_property
+    def hashes(self) -> Array:
+        """One hash per tuple over the equality keys."""
+        return row_hash([self.values(expr) for expr in self.spec.hashed])
+
+    @cached_property
+    def attribute_spans(self) -> tuple[tuple[Any, Any], ...]:
+        """Extremes of the indexed attributes, for skipping."""
+        keys = [sort_key(self.values(a.inner)) for a in self.spec.attributes]
+        return tuple((k.min(), k.max()) for k in keys)
+
+    def limits(self, attribute: Attribute) -> tuple[Array, Array]:
+        """The range, per tuple, that it allows an attribute of the other side to have."""
+        return _limits(self, attribute)
+
+    @cached_property
+    def some_keys(self) -> Array:
+        """A sample of the keys that cells are sorted by, in order."""
+        sample: Array = np.sort(self.keys[:: max(len(self.keys) // 512, 1)])
+        return sample
+
+    def row_bytes(self, shape: Shape | None) -> float:
+        """The memory of a tuple on average, where its columns have that shape."""
+        if "_row_bytes" not in self.__dict__:
+            found = (
+                row_bytes(shape, self.places(shape), self.rows) if shape else self.batch.nbytes / self.rows
+            )
+            self.__dict__["_row_bytes"] = found
+        return float(self.__dict__["_row_bytes"])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held: the tuples, and index or codes besides."""
+        held = int(self.batch.nbytes) + (self.cells.nbytes if self.cells is not None else 0)
+        codes = self.__dict__.get("_codes")
+        held += codes.nbytes if codes is not None else 0
+        return held + (self.keys.nbytes if self.keys.base is None and len(self.keys) else 0)
+
+
+def worth_an_index(tuples: int, window: BasicWindow) -> bool:
+    """Whether a probe with so many tuples has pairs enough: a scan of fewer takes less time than getting
+    ready to look them up."""
+    return tuples * window.rows >= _PAIRS * INDEXED_FROM
+
+
+def indexable(window: BasicWindow) -> bool:
+    """Whether its side has an index, and there are enough tuples for it."""
+    return window.rows >= INDEXED_FROM and bool(window.spec.hashed or window.spec.attributes)
+
+
+def sealed(window: BasicWindow) -> BasicWindow:
+    """Cluster a basic window by its side's index, if it has one and there are enough tuples."""
+    spec = window.spec
+    if not indexable(window):
+        return window
+    keys = [sort_key(window.values(a.inner)) for a in spec.attributes]
+    second = keys[-1] if keys and (spec.hashed or len(keys) > 1) else None
+    if spec.hashed:
+        order, cells = cluster_hash(window.hashes, second)
+    else:
+        order, cells = cluster_band(keys[0], second)
+    batch = gather_batch(window.batch, order)
+    narrow = spec.attributes[-1:] if spec.hashed else ()  # bands have fences for that
+    keys_in_order = sort_key(BasicWindow(spec, batch).values(narrow[0].inner)) if narrow else _NO_KEYS
+    return BasicWindow(spec, batch, cells, keys_in_order, window.arrived)
+
+
+def merged(*windows: BasicWindow) -> BasicWindow | None:
+    """One basic window of some; None where one array cannot hold all.
+
+    That is so for dictionaries that together outgrow their index, and for more text than offsets reach.
+    """
+    try:
+        batch = pa.concat_batches([window.batch for window in windows])
+    except pa.ArrowInvalid:
+        return None
+    tame = all("columns" in window.__dict__ and window.columns.tame for window in windows)
+    made = BasicWindow(windows[0].spec, batch, known_tame=tame)
+    for name in ("first", "second"):  # cached: where all parts have been looked at, none is again
+        spans = [window.__dict__[name] for window in windows if name in window.__dict__]
+        if len(spans) == len(windows):
+            made.__dict__[name] = (min(low for low, _ in spans), max(high for _, high in spans))
+    return made
+
+
+def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:
+    low: Array | None = None
+    high: Array | None = None
+    known: dict[Expr, Array] = {}
+    for expr, bound in attribute.limits:
+        if expr not in known:
+            known[expr] = sort_key(window.values(expr))
+        values = known[expr]
+        edge, is_lower = _edge(values, bound, window.spec.side)
+        if is_lower:
+            low = edge if low is None else np.maximum(low, edge)
+        else:
+            high = edge if high is None else np.minimum(high, edge)
+    given = low if low is not None else high
+    assert given is not None
+    return (
+        low if low is not None else np.full(len(given), _least(given.dtype)),
+        high if high is not None else np.full(len(given), _most(given.dtype)),
+    )
+
+
+def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
+    """The inclusive limit that `left op right + offset` puts on the other side, and whether from below."""
+    offset = bound.offset if side == 1 else -bound.offset
+    is_lower = bound.is_lower if side == 1 else not bound.is_lower
+    if values.dtype.kind != "f":
+        return moved_keys(values, int(offset), is_lower), is_lower
+    return moved_floats(values, float(offset), bound.rounding, bound.magnitude, is_lower), is_lower
+
+
+def _least(dtype: np.dtype[Any]) -> Any:
+    return -np.inf if dtype.kind == "f" else np.iinfo(np.int64).min
+
+
+def _most(dtype: np.dtype[Any]) -> Any:
+    return np.inf if dtype.kind == "f" else np.iinfo(np.int64).max
+
+
+def span_of(side: int, *windows: BasicWindow) -> int:
+    """How far the stamps that expire a side's tuples are apart."""
+    spans = [w.second if side == 0 else w.first for w in windows]
+    return max(high for _, high in spans) - min(low for low, _ in spans)

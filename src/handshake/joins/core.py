@@ -1,0 +1,284 @@
+"""The join core: a segment of both windows, and `probe`, `insert`, `expire` on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.basic_window import BasicWindow, worth_an_index
+from handshake.joins.outer import Outer
+from handshake.joins.results import Made, Pairs, Results, together
+from handshake.joins.segment import Segment
+from handshake.joins.spec import JoinSpec
+from handshake.kernels.cluster import Probe, probe_cost, probe_hash, sweep_cost
+from handshake.kernels.compile import BLOCK, TILE, Program, cells_kernel
+from handshake.kernels.scan import scan_kernel
+from handshake.kernels.sweep import sweep_kernel
+from handshake.plan.expr import Literal
+
+__all__ = ["JoinCore"]
+
+Array = np.ndarray[Any, Any]
+_SMALLEST, _LARGEST = 16 * TILE, 256 * TILE
+_SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
+"""Seconds for a scanned pair, a candidate from an index, a result (bench scan, bench sustained)."""
+_UNINTERRUPTED = 1 << 30
+"""Pairs that are scanned in one call, about a tenth of a second."""
+
+
+@dataclass
+class JoinCore:
+    """One core. Everything is exact whatever the order in which batches come."""
+
+    spec: JoinSpec
+    aside: bool = False
+    """Whether large merges are done in threads of their own (see `Segment`)."""
+    check: Callable[[], None] = lambda: None
+    """Called between parts of a long search: whoever runs the core may raise there."""
+    segments: tuple[Segment, Segment] = field(init=False)
+    comparisons: int = 0
+    results: int = 0
+    skipped: int = 0
+    batches: int = 0
+    work: float = 0.0
+    """About how many seconds of compiled work were done: what other cores could have shared."""
+
+    def __post_init__(self) -> None:
+        left, right = (Segment(self.spec, side, lazy=True, aside=self.aside) for side in (0, 1))
+        self.segments = (left, right)
+        self._reaches = (self.spec.reach(0), self.spec.reach(1))
+        self._results = Results(self.spec)
+        self._buffers = _Buffers()
+        self._programs: dict[tuple[bool, bool, bool], Program] = {}
+        self._kernels: dict[tuple[Any, int, int], Any] = {}
+
+    def probe(
+        self,
+        piece: BasicWindow,
+        windows: Iterable[BasicWindow] | None = None,
+        outer: Outer | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """All results of new tuples with the other side's window, or with some basic windows of it.
+
+        `outer` is what another core may have found out about the piece already.
+        """
+        return (made.batch for made in self.search(piece, windows, outer))
+
+    def search(
+        self,
+        piece: BasicWindow,
+        windows: Iterable[BasicWindow] | None = None,
+        outer: Outer | None = None,
+    ) -> Iterator[Made]:
+        """The same, and which basic windows results are of."""
+        self.batches += 1
+        if piece.rows == 0 or self.spec.analysis.never:
+            return
+        if windows is None:
+            windows = self.segments[1 - piece.spec.side]
+        ready = windows.ready(piece.rows) if isinstance(windows, Segment) else list(windows)
+        for pairs in together(self.pairs(piece, ready, outer or self.outer(piece))):
+            yield from self._made(pairs)
+
+    def pairs(self, piece: BasicWindow, windows: list[BasicWindow], outer: Outer) -> Iterator[Pairs]:
+        """All pairs of new tuples with some basic windows; good until the next ones are asked for."""
+        scanned: dict[int, tuple[Program, list[BasicWindow]]] = {}  # by identity: a hash takes long to find
+        for window in windows:
+            relation = self._relation(piece, window)
+            if relation == "apart":
+                self.skipped += 1
+                continue
+            tame = piece.columns.tame and window.columns.tame
+            nullable = piece.columns.nullable or window.columns.nullable
+            program = self.program(relation == "inside", tame, nullable)
+            self.check()
+            found = self._looked_up(program, outer, window)
+            if found is None:
+                scanned.setdefault(id(program), (program, []))[1].append(window)
+            else:
+                yield from found
+        for program, group in scanned.values():
+            yield from self._scanned(program, piece, group)
+
+    def outer(self, piece: BasicWindow) -> Outer:
+        """New tuples, as the other side's indexes want to see them."""
+        return Outer(piece, self.spec.sides[1 - piece.spec.side].attributes)
+
+    def insert(self, piece: BasicWindow) -> None:
+        """Put tuples into their side's window."""
+        self.segments[piece.spec.side].insert(piece)
+
+    def expire(self, side: int, oldest: int) -> int:
+        """Forget tuples of a side whose expiring stamp is below `oldest`, in whole basic windows."""
+        return self.segments[side].expire(oldest)
+
+    def settle(self) -> None:
+        """Wait for what is going on aside."""
+        for segment in self.segments:
+            segment.settle()
+
+    def _relation(self, piece: BasicWindow, window: BasicWindow) -> str:
+        """`apart`: no pair is in the windows; `inside`: every pair is; else `boundary`."""
+        left, right = (piece, window) if piece.spec.side == 0 else (window, piece)
+        inside = True
+        reach = self._reaches[1]
+        if reach is not None:
+            if right.first[1] < left.first[0] - reach:
+                return "apart"
+            inside &= right.first[0] >= left.first[1] - reach
+        reach = self._reaches[0]
+        if reach is not None:
+            if right.second[0] > left.second[1] + reach:
+                return "apart"
+            inside &= right.second[1] <= left.second[0] + reach
+        return "inside" if inside else "boundary"
+
+    def program(self, inside: bool, tame: bool, nullable: bool) -> Program:
+        """The predicate for pairs that are all in the windows, or have to be asked; see `Program`."""
+        if (inside, tame, nullable) not in self._programs:
+            expr = self.spec.interior if inside else self.spec.boundary
+            columns = (self.spec.sides[0].columns, self.spec.sides[1].columns)
+            # The window rule costs as much as a predicate, and mostly holds: it is looked at last.
+            guard = None if inside or isinstance(self.spec.interior, Literal) else self.spec.interior
+            self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable, guard)
+        return self._programs[inside, tame, nullable]
+
+    def _looked_up(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
+        """Pairs by way of the index; None where there is none, or a scan is faster."""
+        if window.cells is None or not worth_an_index(outer.piece.rows, window):
+            return None
+        if outer.misses(window):
+            self.skipped += 1
+            return iter(())
+        return self._by_index(program, outer, window)
+
+    def _by_index(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
+        """None where most tuples are candidates."""
+        assert window.cells is not None
+        few = outer.piece.rows < 64
+        if window.spec.hashed:
+            probe = probe_hash(window.cells, outer.piece.hashes, outer.limits[0] if outer.limits else None)
+            if few or probe_cost(window.cells, probe, window.some_keys) < window.rows:
+                return self._by_cells(program, outer.piece, window, probe)
+        elif few or sweep_cost(window.cells, *outer.swept[1:]) < window.rows:
+            return self._by_sweep(program, outer, window)
+        return None
+
+    def _kernel(self, make: Callable[[Program, int], Any], program: Program, inner: int) -> Any:
+        """A compiled kernel; kept here, since finding it by its predicate costs more than a small probe."""
+        key = (make, id(program), inner)
+        if key not in self._kernels:
+            self._kernels[key] = make(program, inner)
+        return self._kernels[key]
+
+    def _scanned(self, program: Program, piece: BasicWindow, windows: list[BasicWindow]) -> Iterator[Pairs]:
+        """Pairs with basic windows of one kind. The longer run goes through the vectors, if it fills any."""
+        least = piece.rows if piece.rows >= BLOCK else 0
+        longer = [window for window in windows if window.rows >= least]
+        for some in _parts(piece.rows, longer):
+            self.check()
+            for here, there, ends in self._by_scan(program, piece, some):
+                yield Pairs(piece, here, some, there, ends)
+        for window in windows if len(longer) < len(windows) else ():
+            if window.rows < least:
+                self.check()
+                for there, here, ends in self._by_scan(program, window, [piece]):
+                    yield Pairs(piece, here, [window], there, ends)
+
+    def _by_scan(
+        self, program: Program, outer: BasicWindow, inner: list[BasicWindow]
+    ) -> Iterator[tuple[Array, Array, Array]]:
+        kernel = self._kernel(scan_kernel, program, inner[0].spec.side)
+        table = np.array([window.addresses(program.nullable) for window in inner])
+        rows = np.array([window.rows for window in inner])
+        state, ends = np.zeros(3, np.int64), np.empty(len(inner), np.int64)
+        pairs = outer.rows * sum(window.rows for window in inner)
+        self.comparisons += pairs
+        self.work += pairs * _SCANNED
+        while state[0] < len(inner):
+            out = self._buffers.take()
+            ends[: state[0]] = 0
+            count = kernel(outer.addresses(program.nullable), outer.rows, table, rows, state, ends, *out)
+            ends[state[0] :] = count
+            if count:
+                yield out[0][:count], out[1][:count], ends
+            self._buffers.grow(state[0] < len(inner))
+
+    def _by_cells(
+        self, program: Program, piece: BasicWindow, window: BasicWindow, probe: Probe
+    ) -> Iterator[Pairs]:
+        kernel = self._kernel(cells_kernel, program, window.spec.side)
+        assert window.cells is not None
+        addresses = [w.addresses(program.nullable) for w in (piece, window)]
+        state = np.zeros(3, np.int64)
+        while state[0] < len(probe.order):
+            out = self._buffers.take()
+            count, seen = kernel(
+                addresses[0], probe.order, probe.first, probe.last, probe.low, probe.high,
+                addresses[1], window.rows, window.cells.offsets, window.keys, state, *out,
+            )  # fmt: skip
+            self._looked_at(seen)
+            if count:
+                yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
+            self._buffers.grow(state[0] < len(probe.order))
+
+    def _by_sweep(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs]:
+        kernel = self._kernel(sweep_kernel, program, window.spec.side)
+        piece, first, second = outer.swept
+        cells = window.cells
+        assert cells is not None
+        addresses = [w.addresses(program.nullable) for w in (piece, window)]
+        state = np.array([0, 0, -1])
+        while state[0] < piece.rows:
+            out = self._buffers.take()
+            count, seen = kernel(
+                addresses[0], *first, *second,
+                addresses[1], window.rows, cells.offsets, cells.low, cells.high, cells.fences, state, *out,
+            )  # fmt: skip
+            self._looked_at(seen)
+            if count:
+                yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
+            self._buffers.grow(state[0] < piece.rows)
+
+    def _looked_at(self, seen: int) -> None:
+        self.comparisons += seen
+        self.work += seen * _LOOKED_UP
+
+    def _made(self, pairs: Pairs) -> Iterator[Made]:
+        for made in self._results.of(pairs):
+            self.results += made.batch.num_rows
+            self.work += made.batch.num_rows * _MADE
+            yield made
+
+
+def _parts(rows: int, windows: list[BasicWindow]) -> Iterator[list[BasicWindow]]:
+    """Basic windows to scan in one call, which nothing can interrupt."""
+    start, pairs = 0, 0
+    for place, window in enumerate(windows):
+        if pairs and pairs + rows * window.rows > _UNINTERRUPTED:
+            yield windows[start:place]
+            start, pairs = place, 0
+        pairs += rows * window.rows
+    if start < len(windows):
+        yield windows[start:]
+
+
+class _Buffers:
+    """Output buffers that grow when a kernel fills them."""
+
+    def __init__(self) -> None:
+        self.size = _SMALLEST
+        self.pair: tuple[Array, Array] | None = None
+
+    def take(self) -> tuple[Array, Array]:
+        if self.pair is None or len(self.pair[0]) < self.size:
+            self.pair = (np.empty(self.size, np.int32), np.empty(self.size, np.int32))
+        return self.pair
+
+    def grow(self, full: bool) -> None:
+        if full and self.size < _LARGEST:
+            self.size *= 2

@@ -1,0 +1,1 @@
+"""Joins of three and more streams (CellJoin 7.1)."""

@@ -1,0 +1,410 @@
+"""Joins of three and more streams, in MJoin fashion (CellJoin 7.1).
+
+A batch goes through the windows of all other streams, in the join order of its own stream. Each step is a
+two-way join of the combinations so far with the next stream's window. A combination is found exactly once:
+when the last of its members comes.
+
+With several cores, the first window of the order is dealt out to them and the input goes to all (where that
+window is indexed, the other way round); the windows behind it are searched by each core for the combinations
+that it has found itself. The caller's thread is the
+coordinator. Basic windows are immutable, and a batch is handed out together with those that are there when it
+comes, so windows may change, orders and the number of cores too, while the cores still work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.arrangements.cell.adapt import Clock, Load
+from handshake.joins.arrangements.channels import Stopped
+from handshake.joins.arrangements.crew import Crew
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.latency import Latencies
+from handshake.joins.metrics import Stopwatch
+from handshake.joins.multiway.driver import ManyDriver
+from handshake.joins.multiway.metrics import MultiMetrics, StepMetrics, StreamMetrics, WorkerMetrics
+from handshake.joins.multiway.order import Order, best_order, costed
+from handshake.joins.multiway.plan import ManySpec, StepSpec
+from handshake.joins.multiway.stats import Statistics
+from handshake.joins.multiway.step import DealtWindow, StepCore
+from handshake.joins.outer import Outer
+from handshake.joins.pieces import coalesced
+
+__all__ = ["MJoin"]
+
+Array = np.ndarray[Any, Any]
+Key = tuple[frozenset[int], int]
+FIRST_LOOK, EVERY = 4096, 1 << 15
+"""Tuples until statistics are first looked at, and between two looks."""
+GAIN, WORTH = 1.5, 0.25
+"""An order is changed for one that many times cheaper, if it would have saved so many seconds so far: about
+what compiling new steps takes."""
+_LARGE, _WORK = 8192, 0.005
+"""Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores; with less to
+do, threads wait for each other's interpreter (see `low_latency`)."""
+_HISTORY = 1000
+"""Changes in the number of cores that are remembered."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a core is told: tuples of a stream, and for each step the basic windows to search."""
+
+    source: int
+    outer: Outer
+    route: tuple[Key, ...]
+    runs: tuple[tuple[BasicWindow, ...], ...]
+    came: float
+    """When the tuples came."""
+
+
+@dataclass
+class MJoin:
+    """A running join of any number of streams, on `cores` threads; on the caller's own where that is one.
+
+    With `adapt`, on as many of them as the load asks for, beginning with one (7.3).
+    """
+
+    spec: ManySpec
+    lateness: int = 0
+    cores: int = 1
+    cpus: tuple[int, ...] = ()
+    """The processor of each core's thread; none: wherever the system puts them."""
+    adapt: bool = False
+    clock: Clock = time.perf_counter
+    driver: ManyDriver = field(init=False)
+    statistics: Statistics = field(init=False)
+    orders: list[Order] = field(init=False)
+    expired: int = 0
+    replans: int = 0
+
+    def __post_init__(self) -> None:
+        self.driver = ManyDriver(self.spec, self.lateness)
+        self.statistics = Statistics(self.spec)
+        self.orders = [best_order(k, self.spec, self.statistics) for k in range(len(self.spec.streams))]
+        self._windows: dict[object, DealtWindow] = {}
+        self._steps: list[dict[Key, StepCore]] = [{} for _ in range(self.cores)]
+        self._results = [0] * self.cores
+        self._batches = [0] * self.cores
+        self._busy = [0.0] * self.cores
+        self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
+        self.active = self.load.active
+        self._born = time.perf_counter()
+        self._history = deque([(0.0, self.active)], _HISTORY)
+        self._recent = self._work_seen = 0.0
+        self._next_look = FIRST_LOOK
+        self._watch = Stopwatch()
+        self.crew: Crew[_Job] | None = None
+        if self.cores > 1:
+            self.crew = Crew(
+                self.cores, self._work, self._describe, arrival=lambda job: job.came, active=self.active,
+                cpus=self.cpus,
+            )  # fmt: skip
+        self.latencies = Latencies(1) if self.crew is None else self.crew.latencies
+        self._arrange()
+
+    # Planning.
+
+    def _arrange(self) -> None:
+        """Have the windows and cores that the orders need, and no other windows."""
+        needed: dict[object, DealtWindow] = {}
+        for joined, target in dict.fromkeys(key for order in self.orders for key in _route(order)):
+            step = self.spec.step(joined, target)
+            if step.layout not in needed:
+                needed[step.layout] = self._windows.get(step.layout) or self._clustered(step)
+            for steps in self._steps:
+                if (joined, target) not in steps:
+                    steps[joined, target] = StepCore(self.spec, step, self._go_on)
+        self._windows = needed
+
+    def _clustered(self, step: StepSpec) -> DealtWindow:
+        """A window for a step, with the tuples that another one of the same stream holds."""
+        window = DealtWindow(step, self.cores)
+        window.partition.resize(self.active)
+        held = self._any_window(step.target)
+        for batch in held.tuples() if held is not None else ():
+            window.insert(batch)
+        return window
+
+    def _any_window(self, k: int) -> DealtWindow | None:
+        return next((window for window in self._windows.values() if window.step.target == k), None)
+
+    def tuples(self, k: int) -> Iterator[pa.RecordBatch]:
+        """What is held of a stream, stamped."""
+        window = self._any_window(k)
+        assert window is not None
+        return window.tuples()
+
+    def refill(self, k: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Put tuples that were held into all windows of their stream, without joining them."""
+        for window in self._windows.values():
+            if window.step.target == k:
+                for batch in batches:
+                    window.insert(batch)
+
+    def foresee(self, samples: Sequence[pa.RecordBatch], rows: Sequence[int]) -> None:
+        """Plan, before the first push, by some tuples of each stream and by how many a window will hold."""
+        if len(self.spec.streams) < 3:
+            return
+        for k, held in enumerate(rows):
+            self.statistics.hold(k, held)
+        names = [[f"{s.name}.{name}" for name in s.schema.names] for s in self.spec.streams]
+        self.statistics.sample({k: batch.rename_columns(names[k]) for k, batch in enumerate(samples)})
+        self.orders = [best_order(order.source, self.spec, self.statistics) for order in self.orders]
+        self._arrange()
+
+    def _look(self) -> None:
+        """Look at the statistics when it is time, and change orders that have become bad ones.
+
+        Whatever the orders are, the results are the same: they only say in which order conditions are
+        looked at. Batches that cores still work on keep theirs.
+        """
+        arrived = sum(counts.rows for counts in self.driver.counts)
+        if arrived < self._next_look or len(self.spec.streams) < 3:
+            return
+        self._next_look = arrived + EVERY
+        self._observe()
+        better = [self._better(order) for order in self.orders]
+        changed = sum(a.targets != b.targets for a, b in zip(self.orders, better, strict=True))
+        self.orders = better
+        if changed:
+            self.replans += changed
+            self._arrange()
+
+    def _observe(self) -> None:
+        samples = {}
+        for k in range(len(self.spec.streams)):
+            window = self._any_window(k)
+            assert window is not None
+            self.statistics.hold(k, window.rows)
+            samples[k] = window.sample()
+        self.statistics.sample(samples)
+        self.statistics.measure(core for steps in self._steps for core in steps.values())
+
+    def _better(self, order: Order) -> Order:
+        """The best order now, if it is much better than the one at hand."""
+        now = costed(order.source, order.targets, self.spec, self.statistics)
+        best = best_order(order.source, self.spec, self.statistics)
+        saved = (now.seconds - best.seconds) * self.driver.counts[order.source].rows
+        return best if now.seconds > GAIN * best.seconds and saved > WORTH else now
+
+    # On the cores.
+
+    def _go_on(self) -> None:
+        if self.crew is not None and self.crew.bell.stopped:
+            raise Stopped
+
+    def _work(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
+        self._batches[core] += 1
+        first = self._steps[core][job.route[0]].probe(job.outer.piece, job.runs[0], job.outer)
+        results = self._through(core, job, 1, first)
+        while (found := self._timed(core, results)) is not None:
+            self._results[core] += found.num_rows
+            yield self._finished(found)
+
+    def _timed(self, core: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """Count a core's time at work, not that spent waiting for room."""
+        start = self.clock()
+        found = next(results, None)
+        self._busy[core] += self.clock() - start
+        return found
+
+    def _through(
+        self, core: int, job: _Job, at: int, found: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Take combinations through the windows that are left in the order, many at a time."""
+        if at == len(job.route):
+            yield from found
+            return
+        step, run = self._steps[core][job.route[at]], job.runs[at]
+        for combinations in coalesced(found):
+            yield from self._through(core, job, at + 1, step.follow(combinations, run))
+
+    def _finished(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [found.column(f"{s.name}.{name}") for s in self.spec.streams for name in s.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
+
+    def _describe(self, job: _Job) -> str:
+        return f"a batch of {job.outer.piece.rows} tuples of the {self.spec.names[job.source]} input"
+
+    # On the coordinator.
+
+    def push(
+        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None = None,
+        came: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Take tuples of one stream; yields results that are ready. To be iterated to the end.
+
+        `seen` says, per tuple, how many of each stream with a tuple window came before it, where batches do
+        not come in the order of their tuples; `came`, when they came, if that was before now.
+        """
+        return self.latencies.delivered(coalesced(self._push(stream, batch, seen, came)))
+
+    def _push(
+        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None, came: float | None
+    ) -> Iterator[pa.RecordBatch]:
+        came = time.perf_counter() if came is None else came
+        self._watch.start()
+        self._look()
+        stamped = self.driver.admit(stream, batch, seen)
+        yield from self._search(stream, stamped, came)
+        for window in self._windows.values():
+            if window.step.target == stream:
+                window.insert(stamped)
+        self.expire()
+        if self.crew is not None:
+            yield from self.crew.ready()
+
+    def _search(self, stream: int, stamped: pa.RecordBatch, came: float) -> Iterator[pa.RecordBatch]:
+        route = _route(self.orders[stream])
+        windows = [self._windows[self.spec.step(*key).layout] for key in route]
+        if not all(window.rows for window in windows):
+            return
+        if self.adapt:
+            self._resize(self.load.note(sum(self._busy)))
+        step = self._steps[0][route[0]]
+        rest = tuple(window.whole() for window in windows[1:])
+        for piece in step.cut(step.enter(stamped)):
+            for core, outer, run in self._dealt(step, piece, windows[0]):
+                yield from self._hand(core, _Job(stream, outer, route, (run, *rest), came))
+
+    def _hand(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
+        if self.crew is not None:
+            yield from self.crew.hand(core, job)
+            return
+        for found in self._work(core, job):
+            self.latencies.note(0, found.num_rows, job.came)
+            yield found
+
+    def _dealt(
+        self, step: StepCore, piece: BasicWindow, window: DealtWindow
+    ) -> Iterator[tuple[int, Outer, tuple[BasicWindow, ...]]]:
+        """Who searches what: each core its run of the window with the whole piece (7.1).
+
+        Where a window is indexed or has too few basic windows to be dealt out, the piece is, and where there
+        is little to do, one core does it all.
+        """
+        if self.active == 1 or not self._is_large(piece):
+            yield self._least_busy(), step.core.outer(piece), window.whole()
+        elif window.is_dealt and len(window.segment.windows) >= 2 * self.active:
+            outer = step.core.outer(piece).prepare()
+            for core in range(self.active):
+                yield core, outer, window.run(core)
+        else:
+            for core in range(self.active):
+                start, stop = (piece.rows * n // self.active for n in (core, core + 1))
+                part = BasicWindow(piece.spec, piece.batch.slice(start, stop - start))
+                yield core, step.core.outer(part), window.whole()
+
+    def _least_busy(self) -> int:
+        """The core with the shortest queue, of those in use."""
+        inboxes = [] if self.crew is None else self.crew.inboxes[: self.active]
+        return min(range(len(inboxes)), key=lambda k: len(inboxes[k]), default=0)
+
+    def _resize(self, cores: int) -> None:
+        """From the next batch on, use so many cores (7.3).
+
+        Windows are dealt out afresh. A core that is released does what it was handed, then its thread ends.
+        """
+        if self.crew is None or self.active == cores:
+            return
+        self.active = cores
+        self.crew.resize(cores)
+        for window in self._windows.values():
+            window.partition.resize(cores)
+        self._history.append((time.perf_counter() - self._born, cores))
+
+    def _is_large(self, piece: BasicWindow) -> bool:
+        """Whether a piece is worth sharing, going by its size and by the work of those before it."""
+        work = sum(core.core.work for steps in self._steps for core in list(steps.values()))
+        self._recent = 0.7 * self._recent + 0.3 * (work - self._work_seen)
+        self._work_seen = work
+        return piece.rows >= _LARGE or self._recent > _WORK
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yields the rest of its results."""
+        if self.crew is not None:
+            yield from self.latencies.delivered(coalesced(self.crew.drain()))
+        self._watch.stop()
+
+    def settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """The same, results as they come; ends earlier where `until` holds."""
+        if self.crew is not None:
+            yield from self.latencies.delivered(self.crew.drain(until))
+        if self.crew is None or self.crew.idle():
+            self._watch.stop()
+
+    def wake(self) -> None:
+        """Let a `settle` under way look again."""
+        if self.crew is not None:
+            self.crew.bell.ring()
+
+    def expire(self) -> None:
+        """Drop what no tuple to come can join."""
+        for window in self._windows.values():
+            oldest = self.driver.oldest(window.step.target)
+            if oldest is not None:
+                self.expired += window.expire(oldest)
+
+    def close(self) -> None:
+        """Stop; all threads end."""
+        self._watch.stop()
+        if self.crew is not None:
+            self.crew.close()
+
+    # What it has done.
+
+    def metrics(self) -> MultiMetrics:
+        """Counts and sizes so far."""
+        counts, windows = self.driver.counts, list(self._windows.values())
+        cores = [core for steps in self._steps for core in list(steps.values())]
+        return MultiMetrics(
+            streams=tuple(map(self._stream_metrics, range(len(self.spec.streams)))),
+            steps=tuple(map(self._step_metrics, list(self._steps[0]))),
+            results=sum(self._results),
+            late=sum(c.late for c in counts),
+            no_time=sum(c.no_time for c in counts),
+            comparisons=sum(core.core.comparisons for core in cores),
+            expired=self.expired,
+            basic_windows=sum(len(window.segment.windows) for window in windows),
+            state_bytes=sum(window.segment.nbytes for window in windows),
+            replans=self.replans,
+            elapsed=self._watch.seconds,
+            cores=tuple(map(self._core_metrics, range(self.cores))),
+            latency=self.latencies.merged().figures(),
+            core_counts=tuple(self._history) if self.adapt else (),
+        )
+
+    def _stream_metrics(self, k: int) -> StreamMetrics:
+        counts, window, names = self.driver.counts[k], self._any_window(k), self.spec.names
+        return StreamMetrics(
+            names[k], counts.rows, counts.late, counts.no_time, counts.unmatchable,
+            window.rows if window is not None else 0, tuple(names[t] for t in self.orders[k].targets),
+        )  # fmt: skip
+
+    def _step_metrics(self, key: Key) -> StepMetrics:
+        cores, names = [steps[key] for steps in self._steps], self.spec.names
+        step = self.spec.step(*key)
+        return StepMetrics(
+            tuple(names[k] for k in step.joined), names[step.target], step.spec.method,
+            sum(core.probed for core in cores), sum(core.core.comparisons for core in cores),
+            sum(core.found for core in cores),
+        )  # fmt: skip
+
+    def _core_metrics(self, k: int) -> WorkerMetrics:
+        comparisons = sum(core.core.comparisons for core in list(self._steps[k].values()))
+        deepest = self.crew.inboxes[k].deepest if self.crew is not None else 0
+        return WorkerMetrics(self._results[k], comparisons, self._batches[k], deepest)
+
+
+def _route(order: Order) -> tuple[Key, ...]:
+    """The steps of an order."""
+    streams = (order.source, *order.targets)
+    return tuple((frozenset(streams[:at]), streams[at]) for at in range(1, len(streams)))

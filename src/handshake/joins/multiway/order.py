@@ -1,0 +1,83 @@
+"""Join orders: through which windows, and in which order, the tuples of each stream go.
+
+An order costs what its steps cost: each one sees the combinations that those before it have left. All orders
+are weighed by dynamic programming over the sets of streams that have been joined. It is exact for up to
+eight streams; beyond, only the cheapest sets of each size are followed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from handshake.joins.multiway.plan import ManySpec
+from handshake.joins.multiway.stats import Statistics
+
+__all__ = ["Order", "best_order", "runner_up"]
+
+_BEAM = 64
+_SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
+"""Seconds for a scanned pair, a candidate from an index, a combination made (as in `core`)."""
+_PROBED = 3e-7
+"""Seconds to find the cells of an index that a tuple looks at."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """The windows that a tuple of `source` goes through, and what that is expected to cost."""
+
+    source: int
+    targets: tuple[int, ...] = ()
+    combinations: float = 1.0
+    """How many combinations a tuple is in so far."""
+    seconds: float = 0.0
+
+    @property
+    def joined(self) -> frozenset[int]:
+        """The streams that have a member in the combinations."""
+        return frozenset((self.source, *self.targets))
+
+    def then(self, target: int, spec: ManySpec, statistics: Statistics) -> Order:
+        """One step more."""
+        estimate = statistics.estimate(self.joined, target)
+        made = self.combinations * estimate.matches
+        looked = statistics.rows[target] * _SCANNED
+        if spec.step(self.joined, target).spec.method != "scan":  # a core scans where that is cheaper
+            looked = min(looked, _PROBED + estimate.candidates * _LOOKED_UP)
+        seconds = self.seconds + self.combinations * looked + made * _MADE * (len(self.targets) + 1)
+        return Order(self.source, (*self.targets, target), made, seconds)
+
+
+def best_order(source: int, spec: ManySpec, statistics: Statistics) -> Order:
+    """The order that is expected to cost least."""
+    everyone = frozenset(range(len(spec.streams)))
+    return _finished([Order(source)], everyone, spec, statistics)
+
+
+def costed(source: int, targets: Iterable[int], spec: ManySpec, statistics: Statistics) -> Order:
+    """What an order would cost."""
+    order = Order(source)
+    for target in targets:
+        order = order.then(target, spec, statistics)
+    return order
+
+
+def runner_up(order: Order, spec: ManySpec, statistics: Statistics) -> Order | None:
+    """The best order that begins with another window; None where there is only one."""
+    everyone = frozenset(range(len(spec.streams)))
+    others = everyone - {order.source, order.targets[0]}
+    starts = [Order(order.source).then(target, spec, statistics) for target in sorted(others)]
+    return _finished(starts, everyone, spec, statistics) if starts else None
+
+
+def _finished(orders: list[Order], everyone: frozenset[int], spec: ManySpec, statistics: Statistics) -> Order:
+    while orders[0].joined != everyone:
+        longer: dict[frozenset[int], Order] = {}
+        for order in orders:
+            for target in sorted(everyone - order.joined):
+                following = order.then(target, spec, statistics)
+                known = longer.get(following.joined)
+                if known is None or following.seconds < known.seconds:
+                    longer[following.joined] = following
+        orders = sorted(longer.values(), key=lambda order: order.seconds)[:_BEAM]
+    return min(orders, key=lambda order: order.seconds)

@@ -1,0 +1,399 @@
+"""A join of several streams as a value: its conditions, and the two-way steps that join orders are made of.
+
+A step joins combinations of the streams `joined` with the window of stream `target`. It checks all conditions
+that can be read for the first time. Window rules between members are conditions, too, on stamps: columns
+`a:time`, `a:own` (the position in its stream) and `a:seen b` (how many tuples of b had come before).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from handshake.errors import ExpressionError, HandshakeError, SchemaError, WindowError, suggest
+from handshake.joins.spec import JoinSpec, SideSpec, Stamps, join_spec
+from handshake.kernels.prepare import HIDDEN
+from handshake.plan.bind import Scope, bind
+from handshake.plan.expr import (
+    Arithmetic,
+    Column,
+    Compare,
+    Expr,
+    Literal,
+    Name,
+    Udf,
+    conjunction,
+    conjuncts,
+    show,
+    transform,
+    walk,
+)
+from handshake.schema import BOOL, INT64, UNITS, Field, Schema
+from handshake.windows import Window, Windows
+
+__all__ = ["FIRST", "SECOND", "Condition", "ManySpec", "StepSpec", "StreamSpec", "many_spec"]
+
+FIRST, SECOND = HIDDEN + "first", HIDDEN + "second"
+"""Hidden columns of combinations: what the target's window and the members' windows look at."""
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """One stream: its name in the predicate, its columns, its window, its time column."""
+
+    name: str
+    schema: pa.Schema
+    window: Window | None = None
+    time: str | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether its window is one of time."""
+        return self.window is not None and self.window.kind == "time"
+
+    @property
+    def counted(self) -> bool:
+        """Whether its window is one of tuples."""
+        return self.window is not None and self.window.kind == "tuples"
+
+    @property
+    def time_stamp(self) -> str:
+        """The stamp that holds the time."""
+        return f"{self.name}:time"
+
+    @property
+    def own_stamp(self) -> str:
+        """The stamp that holds the position in this stream."""
+        return f"{self.name}:own"
+
+    def seen_stamp(self, other: StreamSpec) -> str:
+        """The stamp that holds how many tuples of another stream had come before."""
+        return f"{self.name}:seen {other.name}"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One conjunct: as written, with resolved names, bound to one row of all columns; and what it reads."""
+
+    text: str
+    expr: Expr
+    bound: Expr
+    streams: frozenset[int]
+
+    @property
+    def kind(self) -> str:
+        """How well it narrows a step: `equality` best, then `inequality`, else `other`."""
+        op = self.expr.op if isinstance(self.expr, Compare) else ""
+        return {"": "other", "<>": "other", "=": "equality"}.get(op, "inequality")
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether looking at it means calling a function of the user's."""
+        return any(isinstance(node, Udf) for node in walk(self.expr))
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """Combinations of the streams `joined` (in order of their numbers) meet the window of `target`."""
+
+    joined: tuple[int, ...]
+    target: int
+    conditions: tuple[Condition, ...]
+    spec: JoinSpec
+
+    @cached_property
+    def unwindowed(self) -> JoinSpec:
+        """For drivers, which have nothing to stamp: that was done when the tuples came."""
+        return replace(self.spec, windows=Windows(None, None))
+
+    @cached_property
+    def layout(self) -> object:
+        """What makes windows of the target alike: steps of equal layout search the same one."""
+        side, spec = self.spec.sides[1], self.spec
+        return (
+            self.target, spec.method, side.derived, side.filters, side.keys, side.columns, side.stamps,
+            side.hashed, tuple(attribute.inner for attribute in side.attributes),
+        )  # fmt: skip
+
+
+@dataclass
+class ManySpec:
+    """A join of several streams, checked; `step` plans what a join order asks for."""
+
+    streams: tuple[StreamSpec, ...]
+    conditions: tuple[Condition, ...]
+    filters: tuple[Condition, ...]
+    """Conditions on one stream alone: looked at once per tuple, at its arrival."""
+    unit: str
+    output: pa.Schema
+    text: str
+
+    _steps: dict[tuple[frozenset[int], int], StepSpec] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def timed(self) -> bool:
+        """Whether a window is one of time."""
+        return any(stream.timed for stream in self.streams)
+
+    def step(self, joined: frozenset[int], target: int) -> StepSpec:
+        """The step from combinations of `joined` into the window of `target`; planned once."""
+        if (joined, target) not in self._steps:
+            self._steps[joined, target] = self._step(joined, target)
+        return self._steps[joined, target]
+
+    def new_conditions(self, joined: frozenset[int], target: int) -> tuple[Condition, ...]:
+        """The conditions that can be read once `target` has joined, and could not before."""
+        within, first = joined | {target}, len(joined) == 1
+        return tuple(
+            c
+            for c in self.conditions
+            if c.streams <= within and (target in c.streams or (first and not c.streams))
+        )
+
+    def _step(self, joined: frozenset[int], target: int) -> StepSpec:
+        members = tuple(sorted(joined))
+        found = self.new_conditions(joined, target)
+        fields = [column for k in members for column in self.stamped(k)]
+        on = conjunction(tuple(self._placed(c, target) for c in found))
+        left, right = pa.schema(fields), self.stamped(target)
+        with _in_their_words(self.names):
+            base = join_spec(left, right, on, Windows(None, None), times=(None, None))
+        return StepSpec(members, target, found, self._windowed(base, members, target))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The streams' names."""
+        return tuple(stream.name for stream in self.streams)
+
+    def stamped(self, k: int) -> pa.Schema:
+        """A stream's columns under names that say the stream, and its stamps."""
+        stream = self.streams[k]
+        stamps = [stream.time_stamp] if self.timed else []
+        stamps += [stream.own_stamp] if stream.counted else []
+        stamps += [stream.seen_stamp(o) for n, o in enumerate(self.streams) if n != k and o.counted]
+        columns = [column.with_name(f"{stream.name}.{column.name}") for column in stream.schema]
+        return pa.schema(columns + [pa.field(name, pa.int64()) for name in stamps])
+
+    def _placed(self, condition: Condition, target: int) -> Expr:
+        """The target's columns are on the right, all others on the left."""
+        own = f"{self.names[target]}."
+
+        def rule(node: Expr) -> Expr:
+            if not isinstance(node, Name):
+                return node
+            return Name(("r" if node.parts[1].startswith(own) else "l", node.parts[1]), at=node.at)
+
+        return transform(condition.expr, rule)
+
+    def _windowed(self, base: JoinSpec, members: tuple[int, ...], target: int) -> JoinSpec:
+        """Add the window rules: that of the target, and those of members with time windows.
+
+        Tuple windows of members are looked at afterwards (see `mjoin_step`): tuples that are pushed as they
+        come cannot break them.
+        """
+        stream, reach = self.streams[target], self.member_reach(members)
+        stamp = stream.time_stamp if stream.timed else stream.own_stamp
+        first = None if stream.window is None else (FIRST, stamp)
+        second = None if reach is None else (SECOND, stream.time_stamp)
+        windows = Windows(
+            None if reach is None else Window("tuples", reach),
+            None if stream.window is None else Window("tuples", stream.window.reach(self.unit)),
+        )
+        sides = tuple(_stamped_side(side, first, second) for side in base.sides)
+        rules = _rules(windows, sides[0].stamps, sides[1].stamps)
+        boundary = conjunction((*rules, *conjuncts(base.interior)))
+        return replace(base, windows=windows, sides=(sides[0], sides[1]), boundary=boundary)
+
+    def member_reach(self, members: Sequence[int]) -> int | None:
+        """The least reach of the members' time windows; None where there are none."""
+        return min((self.reach(k) for k in members if self.streams[k].timed), default=None)
+
+    def reach(self, k: int) -> int:
+        """How far stamps may be apart under a stream's window."""
+        window = self.streams[k].window
+        assert window is not None
+        return window.reach(self.unit)
+
+
+def _stamped_side(side: SideSpec, first: tuple[str, str] | None, second: tuple[str, str] | None) -> SideSpec:
+    """A side that carries its part of the window rules."""
+    stamps = [Column(side.side, pair[side.side], type=INT64) if pair else None for pair in (first, second)]
+    columns = dict.fromkeys((*side.columns, *(stamp for stamp in stamps if stamp is not None)))
+    return replace(side, columns=tuple(columns), stamps=Stamps(*stamps))
+
+
+def _rules(windows: Windows, left: Stamps, right: Stamps) -> Iterator[Expr]:
+    """`right.first >= left.first - reach` and `right.second <= left.second + reach` (see window.py)."""
+    pairs = (
+        (">=", "-", left.first, right.first, windows.right),
+        ("<=", "+", left.second, right.second, windows.left),
+    )
+    for op, sign, mine, theirs, window in pairs:
+        if window is not None and mine is not None and theirs is not None:
+            limit = Arithmetic(sign, mine, Literal(window.size, type=INT64), type=INT64)
+            yield Compare(op, theirs, limit, type=BOOL)
+
+
+# Reading a join.
+
+
+def many_spec(streams: Sequence[StreamSpec], on: Expr) -> ManySpec:
+    """Check streams and predicate; everything that can be wrong about them is found here."""
+    streams = tuple(streams)
+    _check_streams(streams)
+    unit = _common_unit(streams)
+    found = tuple(_read(streams, on))
+    joint = tuple(c for c in found if len(c.streams) != 1)
+    single = tuple(c for c in found if len(c.streams) == 1)
+    spec = ManySpec(streams, joint, single, unit, _output(streams), show(on))
+    everyone = frozenset(range(len(streams)))
+    for target in everyone:  # what no kernel can compute is refused before the first tuple
+        spec.step(everyone - {target}, target)
+    return spec
+
+
+def _check_streams(streams: tuple[StreamSpec, ...]) -> None:
+    if len(streams) < 2:
+        raise SchemaError(f"a join needs two or more streams; {len(streams)} was given")
+    for stream in streams:
+        if not stream.name.isidentifier():
+            raise SchemaError(
+                f"{stream.name!r} cannot name a stream; a name is letters, digits and _, "
+                "not beginning with a digit, so that a predicate can say name.column"
+            )
+        if any(name.startswith(HIDDEN) for name in stream.schema.names):
+            raise SchemaError(f"a column name of the {stream.name} input begins with a NUL; rename it")
+    folded = [stream.name.casefold() for stream in streams]
+    for stream in streams:
+        if folded.count(stream.name.casefold()) > 1:
+            raise SchemaError(f"two streams are called '{stream.name}' (case does not matter); rename one")
+
+
+def _common_unit(streams: tuple[StreamSpec, ...]) -> str:
+    """The finest unit of all time columns; streams whose times do not compare are refused here."""
+    if any(stream.timed for stream in streams):
+        for stream in streams:
+            if stream.time is None:
+                raise WindowError(
+                    f"a time window needs a time column for every stream, and none is named for the "
+                    f"{stream.name} input; name one of {', '.join(stream.schema.names)} (time=…, or --time)"
+                )
+    dated = [stream for stream in streams if stream.time is not None]
+    units = [_pair_unit(dated[0], stream) for stream in dated]
+    return min(units, key=lambda unit: UNITS[unit], default="ns")
+
+
+def _pair_unit(one: StreamSpec, other: StreamSpec) -> str:
+    """What a two-way join of these would count time in; it looks at time columns alone."""
+    left, right = (pa.schema([pa.field(s.name, s.schema.field(_column(s)).type)]) for s in (one, other))
+    always = Literal(True, type=BOOL)
+    try:
+        spec = join_spec(left, right, always, Windows(None, None), times=(one.name, other.name), suffix="\1")
+    except SchemaError as error:
+        message = str(error)
+        for side, stream in (("left", one), ("right", other)):
+            message = message.replace(
+                f"column '{stream.name}' of the {side} input",
+                f"column '{stream.time}' of the {stream.name} input",
+            )
+        raise SchemaError(message) from None
+    return spec.unit
+
+
+def _column(stream: StreamSpec) -> str:
+    return Schema.from_arrow(stream.schema, stream.name).get(str(stream.time)).name
+
+
+def _read(streams: tuple[StreamSpec, ...], on: Expr) -> Iterator[Condition]:
+    """The conjuncts; a name becomes `a.x`, one column among those of all streams."""
+    names = _Names(streams)
+    row = Scope((names.row,), {"l": 0})
+    with _in_their_words(names.names):
+        for part in conjuncts(on):
+            expr, read = names.resolve(part)
+            yield Condition(show(part), expr, bind(expr, row), read)
+
+
+class _Names:
+    """What names in a predicate mean."""
+
+    def __init__(self, streams: Sequence[StreamSpec]) -> None:
+        self.names = tuple(stream.name for stream in streams)
+        self.schemas = tuple(Schema.from_arrow(stream.schema, stream.name) for stream in streams)
+        self.row = Schema(
+            tuple(Field(f"{s.stream}.{f.name}", f.type) for s in self.schemas for f in s.fields), "joined"
+        )
+        self._scope = Scope(self.schemas, {name: k for k, name in enumerate(self.names)})
+        self._folded = {name.casefold(): name for name in self.names}
+
+    def resolve(self, part: Expr) -> tuple[Expr, frozenset[int]]:
+        """A condition whose names say the stream and the column, and the streams that it reads."""
+        read: set[int] = set()
+
+        def rule(node: Expr) -> Expr:
+            if not isinstance(node, Name):
+                return node
+            stream, column = self._column(node)
+            read.add(stream)
+            return Name(("l", f"{self.names[stream]}.{column}"), at=node.at)
+
+        return transform(part, rule), frozenset(read)
+
+    def _column(self, name: Name) -> tuple[int, str]:
+        if len(name.parts) == 1:
+            return self._unqualified(name)
+        if len(name.parts) > 2:
+            raise _wrong(f"'{show(name)}' has too many parts; write {self.names[0]}.column", name)
+        qualifier = self._folded.get(name.parts[0].casefold(), name.parts[0])
+        found = self._scope.resolve(replace(name, parts=(qualifier, name.parts[1])))
+        return found.side, found.name
+
+    def _unqualified(self, name: Name) -> tuple[int, str]:
+        owners = [k for k, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
+        if len(owners) == 1:
+            return owners[0], self.schemas[owners[0]].get(name.parts[0]).name
+        if owners:
+            which = ", ".join(self.names[k] for k in owners)
+            first = f"{self.names[owners[0]]}.{name.parts[0]}"
+            raise _wrong(f"column '{name.parts[0]}' is in several inputs ({which}); write {first}, say", name)
+        columns = [column for schema in self.schemas for column in schema.names]
+        raise _wrong(f"no column '{name.parts[0]}'{suggest(name.parts[0], columns)}", name)
+
+
+def _wrong(message: str, name: Name) -> ExpressionError:
+    at = name.at
+    return ExpressionError(message) if at is None else ExpressionError(message, at.line, at.column)
+
+
+@contextlib.contextmanager
+def _in_their_words(names: Sequence[str]) -> Iterator[None]:
+    """Errors about `l.a.x` are about what was written as `a.x`."""
+    try:
+        yield
+    except HandshakeError as error:
+        pattern = rf"\b[lr]\.(?=(?:{'|'.join(map(re.escape, names))})\.)"
+        error.args = tuple(re.sub(pattern, "", str(arg)) for arg in error.args)
+        raise
+
+
+def _output(streams: tuple[StreamSpec, ...]) -> pa.Schema:
+    """All columns of all streams in order; a name that was there before gets `_` and its stream's name."""
+    taken: dict[str, str] = {}
+    fields = []
+    for stream in streams:
+        before = set(taken)
+        for column in stream.schema:
+            name = f"{column.name}_{stream.name}" if column.name in before else column.name
+            if name in taken:
+                raise SchemaError(
+                    f"output column '{name}' would appear twice, from {taken[name]} and from {stream.name}; "
+                    "rename a column or a stream"
+                )
+            taken[name] = stream.name
+            fields.append(column.with_name(name))
+    return pa.schema(fields)

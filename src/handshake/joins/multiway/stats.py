@@ -1,0 +1,163 @@
+"""What is known of a join's selectivities: guessed at first, then sampled, then measured.
+
+Conditions on the same streams are looked at together, on combinations of a few tuples that the windows hold;
+where several such groups meet in a step, they are taken to be independent. A step that has been run knows
+better: it has counted its candidates and matches. Python functions are never called for a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.driver import arrays_of
+from handshake.joins.multiway.plan import Condition, ManySpec
+from handshake.joins.multiway.step import StepCore
+from handshake.kernels.evaluate import holds
+from handshake.plan.expr import Column, walk
+
+__all__ = ["Estimate", "Statistics"]
+
+GUESSES = {"equality": 0.01, "inequality": 0.3, "other": 0.5}
+_UNKNOWN = 1000
+"""Tuples in a window that says nothing of their number, before any have come."""
+_COMBINATIONS, _MOST = 1 << 16, 256
+"""Combinations that a sample makes, and tuples of one stream in it at most."""
+_ENOUGH = 256
+"""Combinations that a step must have taken before its own counts are believed."""
+_OLD = 0.5
+"""What earlier counts weigh against those since the last look."""
+Key = tuple[frozenset[int], int]
+
+
+@dataclass(frozen=True)
+class Selectivity:
+    """Shares of all pairs: those that an index would look at, and those that match."""
+
+    candidates: float
+    matches: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a combination finds in a window: tuples to look at, and matches; and where that is known from."""
+
+    candidates: float
+    matches: float
+    known: str
+
+
+@dataclass
+class _Counts:
+    """What a step has counted, older counts weighing less."""
+
+    pairs: float = 0.0
+    probed: float = 0.0
+    candidates: float = 0.0
+    found: float = 0.0
+
+    def faded(self) -> _Counts:
+        return _Counts(*(_OLD * value for value in (self.pairs, self.probed, self.candidates, self.found)))
+
+    def plus(self, other: _Counts, sign: int = 1) -> _Counts:
+        return _Counts(
+            self.pairs + sign * other.pairs, self.probed + sign * other.probed,
+            self.candidates + sign * other.candidates, self.found + sign * other.found,
+        )  # fmt: skip
+
+
+@dataclass
+class Statistics:
+    """Selectivities and window sizes of a running join."""
+
+    spec: ManySpec
+    rows: list[float] = field(init=False)
+    """Tuples that each stream's window holds."""
+
+    def __post_init__(self) -> None:
+        self.rows = [float(s.window.size if s.window and s.counted else _UNKNOWN) for s in self.spec.streams]
+        self._groups: dict[frozenset[int], list[Condition]] = {}
+        for condition in self.spec.conditions:
+            self._groups.setdefault(condition.streams, []).append(condition)
+        self._selectivity = {streams: _guess(group) for streams, group in self._groups.items()}
+        self._sampled: set[frozenset[int]] = set()
+        self._measured: dict[Key, _Counts] = {}
+        self._before: dict[Key, _Counts] = {}
+
+    def estimate(self, joined: frozenset[int], target: int) -> Estimate:
+        """What a combination of `joined` is expected to find in the window of `target`."""
+        rows = self.rows[target]
+        counts = self._measured.get((joined, target))
+        if counts is not None and counts.probed >= _ENOUGH and counts.pairs:
+            return Estimate(
+                rows * counts.candidates / counts.pairs, rows * counts.found / counts.pairs, "measured"
+            )
+        groups = {c.streams for c in self.spec.new_conditions(joined, target)}
+        known = "sampled" if groups and groups <= self._sampled else "guessed"
+        found = [self._selectivity[streams] for streams in groups]
+        return Estimate(
+            rows * prod(s.candidates for s in found), rows * prod(s.matches for s in found), known
+        )
+
+    def hold(self, k: int, rows: int) -> None:
+        """Take note of how many tuples a window holds."""
+        self.rows[k] = float(max(rows, 1))
+
+    def measure(self, cores: Iterable[StepCore]) -> None:
+        """Take note of what the steps have counted since the last look."""
+        sums: dict[Key, _Counts] = {}
+        for core in cores:
+            key = (frozenset(core.step.joined), core.step.target)
+            now = _Counts(core.pairs, core.probed, core.core.comparisons, core.found)
+            sums[key] = sums.get(key, _Counts()).plus(now)
+        for key, now in sums.items():
+            news = now.plus(self._before.get(key, _Counts()), -1)
+            self._before[key] = now
+            if news.probed:
+                self._measured[key] = self._measured.get(key, _Counts()).faded().plus(news)
+
+    def sample(self, tuples: Mapping[int, pa.RecordBatch]) -> None:
+        """Look at combinations of some tuples of each stream."""
+        for streams, group in self._groups.items():
+            if streams and all(k in tuples and tuples[k].num_rows for k in streams):
+                self._selectivity[streams] = _sampled(group, [tuples[k] for k in sorted(streams)])
+                self._sampled.add(streams)
+
+
+def _guess(group: list[Condition]) -> Selectivity:
+    indexed = [GUESSES[c.kind] for c in group if c.kind != "other"]
+    return Selectivity(prod(indexed), prod(GUESSES[c.kind] for c in group))
+
+
+def _sampled(group: list[Condition], tuples: list[pa.RecordBatch]) -> Selectivity:
+    """Shares of the sample's combinations; a guess counts for one combination, so that none is zero."""
+    read = {node.name for c in group for node in walk(c.bound) if isinstance(node, Column)}
+    batch = _product([some.select([n for n in some.schema.names if n in read]) for some in tuples])
+    rows = batch.num_rows
+    masks = {
+        c.text: holds(c.bound, arrays_of(batch, 0, (c.bound,)), rows) for c in group if not c.calls_python
+    }
+    everything = np.ones(rows, np.bool_)
+    indexed = [masks[c.text] for c in group if c.kind != "other" and c.text in masks]
+    hits = [int(np.logical_and.reduce([everything, *some]).sum()) for some in (indexed, masks.values())]
+    guess, python = _guess(group), prod(GUESSES[c.kind] for c in group if c.calls_python)
+    return Selectivity(
+        (hits[0] + guess.candidates) / (rows + 1), (hits[1] + guess.matches) / (rows + 1) * python
+    )
+
+
+def _product(tuples: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """All combinations of some tuples of each stream, evenly chosen."""
+    each = min(_MOST, int(_COMBINATIONS ** (1 / len(tuples))))
+    sizes = [min(each, batch.num_rows) for batch in tuples]
+    places = np.indices(sizes).reshape(len(sizes), -1)
+    arrays, names = [], []
+    for batch, size, place in zip(tuples, sizes, places, strict=True):
+        chosen = (np.arange(size) * batch.num_rows // size)[place]
+        arrays += [column.take(pa.array(chosen)) for column in batch.columns]
+        names += batch.schema.names
+    return pa.RecordBatch.from_arrays(arrays, names=names)

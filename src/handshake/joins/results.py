@@ -1,0 +1,253 @@
+"""Pairs that were found, and the batches of results that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.driver import arrays_of
+from handshake.joins.spec import JoinSpec
+from handshake.kernels.collect import Shape, collect, shape_of
+from handshake.kernels.evaluate import holds
+from handshake.kernels.gather import gather
+from handshake.plan.expr import conjunction
+
+__all__ = ["Made", "Pairs", "Results", "together"]
+
+Array = np.ndarray[Any, Any]
+_RESULT_BYTES = 1 << 26
+"""About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""
+_FEW_PAIRS = 1024
+_FEW = 16
+"""So many pairs are made without asking how large they are."""
+
+
+class Pairs(NamedTuple):
+    """Tuples `here[n]` of a piece match tuples `there[n]` of the basic windows; of those up to number `k`,
+    `ends[k]` do."""
+
+    piece: BasicWindow
+    here: Array
+    windows: Sequence[BasicWindow]
+    there: Array
+    ends: Array
+
+
+def together(found: Iterable[Pairs]) -> Iterator[Pairs]:
+    """Few pairs of several calls with one piece as one: a batch costs the same whatever is in it."""
+    waiting: list[Pairs] = []
+    for pairs in found:
+        if len(pairs.here) > _FEW_PAIRS:
+            yield pairs
+            continue
+        if waiting and pairs.piece is not waiting[0].piece:
+            yield _one(waiting)
+            waiting = []
+        # The next call writes into the same buffers.
+        waiting.append(
+            pairs._replace(here=pairs.here.copy(), there=pairs.there.copy(), ends=pairs.ends.copy())
+        )
+        if sum(len(some.here) for some in waiting) > _FEW_PAIRS:
+            yield _one(waiting)
+            waiting = []
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(found: list[Pairs]) -> Pairs:
+    if len(found) == 1:
+        return found[0]
+    here, there = (np.concatenate([getattr(pairs, name) for pairs in found]) for name in ("here", "there"))
+    starts = accumulate((len(pairs.here) for pairs in found), initial=0)
+    ends = np.concatenate([start + pairs.ends for start, pairs in zip(starts, found, strict=False)])
+    return Pairs(found[0].piece, here, [window for pairs in found for window in pairs.windows], there, ends)
+
+
+class Made(NamedTuple):
+    """A batch of results, and how many of them are with tuples of which basic window."""
+
+    batch: pa.RecordBatch
+    counts: list[tuple[BasicWindow, int]]
+
+
+@dataclass
+class Results:
+    """Makes batches of pairs, in the order of the output's columns."""
+
+    spec: JoinSpec
+
+    def __post_init__(self) -> None:
+        doubtful = self.spec.prepared.doubtful
+        self._residual = conjunction(doubtful) if doubtful else None
+        self._shapes = tuple(_shape(side.schema) for side in self.spec.sides)
+
+    def of(self, pairs: Pairs) -> Iterator[Made]:
+        """All of them, in batches that are not too large."""
+        for batch, some in self._batches(self._used(pairs)):
+            yield Made(batch, _counts(some))
+
+    def mixed(self, found: Iterable[Pairs]) -> Iterator[pa.RecordBatch]:
+        """Of pairs of any pieces, of both sides, that each of their basic windows has some of: few together.
+
+        No conjuncts may be doubtful.
+        """
+        few: list[Pairs] = []
+        for pairs in found:
+            if len(pairs.here) > _FEW_PAIRS:
+                yield from self._each([pairs])
+                continue
+            # The next call writes into the same buffers.
+            few.append(pairs._replace(here=pairs.here.copy(), there=pairs.there.copy()))
+            if sum(len(some.here) for some in few) > _FEW_PAIRS:
+                yield from self._as_one(few)
+                few = []
+        yield from self._as_one(few)
+
+    def _as_one(self, few: list[Pairs]) -> Iterator[pa.RecordBatch]:
+        """One batch, where one can hold them."""
+        if not few or None in self._shapes or sum(map(self._bytes, few)) > _RESULT_BYTES:
+            yield from self._each(few)
+            return
+        try:
+            batch = self._mixed_batch(few)
+        except pa.ArrowInvalid:
+            yield from self._each(few)
+        else:
+            yield batch
+
+    def _each(self, found: list[Pairs]) -> Iterator[pa.RecordBatch]:
+        return (batch for pairs in found for batch, _ in self._batches(pairs))
+
+    def _bytes(self, pairs: Pairs) -> float:
+        """At least how much memory they take, where that may be much."""
+        return len(pairs.here) * self._pair_bytes(pairs) if len(pairs.here) > _FEW else 0.0
+
+    def _mixed_batch(self, few: list[Pairs]) -> pa.RecordBatch:
+        columns: list[pa.Array] = []
+        for side, shape in enumerate(self._shapes):
+            assert shape is not None
+            places, rows, ends, start = [], [], [], 0
+            for pairs in few:
+                mine = pairs.piece.spec.side == side
+                places += [window.places(shape) for window in ((pairs.piece,) if mine else pairs.windows)]
+                rows.append(pairs.here if mine else pairs.there)
+                ends.append([start + len(pairs.here)] if mine else start + pairs.ends)
+                start += len(pairs.here)
+            columns += collect(shape, places, np.concatenate(rows), np.concatenate(ends))
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
+
+    def _batches(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
+        for some in self._cut(pairs):
+            kept = some if self._residual is None else self._confirmed(some)
+            if len(kept.here):
+                yield from self._made(kept)
+
+    def _made(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
+        """One batch; where its texts are too long for that, two."""
+        try:
+            made = self._batch(pairs)
+        except pa.ArrowInvalid:
+            if len(pairs.here) < 2:
+                raise
+            for part in self._parts(pairs, -(-len(pairs.here) // 2)):
+                yield from self._made(part)
+        else:
+            yield made, pairs
+
+    def _used(self, pairs: Pairs) -> Pairs:
+        """Leave out basic windows that no pair is of."""
+        if len(pairs.windows) == 1:
+            return pairs
+        starts = [0, *pairs.ends[:-1].tolist()]
+        used = [
+            k for k, (start, end) in enumerate(zip(starts, pairs.ends.tolist(), strict=True)) if start < end
+        ]
+        return pairs._replace(windows=[pairs.windows[k] for k in used], ends=pairs.ends[used])
+
+    def _cut(self, pairs: Pairs) -> Iterator[Pairs]:
+        """By size; and by basic windows, where their columns cannot be put together."""
+        if len(pairs.windows) > 1 and None in self._shapes:
+            bounds = pairwise([0, *pairs.ends.tolist()])
+            for window, (start, end) in zip(pairs.windows, bounds, strict=True):
+                there = pairs.there[start:end]
+                yield from self._cut(
+                    Pairs(pairs.piece, pairs.here[start:end], [window], there, np.array([len(there)]))
+                )
+            return
+        step = self._step(pairs)
+        yield from self._parts(pairs, step)
+
+    def _parts(self, pairs: Pairs, step: int) -> Iterator[Pairs]:
+        """So many pairs at a time."""
+        if len(pairs.here) <= step:
+            yield pairs
+            return
+        for start in range(0, len(pairs.here), step):
+            part = slice(start, start + step)
+            ends = np.clip(pairs.ends - start, 0, step)
+            yield self._used(pairs._replace(here=pairs.here[part], there=pairs.there[part], ends=ends))
+
+    def _step(self, pairs: Pairs) -> int:
+        """How many pairs make a batch that is large enough."""
+        if len(pairs.here) <= _FEW:
+            return _FEW
+        return max(int(_RESULT_BYTES / max(self._pair_bytes(pairs), 1.0)), 1)
+
+    def _pair_bytes(self, pairs: Pairs) -> float:
+        inner = self._shapes[pairs.windows[0].spec.side]
+        widest = max([window.row_bytes(inner) for window in pairs.windows])
+        return pairs.piece.row_bytes(self._shapes[pairs.piece.spec.side]) + widest
+
+    def _confirmed(self, pairs: Pairs) -> Pairs:
+        """Only the candidates that the doubtful conjuncts let through."""
+        assert self._residual is not None
+        arrays = {}
+        for column, values in arrays_of(pairs.piece.batch, pairs.piece.spec.side, (self._residual,)).items():
+            arrays[column] = gather(values, pairs.here)
+        for column, parts in self._of_windows(pairs).items():
+            arrays[column] = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        keep = holds(self._residual, arrays, len(pairs.here))
+        ends = np.concatenate([[0], np.cumsum(keep)])[pairs.ends]
+        return self._used(pairs._replace(here=pairs.here[keep], there=pairs.there[keep], ends=ends))
+
+    def _of_windows(self, pairs: Pairs) -> dict[Any, list[pa.Array]]:
+        assert self._residual is not None
+        found: dict[Any, list[pa.Array]] = {}
+        for window, (start, end) in zip(pairs.windows, pairwise([0, *pairs.ends.tolist()]), strict=True):
+            for column, values in arrays_of(window.batch, window.spec.side, (self._residual,)).items():
+                found.setdefault(column, []).append(gather(values, pairs.there[start:end]))
+        return found
+
+    def _batch(self, pairs: Pairs) -> pa.RecordBatch:
+        one = np.array([len(pairs.here)])
+        sides = [([pairs.piece], pairs.here, one), (pairs.windows, pairs.there, pairs.ends)]
+        if pairs.piece.spec.side == 1:
+            sides.reverse()
+        columns: list[pa.Array] = []
+        for (windows, rows, ends), shape in zip(sides, self._shapes, strict=True):
+            columns += _columns(shape, windows, rows, ends)
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
+
+
+def _columns(shape: Shape | None, windows: Sequence[BasicWindow], rows: Array, ends: Array) -> list[pa.Array]:
+    if shape is not None:
+        return collect(shape, [window.places(shape) for window in windows], rows, ends)
+    (window,) = windows
+    return [gather(column, rows) for column in window.batch.columns[: len(window.spec.schema)]]
+
+
+@lru_cache(maxsize=256)
+def _shape(schema: pa.Schema) -> Shape | None:
+    return shape_of(schema)
+
+
+def _counts(pairs: Pairs) -> list[tuple[BasicWindow, int]]:
+    bounds = pairwise([0, *pairs.ends.tolist()])
+    return [(window, end - start) for window, (start, end) in zip(pairs.windows, bounds, strict=True)]

@@ -1,0 +1,229 @@
+"""A segment: one side's window as basic windows, oldest first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from handshake.joins.arrangements.low_latency.scan_rows import ScanRows
+from handshake.joins.basic_window import BasicWindow, indexable, sealed, span_of, worth_an_index
+from handshake.joins.compaction import Compaction, put_together
+from handshake.joins.spec import JoinSpec
+
+__all__ = ["Segment"]
+
+SHARE = 8
+"""A basic window spans at most this fraction of the window, so little that has expired is still held."""
+SMALL = 1024
+"""Neighbours of up to so many tuples are merged whatever they span."""
+TINY, AT_ONCE = 128, 4
+"""Batches of so few tuples are merged when there are some: merging two takes as long as scanning twenty."""
+MEDIUM, MEDIUM_SHARE = 1 << 14, 3
+"""Up to so many tuples they may span more: each basic window costs a probe some microseconds if it is
+scanned, and 0.1 ms if it is looked up, whatever is in it."""
+LARGEST = {"scan": 1 << 17, "hash": 1 << 21, "band": 1 << 21}
+ASKED = 1000
+"""Tuples that a basic window is scanned by before it is clustered: then scanning has cost what clustering
+costs (0.1 ns a pair, 0.1 µs a tuple), so that never more than twice the least possible is spent."""
+QUICK = 1 << 14
+"""So many tuples are merged and clustered at once (0.1 µs a tuple); more are taken aside, where wanted."""
+
+
+@dataclass
+class Segment:
+    """`insert`, `expire`, and the basic windows to `probe`. Sizes grow geometrically, so there are few."""
+
+    spec: JoinSpec
+    side: int
+    windows: list[BasicWindow] = field(default_factory=list)
+    largest: int | None = None
+    """Basic windows are not merged beyond so many tuples; by default that depends on the method."""
+    lazy: bool = False
+    """Cluster what has been asked for often enough (see `asked`), not all that is inserted."""
+    aside: bool = False
+    """Let a thread of its own do large merges, so that no batch waits for them."""
+
+    def __post_init__(self) -> None:
+        side = self.spec.sides[self.side]
+        self._lazily_indexed = self.lazy and bool(side.hashed or side.attributes)
+        self._reach = self.spec.reach(self.side)
+        self._lock = threading.Lock()
+        self._compaction: Compaction | None = None
+        self.complete = 0
+        """So many of the oldest basic windows are not merged any more (see `close`)."""
+        self._held_until: int | None = None
+        """No basic window is to be dropped up to this stamp, where that is known."""
+        self.scan_rows = ScanRows()
+
+    @property
+    def rows(self) -> int:
+        """Tuples held."""
+        return sum(w.rows for w in self.windows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(w.nbytes for w in self.windows)
+
+    def insert(self, window: BasicWindow, largest: int | None = None) -> None:
+        """Add the newest tuples; merge those of like size, up to so many, and cluster what came of it."""
+        if window.rows == 0:
+            return
+        self.windows.append(window)
+        if self._held_until is not None:
+            self._held_until = min(self._held_until, self._newest(window))
+        self._take_in()
+        group = self._group(window, largest or self.largest or LARGEST[self.spec.method])
+        if window.rows <= TINY and len(group) < AT_ONCE:
+            group = [window]
+        if len(group) > 1 and self.aside and sum(w.rows for w in group) > QUICK:
+            self._compact(group)
+        elif len(group) > 1 and (made := put_together(group)) is not None:
+            self._replace(*made)
+            window = made[1]
+        if not self.lazy:
+            self._sealed(window)
+
+    def _compact(self, group: list[BasicWindow]) -> None:
+        """Merge aside. What is asked for is clustered first, so that probes need not touch it until then."""
+        wanted = any(window.demand.asked >= ASKED for window in group)
+        self._compaction = Compaction([self._sealed(w) for w in group] if wanted else group, wanted)
+
+    def _sealed(self, window: BasicWindow) -> BasicWindow:
+        """The same basic window, clustered, in its place."""
+        if window.cells is not None or not indexable(window):
+            return window
+        clustered = window.demand.answer = sealed(window)
+        self._replace([window], clustered)
+        return clustered
+
+    def _group(self, newest: BasicWindow, most: int) -> list[BasicWindow]:
+        """The newest basic window, and those that are to be one with it: as many tuples as it has, or twice
+        as many as all that come after them."""
+        busy = self._compaction.group if self._compaction is not None else ()
+        most = min(most, QUICK) if busy else most
+        group, rows, near = [newest], newest.rows, len(self.windows) - 2
+        for at in range(near, self.complete - 1, -1):
+            older = self.windows[at]
+            if older.rows >= 2 * rows or older.rows + rows > most or any(older is w for w in busy):
+                continue
+            if self._near_in_time(older, group, rows + older.rows, neighbours=at == near):
+                group.append(older)
+                rows, near = rows + older.rows, at - 1
+        return group[::-1]
+
+    def _near_in_time(
+        self, older: BasicWindow, group: list[BasicWindow], rows: int, *, neighbours: bool
+    ) -> bool:
+        reach = self._reach
+        if reach is None or (rows <= SMALL and neighbours):
+            return True
+        share = MEDIUM_SHARE if rows <= MEDIUM else SHARE
+        span = span_of(self.side, older, *group)
+        if span <= reach // share:
+            return True
+        # Disorder makes both wide; what counts is how much longer than the other one either is then held.
+        own = min(span_of(self.side, older), span_of(self.side, *group))
+        return span - own <= reach // (2 * share)
+
+    def close(self) -> None:
+        """Make one of what is not complete, where one array can hold it; from now on it stays as it is."""
+        made = put_together(self.windows[self.complete :])
+        if made is not None:
+            self._replace(*made)
+        self.complete = len(self.windows)
+
+    def coarsen(self, rows: int) -> bool:
+        """Merge complete neighbours up to so many tuples; says whether there were any."""
+        before, group = len(self.windows), list[BasicWindow]()
+        for window in self.windows[: self.complete]:
+            if group and sum(w.rows for w in group) + window.rows > rows:
+                self._merge_complete(group)
+                group = []
+            group.append(window)
+        self._merge_complete(group)
+        return len(self.windows) < before
+
+    def _merge_complete(self, group: list[BasicWindow]) -> None:
+        before, made = len(self.windows), put_together(group)
+        if made is not None:
+            self._replace(*made)
+            self.complete -= before - len(self.windows)
+
+    def _take_in(self) -> None:
+        """Use what a compaction has made, if it is ready and nothing of it has expired."""
+        compaction = self._compaction
+        if compaction is None or not compaction.done:
+            return
+        self._compaction = None
+        if compaction.error is not None:
+            raise compaction.error
+        if compaction.made is not None:
+            self._replace(*compaction.made)
+
+    def _replace(self, group: list[BasicWindow], together: BasicWindow) -> None:
+        """Put one basic window in the place of some, if all of them are there."""
+        gone = {id(window) for window in group}
+        if sum(id(window) in gone for window in self.windows) < len(gone):
+            return
+        for window in group:
+            together.demand.asked = max(together.demand.asked, window.demand.asked)
+        oldest = next(window for window in self.windows if id(window) in gone)
+        self.windows = [
+            together if window is oldest else window
+            for window in self.windows
+            if window is oldest or id(window) not in gone
+        ]
+        self.scan_rows.forget(self.windows)
+
+    def ready(self, rows: int, together: bool = False) -> list[BasicWindow]:
+        """The basic windows, for a probe with so many tuples: clustered where that pays by now; that is
+        sooner where all that are clustered are looked up `together`."""
+        self._take_in()
+        if not self._lazily_indexed:
+            return list(self.windows)
+        return [
+            self._asked(w, rows) if self._is_unclear(w, rows, together) else w for w in list(self.windows)
+        ]
+
+    def _is_unclear(self, window: BasicWindow, rows: int, together: bool) -> bool:
+        return window.cells is None and indexable(window) and (together or worth_an_index(rows, window))
+
+    def _asked(self, window: BasicWindow, rows: int) -> BasicWindow:
+        with self._lock:
+            demand = window.demand
+            if demand.answer is not None:  # another core has come first
+                return demand.answer
+            demand.asked += rows
+            if demand.asked < ASKED:
+                return window
+            if not self.aside or rows >= ASKED or window.rows <= QUICK:
+                return self._sealed(window)
+            if self._compaction is None:
+                self._compaction = Compaction([window], cluster=True)
+            return window
+
+    def expire(self, oldest: int) -> int:
+        """Drop basic windows all of whose expiring stamps are below `oldest`; says how many tuples went."""
+        if self._held_until is not None and oldest <= self._held_until:
+            return 0
+        self.complete = sum(self._newest(w) >= oldest for w in self.windows[: self.complete])
+        kept = [w for w in self.windows if self._newest(w) >= oldest]
+        gone = self.rows - sum(w.rows for w in kept) if len(kept) < len(self.windows) else 0
+        self.windows = kept
+        self.scan_rows.forget(kept)
+        self._held_until = min(map(self._newest, kept), default=None)
+        return gone
+
+    def _newest(self, window: BasicWindow) -> int:
+        """The newest of the stamps that its tuples expire by."""
+        return (window.second if self.side == 0 else window.first)[1]
+
+    def settle(self) -> None:
+        """Wait for what is going on aside."""
+        if self._compaction is not None:
+            self._compaction.wait()
+
+    def __iter__(self) -> Iterator[BasicWindow]:
+        return iter(self.windows)

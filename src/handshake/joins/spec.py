@@ -1,0 +1,361 @@
+"""A join as a value: everything that can be known before the first tuple arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from handshake.errors import SchemaError, UnsupportedError, WindowError
+from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
+from handshake.plan.analyse import Analysis, Bound, analyse, describe
+from handshake.plan.bind import Scope, bind
+from handshake.plan.expr import (
+    Arithmetic,
+    Column,
+    Compare,
+    Expr,
+    Literal,
+    conjunction,
+    conjuncts,
+    show,
+    walk,
+)
+from handshake.schema import (
+    BOOL,
+    INT64,
+    UNITS,
+    Date,
+    Decimal,
+    Float,
+    Int,
+    Null,
+    Schema,
+    Timestamp,
+    Type,
+)
+from handshake.windows import Window, Windows
+
+__all__ = [
+    "METHODS",
+    "OTHER",
+    "OWN",
+    "SIDES",
+    "TIME",
+    "Attribute",
+    "JoinSpec",
+    "SideSpec",
+    "Stamps",
+    "join_spec",
+]
+
+SIDES = ("left", "right")
+METHODS = ("auto", "scan", "hash", "band")
+TIME, OWN, OTHER = (HIDDEN + name for name in ("time", "own", "other"))
+"""Hidden columns that hold the stamps."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """What an index on the inner side sorts by, and the bounds that outer tuples put on it."""
+
+    inner: Expr
+    limits: tuple[tuple[Expr, Bound], ...]
+    """(outer expression, the conjunct it comes from)"""
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether the attribute is bounded from below and above."""
+        return len({bound.is_lower for _, bound in self.limits}) == 2
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """Kernel columns that carry the window rule: `first` and `second` (see window.py)."""
+
+    first: Column | None
+    second: Column | None
+
+
+@dataclass(frozen=True)
+class SideSpec:
+    """What one side's tuples are given at arrival, and how its basic windows are clustered."""
+
+    side: int
+    schema: pa.Schema
+    time: str | None
+    derived: tuple[tuple[str, Source], ...]
+    """Hidden columns that are computed once per tuple."""
+    filters: tuple[Expr, ...]
+    keys: tuple[Expr, ...]
+    """Expressions without whose value a tuple cannot match."""
+    columns: tuple[Column, ...]
+    stamps: Stamps
+    hashed: tuple[Expr, ...]
+    attributes: tuple[Attribute, ...]
+    """For an index on this side: up to two attributes, the most selective first."""
+    coded: tuple[Attribute, ...] = ()
+    """For scans: two attributes that have codes of one byte besides (`kernels.codes`), or none."""
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """A join, analysed and ready to run on any arrangement of cores."""
+
+    analysis: Analysis
+    prepared: Prepared
+    windows: Windows
+    unit: str
+    method: str
+    why: str
+    sides: tuple[SideSpec, SideSpec]
+    output: pa.Schema
+    interior: Expr
+    """The compiled predicate where the window rule is known to hold."""
+    boundary: Expr
+    """The compiled predicate with the window rule."""
+    text: str
+
+    def reach(self, side: int) -> int | None:
+        """How far stamps may be apart under that side's window."""
+        window = (self.windows.left, self.windows.right)[side]
+        return None if window is None else window.reach(self.unit)
+
+    def explain(self) -> str:
+        """The plan, for people."""
+        return "\n".join(_explain(self))
+
+
+def join_spec(
+    left: pa.Schema, right: pa.Schema, on: Expr, windows: Windows, *, times: tuple[str | None, str | None],
+    method: str = "auto", suffix: str = "_right", aliases: tuple[str, str] | None = None,
+) -> JoinSpec:  # fmt: skip
+    """Bind, analyse and choose."""
+    schemas = tuple(Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True))
+    _check_names(schemas)
+    predicate = bind(on, Scope.of(schemas[0], schemas[1], aliases))
+    analysis = analyse(predicate)
+    chosen, why = _choose(analysis, method)
+    prepared = prepare(conjunction(_two_sided_parts(analysis)))
+    unit = _common_unit(schemas, windows, times)
+    stamps = tuple(_stamps(side, windows) for side in (0, 1))
+    interior = prepared.expr
+    boundary = conjunction((*_window_rule(windows, unit, stamps), *conjuncts(interior)))
+    specs = tuple(
+        _side_spec(side, (left, right)[side], times[side], analysis, prepared, boundary, stamps[side], chosen)
+        for side in (0, 1)
+    )
+    return JoinSpec(
+        analysis, prepared, windows, unit, chosen, why, (specs[0], specs[1]),
+        _output_schema(left, right, suffix), interior, boundary, show(on),
+    )  # fmt: skip
+
+
+def _check_names(schemas: tuple[Schema, ...]) -> None:
+    for schema in schemas:
+        if any(name.startswith(HIDDEN) for name in schema.names):
+            raise SchemaError(f"a column name of the {schema.stream} input begins with a NUL; rename it")
+
+
+def _two_sided_parts(analysis: Analysis) -> tuple[Expr, ...]:
+    """Conditions on one side filter its tuples at arrival; the kernels see the others."""
+    single = {*analysis.left_only, *analysis.right_only}
+    return tuple(part for part in conjuncts(analysis.predicate) if part not in single)
+
+
+def _choose(analysis: Analysis, method: str) -> tuple[str, str]:
+    if method not in METHODS:
+        raise UnsupportedError(f"no method '{method}'; choose one of {', '.join(METHODS)}")
+    if method == "hash" and not analysis.equalities:
+        raise UnsupportedError(
+            "method 'hash' needs an equality between the sides, and the predicate has none; "
+            "use auto, band or scan"
+        )
+    if method == "band" and not analysis.bounds:
+        raise UnsupportedError(
+            "method 'band' needs a band or inequality between the sides, and the predicate has none; "
+            "use auto, hash or scan"
+        )
+    if method != "auto":
+        return method, "as asked"
+    if analysis.equalities:
+        return "hash", f"{len(analysis.equalities)} equality conjunct(s) between the sides"
+    if analysis.bounds:
+        two = sum(len({b.is_lower for b in band}) == 2 for band in analysis.bands)
+        what = f"{two} band(s)" if two else "inequalities only"
+        return "band", f"no equality; {what} between the sides"
+    return "scan", "no equality, band or inequality that an index could use"
+
+
+def _common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str | None, ...]) -> str:
+    units = []
+    _check_zones(schemas, times)
+    for schema, time in zip(schemas, times, strict=True):
+        if time is None:
+            if windows.timed:
+                raise WindowError(
+                    f"a time window needs a time column, and none is named for the {schema.stream} input; "
+                    f"name one of {', '.join(schema.names)} (time=…, or --time)"
+                )
+            continue
+        units.append(_unit_of(schema.get(time).type, time, schema.stream))
+    return min(units, key=lambda unit: UNITS[unit], default="ns")
+
+
+def _check_zones(schemas: tuple[Schema, ...], times: tuple[str | None, ...]) -> None:
+    """Instants and wall-clock readings do not compare."""
+    kinds = [s.get(t).type for s, t in zip(schemas, times, strict=True) if t is not None]
+    zoned = [k for k in kinds if isinstance(k, Timestamp) and k.zone is not None]
+    naive = [k for k in kinds if isinstance(k, Date) or (isinstance(k, Timestamp) and k.zone is None)]
+    if zoned and naive:
+        raise SchemaError(
+            f"the time columns do not compare: one is {zoned[0]}, the other {naive[0]} without a zone; "
+            "give both a zone, or neither"
+        )
+
+
+def _unit_of(kind: Type, name: str, stream: str) -> str:
+    """Plain numbers count seconds."""
+    match kind:
+        case Timestamp(unit=unit):
+            return unit
+        case Date() | Int() | Null():
+            return "s"
+        case Float() | Decimal():
+            return "ns"
+    raise SchemaError(
+        f"column '{name}' of the {stream} input is {kind}, which is not a time; "
+        "a timestamp, a date or a number of seconds is"
+    )
+
+
+def _stamps(side: int, windows: Windows) -> Stamps:
+    def column(window: Window | None, counted: str) -> Column | None:
+        if window is None:
+            return None
+        return Column(side, TIME if window.kind == "time" else counted, type=INT64)
+
+    first, second = (OTHER, OWN) if side == 0 else (OWN, OTHER)
+    return Stamps(column(windows.right, first), column(windows.left, second))
+
+
+def _window_rule(windows: Windows, unit: str, stamps: tuple[Stamps, ...]) -> Iterator[Expr]:
+    left, right = stamps
+    if windows.right is not None and left.first is not None and right.first is not None:
+        reach = Literal(windows.right.reach(unit), type=INT64)
+        yield Compare(">=", right.first, Arithmetic("-", left.first, reach, type=INT64), type=BOOL)
+    if windows.left is not None and left.second is not None and right.second is not None:
+        reach = Literal(windows.left.reach(unit), type=INT64)
+        yield Compare("<=", right.second, Arithmetic("+", left.second, reach, type=INT64), type=BOOL)
+
+
+def _side_spec(
+    side: int, schema: pa.Schema, time: str | None, analysis: Analysis, prepared: Prepared, boundary: Expr,
+    stamps: Stamps, method: str,
+) -> SideSpec:  # fmt: skip
+    used = {node: None for node in walk(boundary) if isinstance(node, Column) and node.side == side}
+    derived = tuple(
+        (column.name, source)
+        for column, source in prepared.sources.items()
+        if column.side == side and column in used and source != Source(column)
+    )
+    if time is not None:
+        time = _named(schema, time)
+    return SideSpec(
+        side=side, schema=schema, time=time, derived=derived,
+        filters=(analysis.left_only, analysis.right_only)[side],
+        keys=_keys(analysis, side), columns=tuple(used), stamps=stamps,
+        hashed=_hashed(analysis, side) if method == "hash" else (),
+        attributes=_attributes(analysis, side)[: _ATTRIBUTES[method]],
+        coded=_coded(analysis, side, boundary) if method == "scan" else (),
+    )  # fmt: skip
+
+
+_ATTRIBUTES = {"scan": 0, "hash": 1, "band": 2}
+
+
+def _named(schema: pa.Schema, name: str) -> str:
+    field = Schema.from_arrow(schema, "input").find(name)
+    assert field is not None
+    return field.name
+
+
+def _of(pair: tuple[Expr, Expr], side: int) -> Expr:
+    return pair[side]
+
+
+def _keys(analysis: Analysis, side: int) -> tuple[Expr, ...]:
+    pairs = [(e.left, e.right) for e in analysis.equalities] + [(b.left, b.right) for b in analysis.bounds]
+    return tuple(dict.fromkeys(_of(pair, side) for pair in pairs))
+
+
+def _hashed(analysis: Analysis, side: int) -> tuple[Expr, ...]:
+    return tuple(_of((e.left, e.right), side) for e in analysis.equalities)
+
+
+def _attributes(analysis: Analysis, side: int) -> tuple[Attribute, ...]:
+    """Expressions of this side that bounds speak of; two-sided ones first."""
+    groups: dict[Expr, list[tuple[Expr, Bound]]] = {}
+    for bound in analysis.bounds:
+        pair = (bound.left, bound.right)
+        groups.setdefault(_of(pair, side), []).append((_of(pair, 1 - side), bound))
+    found = [Attribute(inner, tuple(limits)) for inner, limits in groups.items()]
+    return tuple(sorted(found, key=lambda attribute: not attribute.two_sided))
+
+
+def _coded(analysis: Analysis, side: int, compiled: Expr) -> tuple[Attribute, ...]:
+    """Two bands on plain numbers; by one alone, too many blocks would pass."""
+    columns = {node for node in walk(compiled) if isinstance(node, Column)}
+    found = [a for a in _attributes(analysis, side) if a.two_sided and _can_be_coded(a, columns)]
+    return tuple(found[:2]) if len(found) > 1 else ()
+
+
+def _can_be_coded(attribute: Attribute, columns: set[Column]) -> bool:
+    outer = {expr for expr, _ in attribute.limits}
+    plain = all(
+        isinstance(e, Column) and e in columns and _is_plain_number(e.type) for e in (attribute.inner, *outer)
+    )
+    return plain and len(outer) == 1 and all(abs(b.offset) < 2**62 for _, b in attribute.limits)
+
+
+def _is_plain_number(kind: Type) -> bool:
+    return isinstance(kind, Float) or (isinstance(kind, Int) and (kind.signed or kind.bits < 64))
+
+
+def _output_schema(left: pa.Schema, right: pa.Schema, suffix: str) -> pa.Schema:
+    names = list(left.names)
+    fields = list(left)
+    for field in right:
+        name = field.name + suffix if field.name in left.names else field.name
+        if name in names:
+            raise SchemaError(
+                f"output column '{name}' would appear twice; rename a column or choose another suffix"
+            )
+        names.append(name)
+        fields.append(field.with_name(name))
+    return pa.schema(fields)
+
+
+def _explain(spec: JoinSpec) -> Iterator[str]:
+    yield f"join on     {spec.text}"
+    yield f"windows     {spec.windows}"
+    yield f"method      {spec.method}: {spec.why}"
+    for line in describe(spec.analysis):
+        yield f"  {line}"
+    for part in spec.prepared.doubtful:
+        yield f"checked     {show(part)} on candidate pairs, in Arrow batches"
+    for side in spec.sides:
+        name = SIDES[side.side]
+        for _, source in side.derived:
+            yield f"derived     {source.form} of {show(source.expr)}, once per {name} tuple"
+        if side.attributes or side.hashed:
+            yield f"{name + ' index':<11} {_index_text(side)}"
+
+
+def _index_text(side: SideSpec) -> str:
+    parts = []
+    if side.hashed:
+        parts.append("hash of " + ", ".join(show(e) for e in side.hashed))
+    parts += [f"{'band' if a.two_sided else 'order'} on {show(a.inner)}" for a in side.attributes]
+    return ", then ".join(parts)

@@ -1,0 +1,159 @@
+"""⋈: the window join of two or more streams, run by the join engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
+from handshake.operators.join_engines import TIME as _TIME
+from handshake.operators.join_engines import engine_of
+from handshake.operators.pipeline import chain
+from handshake.operators.union import Clocks, in_unit
+from handshake.plan.algebra import Source, WindowJoin
+from handshake.schema import arrow_of
+
+__all__ = ["JoinOperator"]
+
+_CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
+
+
+class JoinOperator:
+    """Feeds a join engine with tuples in the order of their arrival.
+
+    Stamps say who is late, so that how streams are cut does not matter.
+    """
+
+    def __init__(self, node: WindowJoin, cores: int) -> None:
+        self._node, self._unit, self._cores = node, node.clock.unit, cores
+        self._timed = any(window is not None and window.kind == "time" for window in node.windows)
+        self._ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
+        """Whether several tuples of an input may come at one place: then their positions tell them apart."""
+        self._units = [child.clock.unit for child in node.inputs]
+        self._clocks = Clocks(len(node.inputs))
+        self._arrived = [0] * len(node.inputs)
+        self._schemas = [self._schema(k) for k in range(len(node.inputs))]
+        self._engine = engine_of(node, self._schemas, self._timed, cores)
+        self.late = self.no_time = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tuples and counts; engines are made again."""
+        kept = ("_node", "_cores", "_clocks", "_arrived", "late", "no_time")
+        return {**{name: getattr(self, name) for name in kept}, "held": self._engine.held()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        held = state.pop("held")
+        JoinOperator.__init__(self, state["_node"], state["_cores"])
+        self.__dict__.update(state)
+        self._engine.refill(held)
+
+    def _schema(self, k: int) -> pa.Schema:
+        name = self._node.names[k]
+        own = [(f"{name}.{f.name}", arrow_of(f.type)) for f in self._node.inputs[k].schema]
+        hidden = [(_TIME, pa.timestamp(self._unit)), (_CLOCK, pa.int64()), (_PLACE, pa.int64())]
+        hidden += [(_POSITION, pa.int64())] if self._ties else []
+        return pa.schema([*own, *((f"{name}.{h}", kind) for h, kind in hidden)])
+
+    def step(self, flows: list[Flow]) -> Flow:
+        """Join what has come on all inputs."""
+        flows = [in_unit(flow, own, self._unit) for flow, own in zip(flows, self._units, strict=True)]
+        before, trace = self._clocks.least, self._clocks.step(flows)
+        chunks = [flow.chunk for flow in flows]
+        if self._timed:
+            for chunk in chunks:
+                check_results(chunk)
+            chunks = [self._timely(chunk, trace, before) for chunk in chunks]
+        found: list[pa.RecordBatch] = []
+        for k, chunk in enumerate(chunks):
+            if chunk.rows:
+                found += self._engine.push(k, self._batch(k, chunk), self._seen(k, chunks))
+        for k, flow in enumerate(flows):
+            self._arrived[k] += chunks[k].rows
+            last = flow.trace.last
+            if self._timed and last is not None and BEGINNING < last < END:
+                self._engine.advance(k, last)
+        results = self._results([batch for batch in found if batch.num_rows], chunks[0].times is not None)
+        return Flow(results, trace, all(flow.ended for flow in flows))
+
+    def _timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
+        """Tuples that have a time, which the clock of the join had not passed when they came.
+
+        Tuples that are not older than their own clock need not be looked at: it is never behind the join's.
+        """
+        assert chunk.times is not None
+        assert chunk.places is not None
+        if chunk.timed is None and np.all(chunk.times >= chunk.clocks):
+            return chunk
+        shown = np.concatenate([[before], trace.clocks])[np.searchsorted(trace.places, chunk.places, "left")]
+        timed = np.ones(chunk.rows, np.bool_) if chunk.timed is None else chunk.timed
+        stays = timed & (chunk.times >= shown)
+        self.no_time += int(np.count_nonzero(~timed))
+        self.late += int(np.count_nonzero(timed & ~stays))
+        return chunk if stays.all() else chunk.take(np.flatnonzero(stays))
+
+    def _batch(self, k: int, chunk: Chunk) -> pa.RecordBatch:
+        """Tuples with their stamps in columns of their own."""
+        assert chunk.places is not None
+        zeros = np.zeros(chunk.rows, np.int64)
+        times = zeros if chunk.times is None else chunk.times
+        missing = None if chunk.timed is None else ~chunk.timed
+        stamps = [
+            pa.array(times, mask=missing).view(pa.timestamp(self._unit)),
+            pa.array(zeros if chunk.clocks is None else chunk.clocks),
+            pa.array(chunk.places),
+        ]
+        if self._ties:
+            stamps.append(pa.array(np.arange(self._arrived[k], self._arrived[k] + chunk.rows)))
+        columns = [chunk.columns[f.name] for f in self._node.inputs[k].schema]
+        return pa.RecordBatch.from_arrays([*columns, *stamps], schema=self._schemas[k])
+
+    def _seen(self, k: int, chunks: list[Chunk]) -> dict[int, Array]:
+        """How many tuples of each other stream came before each of this one's; ties in their order."""
+        if sum(chunk.rows > 0 for chunk in chunks) < 2:
+            return {}
+        here = chunks[k].places
+        assert here is not None
+        return {
+            j: self._arrived[j] + np.searchsorted(chunk.places, here, "right" if j < k else "left")
+            for j, chunk in enumerate(chunks)
+            if j != k and chunk.places is not None and self._counts(j)
+        }
+
+    def _counts(self, j: int) -> bool:
+        window = self._node.windows[j]
+        return len(self._node.inputs) == 2 or (window is not None and window.kind == "tuples")
+
+    def _results(self, batches: list[pa.RecordBatch], timed: bool) -> Chunk:
+        """Results by the arrival of their last tuples, then of the others."""
+        none = np.empty(0, np.int64)
+        if not batches:
+            columns = empty(self._node.schema)
+            if not timed:
+                return Chunk(columns, 0, places=none)
+            return Chunk(columns, 0, none, None, none, none)
+        table = pa.Table.from_batches(batches).combine_chunks()
+        places, times, clocks = (self._stamps(table, h) for h in (_PLACE, _TIME, _CLOCK))
+        positions = self._stamps(table, _POSITION) if self._ties else places[:0]
+        order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
+        rows = pa.array(order)
+        columns = {f.name: _array(table.column(f.name)).take(rows) for f in self._node.schema}
+        known = times.max(axis=0)[order]
+        timed_rows = None if np.all(known > BEGINNING) else known > BEGINNING
+        last = places.max(axis=0)[order]
+        if not timed:
+            return Chunk(columns, len(order), places=last)
+        return Chunk(columns, len(order), known, timed_rows, clocks.max(axis=0)[order], last)
+
+    def _stamps(self, table: pa.Table, what: str) -> Array:
+        arrays = [_array(table.column(f"{name}.{what}")) for name in self._node.names]
+        return np.stack([np.asarray(a.cast(pa.int64()).fill_null(BEGINNING)) for a in arrays])
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._engine.close()
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

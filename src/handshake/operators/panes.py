@@ -1,0 +1,374 @@
+"""Windows from panes: tuples that are in the same windows are aggregated at once, windows slide over panes.
+
+A pane here is a set of tuples with the same first and the same last window, so that tuples that come late,
+and miss some of their windows, have panes of their own. Each pane comes in with its first window and goes out
+after its last: the cost of a tuple does not depend on how many windows it is in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.kernels.panes import compact, slide_add, slide_greatest, slide_present
+from handshake.operators.aggregates import Additive, Extreme, part_of
+from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty, fit
+from handshake.operators.groups import GroupIndex
+from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.windows import Results
+from handshake.plan.aggregates import BOUNDS
+from handshake.plan.algebra import Aggregate, Windowing
+from handshake.plan.panes import PaneShape
+from handshake.schema import arrow_of
+
+__all__ = ["Panes", "Table", "stacked"]
+
+_FEW = 1 << 16
+_RESULTS = 1 << 20
+"""About how many results are computed together."""
+_MANY_GROUPS = 1 << 13
+"""Groups from which on those without tuples are forgotten."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Panes: windows, group, number of tuples, and what the aggregates have of each."""
+
+    first: Array
+    last: Array
+    groups: Array
+    counts: Array
+    parts: tuple[Any, ...]
+    """For additive ones a matrix, for extremes keys and where there is one."""
+
+    def take(self, rows: Array) -> Table:
+        parts = tuple(_rows(part, rows) for part in self.parts)
+        return Table(self.first[rows], self.last[rows], self.groups[rows], self.counts[rows], parts)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """The earliest and the latest of the panes' last windows."""
+        return (int(self.last.min()), int(self.last.max())) if len(self.last) else (END, BEGINNING)
+
+    def parted(self, window: int) -> tuple[list[Table], list[Table]]:
+        """Panes whose last window comes before this one, and the others."""
+        if self.ends[1] < window:
+            return [self], []
+        if self.ends[0] >= window:
+            return [], [self]
+        gone = self.last < window
+        return [self.take(np.flatnonzero(gone))], [self.take(np.flatnonzero(~gone))]
+
+
+def _rows(part: Any, rows: Array) -> Any:
+    return tuple(p[rows] for p in part) if isinstance(part, tuple) else part[rows]
+
+
+def stacked(tables: list[Table]) -> Table:
+    if len(tables) == 1:
+        return tables[0]
+    first, last, groups, counts = (
+        np.concatenate([getattr(t, name) for t in tables]) for name in ("first", "last", "groups", "counts")
+    )
+    parts: list[Any] = []
+    for pieces in zip(*(t.parts for t in tables), strict=True):
+        if isinstance(pieces[0], tuple):
+            parts.append(tuple(np.concatenate(p) for p in zip(*pieces, strict=True)))
+        else:
+            parts.append(np.concatenate(pieces))
+    return Table(first, last, groups, counts, tuple(parts))
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """Which panes come in and go out before each window, and which groups each window then has."""
+
+    windows: Array
+    ins: Array
+    entering: Table
+    outs: Array
+    leaving: Table
+    starts: Array
+    groups: Array
+
+
+class _Sums:
+    """An additive aggregate of the window at hand, for each group."""
+
+    def __init__(self, part: Additive) -> None:
+        self.part, self._sums = part, np.zeros((0, part.width), np.int64)
+
+    def slide(self, at: int, moves: _Moves, groups: int) -> pa.Array:
+        """The values of the groups of each window."""
+        if len(self._sums) < groups:
+            more = np.zeros((max(groups, 2 * len(self._sums)) - len(self._sums), self.part.width), np.int64)
+            self._sums = np.concatenate([self._sums, more])
+        result = np.empty((len(moves.groups), self.part.width), np.int64)
+        slide_add(
+            moves.ins, moves.entering.groups, moves.entering.parts[at], moves.outs, moves.leaving.groups,
+            moves.leaving.parts[at], moves.starts, moves.groups, self._sums, result,
+        )  # fmt: skip
+        return self.part.finish(result)
+
+    def keep(self, groups: Array) -> None:
+        """Forget all groups but these."""
+        self._sums = self._sums[groups]
+
+
+class _Lists:
+    """For each group, the panes that may still have the extreme of a window."""
+
+    def __init__(self, part: Extreme) -> None:
+        self.part, self._used = part, 0
+        self._nodes = self._pool(64)
+        self._head = self._tail = np.empty(0, np.int64)
+
+    def _pool(self, size: int) -> tuple[Array, Array, Array, Array]:
+        links = [np.empty(size, np.int64) for _ in range(3)]
+        return (np.empty(size, self.part.dtype), *links)  # type: ignore[return-value]
+
+    def slide(self, at: int, moves: _Moves, groups: int) -> pa.Array:
+        """The values of the groups of each window."""
+        self._make_room(len(moves.entering), groups)
+        keys, seen = moves.entering.parts[at]
+        result = np.zeros(len(moves.groups), self.part.dtype)
+        known = np.zeros(len(moves.groups), np.bool_)
+        run = slide_greatest if self.part.compiled else slide_greatest.py_func
+        self._used = run(
+            moves.ins, moves.entering.groups, keys, seen, moves.entering.last, moves.windows, moves.starts,
+            moves.groups, *self._nodes, self._head, self._tail, self._used, result, known,
+        )  # fmt: skip
+        return self.part.finish(result, known)
+
+    def _make_room(self, more: int, groups: int) -> None:
+        if len(self._head) < groups:
+            added = np.full(max(groups, 2 * len(self._head)) - len(self._head), -1, np.int64)
+            self._head, self._tail = (np.concatenate([a, added]) for a in (self._head, self._tail))
+        if self._used + more > len(self._nodes[0]):
+            self._compact(more)
+
+    def _compact(self, more: int) -> None:
+        """Copy the lists into a pool with room for as many again."""
+        new = self._pool(2 * (self._used + more))
+        run = compact if self.part.compiled else compact.py_func
+        self._used = run(*self._nodes, self._head, self._tail, *new)
+        self._nodes = new
+
+    def keep(self, groups: Array) -> None:
+        """Forget all groups but these."""
+        self._head, self._tail = self._head[groups], self._tail[groups]
+
+
+class _First:
+    """An aggregate that nobody asked for: where each group's first tuple came, for the order of groups."""
+
+    compiled, dtype = True, np.int64
+
+    def finish(self, keys: Array, seen: Array) -> Array:
+        """Positions, from their keys."""
+        return ~keys
+
+
+class Panes:
+    """Keeps panes, and slides windows over them."""
+
+    def __init__(self, node: Windowing, shape: PaneShape) -> None:
+        self._node, self._shape = node, shape
+        below, nodes = chain(shape.before)
+        self._before = Pipeline(below.schema.fields, nodes) if nodes else None
+        _, after = chain(node.body)
+        self._after = Pipeline(shape.result.schema.fields, after) if after else None
+        self._made = [a for a in shape.aggregates if a.function not in BOUNDS]
+        self._parts = [part_of(a) for a in self._made]
+        self._states: list[_Sums | _Lists] = [
+            _Sums(part) if isinstance(part, Additive) else _Lists(part) for part in self._parts
+        ]
+        self._index = GroupIndex([arrow_of(shape.before.schema.get(key).type) for key in shape.keys or ()])
+        if shape.keys is not None:
+            self._states.append(_Lists(_First()))  # type: ignore[arg-type]
+        self._waiting: list[Table] = []
+        self._inside: list[Table] = []
+        self._held = np.zeros(0, np.int64)
+        self._active = self._spots = np.zeros(0, np.int64)
+        self._present = self._seen = 0
+
+    # Tuples to panes.
+
+    def add(self, chunk: Chunk, first: Array, last: Array) -> None:
+        """Aggregate tuples into panes."""
+        if not chunk.rows:
+            return
+        columns, rows, places = chunk.columns, chunk.rows, None
+        if self._before is not None:
+            columns, rows, places = self._before.run(columns, rows)
+        if self._shape.keys is None:
+            self._add_all(columns, places, first, last)
+        elif rows:
+            if places is not None:
+                first, last = first[places], last[places]
+            self._add_groups(columns, rows, first, last)
+
+    def _add_all(self, columns: dict[str, pa.Array], places: Array | None, first: Array, last: Array) -> None:
+        """One group: every tuple makes its windows be there, those that are selected are aggregated."""
+        slots, begin, end = _pane_numbers(first, last)
+        counts = np.bincount(slots, minlength=len(begin))
+        selected = slots if places is None else slots[places]
+        parts = [self._reduced(part, selected, len(begin), columns) for part in self._parts]
+        groups = np.zeros(len(begin), np.int32)
+        self._waiting.append(Table(begin, end, groups, counts, tuple(parts)))
+
+    def _add_groups(self, columns: dict[str, pa.Array], rows: int, first: Array, last: Array) -> None:
+        groups = self._index.numbers([columns[key] for key in self._shape.keys or ()])
+        panes, begin, end = _pane_numbers(first, last)
+        slots, pane, group = _dense(panes, len(begin), groups, len(self._index))
+        count = len(pane)
+        parts: list[Any] = [self._reduced(part, slots, count, columns) for part in self._parts]
+        arrivals = np.full(count, -1, np.int64)
+        arrivals[slots[::-1]] = np.arange(rows)[::-1] + self._seen
+        parts.append((~arrivals, np.ones(count, np.bool_)))
+        self._seen += rows
+        table = Table(begin[pane], end[pane], group, np.bincount(slots, minlength=count), tuple(parts))
+        self._waiting.append(table)
+
+    def _reduced(
+        self, part: Additive | Extreme, slots: Array, count: int, columns: dict[str, pa.Array]
+    ) -> Any:
+        return part.reduce(slots, count, None if part.field is None else columns[part.field])
+
+    def spans(self) -> tuple[Array, Array]:
+        """The windows of all panes."""
+        held = [table.ends[1] for table in self._inside]  # all from the next window on
+        first = [*(t.first for t in self._waiting), np.full(len(held), EARLIEST)]
+        last = [*(t.last for t in self._waiting), np.array(held, np.int64)]
+        return np.concatenate(first), np.concatenate(last)
+
+    def block(self, windows: int) -> int:
+        """Results of that many windows at a time."""
+        return max(1, _RESULTS // max(1, self._present))
+
+    # Panes to windows.
+
+    def close(self, windows: Array, starts: Array, ends: Array) -> Results:
+        """Slide over these windows."""
+        if not self._waiting:  # no tuple was selected yet
+            return Results(empty(self._node.schema), np.empty(0, np.int64))
+        moves = self._moves(windows)
+        groups = max(1, len(self._index))
+        values = [state.slide(at, moves, groups) for at, state in enumerate(self._states)]
+        ordinals = np.repeat(np.arange(len(windows)), np.diff(moves.starts))
+        columns = {a.name: value for a, value in zip(self._made, values, strict=False)}
+        bounds = dict(zip(BOUNDS, (starts, ends), strict=True))
+        for aggregate in self._shape.aggregates:
+            if aggregate.function in BOUNDS:
+                columns[aggregate.name] = _bound(aggregate, bounds[aggregate.function][ordinals])
+        if self._shape.keys is not None:
+            ordinals, columns = self._in_order(moves, ordinals, columns, values[-1])
+        self._prune()
+        return self._finished(columns, windows[ordinals])
+
+    def _in_order(
+        self, moves: _Moves, ordinals: Array, columns: dict[str, pa.Array], first: Any
+    ) -> tuple[Array, dict[str, pa.Array]]:
+        """With their keys, and in the order of first tuples."""
+        order = np.lexsort((first, ordinals))
+        numbers, rows = pa.array(moves.groups[order]), pa.array(order)
+        keys = dict(zip(self._shape.keys or (), (k.take(numbers) for k in self._index.keys), strict=True))
+        return ordinals[order], {**keys, **{name: column.take(rows) for name, column in columns.items()}}
+
+    def _finished(self, columns: dict[str, pa.Array], windows: Array) -> Results:
+        named = {f.name: columns[f.name] for f in self._shape.result.schema}
+        if self._after is None:
+            return Results(named, windows)
+        result, _, places = self._after.run(named, len(windows))
+        return Results(result, windows if places is None else windows[places])
+
+    def _moves(self, windows: Array) -> _Moves:
+        """Let panes in whose first window is among these, and out whose last is."""
+        waiting = stacked(self._waiting)
+        coming = waiting.first <= windows[-1]
+        entering = waiting.take(np.flatnonzero(coming))
+        entering = entering.take(np.argsort(entering.first, kind="stable"))
+        self._waiting = [waiting.take(np.flatnonzero(~coming))]
+        parted = [table.parted(int(windows[-1])) for table in (*self._inside, entering)]
+        leaving = stacked([entering.take(np.empty(0, np.int64)), *(t for gone, _ in parted for t in gone)])
+        leaving = leaving.take(np.argsort(leaving.last, kind="stable"))
+        self._inside = [table for _, stay in parted for table in stay if len(table)]
+        ins = np.concatenate([[0], np.searchsorted(entering.first, windows, "right")])
+        outs = np.concatenate([[0], np.searchsorted(leaving.last, windows, "left")])
+        self._grow(max(1, len(self._index)))
+        starts, groups, self._present = slide_present(
+            ins, entering.groups, entering.counts, outs, leaving.groups, leaving.counts,
+            self._held, self._active, self._spots, self._present,
+        )  # fmt: skip
+        return _Moves(windows, ins, entering, outs, leaving, starts, groups)
+
+    def _grow(self, groups: int) -> None:
+        if len(self._held) < groups:
+            more = np.zeros(max(groups, 2 * len(self._held)) - len(self._held), np.int64)
+            self._held, self._active, self._spots = (
+                np.concatenate([a, more]) for a in (self._held, self._active, self._spots)
+            )
+
+    def _prune(self) -> None:
+        """Forget groups without a tuple, once they are many."""
+        if len(self._index) < _MANY_GROUPS:
+            return
+        tables = [*self._waiting, *self._inside]
+        used = np.unique(np.concatenate([table.groups for table in tables]))
+        if 4 * len(used) > len(self._index):
+            return
+        self._index.keep(used)
+        self._waiting = [_renumbered(table, used) for table in self._waiting]
+        self._inside = [_renumbered(table, used) for table in self._inside]
+        for state in self._states:
+            state.keep(used)
+        self._held = self._held[used]
+        self._active = np.zeros(len(used), np.int64)
+        there = np.flatnonzero(self._held)
+        self._active[: len(there)] = there
+        self._spots = np.zeros(len(used), np.int64)
+        self._spots[there] = np.arange(len(there))
+        self._present = len(there)
+
+
+def _renumbered(table: Table, used: Array) -> Table:
+    groups = np.searchsorted(used, table.groups).astype(np.int32)
+    return Table(table.first, table.last, groups, table.counts, table.parts)
+
+
+def _bound(aggregate: Aggregate, values: Array) -> pa.Array:
+    return fit(pa.array(values), aggregate.schema.get(aggregate.name).type, aggregate.function)
+
+
+def _pane_numbers(first: Array, last: Array) -> tuple[Array, Array, Array]:
+    """The pane of each tuple, and the first and last windows of panes."""
+    changes = (first[1:] != first[:-1]) | (last[1:] != last[:-1])
+    rising = np.all(first[1:] >= first[:-1]) and np.all(last[1:] >= last[:-1])
+    if rising:
+        slots = np.concatenate([[0], np.cumsum(changes)])
+        begins = np.concatenate([[0], np.flatnonzero(changes) + 1])
+        return slots, first[begins], last[begins]
+    pairs = np.stack([first, last], axis=1)
+    unique, slots = np.unique(pairs, axis=0, return_inverse=True)
+    return slots.ravel(), unique[:, 0], unique[:, 1]
+
+
+def _dense(panes: Array, many: int, groups: Array, count: int) -> tuple[Array, Array, Array]:
+    """A number for each pane of a group that has a tuple, and the panes and groups by number."""
+    codes = panes * count + groups
+    if many * count <= max(4 * len(codes), _FEW):
+        there = np.zeros(many * count, np.bool_)
+        there[codes] = True
+        unique = np.flatnonzero(there)
+        numbers = np.cumsum(there) - 1
+        slots = numbers[codes]
+    else:
+        unique, slots = np.unique(codes, return_inverse=True)
+    return slots, unique // count, (unique % count).astype(np.int32)

@@ -1,0 +1,277 @@
+"""The in-process back end of continuous queries: push batches in, get each result's batches out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
+from handshake.io.frames import table_of
+from handshake.operators.chunk import Array, Flow
+from handshake.operators.joins import JoinOperator
+from handshake.operators.panes import Panes
+from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
+from handshake.operators.union import UnionOperator
+from handshake.operators.windows import Tuples, WindowOperator
+from handshake.plan.algebra import Group, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
+from handshake.plan.explain import explain_plan, label
+from handshake.plan.optimise import optimise
+from handshake.plan.panes import pane_shape
+from handshake.plan.query import parse_query
+from handshake.plan.rules import nested
+from handshake.schema import arrow_of
+
+__all__ = ["Query", "QueryMetrics", "Results", "output_schema"]
+
+Results = dict[str, list[pa.RecordBatch]]
+_NOWHERE = np.empty(0, np.int64)
+"""The places of tuples where nobody asks for them."""
+
+
+class _Step(NamedTuple):
+    """An operator, and which of the steps before it it reads."""
+
+    operator: Any
+    inputs: tuple[int, ...]
+
+
+@dataclass
+class QueryMetrics:
+    """Counts so far, by name of stream where there are several."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    """Tuples of each input."""
+    results: dict[str, int] = field(default_factory=dict)
+    late: int = 0
+    """Tuples that missed a window, once for each operator that they were late for."""
+    no_time: int = 0
+    unknown: int = 0
+    """Tuples of carrying inputs that belong to no declared stream."""
+    windows: int = 0
+    """Windows that have closed."""
+
+
+def output_schema(output: Output) -> pa.Schema:
+    """The columns of a result."""
+    return pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
+
+
+class Query:
+    """A running query. What it gives does not depend on how its inputs are cut into batches.
+
+    >>> text = '''CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp) TIMESTAMP BY Ts;
+    ...           SELECT max(Price) AS High FROM Trades [SIZE 60 ADVANCE 60 TIME] INTO Highs'''
+    >>> with Query(text) as query:
+    ...     _ = query.push("Trades", {"Symbol": ["UBSN", "UBSN"], "Price": [10, 12], "Ts": [0, 1]})
+    ...     [batch.to_pylist() for batch in query.finish()["Highs"]]
+    [[{'High': 12}]]
+    """
+
+    def __init__(
+        self, plan: Plan | str, *, optimised: bool = True, cores: int = 1, now: NowNanoseconds = time.time_ns
+    ) -> None:
+        made = parse_query(plan) if isinstance(plan, str) else plan
+        self.plan = optimise(made) if optimised else made
+        nodes = [node for output in self.plan.outputs for node in walk(output)]
+        merges = any(isinstance(node, (Union, WindowJoin)) for node in nodes)
+        self._needs = Needs(merges or any(isinstance(node, Windowing) for node in nodes), merges)
+        self._now, self._cores = now, cores
+        self._sources = {s.name: SourceOperator(s, self._needs, now) for s in self.plan.inputs}
+        self._steps: list[_Step] = []
+        known: dict[str, int] = {}
+        self._outputs = [
+            (output.name, output_schema(output), self._build(output.input, known))
+            for output in self.plan.outputs
+        ]
+        self._place, self._ended = 0, False
+        self._counts = QueryMetrics(results={output.name: 0 for output in self.plan.outputs})
+
+    def _build(self, node: Node, known: dict[str, int]) -> int:
+        """Operators from the inputs up; a plan that several read is run once. The place of the node's own."""
+        text = repr(node)  # not the node itself: 0.0 and -0.0 are equal, but not the same
+        if text not in known:
+            inputs = tuple(self._build(child, known) for child in _inputs(node))
+            self._steps.append(_Step(_operator(node, self), inputs))
+            known[text] = len(self._steps) - 1
+        return known[text]
+
+    def stamp_by(self, operator: SourceOperator) -> None:
+        """Let an input be stamped by an operator of its own, before its first tuple comes."""
+        name = operator.source.name
+        before, self._sources[name] = self._sources[name], operator
+        self._steps = [
+            _Step(operator, step.inputs) if step.operator is before else step for step in self._steps
+        ]
+
+    # Tuples in, results out.
+
+    def push(self, stream: str, tuples: Any) -> Results:
+        """Push tuples of an input; returns what they complete, by name of result."""
+        return self.push_together({stream: (tuples, None)})
+
+    def push_together(self, given: Mapping[str, tuple[Any, Array | None]]) -> Results:
+        """Push tuples of several inputs at once, each with the places at which they come among all arrivals.
+
+        Places rise, from the number of tuples that have come before; None: they come now.
+        """
+        if self._ended:
+            raise HandshakeError("this query has ended; make a new one to push more tuples")
+        batches: dict[str, tuple[pa.RecordBatch, Array]] = {}
+        pushed = 0
+        for name, (tuples, places) in given.items():
+            self._check(name)
+            pushed += self._admit(name, tuples, places, batches)
+        self._place += pushed
+        return self._step(batches)
+
+    def _check(self, name: str) -> None:
+        known = {source.name for source in self.plan.inputs if source.demux is None}
+        if name in known:
+            return
+        source = self._sources.get(name)
+        if source is not None and source.source.demux is not None:
+            raise InputError(
+                f"stream '{name}' comes with {source.source.demux.stream}; push its tuples there"
+            )
+        raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
+
+    def _admit(
+        self, name: str, tuples: Any, places: Array | None, batches: dict[str, tuple[pa.RecordBatch, Array]]
+    ) -> int:
+        """Note a batch, and those of streams that it carries."""
+        carried = [op for op in self._sources.values() if (d := op.source.demux) and d.stream == name]
+        source = self._sources[name]
+        if not carried:
+            batch = source.conformed(tuples)
+            batches[name] = (batch, self._places(places, batch.num_rows) if self._needs.times else _NOWHERE)
+            return int(batch.num_rows)
+        table = table_of(tuples)
+        own = [column for column in source.schema.names if column in table.schema.names]
+        batch = source.conformed(table.select(own))
+        at = self._places(places, batch.num_rows)
+        batches[name] = (batch, at)
+        claimed = np.zeros(batch.num_rows, np.bool_)
+        for operator in carried:
+            part, rows = operator.picked(table.combine_chunks())
+            batches[operator.source.name] = (part, at[rows])
+            claimed[rows] = True
+        self._counts.unknown += int(np.count_nonzero(~claimed))
+        return int(batch.num_rows)
+
+    def _places(self, places: Array | None, rows: int) -> Array:
+        return np.arange(self._place, self._place + rows) if places is None else places
+
+    def finish(self) -> Results:
+        """Say that no more tuples will come; returns what was held back in open windows."""
+        if self._ended:
+            return {output.name: [] for output in self.plan.outputs}
+        results = self._step({}, ended=True)
+        self.close()
+        return results
+
+    def _step(self, batches: dict[str, tuple[pa.RecordBatch, Array]], *, ended: bool = False) -> Results:
+        flows: list[Flow] = []
+        for operator, inputs in self._steps:
+            match operator:
+                case SourceOperator():
+                    flows.append(self._fed(operator, batches.get(operator.source.name), ended))
+                case Pipeline():
+                    below = flows[inputs[0]]
+                    flows.append(Flow(operator.apply(below.chunk), below.trace, below.ended))
+                case UnionOperator() | JoinOperator():
+                    flows.append(operator.step([flows[at] for at in inputs]))
+                case _:
+                    flows.append(operator.step(flows[inputs[0]]))
+        return {name: self._given(name, schema, flows[at]) for name, schema, at in self._outputs}
+
+    def _fed(self, operator: SourceOperator, given: tuple[pa.RecordBatch, Array] | None, ended: bool) -> Flow:
+        if given is None:
+            nothing = pa.RecordBatch.from_pylist([], schema=operator.schema)
+            given = (nothing, np.array([self._place], np.int64))
+        return operator.step(*given, ended=ended)
+
+    def _given(self, name: str, schema: pa.Schema, flow: Flow) -> list[pa.RecordBatch]:
+        if not flow.chunk.rows:
+            return []
+        self._counts.results[name] += flow.chunk.rows
+        return [pa.RecordBatch.from_arrays([flow.chunk.columns[c] for c in schema.names], schema=schema)]
+
+    # About it.
+
+    def schema(self, output: str) -> pa.Schema:
+        """The columns of a result."""
+        return output_schema(self.plan.output(output))
+
+    def input_schema(self, stream: str) -> pa.Schema:
+        """The columns of an input."""
+        return arrow_schema(self._sources[stream].source)
+
+    def explain(self) -> str:
+        """The plan as it runs, for people."""
+        return explain_plan(self.plan)
+
+    def metrics(self) -> QueryMetrics:
+        """Counts so far."""
+        counts = self._counts
+        counts.rows = {name: op.rows for name, op in self._sources.items()}
+        windows = [op for op, _ in self._steps if isinstance(op, WindowOperator)]
+        joins = [op for op, _ in self._steps if isinstance(op, JoinOperator)]
+        counts.late = sum(op.late for op in windows) + sum(op.late for op in joins)
+        counts.no_time = sum(op.no_time for op in windows) + sum(op.no_time for op in joins)
+        counts.windows = sum(op.closed for op in windows)
+        return counts
+
+    def close(self) -> None:
+        """Free what is held."""
+        if not self._ended:
+            self.metrics()
+            for operator, _ in self._steps:
+                if isinstance(operator, JoinOperator):
+                    operator.close()
+        self._ended = True
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _inputs(node: Node) -> tuple[Node, ...]:
+    """The plans that an operator reads while it runs: sub-plans are its own affair."""
+    if isinstance(node, (Windowing, Group)):
+        return (node.input,)
+    below, nodes = chain(node)
+    return (below,) if nodes else node.children
+
+
+def _operator(node: Node, query: Query) -> Any:
+    match node:
+        case Source(name=name):
+            return query._sources[name]
+        case Union():
+            return UnionOperator(node)
+        case WindowJoin():
+            return JoinOperator(node, query._cores)
+        case Windowing():
+            return _windows(node)
+        case Group() if (inside := nested(node)) is not None:
+            return _windows(inside)
+    below, nodes = chain(node)
+    if nodes:
+        return Pipeline(below.schema.fields, nodes)
+    raise UnsupportedError(f"the in-process engine cannot run {label(node)} outside of a window")
+
+
+def _windows(node: Windowing) -> WindowOperator:
+    shape = pane_shape(node.body, node.parameter) if node.pane is not None else None
+    return WindowOperator(node, Tuples(node) if shape is None else Panes(node, shape))

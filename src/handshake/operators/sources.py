@@ -1,0 +1,127 @@
+"""Inputs: tuples as declared, stamped with their times and with what their source's clock shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from handshake.io.frames import conform
+from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, beyond, check_times
+from handshake.plan.algebra import Source
+from handshake.schema import UNITS, arrow_of
+
+__all__ = ["Needs", "SourceOperator", "arrow_schema", "instants", "times_in"]
+
+NowNanoseconds = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Which stamps some operator of the plan asks for."""
+
+    times: bool
+    places: bool
+
+
+def arrow_schema(source: Source) -> pa.Schema:
+    """What batches of an input look like."""
+    return pa.schema([(f.name, arrow_of(f.type)) for f in source.fields])
+
+
+def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array | None]:
+    """The times that tuples carry, and where they have one (None: everywhere)."""
+    assert source.time is not None
+    column = columns[source.time]
+    valid = np.asarray(column.is_valid()) if column.null_count else None
+    what = f"a time in column '{source.time}' of stream {source.name}"
+    if pa.types.is_uint64(column.type) and (largest := pc.max(column).as_py() or 0) >= END:
+        raise beyond(what, largest)
+    whole = column.cast(pa.int64()) if pa.types.is_integer(column.type) else column.view(pa.int64())
+    times = np.asarray((whole.fill_null(BEGINNING) if valid is not None else whole).to_numpy())
+    check_times(times if valid is None else times[valid], what)
+    return times, valid
+
+
+def instants(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array]:
+    """Times as seconds and nanoseconds, by which tuples of all streams can be sorted; those without one last.
+
+    Nanoseconds alone would not fit 64 bits: whole numbers can be times of 62 bits in any unit.
+    """
+    times, timed = times_in(source, columns)
+    unit = UNITS[source.clock.unit]
+    seconds, rest = np.divmod(times, UNITS["s"] // unit)
+    return (seconds if timed is None else np.where(timed, seconds, END)), rest * unit
+
+
+class SourceOperator:
+    """Stamps tuples of one input."""
+
+    def __init__(self, source: Source, needs: Needs, now: NowNanoseconds) -> None:
+        self.source, self._needs, self._now = source, needs, now
+        self.schema = arrow_schema(source)
+        self._behind = source.lateness // UNITS[source.clock.unit]
+        self._clock = BEGINNING
+        self.rows = 0
+
+    def conformed(self, tuples: object) -> pa.RecordBatch:
+        """Tuples in the columns and types of the declaration."""
+        if isinstance(tuples, pa.RecordBatch) and tuples.schema.equals(self.schema):
+            return tuples
+        return conform(tuples, self.schema, self.source.name)
+
+    def picked(self, batch: pa.RecordBatch | pa.Table) -> tuple[pa.RecordBatch, Array]:
+        """This stream's tuples of a batch of the input that carries it, and which rows they are."""
+        demux = self.source.demux
+        assert demux is not None
+        field = batch.column(batch.schema.get_field_index(demux.field))
+        wanted = pc.is_in(field, pa.array(demux.values, field.type))
+        rows = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
+        own = [name for name in self.schema.names if name in batch.schema.names]
+        return self.conformed(batch.select(own).take(pa.array(rows))), rows
+
+    def step(self, batch: pa.RecordBatch, places: Array, *, ended: bool = False) -> Flow:
+        """Tuples that have come, each at its place among all arrivals."""
+        self.rows += batch.num_rows
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        kept = places[: batch.num_rows] if self._needs.places else None
+        if not self._needs.times:
+            return Flow(Chunk(columns, batch.num_rows, places=kept), _still(), ended)
+        times, timed = self._times(columns, batch.num_rows)
+        clocks = self._clocks(times)
+        trace = Trace(places[: batch.num_rows], clocks)
+        if ended:
+            trace = Trace(np.append(trace.places, places[-1:]), np.append(clocks, END))
+        return Flow(Chunk(columns, batch.num_rows, times, timed, clocks, kept), trace, ended)
+
+    def _times(self, columns: dict[str, pa.Array], rows: int) -> tuple[Array, Array | None]:
+        if self.source.time is not None:
+            return times_in(self.source, columns)
+        return np.full(rows, self._now() // UNITS[self.source.clock.unit]), None
+
+    def _clocks(self, times: Array) -> Array:
+        """The largest time so far, less the lateness."""
+        if not len(times):
+            return times
+        rising = times if np.all(times[1:] >= times[:-1]) else np.maximum.accumulate(times)
+        ahead = _less(rising, self._behind) if self._behind else rising
+        clocks = ahead if ahead[0] >= self._clock else np.maximum(ahead, self._clock)
+        self._clock = int(clocks[-1])
+        return clocks
+
+
+def _less(times: Array, behind: int) -> Array:
+    """Times less the lateness, but no earlier than the beginning, which nothing is earlier than."""
+    if behind <= END:
+        return times - behind
+    if behind >= END - BEGINNING:
+        return np.full(len(times), BEGINNING)
+    least: Array = np.maximum(times, BEGINNING + behind)
+    return least - behind
+
+
+def _still() -> Trace:
+    return Trace(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -1,0 +1,285 @@
+"""⊞: which windows a tuple is in, when they close, and what is then computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.operators.chunk import (
+    BEGINNING,
+    EARLIEST,
+    END,
+    Array,
+    Chunk,
+    Flow,
+    check_results,
+    empty,
+    joined,
+)
+from handshake.operators.segments import Body, Segments
+from handshake.plan.algebra import Windowing
+from handshake.schema import UNITS
+
+__all__ = ["Results", "Spans", "Store", "WindowOperator", "covered"]
+
+_BLOCK = 1 << 16
+"""Windows that are computed together, at most."""
+_EXPANDED = 1 << 20
+"""About how many tuples, counted once for each of their windows, are computed together."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Windows lie at multiples of `advance` and are `size` long, in units of the clock or in tuples."""
+
+    size: int
+    advance: int
+
+    def first(self, at: Array) -> Array:
+        """The first window that has not ended at these instants."""
+        return (at - self.size) // self.advance + 1
+
+    def last(self, at: Array) -> Array:
+        """The last window that has begun."""
+        return at // self.advance
+
+    def closed(self, clock: int) -> int:
+        """The last window that has ended when the clock shows this."""
+        return (clock - self.size) // self.advance
+
+
+@dataclass(frozen=True)
+class Results:
+    """What windows give: columns, and for each row its window."""
+
+    columns: dict[str, pa.Array]
+    windows: Array
+
+
+class Store(Protocol):
+    """Tuples of open windows, kept as the sub-plan needs them."""
+
+    def add(self, chunk: Chunk, first: Array, last: Array) -> None:
+        """Take tuples, each with the first and the last of its windows."""
+
+    def close(self, windows: Array, starts: Array, ends: Array) -> Results:
+        """Compute these windows, and forget what only they needed; they come in order, each once."""
+
+    def spans(self) -> tuple[Array, Array]:
+        """The first and the last windows of all that is kept."""
+
+    def block(self, windows: int) -> int:
+        """How many of so many windows are to be computed together, so that what they need fits in memory."""
+
+
+class Tuples:
+    """Keeps tuples as they are, and runs the sub-plan on the tuples of each window."""
+
+    def __init__(self, node: Windowing) -> None:
+        self._body = Body(node.body, node.parameter)
+        self._kept = Chunk(empty(node.input.schema), 0)
+        self._first = self._last = np.empty(0, np.int64)
+
+    def add(self, chunk: Chunk, first: Array, last: Array) -> None:
+        """Take tuples."""
+        self._kept = joined([self._kept, Chunk(chunk.columns, chunk.rows)])
+        self._first = np.concatenate([self._first, first])
+        self._last = np.concatenate([self._last, last])
+
+    def spans(self) -> tuple[Array, Array]:
+        """The windows of all tuples."""
+        return self._first, self._last
+
+    def block(self, windows: int) -> int:
+        """So many that their tuples, taken for each window, are not too many."""
+        each = int(np.sum(self._last - self._first + 1)) // windows
+        return max(1, min(_BLOCK, _EXPANDED // max(each, 1)))
+
+    def close(self, windows: Array, starts: Array, ends: Array) -> Results:
+        """Run the sub-plan on these windows."""
+        of, rows = self._members(windows)
+        picked = self._kept.take(rows)
+        given = Segments(picked.columns, picked.rows, of, np.arange(len(windows)))
+        result = self._body.run(given, starts, ends)
+        self._forget(int(windows[-1]))
+        return Results(result.columns, windows[result.origin[result.of]])
+
+    def _members(self, windows: Array) -> tuple[Array, Array]:
+        """The tuples of each window, window after window, in the order of their arrival."""
+        if _rising(self._first) and _rising(self._last):
+            begin = np.searchsorted(self._last, windows, "left")
+            counts = np.searchsorted(self._first, windows, "right") - begin
+            of = np.repeat(np.arange(len(windows)), counts)
+            return of, np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(
+                begin, counts
+            )
+        found = [np.flatnonzero((self._first <= w) & (w <= self._last)) for w in windows]
+        return np.repeat(np.arange(len(windows)), [len(f) for f in found]), np.concatenate(found)
+
+    def _forget(self, window: int) -> None:
+        stays = np.flatnonzero(self._last > window)
+        if len(stays) < self._kept.rows:
+            self._kept = self._kept.take(stays)
+            self._first, self._last = self._first[stays], self._last[stays]
+
+
+def _rising(values: Array) -> bool:
+    return bool(np.all(values[1:] >= values[:-1]))
+
+
+def covered(first: Array, last: Array, low: int, high: int) -> Array:
+    """Windows from `low` to `high` that lie between the first and the last of some tuple, in order."""
+    wanted = (first <= high) & (last >= low)
+    if not wanted.any():
+        return np.empty(0, np.int64)
+    order = np.argsort(first[wanted], kind="stable")
+    begin, end = first[wanted][order], np.maximum.accumulate(last[wanted][order])
+    new = np.flatnonzero(np.concatenate([[True], begin[1:] > end[:-1] + 1]))
+    stop = end[np.concatenate([new[1:] - 1, [len(end) - 1]])]
+    spans = zip(np.maximum(begin[new], low), np.minimum(stop, high), strict=True)
+    return np.concatenate([np.arange(a, b + 1) for a, b in spans])
+
+
+class WindowOperator:
+    """Slices a stream into windows. Stamps say all, so that how the stream is cut does not matter."""
+
+    def __init__(self, node: Windowing, store: Store) -> None:
+        unit = UNITS[node.clock.unit] if node.window.kind == "time" else 1
+        self._spans = Spans(node.window.size // unit, node.window.advance // unit)
+        self._timed = node.window.kind == "time"
+        self._node, self._store = node, store
+        self._next = EARLIEST if self._timed else 0
+        self._count = 0
+        self._stamps = _Recent(self._spans)
+        self.late = self.no_time = self.closed = 0
+
+    def step(self, flow: Flow) -> Flow:
+        """Take a chunk, and give the results of the windows that it closes."""
+        if self._timed:
+            self._take_by_time(flow.chunk)
+        else:
+            self._take_by_count(flow.chunk)
+        found = list(self._results(flow)) or [
+            self._stamped(Results(empty(self._node.schema), np.empty(0, np.int64)), flow)
+        ]
+        if not self._timed:
+            self._stamps.forget(self._next * self._spans.advance)
+        return Flow(joined(found), flow.trace, flow.ended)
+
+    def _take_by_time(self, chunk: Chunk) -> None:
+        assert chunk.times is not None
+        assert chunk.clocks is not None
+        check_results(chunk)
+        first, last = self._spans.first(chunk.times), self._spans.last(chunk.times)
+        open_from = self._spans.first(chunk.clocks)
+        late = (open_from > first) & (last >= first)
+        kept = np.maximum(first, open_from) <= last
+        if chunk.timed is not None:
+            self.no_time += int(np.count_nonzero(~chunk.timed))
+            late, kept = late & chunk.timed, kept & chunk.timed
+        self.late += int(np.count_nonzero(late))
+        first = np.maximum(first, open_from)
+        if kept.all():
+            self._store.add(chunk, first, last)
+        else:
+            rows = np.flatnonzero(kept)
+            self._store.add(chunk.take(rows), first[rows], last[rows])
+
+    def _take_by_count(self, chunk: Chunk) -> None:
+        positions = np.arange(self._count, self._count + chunk.rows)
+        self._stamps.add(chunk)
+        self._count += chunk.rows
+        first, last = np.maximum(self._spans.first(positions), 0), self._spans.last(positions)
+        rows = np.flatnonzero(first <= last)
+        if len(rows) < chunk.rows:
+            chunk, first, last = chunk.take(rows), first[rows], last[rows]
+        self._store.add(chunk, first, last)
+
+    def _results(self, flow: Flow) -> Iterator[Chunk]:
+        for windows in self._closing(flow):
+            for block in self._blocks(windows):
+                starts = block * self._spans.advance
+                results = self._store.close(block, starts, starts + self._spans.size)
+                self.closed += len(block)
+                if len(results.windows):
+                    yield self._stamped(results, flow)
+
+    def _closing(self, flow: Flow) -> Iterator[Array]:
+        """Windows that have ended by now, in order."""
+        first, last = self._store.spans()
+        if self._timed:
+            high = flow.trace.last
+            if high is None or not len(first):
+                return
+            until = int(last.max()) if high == END else self._spans.closed(high)
+            yield covered(first, last, self._next, until)
+        else:
+            until = (self._count - self._spans.size) // self._spans.advance
+            yield np.arange(self._next, until + 1)
+        self._next = max(self._next, until + 1)
+
+    def _blocks(self, windows: Array) -> Iterator[Array]:
+        """As many windows at a time as the store takes."""
+        step = self._store.block(len(windows)) if len(windows) else 1
+        return (windows[at : at + step] for at in range(0, len(windows), step))
+
+    def _stamped(self, results: Results, flow: Flow) -> Chunk:
+        """Results with their times, clocks and places."""
+        ends = results.windows * self._spans.advance + self._spans.size
+        rows, chunk = len(results.windows), flow.chunk
+        if not self._timed:
+            return Chunk(results.columns, rows, *self._stamps.of(results.windows))
+        places = None
+        if chunk.places is not None:
+            at = np.searchsorted(flow.trace.clocks, ends)
+            places = flow.trace.places[np.minimum(at, len(flow.trace.places) - 1)] if rows else ends
+        return Chunk(results.columns, rows, ends - 1, None, ends - 1, places)
+
+
+class _Recent:
+    """The stamps of a tuple window's tuples, as far back as one reaches."""
+
+    def __init__(self, spans: Spans) -> None:
+        self._spans, self._from, self._kept = spans, 0, Chunk({}, 0)
+        self._begun = False
+
+    def add(self, chunk: Chunk) -> None:
+        """The next tuples."""
+        bare = Chunk({}, chunk.rows, *chunk.stamps)
+        self._kept, self._begun = joined([self._kept, bare]) if self._begun else bare, True
+
+    def forget(self, position: int) -> None:
+        """No window that is still open has a tuple before this one."""
+        gone = min(max(0, position - self._from), self._kept.rows)
+        self._kept, self._from = _tail(self._kept, gone), self._from + gone
+
+    def of(self, windows: Array) -> tuple[Array | None, ...]:
+        """For each window: its largest time, if there is one, largest clock, and last tuple's place."""
+        kept, starts = self._kept, windows * self._spans.advance - self._from
+        times = timed = clocks = places = None
+        if kept.times is not None:
+            assert kept.clocks is not None
+            known = kept.times if kept.timed is None else np.where(kept.timed, kept.times, BEGINNING)
+            times, clocks = (self._largest(stamp, starts) for stamp in (known, kept.clocks))
+            timed = None if kept.timed is None else times > BEGINNING
+        if kept.places is not None:
+            places = kept.places[starts + self._spans.size - 1]
+        return times, timed, clocks, places
+
+    def _largest(self, values: Array, starts: Array) -> Array:
+        """The maxima of runs of `size` values (van Herk): of a block's rest, and of the next one's start."""
+        size = self._spans.size
+        padded = np.append(values, np.full(-len(values) % size, BEGINNING)).reshape(-1, size)
+        ahead = np.maximum.accumulate(padded, axis=1).ravel()
+        behind = np.maximum.accumulate(padded[:, ::-1], axis=1)[:, ::-1].ravel()
+        largest: Array = np.maximum(behind[starts], ahead[starts + size - 1])
+        return largest
+
+
+def _tail(chunk: Chunk, start: int) -> Chunk:
+    stamps = (None if stamp is None else stamp[start:] for stamp in chunk.stamps)
+    return Chunk({}, max(0, chunk.rows - start), *stamps)

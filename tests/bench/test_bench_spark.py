@@ -1,0 +1,130 @@
+"""Benchmarks on Spark: small real runs, and tables and plots of earlier ones. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as xml
+from typing import Any
+
+import pytest
+
+from handshake.cli.app import run as command
+
+pytest.importorskip("pyspark")
+
+from handshake_bench import spark_batch, spark_latency, spark_queries, spark_sustained
+
+BATCHES = [(20.0 * n, 0.1 * n) for n in range(1, 50)]
+EARLIER = {
+    "spark_sustained": {
+        "window": 900, "step": 20, "bucket": 50,
+        "runs": [
+            {"engine": "handshake", "rate": 15_000, "took": 5.0, "full": True, "sustained": True,
+             "batches": BATCHES},
+            {"engine": "bucketed", "rate": 3_000, "took": 30.0, "full": False, "sustained": False,
+             "batches": BATCHES[:9]},
+            {"engine": "bucketed", "rate": 1_000, "took": 15.0, "full": True, "sustained": True,
+             "batches": BATCHES},
+        ],
+    },
+    "spark_growth": {
+        "rate": 2_000, "step": 20, "window": 900,
+        "points": [{"stream": at, "took": 1.2 if at > 900 else 1.0, "results": int(at)} for at, _ in BATCHES],
+    },
+    "spark_batch": {
+        "rows": 500, "limit": 60.0, "ours": [3.0, 2.0], "spark": None, "results": 7,
+        "equi": [(3.0, 2.0), (1.0, 2.0)],
+    },
+    "spark_latency": {
+        "rate": 1_000, "trigger": 500, "window": 900, "micro_batches": [0.5, 0.6], "results": 9, "p50": 0.9,
+        "p90": 1.1, "p99": 1.5, "longest": 1.6, "curve": [n / 60 for n in range(101)],
+    },
+    "spark_queries": {
+        "rows": 100,
+        "queries": [
+            {"query": "Q1", "translated": [1.0, 1.1, 1.2], "by hand": [1.0, 1.0, 2.0]},
+            {"query": "Q5", "translated": [1.0, 1.0, 9.0], "by hand": [2.0, 2.0, 2.0]},
+        ],
+    },
+}  # fmt: skip
+EXPECTED = {
+    "spark_sustained": {"rate": "15000", "load": "0.25", "bucketed": "1000", "vs_bucketed": "15"},
+    "spark_growth": {"growth": "1.2"},
+    "spark_batch": {"vs_spark": "30", "spark_ended": "no", "equi_vs_spark": "0.5"},
+    "spark_latency": {"p50": "0.9", "p99": "1.5"},
+    "spark_queries": {"worst": "1.1", "q1_ratio": "1.1", "q5_ratio": "0.5"},
+}
+PICTURES = {"spark_sustained", "spark_growth", "spark_latency"}
+
+
+def result(text: str) -> dict[str, str]:
+    last = text.strip().splitlines()[-1]
+    assert last.startswith("RESULT ")
+    return dict(pair.split("=") for pair in last.split()[1:])
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_tables_and_plots_are_made_of_an_earlier_run(capsys: Any, tmp_path: Any, name: str) -> None:
+    path, out = tmp_path / "kept.json", tmp_path / "out"
+    path.write_text(json.dumps({"benchmark": name, "machine": "a machine", "cores": 2, **EARLIER[name]}))
+    assert command(["bench", name, "--from", str(path), "--out", str(out)]) == 0
+    assert EXPECTED[name].items() <= result(capsys.readouterr().out).items()
+    assert "a machine" in (out / f"{name}.txt").read_text()
+    pictures = list(out.glob("*.svg"))
+    assert len(pictures) == (name in PICTURES)
+    assert all(xml.parse(picture).getroot().tag.endswith("svg") for picture in pictures)
+
+
+@pytest.mark.soak
+def test_a_rate_is_sustained_with_full_windows_only(capsys: Any, spark: Any, tmp_path: Any) -> None:
+    spark_sustained.run(rate=200, baseline=100, step=2, window=4, batches=1, out=str(tmp_path))
+    kept = json.loads((tmp_path / "spark_sustained.json").read_text())["runs"]
+    assert [one["engine"] for one in kept[:2]] == ["handshake", "bucketed"]
+    assert kept[0]["full"]
+    assert kept[0]["batches"][-1][0] == 6.0
+    assert set(result(capsys.readouterr().out)) == {"rate", "load", "bucketed", "vs_bucketed"}
+
+
+@pytest.mark.soak
+def test_both_plans_are_measured_and_give_the_same_rows(capsys: Any, spark: Any, tmp_path: Any) -> None:
+    spark_batch.run(rows=2_000, limit=300, out=str(tmp_path))
+    kept = json.loads((tmp_path / "spark_batch.json").read_text())
+    assert kept["spark"] > 0
+    assert kept["results"] == kept["spark_results"]
+    assert result(capsys.readouterr().out)["spark_ended"] == "yes"
+
+
+@pytest.mark.soak
+def test_queries_by_hand_give_what_the_translated_ones_give(spark: Any, tmp_path: Any) -> None:
+    from handshake.engines.spark.queries.translate import query_frames
+
+    spark_queries.write_trades(tmp_path / "trades", 3_000, 2)
+    trades = spark.read.parquet(str(tmp_path / "trades"))
+    for name, make in spark_queries.BY_HAND.items():
+        (ours,) = query_frames(
+            spark_queries.DECLARED + spark_queries.QUERIES[name], {"Trades": trades}
+        ).values()
+        found, wanted = ours.collect(), make(trades).collect()
+        assert sorted(map(numbers, found)) == sorted(map(numbers, wanted)) != [], name
+
+
+def numbers(row: Any) -> tuple[Any, ...]:
+    return tuple(value if isinstance(value, str) else float(value) for value in row)
+
+
+@pytest.mark.soak
+def test_a_plan_that_takes_too_long_is_stopped(capsys: Any, spark: Any, tmp_path: Any) -> None:
+    spark_batch.run(rows=100_000, limit=2, out=str(tmp_path))
+    assert json.loads((tmp_path / "spark_batch.json").read_text())["spark"] is None
+    assert spark.range(3).count() == 3
+
+
+@pytest.mark.soak
+def test_latency_counts_from_the_later_tuple(
+    capsys: Any, spark: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_latency, "_SETTLE", 1.0)
+    spark_latency.run(rate=500, trigger=300, seconds=3, window=30, out=str(tmp_path))
+    kept = json.loads((tmp_path / "spark_latency.json").read_text())
+    assert kept["results"] > 0
+    assert 0 < kept["p50"] <= kept["p99"] <= kept["longest"] == kept["curve"][-1]

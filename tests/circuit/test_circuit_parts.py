@@ -1,0 +1,194 @@
+"""Compiled simulation of circuits with many like parts: what is merged, skipped and written at once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+import join_circuits as jc
+from circuits import SMALL
+from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.stream import stream_in, stream_out
+from handshake.engines.circuit.emit import to_rtlil
+from handshake.engines.circuit.join import segment
+from handshake.engines.circuit.join.design import Design
+from handshake.engines.circuit.simulation.cxxrtl.engine import _IN_PARTS
+from handshake.engines.circuit.simulation.cxxrtl.instances import has_many_alike, instanced
+from handshake.engines.circuit.simulation.cxxrtl.merge import merged
+from handshake.engines.circuit.simulation.cxxrtl.parts import Net, Part
+from handshake.engines.circuit.simulation.cxxrtl.text import guarded
+from handshake.engines.circuit.simulation.simulate import Simulation, feed
+from handshake.engines.circuit.yosys import run_yosys
+
+BITS = SMALL.bits + 2
+PLACES = 5
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+
+class Slow(Block):
+    """Takes a word, waits while nothing around it changes, and offers it out of a memory.
+
+    Beside what it needs it has what a simulation may get wrong: a copy of a register that depends on itself
+    and one that begins otherwise, memories written in halves and read at the clock.
+    """
+
+    def __init__(self, wait: int, at_once: bool = False) -> None:
+        self.wait, self.at_once = wait, at_once
+        ports = {"valid": In(1), "data": In(BITS), "ready": Out(1)}
+        outputs = {"o_valid": Out(1), "o_data": Out(BITS), "o_ready": In(1)}
+        super().__init__({**ports, **outputs}, (wait, at_once))
+
+    def build(self) -> Module:
+        m = Module()
+        has, full, held = Signal(), Signal(), Signal(BITS)
+        left = Signal(range(self.wait + 1))
+        places = [Signal(range(PLACES), name=f"place_{n}") for n in ("first", "copy")]
+        other = Signal(range(PLACES), name="place_other", init=1)
+        stores = Signal()
+        m.d.comb += [self.ready.eq(~has & ~full), self.o_valid.eq(full), stores.eq(has & (left == 0))]
+        if self.at_once:
+            m.d.comb += self.o_valid.eq(full & self.valid)
+        with m.If(self.valid & self.ready):
+            m.d.sync += [has.eq(1), held.eq(self.data), left.eq(self.wait)]
+        with m.If(has):
+            m.d.sync += left.eq(left - 1)
+        with m.If(stores):
+            m.d.sync += [has.eq(0), full.eq(1)]
+        with m.If(full & self.o_ready):
+            m.d.sync += full.eq(0)
+            for place in (*places, other):
+                with m.If(place == PLACES - 1):
+                    m.d.sync += place.eq(0)
+                with m.Else():
+                    m.d.sync += place.eq(place + 1)
+        words = [self._memory(m, f"words{i}", place, stores, held) for i, place in enumerate(places)]
+        m.d.comb += self.o_data.eq(Mux(other == 3, words[0], ~words[1]))
+        return m
+
+    def _memory(self, m: Module, name: str, place: Signal, stores: Signal, held: Signal) -> Any:
+        m.submodules[name] = memory = Memory(shape=BITS, depth=PLACES, init=range(PLACES))
+        low, high = memory.write_port(granularity=1), memory.write_port()
+        read, late = memory.read_port(domain="comb"), memory.read_port()
+        odd = Signal(name=f"{name}_odd")
+        m.d.sync += odd.eq(late.data.xor())
+        m.d.comb += [
+            low.addr.eq(place), low.data.eq(held), low.en.eq(stores.replicate(BITS) & 0x55555555),
+            high.addr.eq(place), high.data.eq(held), high.en.eq(stores & odd),
+            read.addr.eq(place), late.addr.eq(held[:2]), late.en.eq(stores),
+        ]  # fmt: skip
+        return read.data
+
+
+class Line(Block):
+    """Nine slow parts in a row."""
+
+    def __init__(self, wait: int, at_once: bool = False) -> None:
+        self.wait, self.at_once = wait, at_once
+        ports = {"i": stream_in(SMALL), "o": stream_out(SMALL), "taken": Out(8)}
+        super().__init__(ports, (wait, at_once))
+
+    def build(self) -> Module:
+        m = Module()
+        parts = [Slow(self.wait, self.at_once) for _ in range(9)]
+        for index, part in enumerate(parts):
+            m.submodules[f"part{index}"] = part
+        for part, after in pairwise(parts):
+            m.d.comb += [
+                after.valid.eq(part.o_valid), after.data.eq(part.o_data), part.o_ready.eq(after.ready)
+            ]  # fmt: skip
+        first, last = parts[0], parts[-1]
+        given = Cat(self.i.valid, self.i.eos, self.i.payload.as_value())
+        m.d.comb += [
+            first.valid.eq(self.i.valid | self.i.eos), first.data.eq(given), self.i.ready.eq(first.ready),
+            self.o.valid.eq(last.o_valid), self.o.payload.as_value().eq(last.o_data[2:]),
+            last.o_ready.eq(self.o.ready),
+        ]  # fmt: skip
+        with m.If((self.i.valid | self.i.eos) & self.i.ready):
+            m.d.sync += self.taken.eq(self.taken + 1)
+        return m
+
+
+def _model(circuit: Block) -> str:
+    text = to_rtlil(circuit)
+    assert has_many_alike(text)
+    return guarded(run_yosys(text, _IN_PARTS))
+
+
+def test_copies_are_merged_and_others_are_not() -> None:
+    text = instanced(_model(Line(2)))
+    assert text is not None
+    (state,) = re.findall(r"struct alignas\(32\) State \{\n(.*?)\n\t\}", text, re.DOTALL)
+    assert state.count("value<3>") == 2  # of three places
+    assert text.count("handshake::store<") == 1  # of two memories
+
+
+def test_an_output_that_does_not_wait_for_the_clock_is_left_to_the_flattened_circuit() -> None:
+    assert instanced(_model(Line(2, at_once=True))) is None
+
+
+@needs_compiler
+def test_parts_that_wait_are_left_alone_and_see_the_same_cycles() -> None:
+    """Long gaps before, between and behind parts that wait: they wake by themselves, or by a neighbour."""
+    rng = Random(3)
+    engines = [Simulation(Line(6), engine) for engine in ("amaranth", "cxxrtl-quick")]
+    for gap in (0, 3, 30):
+        words = feed(SMALL, [(rng.randrange(8), rng.randrange(8)) for _ in range(11)])
+        fed = type(words)(words.beats, (True,) + (False,) * gap)
+        ready = {"o": tuple(rng.random() < 0.5 for _ in range(7)) + (True,) + (False,) * gap}
+        runs = [each.run({"i": fed}, ready=ready, stop_at_eos=False) for each in engines]
+        assert runs[0] == runs[1], gap
+        assert runs[0].probes["taken"] == 12
+        assert len(runs[0].outputs["o"]) == 12
+
+
+def _part(**units: str) -> Part:
+    nets = {name: Net("wire", "output" if name == "p_out" else "", 4) for name in units}
+    starts = {name: "{0x3u}" if name == "p_late" else "{0u}" for name in units}
+    texts = tuple(
+        f"\t// cell\n\tif (posedge_p_clk) {{\n\t\t{n}.next = {t};\n\t}}\n" for n, t in units.items()
+    )
+    return Part("p_part", {**nets, "p_in": Net("value", "input", 4)}, {}, starts, {}, texts)
+
+
+def test_what_depends_on_itself_is_merged_if_all_else_is_the_same() -> None:
+    same = _part(p_a="add(p_a.curr, p_in)", p_b="add(p_b.curr, p_in)", p_out="add(p_out.curr, p_in)")
+    assert [name for name in merged(same).nets if name != "p_in"] == ["p_out"]
+    assert len(merged(same).units) == 1
+    # Two rings of two: each feeds the other one of its own ring.
+    rings = _part(p_a="inv(p_b.curr)", p_b="p_a.curr", p_c="inv(p_d.curr)", p_d="p_c.curr")
+    assert sorted(merged(rings).nets) == ["p_a", "p_b", "p_in"]
+    assert "p_c." not in "".join(merged(rings).units)
+
+
+def test_what_begins_or_is_set_otherwise_is_not_merged() -> None:
+    part = _part(p_a="add(p_a.curr, p_in)", p_late="add(p_late.curr, p_in)", p_c="add(p_a.curr, p_c.curr)")
+    assert merged(part) == part
+    chain = _part(p_a="p_in", p_b="p_a.curr", p_c="p_b.curr", p_d="p_b.curr")
+    assert sorted(merged(chain).nets) == ["p_a", "p_b", "p_c", "p_in"]
+
+
+@needs_compiler
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_random_joins_in_parts_see_the_same_cycles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(segment, "BLOCK_RAM_FROM", 3)
+    cores = rng.randint(8, 10)
+    left, right = (rng.randint(cores, 4 * cores) for _ in range(2))
+    changes = {"windows": rng.choice(["registers", "memory"]), "pipeline": rng.choice([0, 1, 4])}
+    design = Design(cores, left, right, merger_buffer=rng.randint(3, 5), **changes)
+    order, offered, taken = jc.make_order(rng, 40), jc.make_pattern(rng), jc.make_pattern(rng)
+    here, there = (
+        jc.simulated(jc.keyed(), design, order, offered=offered, taken=taken, engine=engine)
+        for engine in ("amaranth", "cxxrtl-quick")
+    )
+    assert here == there

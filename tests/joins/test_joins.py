@@ -1,0 +1,158 @@
+"""Every method, window kind and way of feeding the engine gives what the oracle gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from random import Random
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+import handshake.joins.arrangements.low_latency.low_latency as low_latency
+import handshake.joins.basic_window as basic_window
+import handshake.joins.join as local
+import handshake.joins.segment as segment
+from handshake.errors import UnsupportedError
+from handshake.joins.join import Join, Replay, prepare
+from strategies import Case, cases, expect, known_cases, make_case
+
+METHODS = ("auto", "scan", "hash", "band")
+ARRANGEMENTS = [
+    ("three_step", 1),
+    ("low_latency", 1),
+    ("low_latency", 2),
+    ("low_latency", 3),
+    ("low_latency", 8),
+]
+EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@contextmanager
+def all_indexed() -> Iterator[None]:
+    """Every basic window indexed, and slices of a few tuples."""
+    note("all indexed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(basic_window, "INDEXED_FROM", 1)
+        patch.setattr(basic_window, "_PAIRS", 1)
+        patch.setattr(segment, "ASKED", 0)
+        patch.setattr(segment, "QUICK", 4)  # larger merges are done aside
+        patch.setattr(local, "_SLICE", 37)
+        patch.setattr(low_latency, "_WORTH", -1.0)  # every batch is shared by all cores
+        yield
+
+
+THRESHOLDS = (nullcontext, all_indexed)
+"""Once as users run it. Both in one example: its predicate is compiled once, which is what takes time."""
+
+
+def numbered(case: Case) -> tuple[pa.Table, pa.Table]:
+    """Tables whose last column says which row it is."""
+    tables = ((case.left, "row of left"), (case.right, "row of right"))
+    return tuple(t.append_column(name, pa.array(range(t.num_rows), pa.int64())) for t, name in tables)
+
+
+def options(case: Case) -> dict:
+    return {
+        "left_window": case.windows.left,
+        "right_window": case.windows.right,
+        "left_time": case.left_time,
+        "right_time": case.right_time,
+    }
+
+
+def pairs_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
+    names = ("row of left", "row of right")
+    return sorted(p for b in batches for p in zip(*(b.column(n).to_pylist() for n in names), strict=True))
+
+
+def planned(left: pa.Table, right: pa.Table, case: Case, chosen: dict):
+    """The plan, or None where a method does not fit the predicate."""
+    try:
+        return prepare(left.schema, right.schema, case.on, **chosen, **options(case))
+    except UnsupportedError as error:
+        # Decimals multiplied again and again may outgrow even 512 bits; that is refused, in words.
+        if chosen["method"] in ("hash", "band") or "bits" in str(error):
+            return None
+        raise
+
+
+def check_replay(case: Case, methods: tuple[str, ...] = METHODS) -> int:
+    """Replay a case by each method that its predicate allows; says how many joins that made."""
+    want, (left, right) = expect(case), numbered(case)
+    run = 0
+    for method in methods:
+        algorithm, cores = ARRANGEMENTS[(left.num_rows + len(case.on)) % len(ARRANGEMENTS)]
+        chosen = {"method": method, "algorithm": algorithm, "cores": cores}
+        plan = planned(left, right, case, chosen)
+        if plan is None:
+            continue
+        replay = Replay(plan, left, right)
+        got = pairs_of(list(replay))
+        assert got == sorted(want.pairs), (chosen, case.on, case.windows)
+        metrics = replay.metrics()
+        assert (metrics.late, metrics.no_time, metrics.results) == (0, want.no_time, len(got))
+        run += 1
+    return run
+
+
+@settings(EXAMPLES, max_examples=24)
+@given(case=cases())
+def test_replayed_tables_agree_with_the_oracle(case):
+    for under in THRESHOLDS:
+        with under():
+            check_replay(case)
+
+
+@settings(EXAMPLES, max_examples=10)
+@given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(60, 200), st.integers(60, 200)))
+def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
+    """Enough tuples for whole blocks, and for a rest beside them."""
+    for under in THRESHOLDS:
+        with under():
+            check_replay(make_case(seed, *sizes))
+
+
+def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
+    """Push both sides in random batches; arrival order is the order of pushes."""
+    rng = Random(f"pushes {seed}")
+    tables = numbered(case)
+    left_at = {"left": 0, "right": 0}
+    lateness = rng.choice((0, 1, 5, 60)) if case.windows.timed else None
+    arrivals, batches = [], []
+    text = {"lateness": f"{lateness} s"} if lateness is not None else {}
+    with Join(left=tables[0], right=tables[1], on=case.on, method=method, **options(case), **text) as join:
+        while any(left_at[side] < t.num_rows for side, t in zip(left_at, tables, strict=True)):
+            side = rng.choice(("left", "right"))
+            table, start = tables[side == "right"], left_at[side]
+            rows = min(rng.choice((1, 2, 7, 30)), table.num_rows - start)
+            push = join.push_left if side == "left" else join.push_right
+            batches += push(table.slice(start, rows))
+            arrivals += [(side, start + k) for k in range(rows)]
+            left_at[side] += rows
+        metrics = join.metrics()
+    want = expect(case, None if lateness is None else lateness * 10**9, arrivals)
+    assert pairs_of(batches) == sorted(want.pairs), (case.on, case.windows, lateness)
+    assert (metrics.late, metrics.no_time) == (want.late, want.no_time)
+
+
+@settings(EXAMPLES, max_examples=12)
+@given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
+def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, seed):
+    for under in THRESHOLDS:
+        with under():
+            check_pushes(case, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@settings(EXAMPLES, max_examples=9_000, derandomize=False)
+@given(case=cases(max_rows=60), seed=st.integers(0, 2**32 - 1))
+def test_soak(case, seed):
+    """Some 50,000 joins with both thresholds: about 2.2 methods a case, and the pushes."""
+    for under in THRESHOLDS:
+        with under():
+            check_replay(case)
+            check_pushes(case, seed)

@@ -1,0 +1,439 @@
+"""Joins of three and more streams give what the oracle gives, in every order and on any number of cores."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import handshake.joins.basic_window as basic_window
+import handshake.joins.multiway.mjoin as mjoin
+import handshake.joins.multiway.step as mjoin_step
+from handshake.errors import ExpressionError, HandshakeError, SchemaError, UnsupportedError, WindowError
+from handshake.joins.multiway.mjoin import MJoin
+from handshake.joins.multiway.order import Order, best_order, costed, runner_up
+from handshake.joins.multiway.plan import ManySpec, StreamSpec, many_spec
+from handshake.joins.multiway.stats import Statistics
+from handshake.joins.multiway.step import _later
+from handshake.plan import Scope, bind, call, col, parse
+from handshake.schema import UNITS, Schema
+from handshake.windows import Window, parse_window
+from oracle import TIME, Result, join_many, rows
+from strategies import make_array
+
+EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+SECOND = 10**9
+CONDITIONS = (
+    *("s{i}.x = s{j}.x", "ABS(s{i}.x - s{j}.x) <= 1", "s{i}.y <= s{j}.y + 1.5", "s{i}.z = s{j}.z"),
+    *("s{i}.x > 1", "s{i}.y IS NOT NULL", "s{i}.x + s{j}.x < s{k}.x * 3", "s{i}.y <> s{k}.y"),
+    *("s{i}.x = s{j}.x OR s{j}.z < s{k}.z", "s{i}.x % 3 = 1", "s{i}.x + s{j}.x = s{k}.x", "TRUE"),
+    *("s{i}.z LIKE CONCAT('%', s{j}.z)", "s{i}.x BETWEEN s{j}.x - 1 AND s{k}.x + 2"),
+)
+
+
+def make_streams(rng: Random, many: int, most: int) -> list[pa.Table]:
+    tables = []
+    for k in range(many):
+        size = rng.randint(0, most)
+        unit = rng.choice(("s", "ms"))
+        disorder = rng.choice((0, 0, 3))
+        ticks = sorted(range(size), key=lambda n: n + rng.randint(0, disorder))
+        seconds = SECOND // UNITS[unit]
+        times = [n // rng.choice((1, 2)) * seconds + rng.choice((0, 0, 1)) for n in ticks]
+        if rng.random() < 0.2:
+            times = [None if rng.random() < 0.2 else t for t in times]
+        columns = {
+            "x": make_array(rng, rng.choice((pa.int8(), pa.int32(), pa.int64())), size),
+            "y": make_array(rng, rng.choice((pa.float32(), pa.float64())), size),
+            "z": make_array(rng, pa.string(), size),
+            "t": pa.array(times, pa.timestamp(unit)),
+            f"row {k}": pa.array(range(size), pa.int64()),
+        }
+        tables.append(pa.table(columns))
+    return tables
+
+
+def make_window(rng: Random) -> Window | None:
+    kind = rng.choice((None, "tuples", "time", "time"))
+    if kind is None:
+        return None
+    if kind == "tuples":
+        return Window("tuples", rng.choice((1, 2, 4, 100)))
+    return Window("time", rng.choice((1, 2, 3, 6)) * SECOND + rng.choice((0, 0, 1, -1, SECOND // 2)))
+
+
+def make_predicate(rng: Random, many: int) -> str:
+    parts = []
+    for _ in range(rng.randint(1, many)):
+        i, j, k = (rng.sample(range(many), 3)) if many > 2 else (0, 1, 1)
+        parts.append("(" + rng.choice(CONDITIONS).format(i=i, j=j, k=k) + ")")
+    return " AND ".join(parts)
+
+
+class Case:
+    """Random streams, windows and predicate."""
+
+    def __init__(self, seed: int, many: int, most: int) -> None:
+        self.rng = rng = Random(f"many {seed}")
+        self.many = many
+        self.tables = make_streams(rng, many, most)
+        self.windows = [make_window(rng) for _ in range(many)]
+        self.text = make_predicate(rng, many)
+        self.timed = any(w is not None and w.kind == "time" for w in self.windows)
+        self.lateness = rng.choice((0, 1, 60))
+
+    def spec(self) -> ManySpec:
+        time = "t" if self.timed else None
+        streams = [
+            StreamSpec(f"s{k}", table.schema, window, time)
+            for k, (table, window) in enumerate(zip(self.tables, self.windows, strict=True))
+        ]
+        return many_spec(streams, parse(self.text))
+
+    def want(self, arrivals: list[tuple[int, int]] | None, *, by_time: bool) -> Result:
+        schemas = tuple(Schema.from_arrow(t.schema, f"s{k}") for k, t in enumerate(self.tables))
+        bound = bind(parse(self.text), Scope(schemas, {f"s{k}": k for k in range(self.many)}))
+        lateness = self.lateness * SECOND if self.timed and arrivals is not None else None
+        times = [TIME] * self.many if by_time else None
+        return join_many(
+            [rows(table, "t") for table in self.tables], bound, self.windows, lateness, arrivals, times
+        )
+
+    def members(self, batches: list[pa.RecordBatch]) -> list[tuple[int, ...]]:
+        return sorted(
+            members
+            for batch in batches
+            for members in zip(*(batch.column(f"row {k}").to_pylist() for k in range(self.many)), strict=True)
+        )
+
+    def push_all(self, join: MJoin) -> tuple[list[tuple[int, int]], list[Any]]:
+        """Push all streams in random batches, and close; the order in which tuples came, and the results."""
+        at, arrivals, found = [0] * len(self.tables), [], []
+        try:
+            while any(at[k] < table.num_rows for k, table in enumerate(self.tables)):
+                k = self.rng.randrange(len(self.tables))
+                size = min(self.rng.choice((1, 2, 5)), self.tables[k].num_rows - at[k])
+                for part in self.tables[k].slice(at[k], size).to_batches():
+                    found += join.push(k, part)
+                arrivals += [(k, at[k] + n) for n in range(size)]
+                at[k] += size
+            found += join.drain()
+        finally:
+            join.close()
+        return arrivals, found
+
+
+def check(seed: int, many: int, most: int, cores: int) -> int:
+    """Push random streams in random batches; says how many combinations that made."""
+    case = Case(seed, many, most)
+    spec = case.spec()
+    join = MJoin(spec, case.lateness * SECOND // UNITS[spec.unit], cores)
+    arrivals, found = case.push_all(join)
+    want = case.want(arrivals, by_time=case.timed)
+    got = case.members(found)
+    assert got == sorted(want.pairs), (case.text, case.windows, case.lateness)
+    figures = join.metrics()
+    assert (figures.late, figures.no_time, figures.results) == (want.late, want.no_time, len(got))
+    assert sum(core.results for core in figures.cores) == len(got)
+    return len(got)
+
+
+CHANGING = {"FIRST_LOOK": 4, "EVERY": 3, "GAIN": 0, "WORTH": -1e9}
+
+
+def dealt(window: mjoin_step.DealtWindow) -> bool:
+    return window.cores > 1
+
+
+def dealing(patch: pytest.MonkeyPatch, changing: int | None = None) -> None:
+    """Deal out every batch, and windows in basic windows of a tuple; let orders change all the time."""
+    patch.setattr(mjoin, "_LARGE", 0)
+    patch.setattr(mjoin_step, "_SMALLEST", 1)
+    patch.setattr(mjoin_step.DealtWindow, "is_dealt", property(dealt))
+    if changing is not None:
+        patch.setattr(mjoin, "best_order", any_order(changing))
+        for name, value in CHANGING.items():
+            patch.setattr(mjoin, name, value)
+
+
+SIZES = ((3, 12), (3, 12), (4, 6), (2, 20))
+
+
+def any_order(seed: int) -> Any:
+    """Orders at random, others each time: what statistics could lead to at worst."""
+    rng = Random(seed)
+
+    def order(source: int, spec: ManySpec, statistics: Statistics) -> Order:
+        targets = [k for k in range(len(spec.streams)) if k != source]
+        return costed(source, rng.sample(targets, len(targets)), spec, statistics)
+
+    return order
+
+
+@settings(EXAMPLES, max_examples=4)
+@given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(SIZES))
+def test_any_number_of_streams_agrees_with_the_oracle(seed, size):
+    """As shipped; then with every basic window indexed."""
+    check(seed, *size, cores=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(basic_window, "INDEXED_FROM", 1)
+        patch.setattr(basic_window, "_PAIRS", 1)
+        check(seed, *size, cores=1)
+
+
+@settings(EXAMPLES, max_examples=4)
+@given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(SIZES), cores=st.integers(2, 4))
+def test_any_number_of_cores_agrees_with_the_oracle(seed, size, cores):
+    with pytest.MonkeyPatch.context() as patch:
+        dealing(patch)
+        check(seed, *size, cores=cores)
+
+
+@settings(EXAMPLES, max_examples=4)
+@given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(((3, 12), (4, 6))), cores=st.integers(1, 3))
+def test_orders_that_change_while_the_join_runs_change_no_result(seed, size, cores):
+    with pytest.MonkeyPatch.context() as patch:
+        dealing(patch, seed)
+        check(seed, *size, cores=cores)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@settings(EXAMPLES, max_examples=1_000, derandomize=False)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.sampled_from(((3, 14), (4, 7), (5, 4), (2, 40))),
+    cores=st.integers(1, 4),
+    changing=st.booleans(),
+)
+def test_soak(seed, size, cores, changing):
+    with pytest.MonkeyPatch.context() as patch:
+        dealing(patch, seed if changing else None)
+        check(seed, *size, cores=cores)
+
+
+# Plans.
+
+SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.int64())])
+
+
+def spec_of(text: str, many: int, window: str | None = None, schema: pa.Schema = SCHEMA) -> ManySpec:
+    size = None if window is None else parse_window(window)
+    return many_spec([StreamSpec(f"s{k}", schema, size) for k in range(many)], parse(text))
+
+
+def batch_of(x: Any, y: Any) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(x, pa.int64()), pa.array(y, pa.int64())], schema=SCHEMA)
+
+
+def test_the_first_orders_prefer_equality_then_bands_then_any_connection():
+    spec = spec_of("s0.x = s2.x AND ABS(s0.y - s1.y) <= 3 AND s2.y <> s3.y AND s1.x = s3.x", 4)
+    orders = [best_order(k, spec, Statistics(spec)).targets for k in range(4)]
+    assert [order[0] for order in orders] == [2, 3, 0, 1]
+    methods = [spec.step(frozenset({0}), k).spec.method for k in (2, 1)]
+    assert methods == ["hash", "band"]
+
+
+def test_the_best_order_is_the_best_of_all():
+    spec = spec_of(
+        "s0.x = s2.x AND ABS(s0.y - s1.y) <= 3 AND s2.y <> s3.y AND s1.x = s3.x AND s0.x < s3.y", 4
+    )
+    statistics = Statistics(spec)
+    for k, rows_held in enumerate((10, 100_000, 500, 3)):
+        statistics.hold(k, rows_held)
+    for source in range(4):
+        best = best_order(source, spec, statistics)
+        rest = [k for k in range(4) if k != source]
+        every = [
+            costed(source, (a, b, c), spec, statistics) for a in rest for b in rest for c in rest
+            if len({a, b, c}) == 3
+        ]  # fmt: skip
+        assert best.seconds == min(order.seconds for order in every)
+        other = runner_up(best, spec, statistics)
+        assert other.seconds == min(o.seconds for o in every if o.targets[0] != best.targets[0])
+
+
+def test_many_streams_are_planned_in_a_reasonable_number_of_steps():
+    spec = spec_of(" AND ".join(f"s{k}.x = s{k + 1}.x" for k in range(11)), 12)
+    order = best_order(0, spec, Statistics(spec))
+    assert order.targets == tuple(range(1, 12))
+
+
+def test_steps_of_like_layout_share_a_window():
+    join = MJoin(spec_of("s0.x = s1.x AND s1.x = s2.x", 3))
+    assert len(join._windows) == 3
+
+
+def test_orders_follow_what_the_streams_turn_out_to_be_like():
+    """By the look of it s0.x = s1.x is the sharper condition; but s1 has one value, and s2 hardly a match."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(mjoin, "WORTH", 0)
+    join = MJoin(spec_of("s0.x = s1.x AND s0.y < s2.y", 3, "3000 tuples"))
+    before = join.orders[0].targets
+    rng = np.random.default_rng(1)
+    found = want = 0
+    for _ in range(6):
+        y = rng.integers(0, 1000, 1000)
+        s0 = batch_of(np.full(1000, 7), y)
+        batches = (s0, batch_of(np.full(1000, 7), y), batch_of(y, np.full(1000, -1)))
+        for k in (1, 2, 0):
+            found += sum(batch.num_rows for batch in join.push(k, batches[k]))
+    patch.undo()
+    assert before == (1, 2)
+    assert join.orders[0].targets == (2, 1)
+    assert join.metrics().replans >= 1
+    assert found == want
+
+
+def test_measured_steps_are_believed_before_samples():
+    spec = spec_of("s0.x = s1.x AND s1.y = s2.y", 3)
+    join = MJoin(spec)
+    many = batch_of(np.arange(300), np.arange(300))
+    for k in range(3):
+        list(join.push(k, many))
+    assert join.statistics.estimate(frozenset({2}), 1).known == "guessed"
+    join._observe()
+    first, second = (join.statistics.estimate(frozenset(j), t) for j, t in (({2}, 1), ({0}, 1)))
+    assert (first.known, first.matches) == ("measured", 1.0)
+    assert (second.known, round(second.matches, 1)) == ("sampled", 1.2)
+
+
+def test_python_functions_are_not_called_for_samples():
+    called = []
+
+    def near(a: int, b: int) -> bool:
+        called.append((a, b))
+        return abs(a - b) <= 1
+
+    on = (
+        call(near, col("s0.y"), col("s1.y")) & (col("s0.x") == col("s1.x")) & (col("s1.y") == col("s2.y"))
+    ).expr
+    join = MJoin(many_spec([StreamSpec(f"s{k}", SCHEMA) for k in range(3)], on))
+    for k in range(3):
+        list(join.push(k, batch_of(range(20), range(20))))
+    count = len(called)
+    join._observe()
+    assert (join.metrics().results, len(called)) == (20, count)
+
+
+def test_windows_expire_in_every_step():
+    join = MJoin(spec_of("s0.x = s1.x AND s1.x = s2.x", 3, "10 tuples"))
+    batch = batch_of(range(1100), range(1100))
+    count = 0
+    for _ in range(4):
+        for k in range(3):
+            count += sum(found.num_rows for found in join.push(k, batch))
+    assert join.expired > 0
+    assert all(window.rows <= 2200 for window in join._windows.values())
+    assert count == join.metrics().results
+
+
+@pytest.mark.parametrize("cores", [2, 3])
+def test_large_windows_are_dealt_out_and_small_ones_are_not(cores, monkeypatch):
+    """Every core has a share of the comparisons, and together they make those of one core."""
+    monkeypatch.setattr(mjoin, "_LARGE", 1)
+    rng = np.random.default_rng(3)
+    batches = [batch_of(rng.integers(0, 9000, 3000), rng.integers(0, 9000, 3000)) for _ in range(24)]
+    figures = []
+    for n in (1, cores):
+        join = MJoin(spec_of("s0.x + s1.x = 100 * s1.y AND s1.y = s2.y", 3, "20000 tuples"), cores=n)
+        for at, batch in enumerate(batches):
+            list(join.push(at % 3, batch))
+        list(join.drain())
+        figures.append(join.metrics())
+        join.close()
+    alone, shared = figures
+    assert alone.results == shared.results
+    loads = [core.comparisons for core in shared.cores]
+    assert min(loads) > 0.5 * sum(loads) / cores
+
+
+def both(join: MJoin, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [*join.push(0, batch), *join.drain()]
+
+
+def test_an_error_in_a_core_names_the_batch_and_ends_all_threads():
+    def bad(a: int, b: int) -> bool:
+        raise ValueError("no luck")
+
+    on = (call(bad, col("s0.x"), col("s1.x")) & (col("s1.y") == col("s2.y"))).expr
+    join = MJoin(many_spec([StreamSpec(f"s{k}", SCHEMA) for k in range(3)], on), cores=2)
+    for k in (2, 1):
+        list(join.push(k, batch_of(range(3), range(3))))
+    told = r"a join core failed on a batch of 3 tuples of the s0 input: the Python function bad .*no luck"
+    with pytest.raises(HandshakeError, match=told):
+        both(join, batch_of(range(3), range(3)))
+    assert join.crew.running() == 0
+
+
+def test_times_are_moved_without_wrapping():
+    low, high = -(2**63), 2**63 - 1
+    times = np.array([low, -1, 0, high - 1, high])
+    assert _later(times, 0).tolist() == times.tolist()
+    for by in (1, 5, 2**63, 2**64 - 1, 2**64, 2**70):
+        assert _later(times, by).tolist() == [min(int(t) + by, high) for t in times]
+
+
+# Mistakes.
+
+
+def refused(text: str, **options: Any) -> str:
+    with pytest.raises(HandshakeError) as caught:
+        spec_of(text, 3, **options)
+    return str(caught.value)
+
+
+def test_mistakes_in_predicates_are_told_in_the_words_of_the_predicate():
+    assert refused("s0.x = s1.q") == "no column 'q' in the s1 input (x, y) (line 1, column 8)"
+    assert refused("s0.x = s9.x") == "no input 's9' (s0, s1, s2) (line 1, column 8)"
+    assert (
+        refused("x = s1.x")
+        == "column 'x' is in several inputs (s0, s1, s2); write s0.x, say (line 1, column 1)"
+    )
+    assert refused("q = s1.x") == "no column 'q' (line 1, column 1)"
+    assert refused("db.s0.x = s1.x") == "'db.s0.x' has too many parts; write s0.column (line 1, column 1)"
+    assert "the predicate must be true or false, but s0.x + s1.x is" in refused("s0.x + s1.x")
+    assert "l.s0" not in refused("s0.x LIKE s1.x")
+
+
+def test_mistakes_about_streams_are_named():
+    with pytest.raises(SchemaError, match="a join needs two or more streams; 1 was given"):
+        many_spec([StreamSpec("a", SCHEMA)], parse("a.x = 1"))
+    with pytest.raises(SchemaError, match="'a b' cannot name a stream; a name is letters, digits and _"):
+        many_spec([StreamSpec("a b", SCHEMA), StreamSpec("c", SCHEMA)], parse("c.x = 1"))
+    with pytest.raises(SchemaError, match=r"two streams are called 'a' \(case does not matter\); rename one"):
+        many_spec([StreamSpec("a", SCHEMA), StreamSpec("A", SCHEMA)], parse("a.x = 1"))
+    other = pa.schema([("x_c", pa.int64()), ("x", pa.int64())])
+    with pytest.raises(SchemaError, match="output column 'x_c' would appear twice, from a and from c"):
+        many_spec([StreamSpec("a", other), StreamSpec("c", SCHEMA)], parse("a.x = c.x"))
+    with pytest.raises(
+        WindowError, match="a time window needs a time column for every stream, and none is named"
+    ):
+        spec_of("s0.x = s1.x", 3, "3 s")
+
+
+def test_times_that_do_not_compare_are_refused():
+    zoned = pa.schema([("t", pa.timestamp("s", "UTC"))])
+    plain, text = pa.schema([("t", pa.timestamp("ms"))]), pa.schema([("t", pa.string())])
+    window = parse_window("3 s")
+
+    def streams(*schemas: pa.Schema) -> list[StreamSpec]:
+        return [StreamSpec(f"s{k}", schema, window, "t") for k, schema in enumerate(schemas)]
+
+    with pytest.raises(SchemaError, match="the time columns do not compare"):
+        many_spec(streams(plain, plain, zoned), parse("TRUE"))
+    with pytest.raises(SchemaError, match="column 't' of the s2 input is string, which is not a time"):
+        many_spec(streams(plain, plain, text), parse("TRUE"))
+    assert many_spec(streams(plain, pa.schema([("t", pa.int64())]), plain), parse("TRUE")).unit == "ms"
+
+
+def test_what_no_kernel_can_compute_is_refused_in_the_words_of_the_predicate():
+    wide = pa.schema([("x", pa.decimal128(38, 0))])
+    with pytest.raises(UnsupportedError, match=r"s0\.x \* s1\.x.* may need more bits than there are"):
+        spec_of(" * ".join(["s0.x * s1.x"] * 4) + " > s2.x", 3, schema=wide)
+    assert issubclass(ExpressionError, HandshakeError)

@@ -1,0 +1,298 @@
+"""Windows: how they are read, what is wrong with a bad one, and who joins, is late or has expired."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from handshake.errors import HandshakeError, WindowError
+from handshake.plan import bind, parse
+from handshake.schema import UNITS
+from handshake.windows import (
+    Duration,
+    Stamp,
+    Time,
+    Tuples,
+    Window,
+    Windows,
+    alternate,
+    expired_left,
+    expired_right,
+    is_late,
+    joins,
+    parse_window,
+    stamp,
+    watermark,
+    windows_of,
+)
+from oracle import TIME, join
+from strategies import make_windows, scope_of, windows
+
+SECOND = 10**9
+
+DURATIONS = [
+    ("15 minutes", 900 * SECOND),
+    ("900s", 900 * SECOND),
+    ("1h30m", 5400 * SECOND),
+    ("1 minute 30 seconds", 90 * SECOND),
+    ("1.5 seconds", 1_500_000_000),
+    ("0.001 us", 1),
+    ("10ns", 10),
+    ("3 µs", 3000),
+    ("3 microseconds", 3000),
+    ("2 MS", 2_000_000),
+    ("1 hr", 3600 * SECOND),
+    ("2 days", 2 * 86_400 * SECOND),
+    ("1 week", 7 * 86_400 * SECOND),
+    ("1w -1d", 6 * 86_400 * SECOND),
+    (" 5 sec ", 5 * SECOND),
+]
+
+
+@pytest.mark.parametrize(("text", "nanoseconds"), DURATIONS)
+def test_durations(text: str, nanoseconds: int) -> None:
+    assert Duration.parse(text) == Duration(nanoseconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "soon", "5", "5 parsecs", "s", "1.5", "0.5 ns", "5 seconds!", "1 2 s"]
+)
+def test_unreadable_durations(text: str) -> None:
+    with pytest.raises(WindowError) as error:
+        Duration.parse(text)
+    assert str(error.value) == (
+        f"cannot read '{text}' as a length of time; write a number and a unit, "
+        "such as '15 minutes', '900s' or '1h30m' (ns, us, ms, s, min, h, d)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (86_400 * SECOND, "1 day"),
+        (2 * 86_400 * SECOND, "2 days"),
+        (5400 * SECOND, "90 minutes"),
+        (3600 * SECOND, "1 hour"),
+        (SECOND, "1 second"),
+        (1_500_000_000, "1500 ms"),
+        (1, "1 ns"),
+        (0, "0 ns"),
+    ],
+)
+def test_durations_as_text(nanoseconds: int, text: str) -> None:
+    assert str(Duration(nanoseconds)) == text
+    assert Duration.parse(text) == Duration(nanoseconds)
+
+
+@given(st.integers(1, 10**18))
+def test_a_duration_survives_its_text(nanoseconds: int) -> None:
+    assert Duration.parse(str(Duration(nanoseconds))) == Duration(nanoseconds)
+
+
+WINDOWS = [
+    ("15 minutes", Window("time", 900 * SECOND)),
+    ("1000 tuples", Window("tuples", 1000)),
+    ("1_000 rows", Window("tuples", 1000)),
+    ("1 tuple", Window("tuples", 1)),
+    ("1 ROW", Window("tuples", 1)),
+    ("10tuples", Window("tuples", 10)),
+]
+
+
+@pytest.mark.parametrize(("text", "window"), WINDOWS)
+def test_windows_from_text(text: str, window: Window) -> None:
+    assert parse_window(text) == window
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    (lambda: parse_window("10"), "window '10' has no unit; write '10 seconds' or '10 tuples'"),
+    (lambda: parse_window("0 tuples"), "a tuple window must hold at least one tuple; 0 does not"),
+    (lambda: parse_window("-3 rows"), "a tuple window must hold at least one tuple; -3 does not"),
+    (lambda: parse_window("0 s"), "a time window must be longer than zero; '0 s' is not"),
+    (lambda: parse_window("-1 min"), "a time window must be longer than zero; '-1 min' is not"),
+    (lambda: Time(), "Time() needs a size, such as Time('15 minutes')"),
+    (lambda: Tuples(), "Tuples() needs a size, such as Tuples(1000)"),
+    (lambda: Time(5), "a time window takes a text such as '15 minutes', not 5"),
+    (lambda: Tuples(1.5), "a tuple window takes a whole number of tuples, not 1.5"),
+    (lambda: Tuples(True), "a tuple window takes a whole number of tuples, not True"),
+    (lambda: Tuples(left=0), "a tuple window must hold at least one tuple; 0 does not"),
+    (lambda: windows_of(5), "a window is Time(…), Tuples(…), a text or None, not 5"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), MISTAKES, ids=[m for _, m in MISTAKES])
+def test_mistakes(make: Any, message: str) -> None:
+    with pytest.raises(WindowError) as error:
+        make()
+    assert str(error.value) == message
+    assert isinstance(error.value, HandshakeError)
+
+
+def test_windows_of_both_sides() -> None:
+    minute, ten = Window("time", 60 * SECOND), Window("tuples", 10)
+    assert windows_of() == Windows(None, None)
+    assert windows_of("1 minute") == Windows(minute, minute)
+    assert windows_of("1 minute", right="10 tuples") == Windows(minute, ten)
+    assert windows_of(left=Tuples(10)) == Windows(ten, None)
+    assert windows_of(Time(left="1 minute")) == Windows(minute, None)
+    assert windows_of(Time("1 minute", right="2 s")) == Windows(minute, Window("time", 2 * SECOND))
+    assert windows_of(minute, right=Time(left="5 s")) == Windows(minute, None)
+
+
+def test_what_windows_need() -> None:
+    assert (windows_of().timed, windows_of().counted) == (False, False)
+    both = windows_of("1 s", right="1 tuple")
+    assert (both.timed, both.counted) == (True, True)
+
+
+def test_windows_as_text() -> None:
+    assert str(windows_of()) == "none"
+    assert str(windows_of("15 minutes")) == "15 minutes"
+    assert str(windows_of("1 s", right="5 tuples")) == "left 1 second, right 5 tuples"
+    assert str(windows_of(left="1 s")) == "left 1 second, right unbounded"
+
+
+def test_reach_is_strict_for_time() -> None:
+    assert Window("time", SECOND).reach("ns") == SECOND - 1
+    assert Window("time", SECOND).reach("s") == 0
+    assert Window("time", SECOND + 1).reach("s") == 1
+    assert Window("time", 1).reach("d") == 0
+    assert Window("tuples", 7).reach("s") == 7
+
+
+def test_taking_turns() -> None:
+    sides = list(alternate(1, 3))
+    assert sides == [("left", 0), ("right", 0), ("right", 1), ("right", 2)]
+    assert list(alternate(2, 1)) == [("left", 0), ("right", 0), ("left", 1)]
+    assert list(alternate(0, 0)) == []
+
+
+def test_stamps_count_who_came_before() -> None:
+    arrivals = [("left", 5), ("left", 6), ("right", 7), ("left", 8), ("right", 9)]
+    assert list(stamp(arrivals)) == [
+        ("left", Stamp(5, 0, 0)),
+        ("left", Stamp(6, 1, 0)),
+        ("right", Stamp(7, 0, 2)),
+        ("left", Stamp(8, 2, 1)),
+        ("right", Stamp(9, 1, 3)),
+    ]
+
+
+def test_the_watermark_is_that_of_the_slower_stream() -> None:
+    assert watermark(None, 5, 0) is None
+    assert watermark(5, None, 0) is None
+    assert watermark(10, 7, 2) == 5
+    assert not is_late(5, 5)
+    assert is_late(4, 5)
+    assert not is_late(-(2**63), None)
+
+
+# Against the oracle.
+
+
+def arrivals_of(rng: Random, size: int) -> list[tuple[str, int]]:
+    return [(rng.choice(("left", "right")), rng.randint(0, 12)) for _ in range(size)]
+
+
+def oracle_pairs(arrivals: list[tuple[str, int]], chosen: Windows, unit: str, **options: Any) -> Any:
+    """The oracle's answer for (side, time in `unit`) in arrival order."""
+    sides: dict[str, list[dict[str, int]]] = {"left": [], "right": []}
+    order = []
+    for side, moment in arrivals:
+        order.append((side, len(sides[side])))
+        sides[side].append({TIME: moment * UNITS[unit]})
+    empty = pa.schema({})
+    always = bind(parse("TRUE"), scope_of(empty, empty))
+    return join(
+        sides["left"],
+        sides["right"],
+        always,
+        chosen,
+        arrivals=order,
+        left_time=TIME,
+        right_time=TIME,
+        **options,
+    )
+
+
+def stamped(arrivals: list[tuple[str, int]]) -> tuple[list[Stamp], list[Stamp]]:
+    stamps = list(stamp(arrivals))
+    return [s for side, s in stamps if side == "left"], [s for side, s in stamps if side == "right"]
+
+
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.integers(0, 20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, sizes, windows(tick=10**6), st.sampled_from(("ms", "us")))
+def test_joins_is_the_rule_of_the_oracle(seed: int, size: int, chosen: Windows, unit: str) -> None:
+    arrivals = arrivals_of(Random(seed), size)
+    left, right = stamped(arrivals)
+    found = [(i, j) for i, r in enumerate(left) for j, s in enumerate(right) if joins(r, s, chosen, unit)]
+    assert found == oracle_pairs(arrivals, chosen, unit).pairs
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, sizes, st.integers(0, 8))
+def test_late_is_the_rule_of_the_oracle(seed: int, size: int, lateness: int) -> None:
+    arrivals = arrivals_of(Random(seed), size)
+    newest: dict[str, int | None] = {"left": None, "right": None}
+    late = 0
+    for side, moment in arrivals:
+        late += is_late(moment, watermark(newest["left"], newest["right"], lateness))
+        newest[side] = moment if newest[side] is None else max(moment, newest[side])
+    assert late == oracle_pairs(arrivals, windows_of("5 ns"), "ns", lateness=lateness).late
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, sizes)
+def test_expired_tuples_join_nothing_that_comes_later(seed: int, size: int) -> None:
+    rng = Random(seed)
+    chosen = make_windows(rng, tick=3)
+    arrivals = sorted(arrivals_of(rng, size), key=lambda arrival: arrival[1])
+    stamps = list(stamp(arrivals))
+    for now, (_, newest) in enumerate(stamps):
+        for side, old in stamps[:now]:
+            window = chosen.left if side == "left" else chosen.right
+            if window is not None and expired(side, old, window, progress(stamps, now, side, newest, window)):
+                later = [other for whose, other in stamps[now:] if whose != side]
+                assert not any(meet(side, old, other, chosen) for other in later)
+
+
+def progress(stamps: Any, now: int, side: str, newest: Stamp, window: Window) -> int:
+    """The least stamp that tuples of the other side may still bring: a time, or a count of `side`."""
+    return newest.time if window.kind == "time" else sum(whose == side for whose, _ in stamps[:now])
+
+
+def expired(side: str, old: Stamp, window: Window, reached: int) -> bool:
+    return (expired_left if side == "left" else expired_right)(old, window, reached)
+
+
+def meet(side: str, old: Stamp, other: Stamp, chosen: Windows) -> bool:
+    return joins(old, other, chosen) if side == "left" else joins(other, old, chosen)
+
+
+def test_expiry_is_not_early() -> None:
+    old = Stamp(time=10, own=4, other=4)
+    assert not expired_left(old, Window("time", 3), 12)
+    assert expired_left(old, Window("time", 3), 13)
+    assert not expired_right(old, Window("tuples", 3), 7)
+    assert expired_right(old, Window("tuples", 3), 8)
+    assert not expired_left(old, Window("time", 3 * SECOND), 12, "s")
+    assert expired_left(old, Window("time", 3 * SECOND), 13, "s")
+
+
+def test_expiry_agrees_with_joins_at_the_edge() -> None:
+    for size in range(1, 6):
+        for gap in range(8):
+            r, s = Stamp(10, 4, 0), Stamp(10 + gap, 0, 4 + gap)
+            for window in (Window("time", size), Window("tuples", size)):
+                reached = s.time if window.kind == "time" else s.other
+                held = joins(r, s, Windows(window, None))
+                assert held is not expired_left(r, window, reached)

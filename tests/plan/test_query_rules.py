@@ -1,0 +1,224 @@
+"""Each rule of the optimiser, alone and together: the same results as the plan that it started from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import query_oracle
+from handshake.operators.query import Query
+from handshake.plan.algebra import (
+    Aggregate,
+    Apply,
+    Concat,
+    Group,
+    Node,
+    Project,
+    Select,
+    Source,
+    Union,
+    Windowing,
+    WindowJoin,
+    walk,
+)
+from handshake.plan.explain import explain_plan
+from handshake.plan.optimise import RULES, optimise
+from handshake.plan.query import parse_query
+from handshake.schema import INT64, Field, Schema
+from query_streams import arrivals, compare, cuts, results, results_together, seen, slices
+
+STREAMS = """CREATE INPUT STREAM R (k int8, v int, g string(4), t timestamp(3)) TIMESTAMP BY t;
+CREATE INPUT STREAM S (k int8, v int, g string(4), t timestamp(3)) TIMESTAMP BY t;"""
+
+
+# Random plans: SELECTs on each other, made from parts.
+
+_CONDITIONS = (
+    "k > 0",
+    "v + 1 > k * 2",
+    "g = 'UBSN'",
+    "k > 0 AND g <> 'CSGN'",
+    "1 = 1",
+    "1 + 1 = 3 OR v < 50",
+    "v + 1 > 3 AND k * 2 < v + 1",
+    "g IS NULL OR k = 1",
+)
+_WINDOWS = ("[SIZE .006 ADVANCE .003 TIME]", "[SIZE 3 ADVANCE 2 TUPLES]", "[SIZE .005 ADVANCE .002 TIME]")
+_PLAIN = "SELECT k, v + {n} AS v, g FROM {a}{where}"
+_GROUPED = "SELECT k, max(v) AS v, min(g) AS g FROM {a} {window}{where} GROUP BY k"
+_COUNTED = "SELECT count() AS k, CAST(sum(v + 1) AS BIGINT) AS v, max(g) AS g FROM {a} {window}{where}"
+_BY_TEXT = """SELECT count(k) AS k, CAST(sum(v + 1) + max(v + 1) AS BIGINT) AS v, g
+    FROM {a} {window}{where} GROUP BY g"""
+_UNION = "SELECT k, v, g FROM {a} UNION SELECT k, v - 1, g FROM {b}{where} UNION SELECT v, k, g FROM R"
+_JOIN = """SELECT x.k, y.v, x.g FROM {a} [SIZE {n} TIME] x, {b} {held} y
+    WHERE x.k <= y.k AND y.v > {n} AND x.g > ''"""
+_FORMS = (_PLAIN, _GROUPED, _COUNTED, _BY_TEXT, _UNION)
+_HELD = ("[SIZE .004 TIME]", "[SIZE 2 TUPLES]")
+
+
+@st.composite
+def texts(draw: Any, joins: bool) -> str:
+    """Several statements that feed each other."""
+    streams = ["R", "S"]
+    parts = [STREAMS]
+    for at in range(draw(st.integers(1, 3))):
+        form = draw(st.sampled_from((*_FORMS, _JOIN) if joins else _FORMS))
+        text = form.format(
+            a=draw(st.sampled_from(streams)),
+            b=draw(st.sampled_from(streams)),
+            n=draw(st.integers(1, 2)),
+            window=draw(st.sampled_from(_WINDOWS)),
+            held=draw(st.sampled_from(_HELD)),
+            where=draw(st.sampled_from(("", *(f" WHERE {c}" for c in _CONDITIONS)))),
+        )
+        if draw(st.booleans()):
+            text = f"SELECT k, v, g FROM ({text}) WHERE {draw(st.sampled_from(_CONDITIONS))}"
+        parts.append(f"{text} INTO Z{at};")
+        streams.append(f"Z{at}")
+    return "\n".join(parts)
+
+
+QUICK = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def equivalent(data: st.DataObject, rules: Any, joins: bool) -> None:
+    """A rewritten plan gives what the oracle gives for the plan as it was."""
+    plan = parse_query(data.draw(texts(joins)))
+    items = data.draw(arrivals(plan, most=20))
+    wanted = query_oracle.run(plan, seen(Query(plan), items))
+    rewritten = optimise(plan, rules)
+    assert [o.schema for o in rewritten.outputs] == [o.schema for o in plan.outputs]
+    query = Query(rewritten, optimised=False)
+    if data.draw(st.booleans()):
+        compare(results(query, cuts(data.draw, items)), wanted)
+    else:
+        compare(results_together(query, slices(data.draw, items)), wanted)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@QUICK
+@given(data=st.data())
+def test_each_rule(rule: Any, data: st.DataObject) -> None:
+    equivalent(data, (rule,), joins=False)
+
+
+@QUICK
+@given(data=st.data())
+def test_all_rules(data: st.DataObject) -> None:
+    equivalent(data, RULES, joins=True)
+
+
+@pytest.mark.soak
+@LONG
+@given(data=st.data())
+def test_all_rules_at_length(data: st.DataObject) -> None:
+    equivalent(
+        data, data.draw(st.sampled_from([RULES, RULES[:-1], *((rule,) for rule in RULES)])), joins=True
+    )
+
+
+# What each rule is there for.
+
+
+def one(text: str, *names: str) -> Any:
+    """The first result of a plan under the rules of these names."""
+    plan = parse_query(STREAMS + text)
+    return optimise(plan, tuple(rule for rule in RULES if rule.__name__ in names)).outputs[0]
+
+
+def kinds(node: Any) -> list[str]:
+    return [type(n).__name__ for n in walk(node)]
+
+
+def test_constants_are_folded() -> None:
+    node = one("SELECT v FROM (SELECT v, 1 AS one FROM R) WHERE one = 1", "fold_constants")
+    assert "Select" not in kinds(node)
+
+
+def test_filters_go_below_unions_windows_and_joins() -> None:
+    union = one("SELECT v FROM (SELECT v FROM R UNION SELECT k FROM S) WHERE v > 0", "push_down_filters")
+    assert all("Select" in kinds(branch) for n in walk(union) if isinstance(n, Union) for branch in n.inputs)
+    window = one(
+        "SELECT g, n FROM (SELECT g, count() AS n FROM R [SIZE 1 TIME] GROUP BY g) WHERE g = 'x'",
+        "push_down_filters",
+    )
+    inner = next(n for n in walk(window) if isinstance(n, Windowing))
+    assert "Select" in kinds(inner.input)
+    assert "Select" not in kinds(inner.body)
+    join = one(
+        "SELECT x.v FROM R [SIZE 1 TIME] x, S [SIZE 1 TIME] y WHERE x.k = y.k AND x.v > 1",
+        "push_down_filters",
+    )
+    inner = next(n for n in walk(join) if isinstance(n, WindowJoin))
+    assert "Select" in kinds(inner.inputs[0])
+    assert "Select" not in kinds(inner.inputs[1])
+
+
+def test_filters_stay_above_what_counts_tuples() -> None:
+    window = one("SELECT g, count() AS n FROM R [SIZE 3 TUPLES] WHERE k > 0 GROUP BY g", "push_down_filters")
+    assert "Select" not in kinds(next(n for n in walk(window) if isinstance(n, Windowing)).input)
+    count = one("SELECT count() AS n FROM R [SIZE 1 TIME] WHERE k > 0", "push_down_filters")
+    assert "Select" not in kinds(next(n for n in walk(count) if isinstance(n, Windowing)).input)
+    join = one(
+        "SELECT x.v FROM R [SIZE 3 TUPLES] x, S [SIZE 1 TIME] y WHERE x.k = y.k AND x.v > 1",
+        "push_down_filters",
+    )
+    assert "Select" not in kinds(join)
+
+
+def test_columns_that_nobody_reads_go() -> None:
+    node = one("SELECT max(v) AS v FROM R [SIZE 1 TIME]", "push_down_projections")
+    inner = next(n for n in walk(node) if isinstance(n, Windowing))
+    assert inner.input.schema.names == ("v",)
+    assert isinstance(inner.input, Project)
+
+
+def test_what_was_computed_is_not_computed_again() -> None:
+    node = one("SELECT v + 1 AS a, (v + 1) * 2 AS b FROM R WHERE v + 1 > 3", "share_expressions")
+    operations = [n.operation for n in walk(node) if isinstance(n, Apply)]
+    assert len(operations) == len(set(operations)) == 3
+
+
+def test_unions_are_flat() -> None:
+    node = one("SELECT k FROM R UNION SELECT k FROM S UNION SELECT k FROM R", "flatten_unions")
+    assert [len(n.inputs) for n in walk(node) if isinstance(n, Union)] == [3]
+
+
+def test_groups_are_pulled_out_of_windows() -> None:
+    node = one("SELECT g, max(v) AS v FROM R [SIZE 1 TIME] GROUP BY g", "use_panes", "unnest_groups")
+    group = next(n for n in walk(node) if isinstance(n, Group))
+    assert isinstance(group.body, Windowing)
+    assert group.body.pane == 10**9
+
+
+def test_panes_are_as_long_as_windows_allow() -> None:
+    node = one("SELECT max(v) AS v FROM R [SIZE 10 ADVANCE 4 TIME]", "use_panes")
+    assert next(n for n in walk(node) if isinstance(n, Windowing)).pane == 2 * 10**9
+    holistic = one("SELECT median(v) AS v FROM R [SIZE 10 ADVANCE 4 TIME]", "use_panes")
+    assert next(n for n in walk(holistic) if isinstance(n, Windowing)).pane is None
+
+
+def test_the_paper_s_first_query_is_left_as_it_is() -> None:
+    plan = parse_query(STREAMS + "SELECT v FROM R WHERE g = 'UBSN' INTO Q")
+    assert explain_plan(optimise(plan)) == explain_plan(plan)
+    assert any(isinstance(n, Select) for n in walk(plan.outputs[0]))
+
+
+def test_the_columns_of_a_node_below_many_others_are_asked_for_once() -> None:
+    asked: list[int] = []
+
+    class Counted(Source):
+        @property
+        def schema(self) -> Schema:
+            asked.append(1)
+            return super().schema
+
+    node: Node = Counted("s", Schema((Field("a", INT64),), "s"))
+    for _ in range(12):  # twice for each would be 4,096 times
+        node = Project(node, (("a", "a"),))
+    assert Concat((Aggregate(node, "m", "max", "a"),)).schema.names == ("m",)
+    assert len(asked) == 1

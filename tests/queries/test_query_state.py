@@ -1,0 +1,346 @@
+"""The task that has a Spark query's windows, without Spark: any micro-batches, partitions and restarts."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import query_oracle
+from handshake.errors import HandshakeError, UnsupportedError
+from handshake.kernels.evaluate import Evaluator
+from handshake.operators.query import Query
+from handshake.operators.sources import arrow_schema
+from handshake.plan import expr
+from handshake.plan.algebra import Output, Plan, Source, walk
+from handshake.plan.expr import conjunction
+from handshake.plan.optimise import optimise
+from handshake.plan.query import parse_query
+from oracle_values import rows as physical_rows
+from query_backends import by_time, plain
+from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
+from query_streams import Item, arrivals, batch_of, compare, cuts, seen
+
+pytest.importorskip("pyspark")
+from handshake.engines.spark.queries.clocks import replaced
+from handshake.engines.spark.queries.joins import join_source
+from handshake.engines.spark.queries.selections import Selected, selected
+from handshake.engines.spark.queries.state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
+from handshake.engines.spark.queries.translate import _by_panes
+from handshake.engines.spark.queries.ways import declared_sources, join_below, told_ways, why_in_one_task
+
+FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+TEXTS = {
+    **{name: TRADES + text for name, text in PAPER.items()},
+    **{k: "".join(v) for k, v in QUERIES.items()},
+}
+PANES = [
+    name for name, text in TEXTS.items() if all(_by_panes(o) for o in optimise(parse_query(text)).outputs)
+]
+JOIN = "FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k AND v > 0"
+OVER_JOINS = {
+    "windowed": JOINS["windowed"],
+    "grouped": f"""SELECT k, sum(d) AS s, median(d) AS m, window_end() AS z
+        FROM (SELECT R.k, v - w AS d {JOIN}) [SIZE .01 ADVANCE .005 TIME] GROUP BY k""",
+    "cascade": f"""SELECT max(n) AS m FROM (SELECT count() AS n
+        FROM (SELECT v {JOIN}) [SIZE .004 ADVANCE .002 TIME]) [SIZE .01 ADVANCE .01 TIME]""",
+}
+TUPLES = [name for name in TEXTS if name != "carried"]
+_ORDERED = "needs an order, which results of a join have in one task only"
+WHY = {
+    "tuples over a join": f"a window of tuples {_ORDERED}",
+    "weighted over a join": f"wsum {_ORDERED}",
+    "of a window": "it joins results of windows",
+    "of a join": "it joins results of a join",
+    "of a union": "it joins a union of streams, which goes by the slowest of their clocks",
+    "ahead": "it joins results of windows",
+    "three by tuples": "it joins more than two streams, one of them by number of tuples",
+    "backwards": "it counts tuples of streams that it does not name in the order of their declarations",
+    "itself": "it counts tuples of streams that it does not name in the order of their declarations",
+    "union with a join": "it has windows over a union with the results of a join",
+    "nanoseconds": "it counts nanoseconds, and Spark microseconds",
+}
+
+
+def finished(state: Any, batches: list[list[Arrived]]) -> list[dict[str, Any]]:
+    """What a query gives, when after every micro-batch all that is left of it is what was saved."""
+    found = []
+    for blobs in batches:
+        fresh = state()
+        query = load(saved, fresh) if (saved := getattr(state, "saved", None)) else fresh
+        found += query.step(blobs, ended=False)
+        state.saved = pickle.dumps(query)
+    query = load(getattr(state, "saved", None), state())
+    found += query.step([], ended=True)
+    state.last = query
+    schema = found[0].schema if found else None
+    return [row for batch in found for row in physical_rows(pa.Table.from_batches([batch], schema))]
+
+
+class State:
+    """Makes queries, and has the bytes of the last one."""
+
+    saved: bytes | None = None
+    last: Any = None
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __call__(self) -> Any:
+        return self.make()
+
+
+def partitions(draw: Any, items: list[Item]) -> list[list[list[Item]]]:
+    """Micro-batches of partitions."""
+    batches: list[list[list[Item]]] = [[[]]]
+    for item in items:
+        where = draw(st.integers(0, 5))
+        if where == 0:
+            batches.append([[]])
+        elif where == 1:
+            batches[-1].append([])
+        batches[-1][-1].append(item)
+    return batches
+
+
+@pytest.mark.parametrize("name", PANES)
+@FEW
+@given(data=st.data())
+def test_panes_of_partitions_make_the_windows_of_the_oracle(name: str, data: st.DataObject) -> None:
+    plan = parse_query(TEXTS[name])
+    items = data.draw(arrivals(plan, step=90 if name in PAPER else 1))
+    query, counts, spread = Query(plan), query_oracle.Counts(), partitions(data.draw, items)
+    arrived = [item for parts in spread for item in by_time(plan, [i for part in parts for i in part])]
+    wanted = query_oracle.run(plan, seen(query, arrived), counts)
+    (output,) = optimise(plan).outputs
+    source = next(node for node in walk(output) if isinstance(node, Source))
+    made = data.draw(st.sampled_from([None, selected(output)]))
+    batches = [
+        [_reduced(query, output, source, n, rows, made) for n, rows in enumerate(parts)] for parts in spread
+    ]
+    state = State(lambda: PaneQuery(output))
+    assert plain({output.name: finished(state, batches)}) == plain(wanted)
+    assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
+    assert state.last.rows == len(items)
+
+
+def _reduced(
+    query: Query, output: Output, source: Source, partition: int, items: list[Item], made: Selected | None
+) -> Arrived:
+    pieces = [[row for _, row in items[at : at + 3]] for at in range(0, len(items), 3)]
+    batches = [batch_of(query, source.name, rows) for rows in pieces]
+    if made is None:
+        reduced = reduce_panes(output, batches)
+    else:
+        reduced = reduce_panes(made.output, [_holding(made, batch) for batch in batches])
+    return Arrived(0, partition, 0, pickle.dumps(reduced))
+
+
+def _holding(made: Selected, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What Spark would give, computed by the in-process engine."""
+    condition = conjunction(made.conditions)
+    columns = {c: batch.column(c.name) for c in expr.walk(condition) if isinstance(c, expr.Column)}
+    holds = Evaluator(condition)(columns, batch.num_rows)
+    schema = arrow_schema(made.source)
+    return pa.RecordBatch.from_arrays([*(batch.column(n) for n in schema.names[:-1]), holds], schema=schema)
+
+
+def test_python_gets_the_columns_that_panes_need() -> None:
+    (output,) = optimise(parse_query(TRADES + PAPER["Q3"])).outputs
+    found = selected(output)
+    assert found is not None
+    assert found.source.fields.names == ("Ts", "\0holds")
+    (output,) = optimise(parse_query(TRADES + PAPER["Q5"])).outputs
+    assert selected(output) is None  # there is no condition
+
+
+def test_what_is_saved_of_tuple_windows_does_not_grow() -> None:
+    (output,) = optimise(parse_query(TRADES + PAPER["Q4"])).outputs
+    source = next(node for node in walk(output) if isinstance(node, Source))
+    query, sizes = TupleQuery(output, (source,)), []
+    for turn in range(3):
+        row = {"Seqnr": 1, "Symbol": "UBSN", "Price": 5, "Volume": 1, "Ts": turn}
+        query.step([_sent(Query(TRADES + PAPER["Q4"]), ["Trades"], [("Trades", row)] * 5_000)], ended=False)
+        sizes.append(len(pickle.dumps(query)))
+    assert max(sizes) < min(sizes) + 100 < 10_000
+
+
+@pytest.mark.parametrize("name", TUPLES)
+@FEW
+@given(data=st.data())
+def test_the_engine_goes_on_from_what_was_saved(name: str, data: st.DataObject) -> None:
+    plan = optimise(parse_query(TEXTS[name]))
+    items = data.draw(arrivals(plan, step=90 if name in PAPER else 1, most=16))
+    query, batches_of = Query(plan), cuts(data.draw, items)
+    arrived = [item for batch in batches_of for item in by_time(plan, batch)]
+    wanted = query_oracle.run(parse_query(TEXTS[name]), seen(query, arrived))
+    for output in plan.outputs:
+        sources = tuple(node for node in dict.fromkeys(walk(output)) if isinstance(node, Source))
+        names = [source.name for source in sources]
+        batches = [[_sent(query, names, batch)] if batch[0][0] in names else [] for batch in batches_of]
+        state = State(lambda o=output, s=sources: TupleQuery(o, s))
+        compare({output.name: finished(state, batches)}, {output.name: wanted[output.name]})
+
+
+@pytest.mark.parametrize("name", [*JOINS, *LAYERED])
+@settings(FEW, max_examples=2)
+@given(data=st.data())
+def test_joins_go_on_from_what_was_saved(name: str, data: st.DataObject) -> None:
+    goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED}[name], data)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*JOINS, *LAYERED])
+@settings(FEW, max_examples=150)
+@given(data=st.data())
+def test_joins_go_on_at_length(name: str, data: st.DataObject) -> None:
+    goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED}[name], data)
+
+
+def goes_on_from_what_was_saved(text: str, data: st.DataObject) -> None:
+    """Micro-batches of all streams, each by time: the oracle's results and counts."""
+    plan = optimise(parse_query(text))
+    query, output = Query(plan), plan.outputs[-1]
+    sources = declared_sources(output, [source.name for source in plan.inputs])
+    names = [source.name for source in sources]
+    items = [item for item in data.draw(arrivals(plan, most=20)) if item[0] in names]
+    spread = [[item for part in parts for item in part] for parts in partitions(data.draw, items)]
+    counts, arrived = query_oracle.Counts(), [item for batch in spread for item in by_time(plan, batch)]
+    wanted = query_oracle.run(Plan(plan.inputs, (output,)), seen(query, arrived), counts)
+    batches = [
+        [_sent(query, names, own) for name in names if (own := [item for item in batch if item[0] == name])]
+        for batch in spread
+    ]
+    state = State(lambda: TupleQuery(output, sources))
+    compare({output.name: finished(state, batches)}, wanted)
+    assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
+    assert state.last.rows == len(items)
+
+
+@pytest.mark.parametrize("name", ["of a join", "three by tuples"])
+def test_what_is_saved_of_joins_is_their_windows(name: str) -> None:
+    plan = optimise(parse_query(TWO + LAYERED[name]))
+    sources = declared_sources(plan.outputs[0], ["R", "S", "U"])
+    query, rows, sizes = TupleQuery(plan.outputs[0], sources), Query(plan), []
+    for turn in range(8):
+        items = [
+            (source.name, {**dict.fromkeys(source.fields.names, 1), "t": t})
+            for t in range(40 * turn, 40 * turn + 40)
+            for source in rows.plan.inputs
+        ]
+        blobs = [_sent(rows, list("RSU"), [item for item in items if item[0] == n]) for n in "RSU"]
+        query.step(blobs, ended=False)
+        sizes.append(len(pickle.dumps(query)))
+        query = pickle.loads(pickle.dumps(query))
+    assert max(sizes[1:]) < min(sizes[1:]) + 500
+
+
+def test_what_runs_in_one_task_and_why() -> None:
+    nanoseconds = "CREATE INPUT STREAM N (k int8, t long) TIMESTAMP BY t IN NANOSECONDS;"
+    by_nanoseconds = "SELECT z FROM N [SIZE .01 TIME], U [SIZE .01 TIME] WHERE N.k = U.k"
+    texts = {**{n: TWO + t for n, t in LAYERED.items()}, "nanoseconds": TWO + nanoseconds + by_nanoseconds}
+    told = {name: told_ways(parse_query(text)) for name, text in texts.items()}
+    assert {name: lines[-1].partition(", since ")[2] for name, lines in told.items()} == WHY
+    assert all(": on Spark in one task, since " in line for lines in told.values() for line in lines)
+    assert [told_ways(parse_query(TWO + text)) for text in JOINS.values()] == [[]] * len(JOINS)
+
+
+def test_finite_inputs_need_one_task_less_often() -> None:
+    plan, names = optimise(parse_query(TWO + LAYERED["of a union"])), ["R", "S", "U"]
+    assert why_in_one_task(plan.outputs[-1], names, []) is None
+    plan = optimise(parse_query(TWO + LAYERED["of a join"]))
+    assert why_in_one_task(plan.outputs[-1], names, []) == "it joins results of a join"
+
+
+def test_joins_on_several_cores_are_not_saved() -> None:
+    for name in ("band", "three"):
+        with (
+            Query(TWO + JOINS[name], cores=2) as query,
+            pytest.raises(UnsupportedError, match="a join that runs on several cores cannot be saved"),
+        ):
+            pickle.dumps(query)
+
+
+def _sent(query: Query, names: list[str], batch: list[Item]) -> Arrived:
+    sink, rows = pa.BufferOutputStream(), batch_of(query, batch[0][0], [row for _, row in batch])
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return Arrived(names.index(batch[0][0]), 0, 0, sink.getvalue().to_pybytes())
+
+
+class Joining(Query):
+    """A join in process, which remembers its results with their times."""
+
+    def _given(self, name: str, schema: pa.Schema, flow: Any) -> list[pa.RecordBatch]:
+        self.flow = flow
+        return []
+
+
+@pytest.mark.parametrize("name", ["windowed", "grouped", "cascade"])
+@FEW
+@given(data=st.data())
+def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data: st.DataObject) -> None:
+    text = TWO + OVER_JOINS[name]
+    plan = optimise(parse_query(text))
+    items = data.draw(arrivals(plan, most=20, sorted_times=True))
+    wanted = query_oracle.run(parse_query(text), seen(Query(plan), items))
+    (output,) = plan.outputs
+    join = join_below(output)
+    assert join is not None
+    made, inputs = join_source(join), [n for n in dict.fromkeys(walk(join)) if isinstance(n, Source)]
+    whole = Output(replaced(output.input, join, made), output.name)
+    joining = Joining(Plan(plan.inputs, (Output(join, "join"),)), optimised=False)
+    batches = [
+        [_results(joining, made, batch), *_clocks(Query(plan), inputs, batch)]
+        for batch in cuts(data.draw, items)
+    ]
+    state = State(lambda: TupleQuery(whole, (made,), len(inputs)))
+    found = finished(state, batches)
+    assert sorted(map(str, found)) == sorted(map(str, wanted[output.name]))
+    assert state.last.late == 0
+
+
+def _results(query: Joining, made: Source, batch: list[Item]) -> Arrived:
+    """What a micro-batch adds to a join."""
+    query.push(batch[0][0], batch_of(query, batch[0][0], [row for _, row in batch]))
+    chunk, schema = query.flow.chunk, arrow_schema(made)
+    times = pa.array(chunk.times).view(schema.field(made.time).type)
+    rows = pa.RecordBatch.from_arrays(
+        [*(chunk.columns[n] for n in schema.names if n != made.time), times], schema=schema
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(rows)
+    return Arrived(0, 0, 0, sink.getvalue().to_pybytes())
+
+
+def _clocks(query: Query, inputs: list[Source], batch: list[Item]) -> list[Arrived]:
+    """What it makes the clocks of the join's inputs show."""
+    latest = max(row["t"] for _, row in batch)
+    named = [at for at, source in enumerate(inputs, start=1) if source.name == batch[0][0]]
+    return [Arrived(at, 0, 0, latest.to_bytes(16, signed=True)) for at in named]
+
+
+def test_several_streams_of_a_micro_batch_are_merged_by_time() -> None:
+    text = "CREATE INPUT STREAM {} (t long, x int) TIMESTAMP BY t;"
+    plan = parse_query(text.format("R") + text.format("S") + "SELECT x FROM R UNION SELECT x FROM S INTO A")
+    (output,) = plan.outputs
+    query = TupleQuery(output, plan.inputs)
+    blobs = [
+        _sent(Query(plan), ["R", "S"], [(name, {"t": t, "x": x}) for t, x in rows])
+        for name, rows in (("S", [(1, 10), (2, 20), (2, 21)]), ("R", [(2, 2), (0, 1), (3, 3)]))
+    ]
+    (batch,) = query.step(blobs, ended=False)
+    assert batch.column("x").to_pylist() == [1, 10, 2, 20, 21, 3]
+
+
+def test_a_checkpoint_of_another_query_is_refused() -> None:
+    a, b = (parse_query(TRADES + PAPER[name]).outputs[0] for name in ("Q3", "Q5"))
+    with pytest.raises(
+        HandshakeError, match=r"the checkpoint is of another query than 'PriceAverages' as it is now"
+    ):
+        load(pickle.dumps(PaneQuery(a)), PaneQuery(b))

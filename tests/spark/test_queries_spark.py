@@ -1,0 +1,231 @@
+"""Continuous queries on Spark: streams against the in-process engine, expressions, inputs, refusals.
+
+Batches are compared with the oracle in test_queries.py, by the suite of all back ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import query_oracle
+from handshake.errors import HandshakeError, UnsupportedError
+from handshake.operators.query import Query
+from handshake.plan.algebra import Plan
+from handshake.plan.query import parse_query
+from handshake.schema import arrow_of
+from oracle_values import rows as physical_rows
+from query_backends import by_time, frames, plain, restored, tables
+from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
+from query_streams import seen, together
+from spark_session import Feed, Sink, spark
+
+__all__ = ["spark"]
+
+pytest.importorskip("pyspark")
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from handshake.engines.spark.queries.translate import query_frames
+from handshake.engines.spark.tables import carried, carrier
+from handshake.engines.spark.workers import settle
+
+Item = tuple[str, dict[str, Any]]
+JOIN = "(SELECT R.k, v - w AS d FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k AND v > 0)"
+OVER = f"""SELECT k, sum(d) AS s, median(d) AS m, window_end() AS z FROM {JOIN} [SIZE .01 ADVANCE .005 TIME]
+    GROUP BY k"""
+STREAMS = {
+    **{name: TRADES + PAPER[name] for name in ("Q3", "Q4", "Q5")},
+    **{name: TWO + JOINS[name] for name in ("band", "three", "windowed")},
+    "over a join": TWO + OVER,
+    **{name: TWO + LAYERED[name] for name in ("tuples over a join", "of a window", "ahead")},
+    "carried": "".join(QUERIES["carried"]),
+}
+VALUES: dict[pa.DataType, list[Any]] = {
+    pa.int8(): [1, 2, 3, -3], pa.int32(): [0, 5, 7, 100_001, -4],
+    pa.int64(): [1, 2, 3], pa.uint64(): [0, 2**64 - 1],
+    pa.string(): ["UBSN", "UBSN", "CSGN", ""], pa.float64(): [0.1, -0.0, 1e300, float("nan")],
+    pa.float32(): [0.5, 3.0], pa.bool_(): [True, False],
+}  # fmt: skip
+
+
+def made_up(plan: Plan, count: int, step: int, disorder: bool, seed: int = 1) -> list[Item]:
+    """Arrivals by time; with disorder, within and across streams."""
+    draw, now, items = random.Random(seed), 0, []
+    inputs = [source for source in plan.inputs if source.demux is None]
+    for _ in range(count):
+        source = draw.choice(inputs)
+        now += draw.randrange(0, 3 * step)
+        row = {f.name: None if draw.random() < 0.06 else _value(draw, f) for f in source.fields}
+        row[str(source.time)] = now - (draw.choice([0, 0, 0, 2, 9]) * step if disorder else 0)
+        items.append((source.name, row))
+    order = [source.name for source in inputs]
+    if not disorder:
+        items.sort(
+            key=lambda item: (item[1][str(plan.inputs[order.index(item[0])].time)], order.index(item[0]))
+        )
+    return items
+
+
+def _value(draw: random.Random, field: Any) -> Any:
+    kind = arrow_of(field.type)
+    if pa.types.is_decimal(kind):
+        return Decimal(draw.randrange(-30, 30)).scaleb(-kind.scale)
+    return draw.choice(VALUES.get(kind, [0]))
+
+
+NATIVE = """i + j > 0; i * j; j - i; x < y; x = y; x >= y; x + y; x * y; s < 'CSGN'; s <> 'ü'; b OR i > 1;
+b AND x > 0; NOT (b AND i = 1); i IS NULL; i BETWEEN j - 2 AND j + 2; i IN (1, 127, j); l > i; l <= 3;
+b = (i > 0)"""
+ARROW = "l - 1; x <> y; i / j; i % 3; upper(s); CAST(i AS DOUBLE); ABS(i); x / y"
+
+
+@pytest.mark.parametrize(("texts", "inside"), [(NATIVE, False), (ARROW, True)], ids=["native", "arrow"])
+def test_expressions_have_the_oracles_values(spark: Any, texts: str, inside: bool) -> None:
+    fields = "i int8, j int, l long, x double, y double, s string(4), b bool, t long"
+    declared = f"CREATE INPUT STREAM S ({fields}) TIMESTAMP BY t;"
+    selected = [f"{text.strip()} AS e{n}" for n, text in enumerate(texts.split(";"))]
+    outputs = [f"SELECT {one} FROM S INTO r{n}" for n, one in enumerate(selected)] if inside else []
+    text = declared + ";".join(outputs or [f"SELECT {', '.join(selected)} FROM S INTO r0"])
+    plan, draw, nan = parse_query(text), random.Random(5), float("nan")
+    values = {
+        "i": [1, -128, 127, 0, None], "j": [5, -(2**31), 2**31 - 1, 0, None],
+        "l": [3, -(2**63), 2**63 - 1, None], "x": [0.0, -0.0, 1.5, nan, float("inf"), None],
+        "y": [0.0, 1.5, nan, -1e308, None], "s": ["", "CSGN", "ü", "UBS", None], "b": [True, False, None],
+        "t": [0],
+    }  # fmt: skip
+    items = [("S", {name: draw.choice(some) for name, some in values.items()}) for _ in range(150)]
+    query = Query(plan)
+    wanted = query_oracle.run(plan, seen(query, items))
+    for name, frame in query_frames(plan, frames(spark, tables(query, items))).items():
+        assert ("MapInArrow" in frame._jdf.queryExecution().toString()) == inside
+        found = restored(frame.toArrow(), query.schema(name))
+        assert plain({name: found}) == plain({name: wanted[name]})
+
+
+def test_streams_agree_with_the_engine_across_restarts(spark: Any, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:  # a micro-batch of these waits more than it computes
+        for told in [pool.submit(_streamed, spark, tmp_path / name, name) for name in STREAMS]:
+            told.result()
+
+
+def _streamed(spark: Any, folder: Path, name: str) -> None:
+    """Four micro-batches, two of each run; the second run begins from the checkpoint of the first."""
+    plan, late = parse_query(STREAMS[name]), name in PAPER or name in LAYERED
+    items = made_up(plan, 80, 90 if name in PAPER else 1, disorder=late)
+    query, output = Query(plan), plan.outputs[-1 if name in LAYERED else 0]
+    feeds = {n: Feed(folder / n, spark_schema(query, n)) for n in tables(query, [])}
+    inputs = {n: feed.read(spark) for n, feed in feeds.items()}
+    frame = query_frames(plan, inputs, state_dir=str(folder / "state"))[output.name]
+    sink, wanted = Sink(folder / "sink"), list[pa.RecordBatch]()
+    for start in range(0, len(items), 20):
+        arrived = by_time(plan, items[start : start + 20])
+        for stream, table in tables(query, arrived).items():
+            mixed = table.take(random.Random(start).sample(range(table.num_rows), table.num_rows))
+            feeds[stream].add(carried(mixed if name in ("Q3", "Q5") else table, stream))
+        wanted += query.push_together(together(query, list(enumerate(arrived, start))))[output.name]
+        if start in (20, 60):
+            sink.run(frame)
+    schema = query.schema(output.name)
+    found = [row for n in sorted(sink.batches) for row in restored(sink.batches[n], schema)]
+    expected = physical_rows(pa.Table.from_batches(wanted, schema))
+    assert plain({name: found}) == plain({name: expected})
+    assert found, name
+    if name in ("Q3", "Q5") or name in LAYERED:
+        assert sink.sums(output.name, "late") == query.metrics().late > 0
+    if name == "carried":
+        assert sink.sums("Mux", "unknown") == query.metrics().unknown > 0
+
+
+def spark_schema(query: Query, stream: str) -> str:
+    """An input's columns in Spark's notation."""
+    kinds = pa.schema([(f.name, carrier(f.type)) for f in query.input_schema(stream)])
+    return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in from_arrow_schema(kinds))
+
+
+def test_a_query_starts_no_python_process_that_spark_is_impatient_with(spark: Any, tmp_path: Path) -> None:
+    """On a busy machine a process of transformWithState's takes longer than the ten seconds that it gets."""
+    trades = spark.readStream.schema("Seqnr int, Symbol string, Price int, Volume int, Ts timestamp_ntz")
+    for name in ("Q3", "Q4", "Q5"):
+        (frame,) = query_frames(TRADES + PAPER[name], {"Trades": trades.parquet(str(tmp_path))}).values()
+        plan = frame._jdf.queryExecution().toString()
+        assert "FlatMapGroupsInPandasWithState" in plan
+        assert "TransformWithState" not in plan
+
+
+def test_one_task_takes_streams_or_finite_inputs(spark: Any, tmp_path: Path) -> None:
+    query = Query(TWO + LAYERED["of a window"])
+    stream = spark.readStream.schema(spark_schema(query, "R")).parquet(str(tmp_path))
+    finite = spark.createDataFrame([], spark_schema(query, "S"))
+    with pytest.raises(UnsupportedError) as error:
+        query_frames(query.plan, {"R": stream, "S": finite})
+    assert str(error.value) == (
+        "result runs in one task, since it joins results of windows, and takes streams there or finite "
+        "DataFrames, not both: S does not stream; read it as a stream (readStream)"
+    )
+
+
+def test_tuples_of_no_stream_are_counted(spark: Any) -> None:
+    values = "(1, 1), (2, 2), (5, 3), (NULL, 4) AS v(kind, a)"
+    columns = "CAST(kind AS tinyint) kind, a, a AS b, TIMESTAMP_NTZ'1970-01-01' t"
+    mux = spark.sql(f"SELECT {columns} FROM VALUES {values}")
+    found = query_frames("".join(QUERIES["carried"]), {"Mux": mux})
+    assert [row["b"] for row in found["Y"].collect()] == [2]
+    assert found.observations["Mux"].get == {"unknown": 2}
+
+
+def test_instants_count_as_readings_of_utc_and_streams_without_a_time_by_arrival(spark: Any) -> None:
+    text = """CREATE INPUT STREAM Rate (timestamp timestamp, value long) TIMESTAMP BY timestamp;
+    CREATE INPUT STREAM Bare (value short);
+    SELECT window_start() AS at, sum(value) AS s FROM Rate [SIZE 10 ADVANCE 10 TIME] INTO Sums;
+    SELECT timestamp, value * 2 AS two FROM Rate WHERE value > 17 INTO Late;
+    SELECT count() AS n FROM Bare [SIZE 100000000 ADVANCE 100000000 TIME] INTO All"""
+    rate = spark.range(20).selectExpr("timestamp_micros(id * 1000000) AS timestamp", "id AS value")
+    bare = spark.range(5).selectExpr("CAST(id AS tinyint) AS value")
+    found = query_frames(text, {"Rate": rate, "Bare": bare})
+    start = datetime(1970, 1, 1)
+    assert sorted(found["Sums"].collect()) == [(start, 45), (start + timedelta(seconds=10), 145)]
+    assert sorted(found["Late"].collect()) == [(start + timedelta(seconds=n), 2 * n) for n in (18, 19)]
+    assert [row["n"] for row in found["All"].collect()] == [5]
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (
+            lambda s: {"Trade": s.range(1)},
+            "no input stream 'Trade' in the query (Trades); did you mean 'Trades'?",
+        ),
+        (lambda s: {}, "no DataFrame is given for the input stream 'Trades'"),
+        (lambda s: {"Trades": s.range(1)}, "the DataFrame of 'Trades' lacks the column 'Seqnr' (id)"),
+        (
+            lambda s: {"Trades": s.sql("SELECT 'x' Seqnr, 'y' Symbol, 1 Price, 1 Volume, now() Ts")},
+            "column 'Seqnr' of the DataFrame of 'Trades' is string, but int32 is declared; cast it",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit(spark: Any, frame: Any, message: str) -> None:
+    with pytest.raises(HandshakeError) as error:
+        query_frames(TRADES + PAPER["Q1"], frame(spark))
+    assert message in str(error.value)
+
+
+def test_workers_leave_their_libraries_out_of_the_garbage(spark: Any) -> None:
+    def count_frozen(batches: Any) -> Any:
+        settle()
+        list(batches)
+        yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+    for _ in range(2):  # a worker that is new has it done by the time of its second task
+        found = spark.range(0, 1, 1, 1).mapInArrow(count_frozen, "frozen long").toArrow()
+    assert found.column("frozen").to_pylist()[0] > 20_000
+    before = gc.get_freeze_count()
+    settle()
+    assert gc.get_freeze_count() == before  # this process is no worker

@@ -1,0 +1,332 @@
+"""State that is damaged, missing, out of room or another join's: an error, never a wrong result."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from test_spark_state import BAND, Stream, cluster_of
+
+import handshake
+import handshake.engines.spark.segment as segment
+from handshake.engines.spark.failures import reason
+from handshake.engines.spark.state.chunks import Shelf
+from handshake.engines.spark.state.manifest import Manifest
+from handshake.engines.spark.state.store import StateError, Store
+from handshake.plan.parse import parse
+from handshake.windows import windows_of
+from spark_session import Feed, Sink
+from strategies import Case, expect
+
+SCHEMAS = (
+    pa.schema([("l", pa.int64()), ("x", pa.int32()), ("t", pa.timestamp("us", "UTC"))]),
+    pa.schema([("r", pa.int64()), ("a", pa.int32()), ("u", pa.timestamp("us", "UTC"))]),
+)
+WINDOW = "20 seconds"
+START = datetime(2024, 1, 1)
+
+
+# Files
+
+
+def flip(path: Path) -> None:
+    """One bit, in place."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    with open(path, "r+b") as file:
+        file.write(data)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "flipped": (flip, "is damaged: "),
+    "truncated": (truncate, "is damaged: "),
+    "empty": (lambda path: os.truncate(path, 0), "is damaged: 0 bytes that do not match"),
+    "missing": (os.unlink, "which the join's state needs: "),
+}
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_seen_in_the_next_batch(damage, cached, tmp_path, monkeypatch):
+    """Also where this process has had the chunk in its hands before."""
+    rng = Random(damage)
+    cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
+    for _ in range(3):
+        cluster.run(stream.batch(5, 5))
+    if not cached:
+        monkeypatch.setattr(segment, "shelf", Shelf())
+    name = cluster.manifests()[1].windows[0][0].name
+    act, words = DAMAGES[damage]
+    act(tmp_path / name)
+    with pytest.raises(StateError) as error:
+        cluster.run(stream.batch(5, 5))
+    assert str(tmp_path / name) in str(error.value)
+    assert words in str(error.value)
+
+
+def test_new_tuples_that_are_damaged_are_seen(tmp_path, monkeypatch):
+    """Between the task that packs them and those that read them."""
+    import spark_steps
+
+    def packed(*args):
+        for arrival in spark_steps_pack(*args):
+            flip(tmp_path / arrival.ref.name)
+            yield arrival
+
+    spark_steps_pack = spark_steps.pack
+    monkeypatch.setattr(spark_steps, "pack", packed)
+    rng = Random(1)
+    cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
+    with pytest.raises(StateError, match=r"batch/0/left-0-0-\w+\.chunk' is damaged"):
+        cluster.run(stream.batch(5, 5))
+
+
+def test_no_room_for_a_file_leaves_nothing_half_written(tmp_path):
+    store, before = Store(str(tmp_path)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(StateError) as error:
+            store.write("folder/big.chunk", [bytes(600), bytes(600)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(error.value) == (
+        f"cannot write '{tmp_path}/folder/big.chunk': [Errno 27] File too large; "
+        "the state directory must be writable for every executor and have room"
+    )
+    assert os.listdir(tmp_path / "folder") == []
+
+
+# Queries
+
+
+class Pipeline:
+    """A streaming join that is stopped and started again, with changes."""
+
+    def __init__(self, spark, folder: Path, state: Path | None = None) -> None:
+        self.spark, self.folder, self.state = spark, folder, state or folder / "state"
+        self.feeds = (
+            Feed(folder / "left", "l long, x int, t timestamp"),
+            Feed(folder / "right", "r long, a int, u timestamp"),
+        )
+        self.rng, self.rows = Random(str(folder.name)), ([], [])
+        self.sink = Sink(folder)
+
+    def add(self, batches: int, rows: int = 12) -> None:
+        for _ in range(batches):
+            for side, feed in enumerate(self.feeds):
+                at, start = feed.files * 5000, len(self.rows[side])
+                new = [
+                    (start + k, self.rng.randint(0, 200), START + timedelta(milliseconds=at + 400 * k))
+                    for k in range(rows)
+                ]
+                self.rows[side].extend(new)
+                feed.add(_table(SCHEMAS[side], new))
+
+    def join(self, on: str = BAND, window: str = WINDOW, segments: int = 2, left=None, **options):
+        streams = [feed.read(self.spark) for feed in self.feeds]
+        streams[0] = left(streams[0]) if left else streams[0]
+        marked = [s.withWatermark(t, "10 seconds") for s, t in zip(streams, ("t", "u"), strict=True)]
+        return handshake.join(
+            *marked,
+            on,
+            window=window,
+            segments=segments,
+            state_dir=str(self.state),
+            **{"name": "damage", **options},
+        )
+
+    def run(self, **changes) -> None:
+        self.sink.run(self.join(**changes))
+
+    def refused(self, frame=None, **changes) -> str:
+        """Why Spark stops the query."""
+        with pytest.raises(Exception) as error:
+            self.sink.run(self.join(**changes) if frame is None else frame)
+        return reason(error.value)
+
+    def chunks(self) -> list[Path]:
+        """Files of the segments, the newest last."""
+        found = self.state.rglob("join-*/segment-*/*.chunk")
+        return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+
+    def check(self) -> None:
+        case = Case(*map(_table, SCHEMAS, self.rows), BAND, windows_of(WINDOW), "t", "u")
+        found = Counter((row["l"], row["r"]) for row in self.sink.rows())
+        assert found == Counter(expect(case).pairs)
+
+
+def _table(schema: pa.Schema, rows: list[tuple]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+
+
+def test_a_query_stops_at_a_damaged_chunk_and_goes_on_once_it_is_restored(spark, tmp_path):
+    query = Pipeline(spark, tmp_path)
+    query.add(3)
+    query.run()
+    query.add(1)
+    for act, words in (DAMAGES["flipped"], DAMAGES["missing"]):
+        chunk = query.chunks()[-1]
+        kept = chunk.read_bytes()
+        act(chunk)
+        said = query.refused()
+        assert str(chunk) in said
+        assert words in said
+        chunk.write_bytes(kept)
+    query.run()
+    query.check()
+
+
+@contextmanager
+def small_disk(folder: Path):
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("a disk of a size of its own can be mounted by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until no page is left."""
+    with open(path, "wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+def test_a_full_disk_is_an_error_and_room_is_the_cure(spark, tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        query = Pipeline(spark, tmp_path, disk)
+        query.add(2)
+        query.run()
+        filler = disk / "filler"
+        fill(filler)
+        query.add(2)
+        said = query.refused()
+        assert f"cannot write '{disk}/" in said
+        assert "No space left on device" in said
+        assert said.endswith("the state directory must be writable for every executor and have room")
+        filler.unlink()
+        query.run()
+        query.check()
+        assert not list(disk.rglob("*.part"))
+
+
+OTHER = "this checkpoint belongs to another join: its "
+PUT_BACK = "; put it back, or start from a new checkpoint"
+TEN, NINE = "(x >= (a - 10)) AND (x <= (a + 10))", "(x >= (a - 9)) AND (x <= (a + 10))"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"on": parse(NINE)}, f"{OTHER}predicate was {TEN}, now {NINE}{PUT_BACK}"),
+        ({"windows": windows_of("21 seconds")}, f"{OTHER}windows were 20 seconds, now 21 seconds{PUT_BACK}"),
+        ({"times": ("u", "t")}, f"{OTHER}time columns were (t, u), now (u, t){PUT_BACK}"),
+        ({"method": "scan"}, f"{OTHER}method was auto, now scan{PUT_BACK}"),
+        ({"segments": 5}, f"{OTHER}segments were 2, now 5; pass segments=2, or start from a new checkpoint"),
+        (
+            {"left": SCHEMAS[0]},
+            f"{OTHER}left columns were (l int64, x int32, t timestamp[us]), "
+            f"now (l int64, x int32, t timestamp[us, tz=UTC]){PUT_BACK}",
+        ),
+    ],
+)
+def test_what_a_manifest_says_to_another_join(change, said, tmp_path):
+    cluster = cluster_of(BAND, WINDOW, tmp_path, 2)
+    state = Manifest.fresh(cluster.definition, "place", "owner").dump()
+    assert Manifest.load(state, replace(cluster.definition)).plan == cluster.definition.described
+    with pytest.raises(StateError) as error:
+        Manifest.load(state, replace(cluster.definition, **change))
+    assert str(error.value) == said
+
+
+def test_a_segment_that_has_lost_its_state_says_so(tmp_path):
+    """Its key, and with it its place in the state store, depend on the number of partitions."""
+    rng = Random(2)
+    cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
+    cluster.run(stream.batch(5, 5))
+    cluster.states[0] = None
+    with pytest.raises(StateError) as error:
+        cluster.run(stream.batch(5, 5))
+    place = f"{tmp_path}/query/segment-{cluster.definition.fingerprint}-0"
+    assert str(error.value) == (
+        f"'{place}' holds tuples of batch 0, but the checkpoint has no state that refers to them; "
+        "spark.sql.shuffle.partitions is 2 now: set the number that the checkpoint began with before "
+        "handshake.join is called"
+    )
+
+
+def test_a_checkpoint_is_refused_to_another_query(spark, tmp_path):
+    query = Pipeline(spark, tmp_path)
+    query.add(2)
+    query.run()
+    query.add(1)
+    assert query.refused(on=NINE) == f"{OTHER}predicate was {TEN}, now {NINE}{PUT_BACK}"
+    assert query.refused(segments=3) == (
+        f"{OTHER}segments were 2, now 3; pass segments=2, or start from a new checkpoint"
+    )
+    changed = query.refused(left=lambda stream: stream.selectExpr("*", "x + 1 AS more"))
+    assert changed.startswith(f"{OTHER}left columns were (l int64, x int32, t timestamp[us, tz=UTC]), now (")
+    assert changed.endswith(f", more int32){PUT_BACK}")
+    with partitions(spark, 4):
+        assert query.refused() == (
+            f"{OTHER}shuffle partitions were 2, now 4; set spark.sql.shuffle.partitions to 2 before "
+            "handshake.join is called, or start from a new checkpoint"
+        )
+    assert "sources in the checkpoint" in query.refused(query.feeds[0].read(spark))
+    query.run()
+    query.check()
+
+
+@contextmanager
+def partitions(spark, number: int):
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, str(number))
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+def test_the_checkpoint_of_another_stateful_query_is_refused(spark, tmp_path):
+    query = Pipeline(spark, tmp_path)
+    query.add(1)
+    left, right = (feed.read(spark) for feed in query.feeds)
+    query.sink.run(left.selectExpr("x").union(right.selectExpr("a")).dropDuplicates(["x"]))
+    query.add(1)
+    assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA" in query.refused()
+
+
+def test_joins_of_one_query_do_not_touch_each_other(spark, tmp_path):
+    """The same join of other inputs, which begin later, and the same join once more."""
+    queries = [Pipeline(spark, tmp_path / name, tmp_path / "state") for name in ("one", "two")]
+    sink = Sink(tmp_path)
+    for number in range(2):
+        queries[0].add(4)
+        queries[1].add(4 * number)
+        first, second = (query.join(name=query.folder.name) for query in queries)
+        rows = [f.selectExpr(f"{k} AS k", "l", "r") for k, f in enumerate((first, first, second))]
+        sink.run(rows[0].union(rows[1]).union(rows[2]))
+    for k, query in enumerate((queries[0], queries[0], queries[1])):
+        query.sink.batches = {0: pa.Table.from_pylist([row for row in sink.rows() if row["k"] == k])}
+        query.check()
+    assert len(list(tmp_path.glob("state/*/batch/*"))) <= 2
+    # Per segment and side: what is held, and what the last 5 versions (see spark_session) still refer to.
+    assert len(list(tmp_path.glob("state/*/join-*/segment-*/*.chunk"))) <= 3 * 2 * 2 * (4 + 5 + 2)

@@ -1,0 +1,247 @@
+"""Bad joins of DataFrames: refused when they are defined, with what would work, else at the first batch."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import handshake
+from handshake.errors import ExpressionError, InputError, SchemaError, UnsupportedError, WindowError
+
+pytest.importorskip("pyspark")
+from pyspark.errors import PySparkException
+
+import handshake.engines.spark.versions as releases
+from handshake.engines.spark.session import state_root
+from handshake.engines.spark.versions import VersionError, check_versions, versions
+from spark_session import Feed
+
+
+@pytest.fixture(scope="module")
+def batch(spark):
+    return spark.createDataFrame([(1, 2.0, "a")], "x int, y double, price string")
+
+
+@pytest.fixture(scope="module")
+def other(spark):
+    return spark.createDataFrame([(1, 2.0)], "a int, b double")
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    feed = Feed(tmp_path_factory.mktemp("feed") / "in", "x int, at timestamp")
+    feed.add(pa.table({"x": pa.array([1], pa.int32()), "at": pa.array([10**15], pa.timestamp("us", "UTC"))}))
+    return feed.read(spark)
+
+
+@pytest.fixture(scope="module")
+def marked(stream):
+    return stream.withWatermark("at", "1 second")
+
+
+def refused(kind, message, *args, **options):
+    """The error of a join that is not to be."""
+    with pytest.raises(kind, match=re.escape(message)):
+        handshake.join(*args, **options)
+
+
+# Streams
+
+
+def test_a_missing_watermark_shows_the_line_to_add(stream, marked):
+    line = 'add one: left = left.withWatermark("at", "10 seconds")'
+    refused(WindowError, line, stream, marked, "l.x = r.x", window="5 s")
+    refused(WindowError, line.replace("left", "right"), marked, stream, "l.x = r.x", window="5 s", time="at")
+    refused(WindowError, "the left stream has no watermark on 'at'", stream, stream, window="5 s")
+
+
+def test_a_watermark_on_another_column(marked):
+    other = marked.withColumn("then", marked.at)
+    unmarked = other.withMetadata("then", {})
+    refused(
+        WindowError, "the left stream has watermarks on at and then; say which one is its time: "
+        'left_time="at"', other, marked, window="5 s",
+    )  # fmt: skip
+    refused(
+        WindowError, "no watermark on 'then'", unmarked, unmarked, window="5 s", left_time="then", time="at"
+    )
+
+
+def test_streams_need_windows(marked):
+    refused(WindowError, "a join of two streams needs a window on both", marked, marked, "l.x = r.x")
+    refused(WindowError, 'give one, such as window="15 minutes"', marked, marked, left_window="5 s")
+
+
+def test_a_static_side_takes_no_window(marked, batch):
+    refused(WindowError, "leave the window out", marked, batch, "l.x = r.x", window="5 s")
+    refused(WindowError, "leave the window out", batch, marked, "l.x = r.x", right_window="5 tuples")
+
+
+def test_result_time(marked, batch):
+    refused(UnsupportedError, "result_time='AT' is the name of a column already; choose another",
+            marked, marked, window="5 s", result_time="AT")  # fmt: skip
+    refused(WindowError, "result_time needs time columns on both inputs", batch, batch, result_time="t")
+
+
+def test_complete_output_is_refused_by_spark(marked, tmp_path):
+    joined = handshake.join(marked, marked, "l.x = r.x", window="5 s")
+    writer = joined.writeStream.format("noop").outputMode("complete")
+    with pytest.raises(PySparkException, match="Invalid streaming output mode: complete"):
+        writer.option("checkpointLocation", str(tmp_path)).start()
+
+
+# Any input
+
+
+def test_how(batch, other):
+    refused(UnsupportedError, "how='left' is not supported", batch, other, "l.x = r.a", how="left")
+
+
+def test_unknown_columns(batch, other, marked):
+    refused(ExpressionError, "did you mean 'price'?", batch, other, "l.prise = 'a'")
+    refused(SchemaError, "no column 'pric' in the left DataFrame (x, y, price) to take the time from; did "
+            "you mean 'price'?", batch, other, time="pric", window="5 s")  # fmt: skip
+    refused(SchemaError, "no column 'att' in the left DataFrame", marked, marked, window="5 s", time="att")
+
+
+def test_columns_that_clash(batch, other):
+    doubled = other.withColumnRenamed("b", "x_right").withColumnRenamed("a", "x")
+    refused(SchemaError, "output column 'x_right' would appear twice", batch, doubled, "l.x = r.x")
+    refused(SchemaError, "output columns 'x' and 'X' differ in case only, which Spark does not tell apart",
+            batch, other.withColumnRenamed("a", "X"), "l.x = r.X")  # fmt: skip
+    twice = batch.join(batch.select("x"), how="cross")
+    refused(SchemaError, "the left DataFrame has two columns 'x'; rename or drop one", twice, other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rand() < 0.5", "l.x < randn()", "uuid() = l.price", "now() > '2024'", "current_timestamp() > '2024'",
+     "current_date > '2024'"],
+)  # fmt: skip
+def test_predicates_that_change_their_mind(batch, other, text):
+    message = "gives another value each time; a predicate must give the same answer whenever two tuples"
+    refused(ExpressionError, message, batch, other, text)
+
+
+def test_predicates_of_no_known_kind(batch, other):
+    refused(
+        ExpressionError, "must be SQL text, a built expression or a Column, not list", batch, other, ["x"]
+    )
+
+
+@pytest.mark.parametrize("segments", [0, -1, 1.5, "2", True])
+def test_segments(batch, other, segments):
+    refused(UnsupportedError, f"segments is a whole number from 1 up; {segments!r} was given",
+            batch, other, "l.x < r.a", segments=segments)  # fmt: skip
+
+
+def test_a_dataframe_with_something_else(batch, spark):
+    message = "one input is a Spark DataFrame, but the right one is a pandas.core.frame.DataFrame"
+    refused(InputError, message, batch, pd.DataFrame({"a": [1]}), "l.x = r.a")
+    refused(InputError, "left = spark.createDataFrame(left)", pd.DataFrame({"a": [1]}), batch, "l.a = r.x")
+    with pytest.raises(InputError, match="but the left one"):
+        handshake.explain(pa.table({"a": [1]}), batch)
+
+
+@pytest.mark.parametrize("options", [{"algorithm": "cell"}, {"cores": 2}, {"ordered": True}])
+def test_options_of_the_other_engine(batch, other, options):
+    ((name, value),) = options.items()
+    message = f"{name}={value!r} is for joins in this process; Spark decides that for DataFrames"
+    refused(UnsupportedError, message, batch, other, "l.x = r.a", **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"segments": 2}, {"state_dir": "/tmp"}, {"name": "j"}, {"result_time": "t"}]
+)
+def test_options_of_spark(options):
+    ((name, value),) = options.items()
+    message = f"{name}={value!r} is for joins of Spark DataFrames; leave it out"
+    refused(UnsupportedError, message, {"x": [1]}, {"a": [1]}, "l.x = r.a", **options)
+
+
+def test_types_that_arrow_does_not_carry(spark, other):
+    months = spark.sql("SELECT INTERVAL '1-2' YEAR TO MONTH AS age")
+    refused(SchemaError, "column 'age' of the left DataFrame is interval year to month, which Spark does not "
+            "pass to Python and back in Arrow; cast it to another type", months, other)  # fmt: skip
+
+
+def test_zones_that_python_does_not_know(spark, batch, other):
+    spark.conf.set("spark.sql.session.timeZone", "PST")
+    try:
+        refused(SchemaError, "timeZone is 'PST', which Python's zone database does not have",
+                batch, other)  # fmt: skip
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_texts_with_a_collation(spark, other):
+    folded = spark.sql("SELECT 'A' COLLATE UTF8_LCASE AS s, 1 AS x")
+    refused(SchemaError, "column 's' of the left DataFrame has the collation UTF8_LCASE, but a predicate "
+            "compares texts by code point", folded, folded.toDF("u", "v"), "l.s = r.u")  # fmt: skip
+    assert handshake.join(folded, other, "l.x = r.a").columns == ["s", "x", "a", "b"]
+
+
+# Where state lies
+
+
+def test_the_state_directory():
+    assert state_root("/a", "/b", "/c", "yarn") == "/a"
+    assert state_root(None, "s3://b/c", "/c", "yarn") == "s3://b/c"
+    assert state_root(None, None, "/c/", "yarn") == "/c/handshake-state"
+    assert state_root(None, None, None, "local[2]").endswith("/handshake-state")
+    assert state_root(None, None, None, "spark://host:7077") == ""
+    assert state_root(None, None, None, None) == ""
+
+
+def test_no_state_directory_on_a_cluster(batch, other, monkeypatch):
+    """The session here is a local one; on a cluster nothing is found."""
+    monkeypatch.setattr(
+        "handshake.engines.spark.session.state_root", lambda *_: state_root(None, None, None, "yarn")
+    )
+    refused(UnsupportedError, "a join on a cluster needs a directory that every executor reaches",
+            batch, other, "l.x < r.a")  # fmt: skip
+    assert handshake.join(batch, other, "l.x = r.a").columns == ["x", "y", "price", "a", "b"]  # Spark's own
+
+
+def test_executors_that_do_not_see_the_state_directory(batch, other, tmp_path):
+    joined = handshake.join(batch, other, "l.x <= r.a", state_dir=str(tmp_path / "state"))
+    for marker in (tmp_path / "state").glob("*.marker"):
+        marker.unlink()
+    with pytest.raises(
+        PySparkException, match=r"does not see the state directory '.*state' that the driver uses"
+    ):
+        joined.collect()
+
+
+# Who runs what
+
+
+def test_versions_are_compared():
+    check_versions(versions())
+    assert [name for name, _ in versions()] == ["Python", "handshake", "pyarrow", "numpy", "numba"]
+    with pytest.raises(
+        VersionError, match=r"the driver runs numba 0\.1, but the worker on \S+ runs [0-9.]+; install"
+    ):
+        check_versions((("numba", "0.1"),))
+
+
+def test_workers_that_run_another_release(batch, other, monkeypatch):
+    """The driver says that it runs something else, so the workers do."""
+    fake = tuple((name, "9.9" if name == "pyarrow" else release) for name, release in versions())
+    monkeypatch.setattr("handshake.engines.spark.session.versions", lambda: fake)
+    joined = handshake.join(batch, other, "l.x <= r.a")
+    with pytest.raises(PySparkException, match=r"the driver runs pyarrow 9\.9, but the worker on \S+ runs "):
+        joined.collect()
+
+
+def test_definitions_travel(batch, other):
+    from handshake.engines.spark.session import define
+    from handshake.windows import windows_of
+
+    definition = define(batch, other, "l.x = r.a", windows_of(), (None, None))
+    assert pickle.loads(pickle.dumps(definition)) == definition
+    assert releases.versions() == definition.versions

@@ -1,0 +1,197 @@
+"""The examples on Spark find what plain loops find, and the pages about them show what is run."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import re
+import statistics
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+ROOT = Path(__file__).parents[2]
+GUIDES = {
+    "guide-trades-quotes.md": "trades_quotes",
+    "guide-sensors.md": "sensors",
+    "guide-orders.md": "orders",
+    "guide-buckets.md": "buckets",
+    "guide-ip-ranges.md": "ip_ranges",
+}
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def example(name: str) -> Any:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def within(a: dict[str, Any], b: dict[str, Any], seconds: float) -> bool:
+    return abs((a["time"] - b["time"]).total_seconds()) < seconds
+
+
+def values(row: Any) -> tuple[Any, ...]:
+    """A row of Spark's with its times as instants."""
+    return tuple(v.timestamp() if hasattr(v, "timestamp") else v for v in row)
+
+
+def paired(a: dict[str, Any], b: dict[str, Any]) -> tuple[Any, ...]:
+    return values([*a.values(), *b.values()])
+
+
+# The examples
+
+
+def test_trades_with_quotes_near_them(spark, tmp_path, capsys):
+    module = example("trades_quotes")
+    found = module.run(spark, tmp_path)
+    trades, quotes = module.made()
+    quotes = [{**q, "mid": (q["bid"] + q["ask"]) / 2} for q in quotes]
+    expected = [
+        paired(t, q)
+        for t in trades
+        for q in quotes
+        if within(t, q, 2) and q["mid"] - 0.05 <= t["price"] <= q["mid"] + 0.05
+    ]
+    assert Counter(map(values, found)) == Counter(expected)
+    assert len(found) > 500
+    said = capsys.readouterr().out
+    assert "routing     range with overlap: band of 0.05" in said
+    assert "trades_near_quotes batch 2: 400 rows" in said
+
+
+def test_sensors_within_a_distance(spark, tmp_path):
+    module = example("sensors")
+    found = module.run(spark, tmp_path)
+    water, air = module.made()
+    expected = [
+        (w, a)
+        for w in water
+        for a in air
+        if within(w, a, 30) and (w["x"] - a["x"]) ** 2 + (w["y"] - a["y"]) ** 2 < 4
+    ]
+    assert Counter(map(values, found)) == Counter(paired(w, a) for w, a in expected)
+    together = statistics.correlation(
+        [w["degrees"] for w, _ in expected], [a["degrees"] for _, a in expected]
+    )
+    assert module.correlation(found) == pytest.approx(together)
+    assert together > 0.5
+
+
+def test_orders_that_match(spark, tmp_path):
+    module = example("orders")
+    found = module.run(spark, tmp_path)
+    buy, sell = module.made()
+    expected = [
+        (b["id"], s["id"])
+        for b in buy
+        for s in sell
+        if Decimal(b["price"]) >= Decimal(s["price"])
+        and b["shares"] <= s["shares"]
+        and b["house"] != s["house"]
+        and -60 < (b["time"] - s["time"]).total_seconds() < 20
+    ]
+    assert Counter((m.id, m.id_right) for m in found) == Counter(expected)
+    assert len(expected) > 100
+
+
+def test_buckets_and_one_line_agree(spark, tmp_path):
+    module = example("buckets")
+    bucketed, joined = module.run(spark, tmp_path)
+    left, right = module.made()
+    expected = [
+        paired(one, two)
+        for one in left
+        for two in right
+        if within(one, two, 60)
+        and abs(one["x"] - two["a"]) <= 10
+        and two["b"] - 10 <= one["y"] <= two["b"] + 10
+    ]
+    assert Counter(map(values, joined)) == Counter(map(values, bucketed)) == Counter(expected)
+    assert len(expected) > 100
+
+
+def test_addresses_in_their_networks(spark, tmp_path):
+    module = example("ip_ranges")
+    found = module.run(spark, tmp_path)
+    visits, networks = module.made()
+    ranges = [(owner, *map(ipaddress.ip_address, (first, last))) for owner, first, last in networks]
+    expected = [
+        (number, address, owner)
+        for number, address in visits
+        for owner, first, last in ranges
+        if first <= ipaddress.ip_address(address) <= last
+    ]
+    assert Counter(map(tuple, found)) == Counter(expected)
+    assert len(expected) > 1000
+
+
+# The pages
+
+
+@pytest.mark.parametrize(("page", "name"), GUIDES.items())
+def test_a_guide_shows_code_of_its_example(page, name):
+    code = (ROOT / "examples" / f"{name}.py").read_text()
+    blocks = BLOCK.findall((ROOT / "docs" / "spark" / page).read_text())
+    assert blocks
+    for block in blocks:
+        assert block in code
+
+
+def test_links_in_the_pages_lead_somewhere():
+    for page in (ROOT / "docs" / "spark").glob("*.md"):
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
+
+
+def test_what_the_readme_shows_of_spark_runs(spark, tmp_path):
+    """The section's blocks, one after the other, in a folder of their own."""
+    section = (ROOT / "README.md").read_text().split("## On Spark")[1].split("\n## ")[0]
+    module = example("trades_quotes")
+    for name, rows in zip(("trades", "quotes"), module.made(), strict=True):
+        module.land(rows, tmp_path / name)
+    names: dict[str, Any] = {"spark": spark}
+    for block in BLOCK.findall(section):
+        placed = re.sub(r'"(trades|quotes|matches|checkpoint|handshake-state)"', rf'"{tmp_path}/\1"', block)
+        exec(compile(placed, "README.md", "exec"), names)
+    assert names["matches"].isStreaming
+    assert not spark.streams.active
+    assert spark.read.parquet(f"{tmp_path}/matches").count() > 100
+
+
+def test_spark_refuses_what_the_migration_page_says(spark, tmp_path):
+    page = (ROOT / "docs" / "spark" / "migration.md").read_text()
+    module = example("buckets")
+    left, right = module.made()
+    module.land(left, tmp_path / "left")
+    module.land(right, tmp_path / "right")
+    joined = module.stream(spark, tmp_path / "left", module.LEFT).join(
+        module.stream(spark, tmp_path / "right", module.RIGHT).withColumnRenamed("time", "time_right"),
+        on=_expression(
+            f"{module.BAND} AND time_right BETWEEN time - INTERVAL 1 MINUTE AND time + INTERVAL 1 MINUTE"
+        ),
+    )
+    query = (
+        joined.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    )
+    with pytest.raises(Exception) as refused:
+        query.awaitTermination()
+    text = "Stream-stream join without equality predicate is not supported."
+    assert text in str(refused.value)
+    assert text in page
+
+
+def _expression(text: str) -> Any:
+    from pyspark.sql import functions as F
+
+    return F.expr(text)

@@ -1,0 +1,162 @@
+"""Exactly once, on a real cluster: processes are killed at random moments, and the sink is exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+
+from handshake.windows import windows_of
+from spark_cluster import PATIENCE, Cluster, end, kill, running
+from spark_driver import ON, WINDOW
+from strategies import Case, expect
+
+ROWS = 24
+"""Per file and side."""
+SPACING = 5
+"""Seconds of event time per file: windows and watermark are a few files long, so state expires, too."""
+START = datetime(2024, 1, 1)
+BEGINNING = time.time() - 10_000
+VICTIMS = {
+    "python worker": ("pyspark.daemon", "pyspark.daemon"),  # forked by the first of that name
+    "executor": ("CoarseGrainedExecutorBackend",),
+}
+KEYS = {"left": ("l", "x"), "right": ("r", "a")}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+def drop_files(rng: Random, folder: Path, files: int) -> Case:
+    """Files for both sources, and the join of all that is in them."""
+    tables = {}
+    for side, (key, value) in KEYS.items():
+        (folder / side).mkdir(parents=True)
+        rows = []
+        for number in range(files):
+            here = [_row(rng, key, value, number, number * ROWS + k) for k in range(ROWS)]
+            lines = "".join(json.dumps({**row, "t": row["t"].isoformat()}) + "\n" for row in here)
+            path = folder / side / f"{number:04}.json"
+            path.write_text(lines)
+            os.utime(path, (BEGINNING + number, BEGINNING + number))  # Spark takes files in this order
+            rows += here
+        tables[side] = pa.Table.from_pylist(
+            rows, pa.schema([(key, pa.int64()), (value, pa.int32()), ("t", pa.timestamp("us"))])
+        )
+    return Case(tables["left"], tables["right"], ON, windows_of(WINDOW), "t", "t")
+
+
+def _row(rng: Random, key: str, value: str, number: int, index: int) -> dict:
+    """Times are out of order by less than the watermark's delay, so that no row is late."""
+    at = START + timedelta(seconds=number * SPACING, milliseconds=rng.randrange(1000 * SPACING))
+    return {key: index, value: rng.choice((rng.randint(0, 300), 7)), "t": at}
+
+
+def pairs_of(case: Case, folder: Path) -> tuple[Counter, Counter]:
+    """What the sink holds, and what the oracle says it must."""
+    found = feather.read_table(folder / "pairs")
+    return (
+        Counter(zip(found["l"].to_pylist(), found["r"].to_pylist(), strict=True)),
+        Counter(expect(case).pairs),
+    )
+
+
+def committed(folder: Path) -> int:
+    """Micro-batches that are done."""
+    found = [int(p.name) for p in (folder / "checkpoint" / "commits").glob("*") if p.name.isdigit()]
+    return max(found, default=-1) + 1
+
+
+class Run:
+    """A driver that joins a folder to the end, however often it must be started again."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen:
+        return self.cluster.driver(self.folder, f"driver-{self.folder.name}")
+
+    def strike(self, victim: str, rng: Random, after: int) -> None:
+        """kill -9 at a random moment once so many micro-batches are done."""
+        self._until(lambda: committed(self.folder) >= after or self.process.poll() is not None)
+        pause = rng.uniform(0, 2)
+        time.sleep(pause)
+        self._check_runs()
+        if victim == "driver":
+            end(self.process)
+            self.process = self._start()
+        else:
+            self._until(lambda: self.cluster.find(*VICTIMS[victim]))
+            kill(rng.choice(sorted(self.cluster.find(*VICTIMS[victim]))))
+        print(f"killed the {victim} {pause:.3f} s after batch {after}; {committed(self.folder)} are done")
+
+    def finish(self) -> None:
+        self._until(lambda: self.process.poll() is not None)
+        assert self.process.returncode == 0, self._log()
+
+    def _until(self, reached: Callable[[], object]) -> None:
+        """Wait as long as micro-batches go on; time in which all of this is stopped does not count."""
+        done, waited, last = -1, 0.0, time.monotonic()
+        while not reached():
+            if committed(self.folder) != done:
+                done, waited = committed(self.folder), 0.0
+            assert waited < PATIENCE, "nothing moves\n" + self._log()
+            time.sleep(0.02)
+            before, last = last, time.monotonic()
+            waited += min(last - before, 1.0)
+
+    def _check_runs(self) -> None:
+        assert self.process.poll() is None, "the driver ended before its time\n" + self._log()
+
+    def _log(self) -> str:
+        log = self.cluster.folder / f"driver-{self.folder.name}.log"
+        return log.read_text(errors="replace")[-6000:]
+
+
+def check_kills(cluster: Cluster, folder: Path, victims: list[str], seed: int, apart: int = 3) -> None:
+    """Kill one process after the other while a join runs; then the sink must be exact."""
+    print(f"seed {seed}")
+    rng = Random(f"kills {seed}")
+    case = drop_files(rng, folder, apart * (len(victims) + 1) + 2)
+    run = Run(cluster, folder)
+    for number, victim in enumerate(victims, 1):
+        run.strike(victim, rng, apart * number - rng.randrange(apart))
+    run.finish()
+    found, wanted = pairs_of(case, folder)
+    assert found == wanted, (seed, "missing", wanted - found, "too many", found - wanted)
+    assert wanted
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_killed_driver_leaves_no_trace_in_the_sink(cluster, tmp_path):
+    check_kills(cluster, tmp_path, ["driver"], seed=4, apart=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path):
+    check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(10))
+def test_fifty_kills(cluster, tmp_path, seed):
+    victims = ["python worker", "executor", "driver", "executor", "python worker"]
+    Random(seed).shuffle(victims)
+    check_kills(cluster, tmp_path, victims, seed)

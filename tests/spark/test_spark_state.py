@@ -1,0 +1,334 @@
+"""What segments keep on disk: bounded, compacted, evenly shared, and never short of what a restart needs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spark_steps
+from handshake.engines.spark.operators import _references, _tidy
+from handshake.engines.spark.routing import routing_of
+from handshake.engines.spark.state.manifest import Manifest
+from handshake.engines.spark.state.pack import once, pack
+from handshake.engines.spark.state.store import Store
+from handshake.joins.join import prepare
+from handshake.windows import Windows, windows_of
+from spark_steps import FOLDER, Cluster, definition_of
+from strategies import Case, expect
+
+SECOND = 10**6
+BATCHES = 200
+RETAIN = 3
+SCHEMAS = (
+    pa.schema([("l", pa.int64()), ("x", pa.int32()), ("t", pa.timestamp("us"))]),
+    pa.schema([("r", pa.int64()), ("a", pa.int32()), ("u", pa.timestamp("us"))]),
+)
+BAND = "x BETWEEN a - 10 AND a + 10"
+EQUAL = "x = a"
+ROUTES = {"hash": EQUAL, "range": BAND, "all": "x < a - 990"}
+
+
+class Stream:
+    """Both inputs of a join, made batch by batch; times follow the number of the batch."""
+
+    def __init__(
+        self, rng: Random, value: Callable[[int], int], disorder: int = 0, spacing: int = SECOND
+    ) -> None:
+        self.rng, self.value, self.disorder, self.spacing = rng, value, disorder, spacing
+        self.rows: tuple[list, list] = ([], [])
+        self.batches: list = []
+
+    def batch(self, *sizes: int, partitions: int = 1) -> tuple[list[pa.Table], list[pa.Table]]:
+        """One micro-batch of so many tuples a side."""
+        parts = tuple(
+            [self._table(side, size) for _ in range(partitions) if size] for side, size in enumerate(sizes)
+        )
+        self.batches.append(parts)
+        return parts
+
+    def _table(self, side: int, size: int) -> pa.Table:
+        number, start = len(self.batches), len(self.rows[side])
+        rows = []
+        for k in range(size):
+            at = number * self.spacing + self.rng.randrange(self.spacing) - self.rng.randint(0, self.disorder)
+            rows.append((start + k, self.value(number), max(at, 0)))
+        self.rows[side].extend(rows)
+        return pa.Table.from_arrays(
+            [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), SCHEMAS[side], strict=True)],
+            schema=SCHEMAS[side],
+        )
+
+    def watermark(self) -> int:
+        """No tuple to come is older."""
+        return max((len(self.batches) - 1) * self.spacing - self.disorder, 0)
+
+    def case(self, on: str, windows: Windows) -> Case:
+        tables = [
+            pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+            for schema, rows in zip(SCHEMAS, self.rows, strict=True)
+        ]
+        return Case(*tables, on, windows, "t", "u")
+
+
+def cluster_of(on: str, window: str, root, segments: int) -> Cluster:
+    windows = windows_of(window)
+    empty = tuple(schema.empty_table() for schema in SCHEMAS)
+    case = Case(*empty, on, windows, "t", "u")
+    return Cluster(definition_of(*empty, case, segments, str(root), retain=RETAIN), Store(str(root)))
+
+
+def pairs_of(batches: list[pa.RecordBatch]) -> Counter:
+    return Counter(
+        pair
+        for b in batches
+        for pair in zip(b.column("l").to_pylist(), b.column("r").to_pylist(), strict=True)
+    )
+
+
+def files_of(cluster: Cluster) -> set[str]:
+    """Files of the segments."""
+    root = cluster.definition.root
+    return {
+        os.path.relpath(os.path.join(folder, name), root)
+        for folder, _, names in os.walk(os.path.join(root, FOLDER))
+        for name in names
+        if "segment-" in folder
+    }
+
+
+def chunks_of(cluster: Cluster) -> set[str]:
+    return {name for name in files_of(cluster) if ".chunk" in name}
+
+
+def referred(cluster: Cluster, states: list[bytes | None]) -> set[str]:
+    held = [Manifest.load(state, cluster.definition) for state in states if state is not None]
+    return {ref.name for manifest in held for side in manifest.windows for ref in side}
+
+
+def number_of(name: str) -> int:
+    """The batch that a chunk was written in."""
+    return int(os.path.basename(name).split("-")[1])
+
+
+class Restarting:
+    """A cluster whose tasks and driver fail at random; its results are those that were committed."""
+
+    def __init__(self, cluster: Cluster, rng: Random) -> None:
+        self.cluster, self.rng = cluster, rng
+        self.versions: list[list[bytes | None]] = [list(cluster.states)]
+        self.results: list[list[pa.RecordBatch]] = []
+
+    def step(self, stream: Stream) -> None:
+        """The next batch, after attempts that came to nothing."""
+        cluster, rng = self.cluster, self.rng
+        cluster.watermark = stream.watermark()
+        for _ in range(rng.choice((0, 0, 0, 1, 2)) if len(self.versions) > 1 else 2):
+            self._attempt(stream.batches[-1])
+            self._litter()
+            cluster.states, cluster.batch = list(self.versions[-1]), len(self.results)
+        again = [k for k in range(cluster.definition.segments) if rng.random() < 0.2]
+        self.results.append(self._attempt(stream.batches[-1], again))
+        self.versions.append(list(cluster.states))
+
+    def _attempt(self, parts, again=()) -> list[pa.RecordBatch]:
+        _tidy(self.cluster.store, FOLDER, self.cluster.batch)
+        return self.cluster.run(parts, again)
+
+    def _litter(self) -> None:
+        """A task that was killed while it wrote leaves a part of a file."""
+        written = sorted(n for n in chunks_of(self.cluster) if number_of(n) == self.cluster.batch - 1)
+        for name in written[:1]:
+            with open(os.path.join(self.cluster.definition.root, f"{name}.0123.part"), "wb") as part:
+                part.write(b"half a chunk")
+
+    def set_back(self, by: int) -> int:
+        """Go on from an older version of the state, as after a restore; says from which batch."""
+        by = min(by, len(self.results))
+        del self.versions[len(self.versions) - by :], self.results[len(self.results) - by :]
+        self.cluster.states, self.cluster.batch = list(self.versions[-1]), len(self.results)
+        return by
+
+
+SOME_ROUTES = [kind if kind == "range" else pytest.param(kind, marks=pytest.mark.soak) for kind in ROUTES]
+
+
+@pytest.mark.parametrize("kind", SOME_ROUTES)
+def test_two_hundred_batches_leave_only_what_a_restart_needs(kind, tmp_path):
+    rng = Random(f"clean-up {kind}")
+    cluster = cluster_of(ROUTES[kind], "8 seconds", tmp_path, segments=2)
+    assert cluster.definition.routing.kind == kind
+    stream = Stream(rng, lambda _: rng.randint(0, 1000), disorder=2 * SECOND)
+    running, most = Restarting(cluster, rng), 0
+    for _ in range(BATCHES):
+        stream.batch(rng.randint(0, 3), rng.randint(1, 3), partitions=rng.choice((1, 2)))
+        running.step(stream)
+        _check_versions(running)
+        most = max(most, len(files_of(cluster)))
+        if rng.random() < 0.05:
+            _replay(running, stream, running.set_back(rng.randint(1, RETAIN)))
+    assert sum(map(pairs_of, running.results), Counter()) == Counter(
+        expect(stream.case(ROUTES[kind], windows_of("8 seconds"))).pairs
+    )
+    assert most < 400, "files pile up"
+    _check_no_garbage(running, stream)
+
+
+def _replay(running: Restarting, stream: Stream, by: int) -> None:
+    """Batches that were set back run again; the source gives the same tuples."""
+    batches = stream.batches
+    for at in range(len(batches) - by, len(batches)):
+        stream.batches = batches[: at + 1]
+        running.step(stream)
+    stream.batches = batches
+
+
+def _check_versions(running: Restarting) -> None:
+    """Every file of a version that a restart may ask for is there."""
+    cluster = running.cluster
+    there = files_of(cluster)
+    for states in running.versions[-RETAIN - 1 :]:
+        assert referred(cluster, states) <= there
+
+
+def _check_no_garbage(running: Restarting, stream: Stream) -> None:
+    """Once nothing fails for a while, all that is left is needed, whatever attempts had left behind."""
+    cluster = running.cluster
+    for _ in range(70):
+        stream.batch(2, 2)
+        cluster.watermark = stream.watermark()
+        running.results.append(running._attempt(stream.batches[-1]))
+        running.versions.append(list(cluster.states))
+    needed = referred(cluster, cluster.states) | {n for m in cluster.manifests() for n, _ in m.dropped}
+    assert chunks_of(cluster) == needed
+    assert len(needed) < 80
+    assert len(os.listdir(os.path.join(cluster.definition.root, FOLDER, "batch"))) <= 2
+
+
+def test_a_join_that_a_query_uses_twice_keeps_two_states_apart(tmp_path, monkeypatch):
+    """Spark runs such a join twice on the same references, in the same folder."""
+    packed: dict = {}
+
+    def pack_once(definition, side, batches, store, folder, number):
+        key = (folder, side, number)
+        if key not in packed:
+            packed[key] = list(pack(definition, side, batches, store, folder, number))
+        return packed[key]
+
+    monkeypatch.setattr(spark_steps, "pack", pack_once)
+    rng = Random(5)
+    twins = [cluster_of(EQUAL, "8 seconds", tmp_path, segments=2) for _ in range(2)]
+    stream, results = Stream(rng, lambda _: rng.randint(0, 9)), [[], []]
+    for _ in range(70):
+        parts = stream.batch(2, 2)
+        for twin, found in zip(twins, results, strict=True):
+            twin.watermark = stream.watermark()
+            found += twin.run(parts)
+    wanted = Counter(expect(stream.case(EQUAL, windows_of("8 seconds"))).pairs)
+    assert [pairs_of(found) for found in results] == [wanted, wanted]
+
+
+def test_a_partition_is_packed_once_in_a_run(tmp_path):
+    """Whoever asks again, with rows in another order, gets the first references; another run does not."""
+    rng = Random(3)
+    cluster, stream = cluster_of(EQUAL, "8 seconds", tmp_path, segments=3), Stream(rng, lambda _: 7)
+    table = stream.batch(30, 0)[0][0]
+    turned = table.take(list(reversed(range(30))))
+
+    def packed(rows: pa.Table, run: str) -> list[dict]:
+        arrivals = pack(cluster.definition, 0, rows.to_batches(), cluster.store, "batch/0")
+        references = (_references(arrival, (0,)) for arrival in arrivals)
+        found = once(cluster.store, f"batch/0/left-{run}.packed", references)
+        return [row for batch in found for row in batch.to_pylist()]
+
+    first = packed(table, "a")
+    assert packed(turned, "a") == first
+    assert packed(turned, "b")[0]["check"] != first[0]["check"]
+    assert sorted(os.listdir(tmp_path / "batch" / "0")) == sorted(
+        ["left-a.packed", "left-b.packed", *(os.path.basename(r["name"]) for r in first + packed(table, "b"))]
+    )
+
+
+SHAPES = {
+    "in order": (0, (5, 5), EQUAL),
+    "in order, one side idle": (0, (0, 60), BAND),
+    "disordered": (50 * SECOND, (200, 200), BAND),
+    "disordered, one side idle": (50 * SECOND, (400, 0), EQUAL),
+    "all in disorder": (100 * SECOND, (200, 0), ROUTES["all"]),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_chunks_stay_few(shape, tmp_path):
+    disorder, sizes, on = SHAPES[shape]
+    rng = Random(shape)
+    cluster = cluster_of(on, "60 seconds", tmp_path, segments=1)
+    stream = Stream(rng, lambda _: rng.randint(0, 10**6), disorder, SECOND)
+    for _ in range(BATCHES):
+        cluster.run(stream.batch(*sizes))
+        cluster.watermark = stream.watermark()
+        for side, refs in enumerate(cluster.manifests()[0].windows):
+            rows = sum(ref.rows for ref in refs)
+            assert len(refs) <= 8 + math.log2(rows + 1), (side, [ref.rows for ref in refs])
+
+
+def hot_key(rng: Random) -> Callable[[int], int]:
+    return lambda _: 7 if rng.random() < 0.6 else rng.randint(0, 1000)
+
+
+def dense_range(rng: Random) -> Callable[[int], int]:
+    return lambda _: rng.randint(500, 520) if rng.random() < 0.7 else rng.randint(0, 1000)
+
+
+def moving(rng: Random) -> Callable[[int], int]:
+    return lambda number: int(rng.gauss(100 if number < 15 else 900, 10)) % 1000
+
+
+SKEWS = [(EQUAL, hot_key), (BAND, dense_range), (BAND, moving), (EQUAL, moving), (ROUTES["all"], dense_range)]
+
+
+@pytest.mark.parametrize(("size", "partitions"), [(16, 1), (2, 8)])
+@pytest.mark.parametrize(("on", "value"), SKEWS)
+def test_no_segment_is_pinned_by_skew(on, value, size, partitions, tmp_path):
+    """A hot key, a dense range, one that moves; also where many partitions bring a few tuples each."""
+    rng = Random(f"{on} {value.__name__} {partitions}")
+    cluster = cluster_of(on, "10 seconds", tmp_path, segments=4)
+    stream, results, moves = Stream(rng, value(rng)), [], set()
+    for _ in range(45):
+        results += cluster.run(stream.batch(size, size, partitions=partitions))
+        cluster.watermark = stream.watermark()
+        moves.add(tuple(cluster.manifests()[0].router.epochs[-1].cuts))
+    shares = [sum(sum(tally[k].rows) for tally in cluster.tallies[-15:]) for k in range(4)]
+    assert max(shares) <= 1.3 * sum(shares) / 4, shares
+    if value is moving and on is BAND:
+        assert len(moves) > 1
+    assert pairs_of(results) == Counter(expect(stream.case(on, windows_of("10 seconds"))).pairs)
+
+
+# Bands that floats would round.
+
+
+@pytest.mark.parametrize("width", [1, 10, 2**53 + 1, 2**55 + 3, 2**60 + 7, 2**62 + 1, 2**63, 2**64, 2**70])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()], ids=str)
+def test_partners_of_a_wide_band_are_in_cells_that_overlap(width: int, kind: pa.DataType) -> None:
+    low, high = (0, 2**64 - 1) if kind == pa.uint64() else (-(2**63), 2**63 - 1)
+    rng, pairs = Random(width), list[tuple[int, int]]()
+    for _ in range(400):
+        near = rng.randint(low, high) // max(1, width // 2) * max(1, width // 2) + rng.randint(-3, 3)
+        a = min(high, max(low, rng.choice([near, low, high])))
+        pairs.append((min(high, max(low, a + rng.choice([width, -width, rng.randint(-width, width)]))), a))
+    schemas = [pa.schema([(name, kind)]) for name in "xa"]
+    spec = prepare(*schemas, f"l.x BETWEEN r.a - {width} AND r.a + {width}").spec
+    routing = routing_of(spec, 4)
+    cells = [
+        routing.of(pa.record_batch([pa.array(values, kind)], schema), side).astype(int)
+        for side, (values, schema) in enumerate(zip(zip(*pairs, strict=True), schemas, strict=True))
+    ]
+    apart = abs(cells[0] - cells[1])
+    assert (np.minimum(apart, routing.cells - apart) <= routing.overlap).all()

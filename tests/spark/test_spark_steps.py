@@ -1,0 +1,96 @@
+"""Segments, driven by hand over random micro-batches, give what the oracle gives; without a JVM."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_joins import numbered, pairs_of
+
+import handshake.engines.spark.routing as routing
+import handshake.engines.spark.state.pack as packing
+import handshake.joins.basic_window as basic_window
+from handshake.engines.spark.state.store import Store
+from handshake.errors import UnsupportedError
+from handshake.schema import UNITS
+from handshake.windows import Window, Windows
+from oracle_values import TIME, rows
+from spark_steps import Cluster, arrivals_of, cut, definition_of
+from strategies import Case, expect, known_cases
+
+EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@pytest.fixture(params=["as shipped", "all indexed, small chunks"])
+def thresholds(request, monkeypatch):
+    if request.param != "as shipped":
+        monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
+        monkeypatch.setattr(basic_window, "_PAIRS", 1)
+        monkeypatch.setattr(packing, "_ROWS", 7)
+        monkeypatch.setattr(routing, "_REST", 1)
+        monkeypatch.setattr(routing, "_UNEVEN", 1.0)
+
+
+def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:
+    """The watermark after a batch, as Spark has it: the slower side's newest time less the delay."""
+    for side, (table, name) in enumerate(((case.left, case.left_time), (case.right, case.right_time))):
+        count = sum(t.num_rows for t in parts[side])
+        times = [r[TIME] for r in rows(table.slice(start[side], count), name) if r[TIME] is not None]
+        start[side] += count
+        if times:
+            newest = cluster.newest[side]
+            cluster.newest[side] = max(times) if newest is None else max(newest, *times)
+    if None not in cluster.newest:
+        mark = (min(cluster.newest) - delay) // UNITS[cluster.definition.spec.unit]
+        cluster.watermark = mark if cluster.watermark is None else max(cluster.watermark, mark)
+
+
+def check_steps(case: Case, seed: int, root: str) -> None:
+    rng = Random(f"steps {seed}")
+    tables = numbered(case)
+    try:
+        definition = definition_of(*tables, case, rng.choice((1, 2, 3, 5)), root)
+        definition.spec
+    except UnsupportedError:  # numbers beyond 512 bits are refused, in words
+        return
+    cluster = Cluster(definition, Store(root))
+    batches = cut(rng, case, tables)
+    delay = rng.choice((0, 0, 1, 5, 60)) * 10**9
+    results, marks, start = [], [], [0, 0]
+    for parts in batches:
+        marks.append(cluster.watermark)
+        again = [k for k in range(definition.segments) if rng.random() < 0.2]
+        results += cluster.run(parts, again)
+        if case.windows.timed:
+            move(cluster, case, parts, start, delay)
+    arrivals, late, no_time = arrivals_of(cluster, case, batches, marks)
+    want = expect(case, None, arrivals)
+    assert pairs_of(results) == sorted(want.pairs), (case.on, case.windows, definition.routing.kind)
+    tallies = [t for batch in cluster.tallies for t in batch]
+    assert sum(sum(t.late) for t in tallies) == late
+    assert sum(t.no_time for t in tallies) == no_time
+    assert sum(t.results for t in tallies) == len(want.pairs)
+
+
+@pytest.mark.usefixtures("thresholds")
+@settings(EXAMPLES, max_examples=8)
+@given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
+def test_micro_batches_agree_with_the_oracle(case, seed, tmp_path_factory):
+    check_steps(case, seed, str(tmp_path_factory.mktemp("state")))
+
+
+def test_partitions_with_and_without_missing_times_join_by_tuples(tmp_path):
+    """Windows of tuples take all; those without a time come last in their micro-batch."""
+    kind = pa.schema([("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
+    whole, missing = (pa.table([[1, 2], times], schema=kind) for times in ([5, 6], [None, 4]))
+    case = Case(whole, whole, "l.x = r.x", Windows(Window("tuples", 3), Window("tuples", 3)), "t", "t")
+    for segments in (1, 3):
+        root = str(tmp_path / str(segments))
+        cluster = Cluster(definition_of(whole, whole, case, segments, root), Store(root))
+        found = cluster.run(([whole, missing], [whole]))
+        found += cluster.run(([missing], [whole, missing]))
+        # In order: l2 l1 r1 l2 r2 and l1, which has no time; then l2 r2 r1 r2, l1 and r1.
+        assert sorted(row["x"] for batch in found for row in batch.to_pylist()) == [1] * 6 + [2] * 7

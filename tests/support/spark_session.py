@@ -1,0 +1,94 @@
+"""One small Spark session for all tests of a process, and streams that are fed file by file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.minBatchesToRetain": "5",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.warehouse.dir": "/tmp/handshake-warehouse",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session on two cores, which ends with the tests."""
+    pytest.importorskip("pyspark")
+    from handshake.engines.spark.cluster import started
+
+    folder = tmp_path_factory.mktemp("spark")
+    state = {"spark.handshake.stateDir": str(folder / "state"), "spark.local.dir": str(folder)}
+    with started("tests", cores=2, **SETTINGS, **state) as cluster:
+        yield cluster.session
+
+
+@dataclass
+class Feed:
+    """A stream whose micro-batches take one file each, in the order in which they were added."""
+
+    folder: Path
+    schema: str
+    """In Spark's notation."""
+    files: int = 0
+    start: float = field(default_factory=lambda: time.time() - 10_000)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+
+    def add(self, table: pa.Table) -> None:
+        """One more file."""
+        path = self.folder / f"{self.files:05}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (self.start + self.files, self.start + self.files))
+        self.files += 1
+
+    def read(self, spark: Any) -> Any:
+        """The stream."""
+        source = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return source.parquet(str(self.folder))
+
+
+@dataclass
+class Sink:
+    """What a query has written, by micro-batch: one that is run again writes over its first attempt."""
+
+    folder: Path
+    batches: dict[int, pa.Table] = field(default_factory=dict)
+    progress: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, frame: Any) -> None:
+        """Start the query from its checkpoint, let it take all that there is, and stop it."""
+        query = (
+            frame.writeStream.foreachBatch(self._write)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+            self.progress += [p.jsonValue if hasattr(p, "jsonValue") else p for p in query.recentProgress]
+        finally:
+            query.stop()
+
+    def _write(self, frame: Any, batch: int) -> None:
+        self.batches[batch] = frame.toArrow()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All of it."""
+        return [row for batch in sorted(self.batches) for row in self.batches[batch].to_pylist()]
+
+    def sums(self, name: str, figure: str) -> int:
+        """A figure of a join's metrics over all micro-batches."""
+        told = [p["observedMetrics"].get(name) for p in self.progress]
+        return sum(getattr(row, figure) or 0 for row in told if row is not None)

@@ -1,0 +1,131 @@
+"""The Spark back end without Spark: chunks, references and segments driven by hand, batch by batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import pyarrow as pa
+
+from handshake.engines.spark.definition import Definition
+from handshake.engines.spark.segment import Step, Tally
+from handshake.engines.spark.state.manifest import Manifest
+from handshake.engines.spark.state.pack import pack
+from handshake.engines.spark.state.store import Store
+from handshake.joins.spec import SIDES
+from handshake.plan.parse import parse
+from handshake.schema import UNITS
+from oracle_values import TIME, rows
+from strategies import Case
+
+FOLDER = "query"
+
+
+def definition_of(
+    left: pa.Table, right: pa.Table, case: Case, segments: int, root: str, **changes
+) -> Definition:
+    chosen = {"method": "auto", "suffix": "_right", "aliases": None, "retain": 3, **changes}
+    return Definition(
+        left.schema, right.schema, parse(case.on), case.windows, (case.left_time, case.right_time),
+        segments=segments, partitions=segments, root=root, marker="", **chosen,
+    )  # fmt: skip
+
+
+@dataclass
+class Cluster:
+    """Segments with their states, and the watermark as Spark would move it."""
+
+    definition: Definition
+    store: Store
+    delay: int = 0
+    states: list[bytes | None] = field(default_factory=list)
+    newest: list[int | None] = field(default_factory=lambda: [None, None])
+    watermark: int | None = None
+    batch: int = 0
+    tallies: list[list[Tally]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.states = [None] * self.definition.segments
+
+    def run(
+        self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]], again: Sequence[int] = ()
+    ) -> list[pa.RecordBatch]:
+        """One micro-batch of partitions of both sides; segments in `again` run it twice, as if one failed."""
+        folder = f"{FOLDER}/batch/{self.batch}"
+        arrivals = [
+            arrival
+            for side, partitions in enumerate(parts)
+            for number, table in enumerate(partitions)
+            for arrival in pack(self.definition, side, table.to_batches(), self.store, folder, number)
+        ]
+        if not arrivals:
+            return []
+        results, tallies, routers = [], [], []
+        for segment in range(self.definition.segments):
+            for _ in range(2 if segment in again else 1):
+                state = self.states[segment]
+                held = None if state is None else Manifest.load(state, self.definition)
+                step = Step(
+                    self.definition, segment, held, arrivals, self.watermark, self.store, self.batch, FOLDER
+                )
+                mine = list(step.results())
+            self.states[segment] = step.manifest.dump()
+            results += mine
+            tallies.append(step.tally)
+            routers.append([(e.cuts, e.newest) for e in step.manifest.router.epochs])
+        assert all(router == routers[0] for router in routers)
+        self.tallies.append(tallies)
+        self.batch += 1
+        return results
+
+    def manifests(self) -> list[Manifest]:
+        return [Manifest.load(state, self.definition) for state in self.states if state is not None]
+
+
+Parts = tuple[list[pa.Table], list[pa.Table]]
+
+
+def cut(rng: Random, case: Case, tables: tuple[pa.Table, pa.Table]) -> list[Parts]:
+    """Random micro-batches of random partitions; rows keep their order."""
+    batches = []
+    at = [0, 0]
+    while any(at[side] < tables[side].num_rows for side in (0, 1)):
+        parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+        for side in (0, 1):
+            for _ in range(rng.choice((0, 1, 1, 2))):
+                size = rng.choice((0, 1, 3, 10, 40))
+                parts[side].append(tables[side].slice(at[side], size))
+                at[side] = min(at[side] + size, tables[side].num_rows)
+        batches.append(parts)
+    return batches
+
+
+def arrivals_of(cluster: Cluster, case: Case, batches, marks: list[int | None]):
+    """Arrival order as documented, by plain means: (admitted arrivals, late, without a time)."""
+    sides = ((case.left, case.left_time), (case.right, case.right_time))
+    clocks = [[row.get(TIME) for row in rows(table, name)] for table, name in sides]
+    unit = UNITS[cluster.definition.spec.unit]
+    order, late, no_time, start = [], 0, 0, [0, 0]
+    for parts, mark in zip(batches, marks, strict=True):
+        here = []
+        for side in (0, 1):
+            count = sum(t.num_rows for t in parts[side])
+            ranked = []
+            for index in range(start[side], start[side] + count):
+                now = clocks[side][index] if case.left_time else None
+                if case.windows.timed and now is None:
+                    no_time += 1
+                elif case.windows.timed and mark is not None and now // unit < mark:
+                    late += 1
+                else:
+                    ranked.append((now, index))
+            here += [(now, turn, side, index) for turn, (now, index) in enumerate(ranked)]
+            start[side] += count
+        if case.left_time:
+            here.sort(key=lambda a: (math.inf if a[0] is None else a[0], a[2], a[3]))
+        else:
+            here.sort(key=lambda a: (a[1], a[2]))
+        order += [(SIDES[side], index) for _, _, side, index in here]
+    return order, late, no_time

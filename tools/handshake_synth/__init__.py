@@ -1,0 +1,1 @@
+"""Synthesis, place and route, and timing closure of join circuits with open tools."""
