@@ -1,0 +1,110 @@
+"""Check that docstrings, comments and names follow the project's rules for plain English.
+
+Usage: python scripts/english.py PATH...
+
+Prints one line per finding, `file:line: rule: text`, and exits with 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+RELATIVE = re.compile(
+    r"^(What|Who|Whose|Whom|Where|Whether|Wherever|Whatever|Of|The same|Those|That which)\b"
+)
+NO_VERB = re.compile(
+    r"^(The|A|An|All|Any|Both|Each|Every|Its?|No|None|One|Some|Two|Three|This|These|Their|They|There|"
+    r"How|Which|When|Why|In|On|At|By|For|From|As|With|Without|Only|What|Whether)\b"
+)
+ODD_WORDS = re.compile(
+    r"\b(told|tells of|so many|so few|alike|besides|side by side|as well|thereof|whoever|nobody|"
+    r"inside of|that which|without a word|collector of garbage)\b",
+    re.IGNORECASE,
+)
+IRREGULAR = {
+    "begun", "built", "done", "drawn", "dealt", "fed", "felt", "found", "given", "gone", "held", "kept", "known", "laid",
+    "led", "lent", "made", "meant", "met", "paid", "said", "seen", "sent", "shown", "taken", "thought", "told",
+    "understood", "written",
+}  # fmt: skip
+VERBS_IN_ED = {"embed", "feed", "need", "proceed", "seed", "shed", "succeed"}
+ATTRIBUTES = {"property", "cached_property", "setter"}
+SHORTEST = 16
+
+Finding = tuple[int, str, str]
+
+
+def main(arguments: list[str]) -> int:
+    """Check the given files and folders; return the exit status."""
+    count = 0
+    for path in _python_files(arguments):
+        for line, rule, text in sorted(check(path.read_text())):
+            print(f"{path}:{line}: {rule}: {text}")
+            count += 1
+    if count:
+        print(f"{count} findings; the rules are in CONTRIBUTING.md, section 'Plain English'")
+    return 1 if count else 0
+
+
+def _python_files(arguments: list[str]) -> Iterator[Path]:
+    for argument in arguments:
+        path = Path(argument)
+        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def check(source: str) -> Iterator[Finding]:
+    """Yield the findings in one Python file."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _docstring(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _name(node)
+    yield from _comments(source)
+
+
+def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Finding]:
+    text = ast.get_docstring(node)
+    if not text:
+        return
+    first, line = text.split("\n")[0], node.body[0].lineno
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    if RELATIVE.match(first):
+        yield line, "starts with a relative clause", first
+    elif is_function and not _is_attribute(node) and NO_VERB.match(first):
+        yield line, "a function's docstring starts with a verb", first
+    if len(first) < SHORTEST:
+        yield line, "says too little", first
+    prose = re.sub(r"`[^`]*`", "", text)
+    if found := ODD_WORDS.search(prose):
+        yield line, f"uncommon word '{found[0]}'", first
+
+
+def _name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Finding]:
+    name = node.name.strip("_")
+    participle = name in IRREGULAR or (name.endswith("ed") and name not in VERBS_IN_ED)
+    if participle and "_" not in name and not _is_attribute(node):
+        yield node.lineno, "a function is named by a verb", node.name
+
+
+def _is_attribute(node: ast.AST) -> bool:
+    names = {
+        d.attr if isinstance(d, ast.Attribute) else getattr(d, "id", "")
+        for d in getattr(node, "decorator_list", ())
+    }
+    return bool(names & ATTRIBUTES)
+
+
+def _comments(source: str) -> Iterator[Finding]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and (found := ODD_WORDS.search(token.string)):
+            yield token.start[0], f"uncommon word '{found[0]}'", token.string
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
