@@ -28,9 +28,9 @@ ODD_WORDS = re.compile(
     re.IGNORECASE,
 )
 IRREGULAR = {
-    "begun", "built", "done", "drawn", "dealt", "fed", "felt", "found", "given", "gone", "held", "kept", "known", "laid",
-    "led", "lent", "made", "meant", "met", "paid", "said", "seen", "sent", "shown", "taken", "thought", "told",
-    "understood", "written",
+    "begun", "built", "done", "drawn", "dealt", "fed", "felt", "found", "given", "gone", "held", "kept",
+    "known", "laid", "led", "lent", "made", "meant", "met", "paid", "said", "seen", "sent", "shown", "taken",
+    "thought", "told", "understood", "written",
 }  # fmt: skip
 VERBS_IN_ED = {"embed", "feed", "need", "proceed", "seed", "shed", "succeed"}
 ATTRIBUTES = {"property", "cached_property", "setter"}
