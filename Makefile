@@ -7,35 +7,39 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK := requirements-dev.txt
-# Tests of Spark wait a good part of their time: one process more than there are cores keeps these busy.
+# Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: help setup demo test lint bench synth soak clean
+.PHONY: help setup demo test lint docs bench synth soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Create .venv with the locked packages, and find or install Java
+setup: $(STAMP) ## Create .venv with the locked packages; find or install Java
 	@scripts/java
 
-demo: setup ## Join two live streams on Spark, and check the results by a double loop
+demo: setup ## Join two live streams on Spark and check the results with a double loop
 	@$(BIN)/handshake demo
 
 test: lint ## Run lint, then the test suite
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20
 
-lint: setup ## Check style, format, types and the direction of imports
+lint: setup ## Check style, format, types and import directions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: setup ## Build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 bench: setup ## Measure scans, batch joins and sustained streams
 	@$(BIN)/handshake bench scan
 	@$(BIN)/handshake bench batch
 	@$(BIN)/handshake bench sustained
 
-synth: setup ## Synthesise the join circuit, find its clock and its throughput; goes on where it was stopped
+synth: setup ## Synthesise the join circuit: clock and throughput (continues an earlier run)
 	@$(BIN)/handshake bench circuit_synth --out bench/results
 	@$(BIN)/handshake bench circuit_rates --out bench/results
 	@$(BIN)/handshake bench circuit_tables --out bench/results
@@ -44,7 +48,7 @@ soak: setup ## Run the long property tests
 	@$(BIN)/pytest -n auto -m soak
 
 clean: ## Remove .venv, caches and build outputs
-	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) build dist spark-warehouse metastore_db derby.log .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -path ./.git -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +
 	@find . -path ./.git -prune -o \( -name '*.nbi' -o -name '*.nbc' \) -type f -exec rm -f {} +
 
