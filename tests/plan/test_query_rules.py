@@ -14,7 +14,6 @@ from handshake.plan.algebra import (
     Aggregate,
     Apply,
     Concat,
-    Group,
     Node,
     Project,
     Select,
@@ -25,7 +24,7 @@ from handshake.plan.algebra import (
     walk,
 )
 from handshake.plan.explain import explain_plan
-from handshake.plan.optimise import RULES, optimise
+from handshake.plan.optimise import RULE_SETS, optimise
 from handshake.plan.query import parse_query
 from handshake.schema import INT64, Field, Schema
 from query_streams import arrivals, compare, cuts, results, results_together, seen, slices
@@ -99,7 +98,7 @@ def equivalent(data: st.DataObject, rules: Any, joins: bool) -> None:
         compare(results_together(query, slices(data.draw, items)), wanted)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", RULE_SETS["local"], ids=lambda rule: rule.__name__)
 @QUICK
 @given(data=st.data())
 def test_each_rule(rule: Any, data: st.DataObject) -> None:
@@ -109,16 +108,15 @@ def test_each_rule(rule: Any, data: st.DataObject) -> None:
 @QUICK
 @given(data=st.data())
 def test_all_rules(data: st.DataObject) -> None:
-    equivalent(data, RULES, joins=True)
+    equivalent(data, "local", joins=True)
 
 
 @pytest.mark.soak
 @LONG
 @given(data=st.data())
 def test_all_rules_at_length(data: st.DataObject) -> None:
-    equivalent(
-        data, data.draw(st.sampled_from([RULES, RULES[:-1], *((rule,) for rule in RULES)])), joins=True
-    )
+    rules = RULE_SETS["local"]
+    equivalent(data, data.draw(st.sampled_from([rules, *((rule,) for rule in rules)])), joins=True)
 
 
 # What each rule is there for.
@@ -127,7 +125,7 @@ def test_all_rules_at_length(data: st.DataObject) -> None:
 def one(text: str, *names: str) -> Any:
     """The first result of a plan under the rules of these names."""
     plan = parse_query(STREAMS + text)
-    return optimise(plan, tuple(rule for rule in RULES if rule.__name__ in names)).outputs[0]
+    return optimise(plan, tuple(rule for rule in RULE_SETS["local"] if rule.__name__ in names)).outputs[0]
 
 
 def kinds(node: Any) -> list[str]:
@@ -186,13 +184,6 @@ def test_what_was_computed_is_not_computed_again() -> None:
 def test_unions_are_flat() -> None:
     node = one("SELECT k FROM R UNION SELECT k FROM S UNION SELECT k FROM R", "flatten_unions")
     assert [len(n.inputs) for n in walk(node) if isinstance(n, Union)] == [3]
-
-
-def test_groups_are_pulled_out_of_windows() -> None:
-    node = one("SELECT g, max(v) AS v FROM R [SIZE 1 TIME] GROUP BY g", "use_panes", "unnest_groups")
-    group = next(n for n in walk(node) if isinstance(n, Group))
-    assert isinstance(group.body, Windowing)
-    assert group.body.pane == 10**9
 
 
 def test_panes_are_as_long_as_windows_allow() -> None:

@@ -16,7 +16,7 @@ from handshake.errors import HandshakeError, QueryError
 from handshake.operators.query import Query
 from handshake.plan.algebra import Plan
 from handshake.plan.explain import dot, explain_plan
-from handshake.plan.optimise import RULES, optimise
+from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from query_cases import JOINS, LAYERED, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO
 from query_streams import arrivals, compare, cuts, results, results_together, seen, slices
@@ -85,7 +85,7 @@ def check(text: str) -> None:
         return
     assert isinstance(plan, Plan)
     try:
-        better = optimise(plan, RULES)
+        better = optimise(plan)
     except HandshakeError:
         return
     assert [o.schema for o in better.outputs] == [o.schema for o in plan.outputs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.io.frames import table_of
+from handshake.metrics import combine
 from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
 from handshake.operators.panes import Panes
@@ -25,7 +26,6 @@ from handshake.plan.explain import explain_plan, label
 from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
-from handshake.plan.rules import nested
 from handshake.schema import arrow_of
 
 __all__ = ["Query", "QueryMetrics", "Results", "output_schema"]
@@ -42,20 +42,16 @@ class _Step(NamedTuple):
     inputs: tuple[int, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class QueryMetrics:
-    """Counts so far, by name of stream where there are several."""
+    """The figures of a query so far; `handshake.metrics.REPORTS["query"]` says what they mean."""
 
-    rows: dict[str, int] = field(default_factory=dict)
-    """Tuples of each input."""
-    results: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int]
+    results: dict[str, int]
     late: int = 0
-    """Tuples that missed a window, once for each operator that they were late for."""
     no_time: int = 0
     unknown: int = 0
-    """Tuples of carrying inputs that belong to no declared stream."""
     windows: int = 0
-    """Windows that have closed."""
 
 
 def output_schema(output: Output) -> pa.Schema:
@@ -91,7 +87,7 @@ class Query:
             for output in self.plan.outputs
         ]
         self._place, self._ended = 0, False
-        self._counts = QueryMetrics(results={output.name: 0 for output in self.plan.outputs})
+        self._results, self._unknown = {output.name: 0 for output in self.plan.outputs}, 0
 
     def _build(self, node: Node, known: dict[str, int]) -> int:
         """Operators from the inputs up; a plan that several read is run once. The place of the node's own."""
@@ -162,7 +158,7 @@ class Query:
             part, rows = operator.picked(table.combine_chunks())
             batches[operator.source.name] = (part, at[rows])
             claimed[rows] = True
-        self._counts.unknown += int(np.count_nonzero(~claimed))
+        self._unknown += int(np.count_nonzero(~claimed))
         return int(batch.num_rows)
 
     def _places(self, places: Array | None, rows: int) -> Array:
@@ -200,7 +196,7 @@ class Query:
     def _given(self, name: str, schema: pa.Schema, flow: Flow) -> list[pa.RecordBatch]:
         if not flow.chunk.rows:
             return []
-        self._counts.results[name] += flow.chunk.rows
+        self._results[name] += flow.chunk.rows
         return [pa.RecordBatch.from_arrays([flow.chunk.columns[c] for c in schema.names], schema=schema)]
 
     # About it.
@@ -219,19 +215,13 @@ class Query:
 
     def metrics(self) -> QueryMetrics:
         """Counts so far."""
-        counts = self._counts
-        counts.rows = {name: op.rows for name, op in self._sources.items()}
-        windows = [op for op, _ in self._steps if isinstance(op, WindowOperator)]
-        joins = [op for op, _ in self._steps if isinstance(op, JoinOperator)]
-        counts.late = sum(op.late for op in windows) + sum(op.late for op in joins)
-        counts.no_time = sum(op.no_time for op in windows) + sum(op.no_time for op in joins)
-        counts.windows = sum(op.closed for op in windows)
-        return counts
+        figures = combine("query", [step.operator for step in self._steps])
+        figures |= {"rows": {name: operator.rows for name, operator in self._sources.items()}}
+        return QueryMetrics(**{**figures, "results": dict(self._results), "unknown": self._unknown})
 
     def close(self) -> None:
         """Free what is held."""
         if not self._ended:
-            self.metrics()
             for operator, _ in self._steps:
                 if isinstance(operator, JoinOperator):
                     operator.close()
@@ -264,8 +254,6 @@ def _operator(node: Node, query: Query) -> Any:
             return JoinOperator(node, query._cores)
         case Windowing():
             return _windows(node)
-        case Group() if (inside := nested(node)) is not None:
-            return _windows(inside)
     below, nodes = chain(node)
     if nodes:
         return Pipeline(below.schema.fields, nodes)

@@ -155,7 +155,7 @@ class WindowOperator:
         self._next = EARLIEST if self._timed else 0
         self._count = 0
         self._stamps = _Recent(self._spans)
-        self.late = self.no_time = self.closed = 0
+        self.late = self.no_time = self.windows = 0
 
     def step(self, flow: Flow) -> Flow:
         """Take a chunk, and give the results of the windows that it closes."""
@@ -204,7 +204,7 @@ class WindowOperator:
             for block in self._blocks(windows):
                 starts = block * self._spans.advance
                 results = self._store.close(block, starts, starts + self._spans.size)
-                self.closed += len(block)
+                self.windows += len(block)
                 if len(results.windows):
                     yield self._stamped(results, flow)
 

@@ -1,41 +1,46 @@
-"""Optimisation: a visible tuple of rules, each a pure function from plan to plan."""
+"""The optimiser: named sets of rules, each rule a pure function from plan to plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from handshake.plan.algebra import Node, Plan
-from handshake.plan.rules import (
-    flatten_unions,
-    fold_constants,
-    push_down_filters,
-    push_down_projections,
-    share_expressions,
-    unnest_groups,
-    use_panes,
-)
+from handshake.plan.rules.constants import fold_constants
+from handshake.plan.rules.filters import push_down_filters
+from handshake.plan.rules.panes import use_panes
+from handshake.plan.rules.projections import push_down_projections
+from handshake.plan.rules.shared import share_expressions
+from handshake.plan.rules.unions import flatten_unions
 
-__all__ = ["RULES", "Rule", "optimise"]
+__all__ = ["RULE_SETS", "Rule", "optimise"]
 
 Rule = Callable[[Node], Node]
-RULES: tuple[Rule, ...] = (
+_BATCHES: tuple[Rule, ...] = (
     fold_constants,
     flatten_unions,
     push_down_filters,
     share_expressions,
     push_down_projections,
     use_panes,
-    unnest_groups,
 )
-"""All rules, in the order in which they are applied."""
+RULE_SETS: dict[str, tuple[Rule, ...]] = {
+    "local": _BATCHES,
+    "spark": _BATCHES,
+    "circuit": (),  # circuits are optimised as nets; see engines/circuit/nets/rules.py
+}
+"""The rules of each engine, in the order in which they are applied."""
 
 
-def optimise(plan: Plan, rules: tuple[Rule, ...] = RULES[:-1]) -> Plan:
+def optimise(plan: Plan, rules: str | tuple[Rule, ...] = "local") -> Plan:
     """Apply rules to every result of a plan.
 
-    Un-nesting is left to back ends that have a copy of a sub-plan for each open window, as circuits do: where
-    windows are made of panes, they share the groups already.
+    Args:
+        plan: the plan, which stays as it is.
+        rules: the name of a rule set, or the rules themselves.
+
+    Returns:
+        A plan with the same results.
     """
-    for rule in rules:
+    for rule in RULE_SETS[rules] if isinstance(rules, str) else rules:
         plan = plan.map(rule)
     return plan

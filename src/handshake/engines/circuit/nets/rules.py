@@ -20,7 +20,7 @@ from handshake.plan.algebra import Plan, WindowJoin
 from handshake.plan.algebra import walk as walk_plan
 from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
-from handshake.plan.rules import push_down_projections
+from handshake.plan.rules.projections import push_down_projections
 
 __all__ = ["PLAN_RULES", "RULES", "optimise", "prepare"]
 

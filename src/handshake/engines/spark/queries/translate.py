@@ -94,7 +94,7 @@ def query_frames(
     query: Plan | str, inputs: Mapping[str, DataFrame], *, state_dir: str | None = None
 ) -> QueryFrames:
     """The results of a query, by name; streaming where an input is."""
-    plan = optimise(parse_query(query) if isinstance(query, str) else query)
+    plan = optimise(parse_query(query) if isinstance(query, str) else query, "spark")
     translation = _Translation(plan, inputs, state_dir)
     frames = {output.name: translation.output(output) for output in plan.outputs}
     return QueryFrames(frames, translation.observations, translation.panes)

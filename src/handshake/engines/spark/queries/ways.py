@@ -17,7 +17,7 @@ __all__ = ["declared_sources", "join_below", "told_ways", "why_in_one_task"]
 
 def told_ways(plan: Plan) -> list[str]:
     """For each result of streams that runs in one task, because of its joins: a line that says so."""
-    plan = optimise(plan)
+    plan = optimise(plan, "spark")
     names = [source.name for source in plan.inputs]
     found = ((output, why_in_one_task(output, names, names)) for output in plan.outputs)
     return [f"{output.name}: on Spark in one task, since {why}" for output, why in found if why is not None]

@@ -1,0 +1,50 @@
+"""The registry of metrics: documentation and classes have exactly its entries."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+from handshake.joins.latency import Latency
+from handshake.joins.metrics import CoreMetrics, Metrics
+from handshake.metrics import REPORTS, combine, markdown, names
+from handshake.operators.query import QueryMetrics
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_the_page_has_the_table_of_a_report(report: str) -> None:
+    assert f"\n{markdown(report)}\n" in PAGE
+
+
+def test_the_page_has_no_other_table() -> None:
+    rows = re.findall(r"^\| `.*$", PAGE, re.MULTILINE)
+    assert len(rows) == sum(map(len, REPORTS.values()))
+
+
+@pytest.mark.parametrize(
+    ("report", "kind", "derived"),
+    [
+        ("join", Metrics, {"imbalance", "load_imbalance", "left_shed_share", "right_shed_share"}),
+        ("core", CoreMetrics, set()),
+        ("latency", Latency, set()),
+        ("query", QueryMetrics, set()),
+    ],
+)
+def test_a_class_has_the_figures_of_its_report(report: str, kind: type, derived: set[str]) -> None:
+    assert {field.name for field in fields(kind)} | derived == set(names(report))
+
+
+@dataclass
+class Part:
+    queue: int
+    deepest_queue: int
+
+
+def test_figures_combine_by_their_kind() -> None:
+    assert combine("core", [Part(1, 5), Part(2, 3), object()]) == {"queue": 3, "deepest_queue": 5}
+    assert combine("query", []) == {}
