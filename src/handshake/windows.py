@@ -1,44 +1,45 @@
-"""Windows: who joins, who is late, who has expired. Pure functions on stamps.
+"""Windows of streams: which rows can still join, which are late, and which have expired.
 
-Every tuple carries two stamps, and the window rule becomes two comparisons on them
-(see docs/semantics.md). For a left tuple r and a right tuple s:
+A window kind is one class, a subclass of `Window`. Every engine reads the same things from it: the stamps
+that it needs, its `Rule` on them, the oldest stamp that can still join, and how many rows it holds at most.
 
-    window of S:   s.first  >= r.first  - reach(S)
-    window of R:   s.second <= r.second + reach(R)
-
-where `first` and `second` are the timestamp under a time window, and under a tuple window
-sequence numbers and counts of the other stream at arrival.
+A row gets its stamps on arrival (see docs/semantics.md): its `time`, its position in its `own` stream, and
+how many rows of the `other` stream had arrived.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import zip_longest
-from typing import Literal as OneOf
+from typing import Any, ClassVar, NamedTuple
 
 from handshake.errors import WindowError
 from handshake.schema import UNITS
 
 __all__ = [
+    "OTHER",
+    "OWN",
+    "TIME",
     "Duration",
-    "Stamp",
+    "Rule",
+    "Spec",
     "Time",
+    "TimeWindow",
+    "TupleWindow",
     "Tuples",
     "Window",
     "Windows",
-    "alternate",
-    "expired_left",
-    "expired_right",
     "is_late",
-    "joins",
     "parse_window",
-    "stamp",
     "watermark",
     "windows_of",
 ]
+
+TIME, OWN, OTHER = "time", "own", "other"
+"""Names of the stamps."""
 
 _WORDS = {
     "ns": ("ns", "nanosecond"),
@@ -67,7 +68,7 @@ _PIECE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Duration:
-    """A length of time in nanoseconds, exact.
+    """An exact length of time in nanoseconds.
 
     >>> Duration.parse("1 minute 30 seconds").nanoseconds
     90000000000
@@ -106,9 +107,150 @@ def _bad_duration(text: str) -> WindowError:
     )
 
 
+class Rule(NamedTuple):
+    """The condition under which a row in a window joins a row of another stream.
+
+    It holds if `asked` of the other row exceeds `held` of the row in the window by at most `reach`.
+    """
+
+    held: str
+    """The stamp of the row in the window."""
+    asked: str
+    """The stamp of the other row."""
+    reach: int
+
+    def holds(self, held: Any, asked: Any) -> Any:
+        """Apply the rule to stamps: integers, arrays of them, or signals of a circuit."""
+        return asked - held <= self.reach
+
+    def oldest(self, mark: int | None, seen: int | None) -> int | None:
+        """Return the oldest `held` stamp that a row to come can still join; older rows have expired.
+
+        Args:
+            mark: The watermark: no row to come is older. None if there is none yet.
+            seen: The least `other` stamp that a row to come can have.
+        """
+        least = mark if self.asked == TIME else seen
+        return None if least is None else least - self.reach
+
+
+@dataclass(frozen=True)
+class Window(ABC):
+    """The window of one stream. Each kind of window is a subclass."""
+
+    size: int
+    kind: ClassVar[str]
+    held: ClassVar[str]
+    asked: ClassVar[str]
+
+    @property
+    def timed(self) -> bool:
+        """True if the window needs times."""
+        return self.held == TIME
+
+    @property
+    def counted(self) -> bool:
+        """True if the window needs positions of rows in their streams."""
+        return self.held == OWN
+
+    @property
+    def capacity(self) -> int | None:
+        """The most rows that the window holds, if that is known beforehand."""
+        return None
+
+    @abstractmethod
+    def reach(self, unit: str) -> int:
+        """Return how far apart, inclusive, the stamps of joining rows may be; times count in `unit`."""
+
+    def rule(self, unit: str) -> Rule:
+        """Return the rule of this window; times count in `unit`."""
+        return Rule(self.held, self.asked, self.reach(unit))
+
+
+@dataclass(frozen=True)
+class TimeWindow(Window):
+    """The rows of the last `size` nanoseconds."""
+
+    kind = "time"
+    held = asked = TIME
+
+    def __str__(self) -> str:
+        return str(Duration(self.size))
+
+    def reach(self, unit: str) -> int:
+        """Return ceil(size) - 1: a time window is open at its far end (`t_s - t_r < size`)."""
+        return -(-self.size // UNITS[unit]) - 1
+
+
+@dataclass(frozen=True)
+class TupleWindow(Window):
+    """The last `size` rows."""
+
+    kind = "tuples"
+    held, asked = OWN, OTHER
+
+    def __str__(self) -> str:
+        return f"{self.size} tuples"
+
+    @property
+    def capacity(self) -> int:
+        """The number of rows, which is fixed."""
+        return self.size
+
+    def reach(self, unit: str) -> int:
+        """Return the size."""
+        return self.size
+
+
+@dataclass(frozen=True, init=False)
+class Windows:
+    """The windows of the streams of a join, in order; None stands for rows that never expire."""
+
+    each: tuple[Window | None, ...]
+
+    def __init__(self, *each: Window | None) -> None:
+        object.__setattr__(self, "each", each)
+
+    def __iter__(self) -> Iterator[Window | None]:
+        return iter(self.each)
+
+    def __getitem__(self, stream: int) -> Window | None:
+        return self.each[stream]
+
+    @property
+    def left(self) -> Window | None:
+        """The window of the first of two streams."""
+        return self.each[0]
+
+    @property
+    def right(self) -> Window | None:
+        """The window of the second of two streams."""
+        return self.each[1]
+
+    @property
+    def timed(self) -> bool:
+        """True if the streams need time columns."""
+        return any(window is not None and window.timed for window in self.each)
+
+    @property
+    def counted(self) -> bool:
+        """True if rows must be stamped with positions."""
+        return any(window is not None and window.counted for window in self.each)
+
+    @property
+    def unbounded(self) -> bool:
+        """True if no stream has a window."""
+        return all(window is None for window in self.each)
+
+    def __str__(self) -> str:
+        if self.left == self.right:
+            return str(self.left) if self.left else "none"
+        return f"left {self.left or 'unbounded'}, right {self.right or 'unbounded'}"
+
+
 @dataclass(frozen=True)
 class Time:
-    """A time window: a tuple stays for `size`. Give one size, or one for each side.
+    """Time windows of a join: a row stays for `size`. Give one size, or one for each side.
 
     >>> Time("15 minutes").left == Time(left="900s", right="15 min").right
     True
@@ -126,10 +268,14 @@ class Time:
         if self.left is None and self.right is None:
             raise WindowError("Time() needs a size, such as Time('15 minutes')")
 
+    def windows(self) -> Windows:
+        """Return the windows of both sides."""
+        return Windows(*(None if s is None else TimeWindow(s.nanoseconds) for s in (self.left, self.right)))
+
 
 @dataclass(frozen=True)
 class Tuples:
-    """A tuple window: the last `size` tuples of a stream. Give one size, or one for each side.
+    """Tuple windows of a join: the last `size` rows of a stream. Give one size, or one for each side.
 
     >>> Tuples(1000).left
     1000
@@ -143,6 +289,14 @@ class Tuples:
         object.__setattr__(self, "right", _count(right if right is not None else size))
         if self.left is None and self.right is None:
             raise WindowError("Tuples() needs a size, such as Tuples(1000)")
+
+    def windows(self) -> Windows:
+        """Return the windows of both sides."""
+        return Windows(*(None if size is None else TupleWindow(size) for size in (self.left, self.right)))
+
+
+Spec = str | Time | Tuples | Window | None
+"""The ways in which users may write a window."""
 
 
 def _duration(size: str | Duration | None) -> Duration | None:
@@ -164,166 +318,51 @@ def _count(size: object) -> int | None:
     return size
 
 
-@dataclass(frozen=True)
-class Window:
-    """The window of one stream: `time` in nanoseconds, or a number of tuples."""
-
-    kind: OneOf["time", "tuples"]
-    size: int
-
-    def __str__(self) -> str:
-        return str(Duration(self.size)) if self.kind == "time" else f"{self.size} tuples"
-
-    def reach(self, unit: str) -> int:
-        """How far, inclusive, the stamps of two joining tuples may be apart (in `unit` for time).
-
-        A time window is strict (`t_s - t_r < T`), so with whole units its reach is ceil(T) - 1.
-        """
-        return -(-self.size // UNITS[unit]) - 1 if self.kind == "time" else self.size
-
-
-@dataclass(frozen=True)
-class Windows:
-    """The windows of both streams; None stands for a side that is never expired."""
-
-    left: Window | None
-    right: Window | None
-
-    @property
-    def timed(self) -> bool:
-        """Whether a time column is needed."""
-        return any(w is not None and w.kind == "time" for w in (self.left, self.right))
-
-    @property
-    def counted(self) -> bool:
-        """Whether tuples must be stamped with arrival positions."""
-        return any(w is not None and w.kind == "tuples" for w in (self.left, self.right))
-
-    def __str__(self) -> str:
-        if self.left == self.right:
-            return str(self.left) if self.left else "none"
-        return f"left {self.left or 'unbounded'}, right {self.right or 'unbounded'}"
-
-
 def parse_window(spec: str) -> Window:
-    """Read a window specification: a duration, or a count such as `1000 tuples`.
+    """Read a window: a length of time, or a number of tuples such as `1000 tuples`.
 
     >>> parse_window("1000 tuples")
-    Window(kind='tuples', size=1000)
+    TupleWindow(size=1000)
     """
     counted = re.fullmatch(r"\s*([+-]?\d[\d_]*)\s*(?:tuples?|rows?)\s*", spec, re.IGNORECASE)
-    if counted:
-        size = _count(int(counted[1]))
-        assert size is not None
-        return Window("tuples", size)
-    if re.fullmatch(r"\s*[+-]?\d[\d_]*\s*", spec):
+    if not counted and re.fullmatch(r"\s*[+-]?\d[\d_]*\s*", spec):
         raise WindowError(f"window '{spec}' has no unit; write '{spec} seconds' or '{spec} tuples'")
-    duration = _duration(spec)
-    assert duration is not None
-    return Window("time", duration.nanoseconds)
-
-
-Spec = str | Time | Tuples | Window | None
+    window = (Tuples(int(counted[1])) if counted else Time(spec)).windows().left
+    assert window is not None
+    return window
 
 
 def windows_of(window: Spec = None, left: Spec = None, right: Spec = None) -> Windows:
-    """Combine one specification for both sides with those for a single side, which win."""
-    return Windows(
-        _one_side(left if left is not None else window, "left"),
-        _one_side(right if right is not None else window, "right"),
-    )
+    """Combine a window for both sides with windows for one side, which win.
+
+    >>> windows_of("1 minute", right="10 tuples")
+    Windows(each=(TimeWindow(size=60000000000), TupleWindow(size=10)))
+    """
+    given = (left if left is not None else window, right if right is not None else window)
+    return Windows(*(_window(spec, side) for side, spec in enumerate(given)))
 
 
-def _one_side(spec: Spec, side: OneOf["left", "right"]) -> Window | None:
+def _window(spec: Spec, side: int) -> Window | None:
     if spec is None or isinstance(spec, Window):
         return spec
     if isinstance(spec, str):
         return parse_window(spec)
     if not isinstance(spec, (Time, Tuples)):
         raise WindowError(f"a window is Time(…), Tuples(…), a text or None, not {spec!r}")
-    size = getattr(spec, side)
-    if size is None:
-        return None
-    return Window("time", size.nanoseconds) if isinstance(spec, Time) else Window("tuples", size)
+    return spec.windows()[side]
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """What the driver writes on a tuple at arrival."""
+def watermark(newest: Sequence[int | None], lateness: int) -> int | None:
+    """Return the time of which no older row is accepted any more, or None before every stream has a row.
 
-    time: int
-    own: int
-    """How many tuples of its own stream arrived before it."""
-    other: int
-    """How many tuples of the other stream arrived before it."""
-
-
-def alternate(left: int, right: int) -> Iterator[tuple[str, int]]:
-    """Arrival order without a time column: left and right take turns, left first.
-
-    >>> list(alternate(1, 2))
-    [('left', 0), ('right', 0), ('right', 1)]
+    Args:
+        newest: The newest time of each stream.
+        lateness: How far a row may be behind the slowest stream.
     """
-    for i, j in zip_longest(range(left), range(right)):
-        if i is not None:
-            yield ("left", i)
-        if j is not None:
-            yield ("right", j)
+    known = [time for time in newest if time is not None]
+    return min(known) - lateness if len(known) == len(newest) else None
 
 
-def stamp(arrivals: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Stamp]]:
-    """The stamping step: turns (side, time) in arrival order into stamped tuples."""
-    seen = {"left": 0, "right": 0}
-    for side, time in arrivals:
-        other = "right" if side == "left" else "left"
-        yield side, Stamp(time, seen[side], seen[other])
-        seen[side] += 1
-
-
-def joins(r: Stamp, s: Stamp, windows: Windows, unit: str = "ns") -> bool:
-    """Whether left tuple `r` and right tuple `s` are in each other's windows."""
-    held_s = windows.right is None or _first(s, windows.right) >= _asks_first(r, windows.right) - (
-        windows.right.reach(unit)
-    )
-    held_r = windows.left is None or _asks_second(s, windows.left) <= _second(r, windows.left) + (
-        windows.left.reach(unit)
-    )
-    return held_s and held_r
-
-
-def _first(s: Stamp, window: Window) -> int:
-    return s.time if window.kind == "time" else s.own
-
-
-def _asks_first(r: Stamp, window: Window) -> int:
-    return r.time if window.kind == "time" else r.other
-
-
-def _second(r: Stamp, window: Window) -> int:
-    return r.time if window.kind == "time" else r.own
-
-
-def _asks_second(s: Stamp, window: Window) -> int:
-    return s.time if window.kind == "time" else s.other
-
-
-def watermark(newest_left: int | None, newest_right: int | None, lateness: int) -> int | None:
-    """No tuple older than this is accepted any more: the slower stream's newest time less `lateness`."""
-    if newest_left is None or newest_right is None:
-        return None
-    return min(newest_left, newest_right) - lateness
-
-
-def is_late(time: int, mark: int | None) -> bool:
-    """Whether a tuple arrives after the watermark has passed it."""
-    return mark is not None and time < mark
-
-
-def expired_right(s: Stamp, window: Window, progress: int, unit: str = "ns") -> bool:
-    """Whether no later left tuple can join `s`; `progress` bounds the `first` stamp of those to come."""
-    return _first(s, window) < progress - window.reach(unit)
-
-
-def expired_left(r: Stamp, window: Window, progress: int, unit: str = "ns") -> bool:
-    """Whether no later right tuple can join `r`; `progress` bounds the `second` stamp of those to come."""
-    return _second(r, window) < progress - window.reach(unit)
+def is_late(time: Any, mark: Any) -> Any:
+    """Return whether the watermark has passed a time: of integers, arrays, or signals of a circuit."""
+    return time < mark

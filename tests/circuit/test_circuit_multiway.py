@@ -262,9 +262,9 @@ def check_scan(data: st.DataObject, most: int) -> None:
     )
     column = st.tuples(st.integers(0, n - 1), st.sampled_from("kv"))
     tests = data.draw(st.lists(st.tuples(column, st.sampled_from(list(COMPARED)), column), max_size=3))
-    kinds = data.draw(st.lists(st.sampled_from(["tuples", "ever"]), min_size=n, max_size=n))
+    windows = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
     condition = Combination((ROW,) * n, conjunction(tuple(comparison(*test) for test in tests)))
-    held = tuple(Held(size, kind) for size, kind in zip(sizes, kinds, strict=True))
+    held = tuple(Held(size, is_window) for size, is_window in zip(sizes, windows, strict=True))
     made = Simulation(NestedScan(condition, held, lanes))
     value = st.tuples(st.integers(-2, 2), st.none() | st.integers(-2, 2))
     few = st.integers(0, 2 if data.draw(st.booleans()) else n)  # tuples of one stream in a beat, or of all
@@ -282,9 +282,7 @@ def check_scan(data: st.DataObject, most: int) -> None:
         cycles = most_cycles(held, lanes, [frozenset(range(n))])
         assert taken[-1] - taken[0] <= cycles * len(beats) + len(freely.outputs["results"])
         pushed_out = (
-            max(0, sum(beat[i] is not None for beat in beats) - sizes[i])
-            for i in range(n)
-            if kinds[i] == "ever"
+            max(0, sum(beat[i] is not None for beat in beats) - sizes[i]) for i in range(n) if not windows[i]
         )
         assert run.probes.get("evicted", 0) == sum(pushed_out)
 

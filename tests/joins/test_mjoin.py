@@ -22,7 +22,7 @@ from handshake.joins.multiway.stats import Statistics
 from handshake.joins.multiway.step import _later
 from handshake.plan import Scope, bind, call, col, parse
 from handshake.schema import UNITS, Schema
-from handshake.windows import Window, parse_window
+from handshake.windows import TimeWindow, TupleWindow, Window, parse_window
 from oracle import TIME, Result, join_many, rows
 from strategies import make_array
 
@@ -63,8 +63,8 @@ def make_window(rng: Random) -> Window | None:
     if kind is None:
         return None
     if kind == "tuples":
-        return Window("tuples", rng.choice((1, 2, 4, 100)))
-    return Window("time", rng.choice((1, 2, 3, 6)) * SECOND + rng.choice((0, 0, 1, -1, SECOND // 2)))
+        return TupleWindow(rng.choice((1, 2, 4, 100)))
+    return TimeWindow(rng.choice((1, 2, 3, 6)) * SECOND + rng.choice((0, 0, 1, -1, SECOND // 2)))
 
 
 def make_predicate(rng: Random, many: int) -> str:

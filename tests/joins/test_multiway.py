@@ -21,7 +21,7 @@ from test_mjoin import EXAMPLES, SECOND, Case, dealing
 import handshake as hs
 import handshake.joins.multiway.multi_replay as multireplay
 from handshake.errors import HandshakeError, InputError, SchemaError, UnsupportedError, WindowError
-from handshake.windows import Window
+from handshake.windows import TupleWindow
 
 EVENT = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
 STREAMS = {"a": EVENT, "b": EVENT, "c": EVENT}
@@ -70,7 +70,7 @@ def test_slices_of_a_replay_do_not_expire_what_their_neighbours_ask_for(size, co
     monkeypatch.setattr(multireplay, "_SLICES", (9, 9))
     case = Case(1, 3, 0)
     case.tables = [pa.table({f"row {k}": range(12), "t": pa.nulls(12, pa.timestamp("s"))}) for k in range(3)]
-    case.windows, case.text = [Window("tuples", size)] * 3, "TRUE"
+    case.windows, case.text = [TupleWindow(size)] * 3, "TRUE"
     got = replayed(case, cores, by_time=False)
     assert case.members(got.to_batches()) == sorted(case.want(None, by_time=False).pairs)
 

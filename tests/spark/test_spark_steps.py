@@ -16,7 +16,7 @@ import handshake.joins.basic_window as basic_window
 from handshake.engines.spark.state.store import Store
 from handshake.errors import UnsupportedError
 from handshake.schema import UNITS
-from handshake.windows import Window, Windows
+from handshake.windows import TupleWindow, Windows
 from oracle_values import TIME, rows
 from spark_steps import Cluster, arrivals_of, cut, definition_of
 from strategies import Case, expect, known_cases
@@ -86,7 +86,7 @@ def test_partitions_with_and_without_missing_times_join_by_tuples(tmp_path):
     """Windows of tuples take all; those without a time come last in their micro-batch."""
     kind = pa.schema([("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
     whole, missing = (pa.table([[1, 2], times], schema=kind) for times in ([5, 6], [None, 4]))
-    case = Case(whole, whole, "l.x = r.x", Windows(Window("tuples", 3), Window("tuples", 3)), "t", "t")
+    case = Case(whole, whole, "l.x = r.x", Windows(TupleWindow(3), TupleWindow(3)), "t", "t")
     for segments in (1, 3):
         root = str(tmp_path / str(segments))
         cluster = Cluster(definition_of(whole, whole, case, segments, root), Store(root))

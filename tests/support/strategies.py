@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from handshake.plan import Expr, Scope, bind, parse
 from handshake.schema import UNITS, Schema
-from handshake.windows import Window, Windows
+from handshake.windows import TimeWindow, TupleWindow, Window, Windows
 from oracle import TIME, Result, join, rows
 from predicates import make_predicate, predicates
 
@@ -199,9 +199,9 @@ def _window(rng: Random, tick: int, timed: bool) -> Window | None:
     if kind is None:
         return None
     if kind == "tuples":
-        return Window("tuples", rng.choice((1, 2, 3, 5, 10, 100)))
+        return TupleWindow(rng.choice((1, 2, 3, 5, 10, 100)))
     size = rng.choice((1, 1, 2, 3, 5, 100)) * tick + rng.choice((0, 0, 0, 1, -1, tick // 2))
-    return Window("time", max(size, 1))
+    return TimeWindow(max(size, 1))
 
 
 @st.composite

@@ -50,7 +50,6 @@ class JoinCore:
     def __post_init__(self) -> None:
         left, right = (Segment(self.spec, side, lazy=True, aside=self.aside) for side in (0, 1))
         self.segments = (left, right)
-        self._reaches = (self.spec.reach(0), self.spec.reach(1))
         self._results = Results(self.spec)
         self._buffers = _Buffers()
         self._programs: dict[tuple[bool, bool, bool], Program] = {}
@@ -125,16 +124,15 @@ class JoinCore:
         """`apart`: no pair is in the windows; `inside`: every pair is; else `boundary`."""
         left, right = (piece, window) if piece.spec.side == 0 else (window, piece)
         inside = True
-        reach = self._reaches[1]
-        if reach is not None:
-            if right.first[1] < left.first[0] - reach:
+        of_left, of_right = self.spec.rules
+        if of_right is not None:
+            if not of_right.holds(held=right.first[1], asked=left.first[0]):
                 return "apart"
-            inside &= right.first[0] >= left.first[1] - reach
-        reach = self._reaches[0]
-        if reach is not None:
-            if right.second[0] > left.second[1] + reach:
+            inside &= of_right.holds(held=right.first[0], asked=left.first[1])
+        if of_left is not None:
+            if not of_left.holds(held=left.second[1], asked=right.second[0]):
                 return "apart"
-            inside &= right.second[1] <= left.second[0] + reach
+            inside &= of_left.holds(held=left.second[0], asked=right.second[1])
         return "inside" if inside else "boundary"
 
     def program(self, inside: bool, tame: bool, nullable: bool) -> Program:

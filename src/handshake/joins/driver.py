@@ -70,7 +70,6 @@ class Driver:
     def __post_init__(self) -> None:
         windows = self.spec.windows
         self._timed, self._counted = windows.timed, windows.counted
-        self._windows = ((windows.left, self.spec.reach(0)), (windows.right, self.spec.reach(1)))
 
     def admit(self, side: int, batch: pa.RecordBatch, other: Array | None = None) -> pa.RecordBatch:
         """Stamp a batch; what comes back has its hidden columns and only tuples that can match.
@@ -146,15 +145,12 @@ class Driver:
 
     def mark(self) -> int | None:
         """The watermark."""
-        return watermark(self.newest[0], self.newest[1], self.lateness)
+        return watermark(self.newest, self.lateness)
 
     def oldest(self, side: int) -> int | None:
         """The least expiring stamp of this side that a tuple to come can still ask for."""
-        window, reach = self._windows[side]
-        if window is None or reach is None:
-            return None
-        progress = self.mark() if window.kind == "time" else self.met[1 - side]
-        return None if progress is None else progress - reach
+        rule = self.spec.rules[side]
+        return None if rule is None else rule.oldest(self.mark(), self.met[1 - side])
 
     def advance(self, side: int, time: int) -> None:
         """Take note that no tuple of this side older than `time` will come."""

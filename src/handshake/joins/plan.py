@@ -70,8 +70,7 @@ class JoinPlan:
     @property
     def runs_as(self) -> str:
         """Where the tuples meet: without windows, one side is held and the other dealt out to the cores."""
-        windows = self.spec.windows
-        return "unbounded" if windows.left is None and windows.right is None else self.algorithm
+        return "unbounded" if self.spec.windows.unbounded else self.algorithm
 
     def start(self) -> Arrangement:
         """Arrange the cores and let them run."""
@@ -126,8 +125,7 @@ class JoinPlan:
     @property
     def _held(self) -> int | None:
         """Tuples in the larger window, where they are counted."""
-        windows = (self.spec.windows.left, self.spec.windows.right)
-        return max((w.size for w in windows if w is not None and w.kind == "tuples"), default=None)
+        return max((w.capacity for w in self.spec.windows if w is not None and w.capacity), default=None)
 
 
 def prepare(

@@ -35,7 +35,10 @@ from handshake.schema import (
     Timestamp,
     Type,
 )
-from handshake.windows import Window, Windows
+from handshake.windows import OTHER as OTHER_STAMP
+from handshake.windows import OWN as OWN_STAMP
+from handshake.windows import TIME as TIME_STAMP
+from handshake.windows import Rule, Windows
 
 __all__ = [
     "METHODS",
@@ -48,12 +51,17 @@ __all__ = [
     "SideSpec",
     "Stamps",
     "join_spec",
+    "window_conditions",
 ]
 
 SIDES = ("left", "right")
 METHODS = ("auto", "scan", "hash", "band")
-TIME, OWN, OTHER = (HIDDEN + name for name in ("time", "own", "other"))
+TIME, OWN, OTHER = (HIDDEN + name for name in (TIME_STAMP, OWN_STAMP, OTHER_STAMP))
 """Hidden columns that hold the stamps."""
+
+
+Rules = tuple[Rule | None, Rule | None]
+"""The rules of the left window and of the right one; None for a side that never expires."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,7 @@ class JoinSpec:
     analysis: Analysis
     prepared: Prepared
     windows: Windows
+    rules: Rules
     unit: str
     method: str
     why: str
@@ -118,9 +127,9 @@ class JoinSpec:
     text: str
 
     def reach(self, side: int) -> int | None:
-        """How far stamps may be apart under that side's window."""
-        window = (self.windows.left, self.windows.right)[side]
-        return None if window is None else window.reach(self.unit)
+        """Return how far apart stamps may be under that side's window."""
+        rule = self.rules[side]
+        return None if rule is None else rule.reach
 
     def explain(self) -> str:
         """The plan, for people."""
@@ -141,13 +150,15 @@ def join_spec(
     unit = _common_unit(schemas, windows, times)
     stamps = tuple(_stamps(side, windows) for side in (0, 1))
     interior = prepared.expr
-    boundary = conjunction((*_window_rule(windows, unit, stamps), *conjuncts(interior)))
+    of_left, of_right = (None if window is None else window.rule(unit) for window in windows)
+    rules = (of_left, of_right)
+    boundary = conjunction((*window_conditions(rules, *stamps), *conjuncts(interior)))
     specs = tuple(
         _side_spec(side, (left, right)[side], times[side], analysis, prepared, boundary, stamps[side], chosen)
         for side in (0, 1)
     )
     return JoinSpec(
-        analysis, prepared, windows, unit, chosen, why, (specs[0], specs[1]),
+        analysis, prepared, windows, rules, unit, chosen, why, (specs[0], specs[1]),
         _output_schema(left, right, suffix), interior, boundary, show(on),
     )  # fmt: skip
 
@@ -231,23 +242,26 @@ def _unit_of(kind: Type, name: str, stream: str) -> str:
 
 
 def _stamps(side: int, windows: Windows) -> Stamps:
-    def column(window: Window | None, counted: str) -> Column | None:
-        if window is None:
-            return None
-        return Column(side, TIME if window.kind == "time" else counted, type=INT64)
+    """Return the columns of one side that the rules of the right window and of the left one read."""
+    names = [
+        None if window is None else HIDDEN + (window.held if own == side else window.asked)
+        for own, window in ((1, windows.right), (0, windows.left))
+    ]
+    return Stamps(*(None if name is None else Column(side, name, type=INT64) for name in names))
 
-    first, second = (OTHER, OWN) if side == 0 else (OWN, OTHER)
-    return Stamps(column(windows.right, first), column(windows.left, second))
+
+def window_conditions(rules: Rules, left: Stamps, right: Stamps) -> Iterator[Expr]:
+    """Return the rules of both windows as conditions: a stamp of the right side against one of the left."""
+    of_left, of_right = rules
+    if of_right is not None and left.first is not None and right.first is not None:
+        yield _within(">=", right.first, "-", left.first, of_right)
+    if of_left is not None and left.second is not None and right.second is not None:
+        yield _within("<=", right.second, "+", left.second, of_left)
 
 
-def _window_rule(windows: Windows, unit: str, stamps: tuple[Stamps, ...]) -> Iterator[Expr]:
-    left, right = stamps
-    if windows.right is not None and left.first is not None and right.first is not None:
-        reach = Literal(windows.right.reach(unit), type=INT64)
-        yield Compare(">=", right.first, Arithmetic("-", left.first, reach, type=INT64), type=BOOL)
-    if windows.left is not None and left.second is not None and right.second is not None:
-        reach = Literal(windows.left.reach(unit), type=INT64)
-        yield Compare("<=", right.second, Arithmetic("+", left.second, reach, type=INT64), type=BOOL)
+def _within(op: str, right: Column, sign: str, left: Column, rule: Rule) -> Expr:
+    limit = Arithmetic(sign, left, Literal(rule.reach, type=INT64), type=INT64)
+    return Compare(op, right, limit, type=BOOL)
 
 
 def _side_spec(

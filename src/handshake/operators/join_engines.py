@@ -161,8 +161,7 @@ class _Many:
         return Held(tuple(_packed(self._tuples(k)) for k in streams), progress)
 
     def _tuples(self, k: int) -> Iterator[pa.RecordBatch]:
-        stream, oldest = self._engine.spec.streams[k], self._engine.driver.oldest(k)
-        stamp = stream.time_stamp if stream.timed else stream.own_stamp
+        stamp, oldest = self._engine.spec.stamp(k), self._engine.driver.oldest(k)
         for batch in self._engine.tuples(k):
             yield batch if oldest is None else _since(batch, integers(batch.column(stamp)), oldest)
 

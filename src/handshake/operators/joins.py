@@ -14,6 +14,7 @@ from handshake.operators.pipeline import chain
 from handshake.operators.union import Clocks, in_unit
 from handshake.plan.algebra import Source, WindowJoin
 from handshake.schema import arrow_of
+from handshake.windows import Windows, is_late
 
 __all__ = ["JoinOperator"]
 
@@ -28,7 +29,7 @@ class JoinOperator:
 
     def __init__(self, node: WindowJoin, cores: int) -> None:
         self._node, self._unit, self._cores = node, node.clock.unit, cores
-        self._timed = any(window is not None and window.kind == "time" for window in node.windows)
+        self._timed = Windows(*node.windows).timed
         self._ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
         """Whether several tuples of an input may come at one place: then their positions tell them apart."""
         self._units = [child.clock.unit for child in node.inputs]
@@ -88,7 +89,7 @@ class JoinOperator:
             return chunk
         shown = np.concatenate([[before], trace.clocks])[np.searchsorted(trace.places, chunk.places, "left")]
         timed = np.ones(chunk.rows, np.bool_) if chunk.timed is None else chunk.timed
-        stays = timed & (chunk.times >= shown)
+        stays = timed & ~is_late(chunk.times, shown)
         self.no_time += int(np.count_nonzero(~timed))
         self.late += int(np.count_nonzero(timed & ~stays))
         return chunk if stays.all() else chunk.take(np.flatnonzero(stays))
@@ -123,7 +124,7 @@ class JoinOperator:
 
     def _counts(self, j: int) -> bool:
         window = self._node.windows[j]
-        return len(self._node.inputs) == 2 or (window is not None and window.kind == "tuples")
+        return len(self._node.inputs) == 2 or (window is not None and window.counted)
 
     def _results(self, batches: list[pa.RecordBatch], timed: bool) -> Chunk:
         """Results by the arrival of their last tuples, then of the others."""

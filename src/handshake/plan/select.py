@@ -31,7 +31,7 @@ from handshake.plan.expr import Column, Expr, Name, conjunction, show, transform
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.schema import NULL, UNITS, Schema, arrow_of
-from handshake.windows import Window
+from handshake.windows import TimeWindow, TupleWindow, Window
 
 __all__ = ["Selecting"]
 
@@ -369,7 +369,7 @@ class Selecting:
                 "a window of a join slides with every tuple; leave out ADVANCE", item.slide
             )
         kind, size = self._length(item.slide.this, item.slide.args["kind"])
-        return Window(kind, size)
+        return TupleWindow(size) if kind == "tuples" else TimeWindow(size)
 
     # Windows.
 

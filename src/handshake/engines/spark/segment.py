@@ -22,6 +22,7 @@ from handshake.joins.driver import extended, lies_ready, matchable, stored
 from handshake.joins.segment import Segment
 from handshake.joins.spec import OTHER, OWN, TIME
 from handshake.kernels.columns import integers
+from handshake.windows import is_late
 
 __all__ = ["Step", "Tally"]
 
@@ -160,7 +161,7 @@ class Step:
         if mark is None or not self.spec.windows.timed or arrival.oldest >= mark:
             return None
         times = integers(stored(window.batch, self.spec.sides[arrival.side], TIME))
-        mask: Array = times >= mark
+        mask: Array = ~is_late(times, mark)
         return mask
 
     def _stamp(self, loaded: list[_Loaded]) -> None:
@@ -199,8 +200,8 @@ class Step:
         )
         for chunk in loaded:
             side = chunk.arrival.side
-            window = (self.spec.windows.left, self.spec.windows.right)[side]
-            timed = window is not None and window.kind == "time"
+            window = self.spec.windows[side]
+            timed = window is not None and window.timed
             router.note(side, chunk.arrival.newest if timed else self.manifest.arrived[side])
 
     def _home(self, loaded: list[_Loaded], side: int) -> list[BasicWindow]:
@@ -241,11 +242,8 @@ class Step:
 
     def _oldest(self, side: int) -> int | None:
         """The least expiring stamp of a side that a tuple to come can still ask for."""
-        window, reach = (self.spec.windows.left, self.spec.windows.right)[side], self.spec.reach(side)
-        if window is None or reach is None:
-            return None
-        progress = self.manifest.watermark if window.kind == "time" else self.manifest.arrived[side]
-        return None if progress is None else progress - reach
+        rule = self.spec.rules[side]
+        return None if rule is None else rule.oldest(self.manifest.watermark, self.manifest.arrived[side])
 
     def _expire(self) -> None:
         for side in (0, 1):

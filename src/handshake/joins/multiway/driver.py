@@ -12,6 +12,7 @@ import pyarrow as pa
 from handshake.joins.driver import Counts, arrays_of, times_of
 from handshake.joins.multiway.plan import ManySpec
 from handshake.kernels.evaluate import holds
+from handshake.windows import watermark
 
 __all__ = ["ManyDriver"]
 
@@ -117,18 +118,14 @@ class ManyDriver:
 
     def mark(self) -> int | None:
         """The watermark."""
-        known = [newest for newest in self.newest if newest is not None]
-        return min(known) - self.lateness if len(known) == len(self.newest) else None
+        return watermark(self.newest, self.lateness)
 
     def oldest(self, k: int) -> int | None:
         """The least stamp of this stream that a tuple to come can still ask for."""
-        stream = self.spec.streams[k]
-        if stream.window is None:
+        if self.spec.streams[k].window is None:
             return None
-        if stream.counted:
-            return min(self.met[j][k] for j in range(len(self.met)) if j != k) - stream.window.size
-        mark = self.mark()
-        return None if mark is None else mark - self.spec.reach(k)
+        seen = min(self.met[j][k] for j in range(len(self.met)) if j != k)
+        return self.spec.rule(k).oldest(self.mark(), seen)
 
     def advance(self, k: int, time: int) -> None:
         """Take note that no tuple of this stream older than `time` will come."""

@@ -66,12 +66,12 @@ class MultiReplay(TableReplay[Seen, MultiMetrics]):
         stream = self.plan.spec.streams[k]
         if stream.window is None or not rows:
             return rows
-        if stream.counted:
-            return min(stream.window.size, rows)
+        if stream.window.capacity is not None:
+            return min(stream.window.capacity, rows)
         times, valid = self._time(k)
         known = times if valid is None else times[valid]
         span = int(known.max()) - int(known.min()) if len(known) else 0
-        return min(rows, rows * (self.plan.spec.reach(k) + 1) // max(span, 1))
+        return min(rows, rows * (self.plan.spec.rule(k).reach + 1) // max(span, 1))
 
     def _run(self) -> Iterator[pa.RecordBatch]:
         check_clock(self._pace, sheds=self._sheds, pushed="MultiJoin")

@@ -16,11 +16,10 @@ from functools import cached_property
 import pyarrow as pa
 
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, WindowError, suggest
-from handshake.joins.spec import JoinSpec, SideSpec, Stamps, join_spec
+from handshake.joins.spec import JoinSpec, SideSpec, Stamps, join_spec, window_conditions
 from handshake.kernels.prepare import HIDDEN
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
-    Arithmetic,
     Column,
     Compare,
     Expr,
@@ -34,7 +33,7 @@ from handshake.plan.expr import (
     walk,
 )
 from handshake.schema import BOOL, INT64, UNITS, Field, Schema
-from handshake.windows import Window, Windows
+from handshake.windows import TIME, Rule, Window, Windows
 
 __all__ = ["FIRST", "SECOND", "Condition", "ManySpec", "StepSpec", "StreamSpec", "many_spec"]
 
@@ -54,12 +53,12 @@ class StreamSpec:
     @property
     def timed(self) -> bool:
         """Whether its window is one of time."""
-        return self.window is not None and self.window.kind == "time"
+        return self.window is not None and self.window.timed
 
     @property
     def counted(self) -> bool:
         """Whether its window is one of tuples."""
-        return self.window is not None and self.window.kind == "tuples"
+        return self.window is not None and self.window.counted
 
     @property
     def time_stamp(self) -> str:
@@ -105,11 +104,6 @@ class StepSpec:
     target: int
     conditions: tuple[Condition, ...]
     spec: JoinSpec
-
-    @cached_property
-    def unwindowed(self) -> JoinSpec:
-        """For drivers, which have nothing to stamp: that was done when the tuples came."""
-        return replace(self.spec, windows=Windows(None, None))
 
     @cached_property
     def layout(self) -> object:
@@ -196,28 +190,30 @@ class ManySpec:
         Tuple windows of members are looked at afterwards (see `mjoin_step`): tuples that are pushed as they
         come cannot break them.
         """
-        stream, reach = self.streams[target], self.member_reach(members)
-        stamp = stream.time_stamp if stream.timed else stream.own_stamp
-        first = None if stream.window is None else (FIRST, stamp)
-        second = None if reach is None else (SECOND, stream.time_stamp)
-        windows = Windows(
-            None if reach is None else Window("tuples", reach),
-            None if stream.window is None else Window("tuples", stream.window.reach(self.unit)),
-        )
-        sides = tuple(_stamped_side(side, first, second) for side in base.sides)
-        rules = _rules(windows, sides[0].stamps, sides[1].stamps)
-        boundary = conjunction((*rules, *conjuncts(base.interior)))
-        return replace(base, windows=windows, sides=(sides[0], sides[1]), boundary=boundary)
+        window, reach = self.streams[target].window, self.member_reach(members)
+        own = None if window is None else window.rule(self.unit)
+        first = None if own is None else (FIRST, self.stamp(target))
+        second = None if reach is None else (SECOND, self.streams[target].time_stamp)
+        rules = (None if reach is None else Rule(TIME, TIME, reach), own)
+        left, right = (_stamped_side(side, first, second) for side in base.sides)
+        conditions = window_conditions(rules, left.stamps, right.stamps)
+        boundary = conjunction((*conditions, *conjuncts(base.interior)))
+        return replace(base, rules=rules, sides=(left, right), boundary=boundary)
+
+    def stamp(self, k: int) -> str:
+        """Return the stamp of a stream by which its rows expire."""
+        stream = self.streams[k]
+        return stream.time_stamp if stream.timed else stream.own_stamp
 
     def member_reach(self, members: Sequence[int]) -> int | None:
         """The least reach of the members' time windows; None where there are none."""
-        return min((self.reach(k) for k in members if self.streams[k].timed), default=None)
+        return min((self.rule(k).reach for k in members if self.streams[k].timed), default=None)
 
-    def reach(self, k: int) -> int:
-        """How far stamps may be apart under a stream's window."""
+    def rule(self, k: int) -> Rule:
+        """Return the rule of a stream's window."""
         window = self.streams[k].window
         assert window is not None
-        return window.reach(self.unit)
+        return window.rule(self.unit)
 
 
 def _stamped_side(side: SideSpec, first: tuple[str, str] | None, second: tuple[str, str] | None) -> SideSpec:
@@ -225,18 +221,6 @@ def _stamped_side(side: SideSpec, first: tuple[str, str] | None, second: tuple[s
     stamps = [Column(side.side, pair[side.side], type=INT64) if pair else None for pair in (first, second)]
     columns = dict.fromkeys((*side.columns, *(stamp for stamp in stamps if stamp is not None)))
     return replace(side, columns=tuple(columns), stamps=Stamps(*stamps))
-
-
-def _rules(windows: Windows, left: Stamps, right: Stamps) -> Iterator[Expr]:
-    """`right.first >= left.first - reach` and `right.second <= left.second + reach` (see window.py)."""
-    pairs = (
-        (">=", "-", left.first, right.first, windows.right),
-        ("<=", "+", left.second, right.second, windows.left),
-    )
-    for op, sign, mine, theirs, window in pairs:
-        if window is not None and mine is not None and theirs is not None:
-            limit = Arithmetic(sign, mine, Literal(window.size, type=INT64), type=INT64)
-            yield Compare(op, theirs, limit, type=BOOL)
 
 
 # Reading a join.

@@ -79,7 +79,7 @@ class Statistics:
     """Tuples that each stream's window holds."""
 
     def __post_init__(self) -> None:
-        self.rows = [float(s.window.size if s.window and s.counted else _UNKNOWN) for s in self.spec.streams]
+        self.rows = [float((s.window and s.window.capacity) or _UNKNOWN) for s in self.spec.streams]
         self._groups: dict[frozenset[int], list[Condition]] = {}
         for condition in self.spec.conditions:
             self._groups.setdefault(condition.streams, []).append(condition)

@@ -38,7 +38,7 @@ class DealtWindow:
     def __post_init__(self) -> None:
         self.segment = Segment(self.step.spec, 1)
         self.partition = Partition(self.cores)
-        self._driver = Driver(self.step.unwindowed)
+        self._driver = Driver(self.step.spec)
 
     @property
     def rows(self) -> int:
@@ -127,7 +127,7 @@ class StepCore:
 
     def __post_init__(self) -> None:
         self.core = JoinCore(self.step.spec)
-        self._driver = Driver(self.step.unwindowed)
+        self._driver = Driver(self.step.spec)
 
     def enter(self, combinations: pa.RecordBatch) -> pa.RecordBatch:
         """Give combinations what this step looks at; those that cannot match are left out."""
@@ -149,7 +149,7 @@ class StepCore:
     def _deadline(self, combinations: pa.RecordBatch, reach: int) -> Array:
         """The newest time that a further member may have, less the least `reach` of the members."""
         times = [
-            _later(_whole(combinations, self.many.streams[k].time_stamp), self.many.reach(k) - reach)
+            _later(_whole(combinations, self.many.streams[k].time_stamp), self.many.rule(k).reach - reach)
             for k in self.step.joined
             if self.many.streams[k].timed
         ]
@@ -189,8 +189,8 @@ class StepCore:
         for k in self.step.joined:
             stream = self.many.streams[k]
             if stream.counted:
-                passed = _whole(found, target.seen_stamp(stream)) - _whole(found, stream.own_stamp)
-                held = passed <= self.many.reach(k)
+                rule = self.many.rule(k)
+                held = rule.holds(_whole(found, stream.own_stamp), _whole(found, target.seen_stamp(stream)))
                 mask = held if mask is None else mask & held
         return found if mask is None or mask.all() else found.filter(pa.array(mask))
 

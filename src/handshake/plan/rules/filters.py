@@ -121,7 +121,7 @@ def _into_inputs(node: WindowJoin) -> Node:
         read = sides(part)
         side = min(read, default=0)
         window = node.windows[side]
-        if len(read) == 1 and (window is None or window.kind == "time"):
+        if len(read) == 1 and (window is None or not window.counted):
             inputs[side] = _sink(inputs[side], _alone(part))
         else:
             staying.append(part)

@@ -17,6 +17,7 @@ from handshake.engines.circuit.components.window import COUNTER
 from handshake.engines.circuit.join.arrivals import arrivals_row
 from handshake.engines.circuit.join.combination import Combination
 from handshake.engines.circuit.join.condition import Condition
+from handshake.windows import Rule, is_late
 
 __all__ = ["Held", "HeldWindows"]
 
@@ -26,10 +27,10 @@ class Held:
     """What a join holds of a stream: its last `tuples`, all of its window or as many as there is room for."""
 
     tuples: int
-    kind: str = "tuples"
-    """"tuples": the window itself; "time": a window of time; "ever": tuples that are never too old."""
-    reach: int = 0
-    """Time windows: by how much a partner may be later, inclusive, in units of the clock."""
+    is_window: bool = True
+    """True if these tuples are the window itself; False if a window without a bound is cut to them."""
+    rule: Rule | None = None
+    """The rule of a time window; None if no tuple is ever too old."""
 
 
 class HeldWindows(Block):
@@ -62,10 +63,10 @@ class HeldWindows(Block):
     @property
     def timed(self) -> bool:
         """Whether the join looks at times."""
-        return any(held.kind == "time" for held in self.held)
+        return any(held.rule is not None for held in self.held)
 
     def _counted(self) -> tuple[str, ...]:
-        bounded = any(held.kind != "tuples" for held in self.held)
+        bounded = not all(held.is_window for held in self.held)
         return (*(("late", "no_time") if self.timed else ()), *(("evicted",) if bounded else ()))
 
     def _admitted(self, m: Module, has: list[Value]) -> list[Value]:
@@ -75,7 +76,7 @@ class HeldWindows(Block):
         kept, late, untimed = list[Value](), Const(0, 2), Const(0, 2)
         for here, side, row in zip(has, self.sides, self.rows, strict=True):
             time, known = self._time_of(self.arrivals.payload, side, row)
-            behind = time < self.mark  # a tuple never makes itself late: its clock is not ahead of it
+            behind = is_late(time, self.mark)  # a tuple never makes itself late: its clock is not ahead of it
             stays = Signal(name=f"stays_{side}")
             m.d.comb += stays.eq(here & known & ~behind)
             late, untimed = late + (here & known & behind), untimed + (here & ~known)
@@ -94,17 +95,17 @@ class HeldWindows(Block):
         """Tuples that are pushed out though a partner may still come."""
         lost: list[Value] = []
         for n, (store, held) in enumerate(zip(self.stores, self.held, strict=True)):
-            if held.kind != "tuples":
-                needed = self._needed(m, n, store, held) if held.kind == "time" else Const(1, 1)
+            if not held.is_window:
+                needed = Const(1, 1) if held.rule is None else self._needed(m, n, store, held.rule)
                 lost.append(store.insert & store.full & needed)
         if lost:
             m.d.sync += self.evicted.eq(self.evicted + sum(lost[1:], lost[0]))
 
-    def _needed(self, m: Module, n: int, store: Store, held: Held) -> Value:
+    def _needed(self, m: Module, n: int, store: Store, rule: Rule) -> Value:
         """Whether a tuple that is not late could join the oldest one."""
         row = self.rows[n]
         at, shape = row.layout[TIME].offset, row[TIME].shape
         kept, oldest = Signal(shape, name=f"oldest_{n}"), Signal(shape, name=f"oldest_now_{n}")
         m.d.comb += oldest.eq(Mux(self.fresh, store.oldest(at, shape.width), kept))
         m.d.sync += kept.eq(oldest)
-        return self.passed - oldest <= held.reach
+        return Value.cast(rule.holds(held=oldest, asked=self.passed))

@@ -57,7 +57,7 @@ class JoinSpec:
     @property
     def reads_time(self) -> bool:
         """Whether the join itself looks at times."""
-        return any(held.kind == "time" for held in self.held)
+        return any(held.rule is not None for held in self.held)
 
     @property
     def cycles(self) -> int:

@@ -43,7 +43,7 @@ class JoinRun:
 def windows_in_tuples(windows: Windows) -> tuple[int, int]:
     """Both windows in tuples; a circuit holds no other."""
     sizes = []
-    for window, side in ((windows.left, "left"), (windows.right, "right")):
+    for window, side in zip(windows, ("left", "right"), strict=True):
         sizes.append(_size(window, side))
     return sizes[0], sizes[1]
 
@@ -54,13 +54,13 @@ def _size(window: Window | None, side: str) -> int:
             f"the {side} input has no window, so no circuit can hold it; give a number of tuples, "
             "such as --window '1000 tuples'"
         )
-    if window.kind == "time":
+    if window.capacity is None:
         raise UnsupportedError(
             f"the {side} window is {window}: how many tuples that will be is not known before they come, "
             "and a join circuit holds a fixed number; give one, such as --window '1000 tuples', or use "
             "--backend local"
         )
-    return window.size
+    return window.capacity
 
 
 def design_of(windows: Windows, cores: int | None, **changes: Any) -> Design:

@@ -32,14 +32,14 @@ from handshake.plan.algebra import (
 from handshake.plan.algebra import walk as walk_plan
 from handshake.plan.expr import And, Arithmetic, Column, Compare, Expr, Literal
 from handshake.schema import BOOL, INT64, UNITS
-from handshake.windows import Window
+from handshake.windows import Window, Windows
 
 __all__ = ["Joins", "is_timed"]
 
 
 def is_timed(node: WindowJoin) -> bool:
     """Whether a join looks at times."""
-    return any(window is not None and window.kind == "time" for window in node.windows)
+    return Windows(*node.windows).timed
 
 
 class Joins:
@@ -93,7 +93,7 @@ class Joins:
 
     def _arranged(self, node: WindowJoin, timed: bool) -> bool:
         """Whether the join gives its results in order."""
-        plain = all(window is not None and window.kind == "tuples" for window in node.windows)
+        plain = all(window is not None and window.capacity for window in node.windows)
         several = len(node.inputs) > 2
         needs = timed or id(node) in self._ordered or not plain or several
         if self._bounds.join == "handshake" and several:
@@ -112,9 +112,9 @@ class Joins:
 
     def _held(self, node: WindowJoin, k: int) -> Held:
         window, name = node.windows[k], node.names[k]
-        if window is not None and window.kind == "tuples":
-            at_most(f"tuples in the window of {name}", window.size, MOST_TUPLES)
-            return Held(window.size)
+        if window is not None and window.capacity is not None:
+            at_most(f"tuples in the window of {name}", window.capacity, MOST_TUPLES)
+            return Held(window.capacity)
         if self._bounds.window_tuples is None:
             what = f"a window of {window}" if window is not None else "no window"
             raise UnsupportedError(
@@ -122,9 +122,8 @@ class Joins:
                 "the most with --window-tuples, or a window of tuples"
             )
         at_most(f"tuples in the window of {name}", self._bounds.window_tuples, MOST_TUPLES)
-        if window is None:
-            return Held(self._bounds.window_tuples, "ever")
-        return Held(self._bounds.window_tuples, "time", window.reach(node.clock.unit))
+        rule = None if window is None else window.rule(node.clock.unit)
+        return Held(self._bounds.window_tuples, is_window=False, rule=rule)
 
     # What is below it.
 
@@ -247,7 +246,7 @@ def _with_times(node: WindowJoin) -> Expr:
     """The condition, and for windows of time how far apart the times may be."""
     parts = [node.on]
     for k, window in enumerate(node.windows):
-        if window is not None and window.kind == "time":
+        if window is not None and window.timed:
             others = (j for j in range(len(node.inputs)) if j != k)
             parts += [_in_time(k, j, window, node) for j in others]
     return parts[0] if len(parts) == 1 else And(tuple(parts), type=BOOL)
@@ -259,4 +258,4 @@ def _in_time(k: int, j: int, window: Window, node: WindowJoin) -> Expr:
         Column(side, TIME, shown=f"{node.names[side]}.{TIME}", type=node.clock.type) for side in (k, j)
     )
     apart = Arithmetic("-", other, own, type=INT64)
-    return Compare("<=", apart, Literal(window.reach(node.clock.unit), type=INT64), type=BOOL)
+    return Compare("<=", apart, Literal(window.rule(node.clock.unit).reach, type=INT64), type=BOOL)

@@ -159,11 +159,11 @@ def _further(node: WindowJoin, left: _Side, right: _Side) -> list[Expr]:
         return []
     new = Name(("r", f"{right.streams[0]}_t"))
     return [
-        Compare("<", new, Arithmetic("+", Name(("l", f"{k}_t")), _interval(node.windows[k])))
+        Compare("<=", new, Arithmetic("+", Name(("l", f"{k}_t")), _interval(node.windows[k])))
         for k in left.streams
     ]
 
 
 def _interval(window: Window | None) -> Expr:
     assert window is not None
-    return Literal(-(-window.size // 1000), type=Interval("us"))
+    return Literal(window.rule("us").reach, type=Interval("us"))

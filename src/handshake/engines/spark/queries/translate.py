@@ -66,6 +66,7 @@ from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
 from handshake.schema import Field, Timestamp
+from handshake.windows import Windows
 
 __all__ = ["QueryFrames", "query_frames"]
 
@@ -138,9 +139,7 @@ class _Translation:
         nodes = [node for output in self._plan.outputs for node in walk(output)]
         return any(
             (isinstance(node, Windowing) and node.window.kind == "time")
-            or (
-                isinstance(node, WindowJoin) and any(w is not None and w.kind == "time" for w in node.windows)
-            )
+            or (isinstance(node, WindowJoin) and Windows(*node.windows).timed)
             for node in nodes
         )
 

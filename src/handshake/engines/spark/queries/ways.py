@@ -50,7 +50,7 @@ def _streaming(node: Node, streams: Collection[str]) -> int:
 
 def _about_join(join: WindowJoin, declared: Sequence[str], streams: Collection[str]) -> Iterator[str]:
     below = [node for child in join.inputs for node in walk(child)]
-    counted = any(window is None or window.kind == "tuples" for window in join.windows)
+    counted = any(window is None or window.counted for window in join.windows)
     if any(isinstance(node, Windowing) for node in below):
         yield "it joins results of windows"
     if any(isinstance(node, WindowJoin) for node in below):
