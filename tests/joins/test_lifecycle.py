@@ -339,12 +339,12 @@ def test_ctrl_c_while_a_paced_stream_is_silent(tmp_path):
         (tmp_path / name).write_text("t,x\n0,1\n3600,2\n")
     paths = [str(tmp_path / name) for name in ("l.csv", "r.csv")]
     code = (
-        "import sys, handshake.cores.admission as admission, handshake.cli as cli\n"
-        "until = admission.Gate.until\n"
+        "import sys, handshake.joins.gate as gate, handshake.cli as cli\n"
+        "until = gate.Gate.until\n"
         "def told(gate, moment):\n"
         "    print('waiting', flush=True)\n"
         "    return until(gate, moment)\n"
-        "admission.Gate.until = told\n"
+        "gate.Gate.until = told\n"
         "sys.argv[1:] = ['join', *sys.argv[1:]]\n"
         "cli.main()\n"
     )
