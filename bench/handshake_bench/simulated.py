@@ -153,6 +153,7 @@ class Coordinated(Simulated):
         self.crew: InlineCrew[Any] = InlineCrew(engine.cores, self.engine._work, lambda task: "a batch")
         self.engine.crew = self.crew
         self.engine._cores = [CountingCore(engine.spec) for _ in range(engine.cores)]
+        self.engine._is_quick = lambda: False  # the cores are to work, not the caller's thread
         if isinstance(engine, Cell):
             engine.model = _MODEL
 

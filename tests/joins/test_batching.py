@@ -43,8 +43,8 @@ def check_gathered(case: Case, seed: int) -> None:
             side = rng.randint(0, 1)
             count = min(rng.choice((1, 2, 7, 30)), tables[side].num_rows - at[side])
             part = tables[side].slice(at[side], count)
-            engine.driver.more = rng.choice((None, False, False, True))
-            batches += engine.push(side, conform(part, part.schema, "input"))
+            more = rng.choice((False, False, True))
+            batches += engine.push(side, conform(part, part.schema, "input"), more=more)
             arrivals += [(("left", "right")[side], at[side] + k) for k in range(count)]
             at[side] += count
         batches += engine.drain()

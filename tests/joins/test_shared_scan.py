@@ -232,7 +232,6 @@ def test_few_tuples_meet_few_of_those_that_an_index_holds(text, reach):
         engine.fill(1, timed(np.zeros(len(values)), values))
         for _ in (*engine.push(0, timed(np.ones(6000), np.arange(6000))), *engine.drain()):
             pass  # asked so often, windows are clustered
-        engine.driver.more = False
         compiled(engine)
         before = engine.metrics().comparisons
         for number in range(20):
@@ -251,7 +250,6 @@ def test_a_band_that_lets_most_tuples_through_is_scanned_after_all():
         engine.fill(1, timed(np.zeros(len(values)), values))
         for _ in (*engine.push(0, timed(np.ones(6000), np.full(6000, 9999))), *engine.drain()):
             pass
-        engine.driver.more = False
         compiled(engine)
         seen = []
         for _ in range(70):
@@ -276,7 +274,6 @@ def test_threads_share_chunks_of_large_windows():
     try:
         values = rng.integers(0, 5000, 600_000)
         engine.fill(1, timed(np.zeros(len(values)), values))
-        engine.driver.more = False
         held = [core.right_window_rows for core in engine.metrics().cores]
         for number in range(40):
             batches = list(engine.push(0, timed([1, 1, 1], rng.choice(5000, 3, replace=False))))
@@ -339,9 +336,8 @@ def test_where_cores_are_pinned_the_feeding_thread_stands_in_for_the_first():
 
     def feed() -> None:
         engine = plan.start()
-        for more in (False, None):
-            engine.driver.more = more
-            list(engine.push(0, timed([1], [1])))
+        for rows, more in ((1, False), (5000, True)):
+            list(engine.push(0, timed([1] * rows, [1] * rows), more=more))
             list(engine.drain())
             seen.append(os.sched_getaffinity(0))
         engine.close()

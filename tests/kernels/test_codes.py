@@ -156,7 +156,6 @@ def engine_with(values: np.ndarray, text: str):
     columns = [pa.array(np.zeros(len(values), np.int64)), pa.array(values.astype(np.int32))]
     columns.append(pa.array(np.roll(values, 7).astype(np.float32)))
     engine.fill(1, pa.RecordBatch.from_arrays(columns, schema=TIMED))
-    engine.driver.more = False
     return engine
 
 

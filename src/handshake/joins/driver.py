@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,12 +57,6 @@ class Driver:
     arrived: list[int] = field(default_factory=lambda: [0, 0])
     met: list[int] = field(default_factory=lambda: [0, 0])
     """The least `other` stamp that a tuple of this side can still get."""
-    arriving: float | None = None
-    """When the next batch came, where that is not when it is admitted (in seconds of `perf_counter`)."""
-    came: float = 0.0
-    """When the last batch came."""
-    more: bool | None = None
-    """Whether further batches have come already and wait behind this one; None where nobody knows."""
     told: bool = False
     """Only `advance` says how far streams have come; what is late then has been dropped before."""
 
@@ -76,7 +69,6 @@ class Driver:
 
         `other` gives the counts of the other stream for tuples whose arrival order is known beforehand.
         """
-        self.came = time.perf_counter() if self.arriving is None else self.arriving
         spec, counts = self.spec.sides[side], self.counts[side]
         counts.rows += batch.num_rows
         hidden: dict[str, pa.Array] = {}

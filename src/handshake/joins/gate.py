@@ -308,6 +308,4 @@ class Gate(AnyGate[Arrangement, Array, Metrics]):
         )  # fmt: skip
 
     def _arrive(self, came: Arrival[Array]) -> Iterator[pa.RecordBatch]:
-        driver = self.engine.driver
-        driver.arriving, driver.more = came.at, bool(self._inbox)
-        return self.engine.push(came.stream, came.batch, came.seen)
+        return self.engine.push(came.stream, came.batch, came.seen, came.at, more=bool(self._inbox))

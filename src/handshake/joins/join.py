@@ -159,7 +159,7 @@ class Replay(TableReplay[Array, Metrics]):
         ordering = self.plan.ordering()
         self._engine = engine = self.plan.start()
         for side, piece, other in self._slices():
-            results = engine.push(side, piece, other)
+            results = engine.push(side, piece, other, more=True)
             if ordering is None:
                 yield from results
             else:

@@ -27,9 +27,20 @@ class Arrangement(Protocol):
         """How long results took."""
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Take tuples; yields results that are ready. Must be iterated to its end, and from one thread."""
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        came: float | None = None, *, more: bool = False,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Take tuples of one side and yield the results that are ready.
+
+        The iterator must be exhausted, and always from the same thread.
+
+        Args:
+            side: 0 for the left stream, 1 for the right.
+            batch: The tuples.
+            other: Per tuple, how many of the other stream came before it; None if all pushed so far did.
+            came: When the tuples came, in seconds of `perf_counter`; None for now.
+            more: Whether further batches follow at once, so that nobody waits for these results alone.
+        """
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them: how benchmarks get full windows at once."""

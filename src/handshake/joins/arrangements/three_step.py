@@ -38,12 +38,14 @@ class ThreeStep:
         self.latencies = Latencies(1)
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Take a batch of one side's tuples; yields the results that they complete."""
-        return self.latencies.delivered(coalesced(self._timed(self._push(side, batch, other))))
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        came: float | None = None, *, more: bool = False,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Join a batch of one side's tuples; yields all results that they complete."""
+        came = time.perf_counter() if came is None else came
+        return self.latencies.delivered(coalesced(self._timed(self._push(side, batch, other), came)))
 
-    def _timed(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _timed(self, results: Iterator[pa.RecordBatch], came: float) -> Iterator[pa.RecordBatch]:
         """Count the time spent here, not in whoever consumes the results."""
         while True:
             start = time.perf_counter()
@@ -51,7 +53,7 @@ class ThreeStep:
             self.elapsed += time.perf_counter() - start
             if batch is None:
                 return
-            self.latencies.note(0, batch.num_rows, self.driver.came)
+            self.latencies.note(0, batch.num_rows, came)
             yield batch
 
     def _push(

@@ -59,13 +59,14 @@ class Unbounded:
 
     def pass_by(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join tuples of the left side with all that is held; yields results that are ready."""
-        return self.crew.latencies.delivered(coalesced(self._pass_by(self.driver.admit(0, batch))))
+        came = time.perf_counter()
+        return self.crew.latencies.delivered(coalesced(self._pass_by(self.driver.admit(0, batch), came)))
 
-    def _pass_by(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _pass_by(self, batch: pa.RecordBatch, came: float) -> Iterator[pa.RecordBatch]:
         deal = max(1, min(_DEAL, -(-batch.num_rows // self.cores)))
         for start in range(0, batch.num_rows, deal):
             piece = BasicWindow(self.spec.sides[0], batch.slice(start, deal))
-            yield from self.crew.hand(self.crew.least_busy(), _Task(piece, self.driver.came))
+            yield from self.crew.hand(self.crew.least_busy(), _Task(piece, came))
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """The rest of the results."""

@@ -129,16 +129,22 @@ class Cell:
 
     # On the coordinator.
 
-    def push(self, side: int, batch: pa.RecordBatch, other: Array | None = None) -> Iterator[pa.RecordBatch]:
+    def push(
+        self, side: int, batch: pa.RecordBatch, other: Array | None = None, came: float | None = None, *,
+        more: bool = False,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples; yields results that are ready."""
-        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other)))
+        came = time.perf_counter() if came is None else came
+        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other, came)))
 
-    def _push(self, side: int, batch: pa.RecordBatch, other: Array | None) -> Iterator[pa.RecordBatch]:
+    def _push(
+        self, side: int, batch: pa.RecordBatch, other: Array | None, came: float
+    ) -> Iterator[pa.RecordBatch]:
         self._watch.start()
         # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
-        buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
+        buffer.put(self.driver.admit(side, batch, other), bounds, came)
         while buffer.rows >= buffer.most or (self._waiting() and not self._is_busy()):
             yield from self._next_batch()
         self.expire()

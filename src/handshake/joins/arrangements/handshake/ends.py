@@ -64,7 +64,9 @@ class Ends:
         self._told: list[int | None] = [None, None]
         """The stamps up to which tuples have expired, and up to which the line has been told so."""
 
-    def admit(self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None) -> None:
+    def admit(
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float
+    ) -> None:
         """Stamp a batch and keep it here; what waited before goes into the line if it is enough for a piece.
 
         The newest batch always waits, so that a drain finds it here and can send it past all cores at once.
@@ -74,7 +76,7 @@ class Ends:
         admitted = self.driver.admit(side, batch, other)
         if admitted.num_rows:
             if not self._gathered[side]:
-                self._since[side] = self.driver.came
+                self._since[side] = came
             self._gathered[side].append(admitted)
 
     def _waiting(self, side: int) -> int:

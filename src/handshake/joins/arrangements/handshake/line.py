@@ -69,16 +69,18 @@ class Handshake:
     # The caller's side.
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Take tuples; yields results that are ready, and waits where the line is full."""
-        return self._delivered(self._push(side, batch, other))
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        came: float | None = None, *, more: bool = False,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Take tuples; yields results that are ready, and waits while the line is full."""
+        came = time.perf_counter() if came is None else came
+        return self._delivered(self._push(side, batch, other, came))
 
     def _push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float
     ) -> Iterator[pa.RecordBatch]:
         self._check()
-        self._ends.admit(side, batch, other)
+        self._ends.admit(side, batch, other, came)
         yield from self._run(lambda: not self._ends.waiting)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
@@ -126,7 +128,7 @@ class Handshake:
         """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
         for worker in self._workers:
             worker.matching = False
-        for _ in (*self._push(side, batch, None), *self._drain()):
+        for _ in (*self._push(side, batch, None, 0.0), *self._drain()):
             raise AssertionError("results were waiting: fill only after drain")
         for worker in self._workers:
             worker.matching = True

@@ -8,6 +8,7 @@ to drift together.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -97,30 +98,33 @@ class LowLatency:
         self._expire(k, task.oldest)
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Take tuples; yields results that are ready."""
-        results = self._push(side, batch, other)
-        # While nothing waits behind this batch, somebody waits for its results.
-        return self.crew.latencies.delivered(results if self.driver.more is False else coalesced(results))
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        came: float | None = None, *, more: bool = False,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Take tuples; yields results that are ready.
+
+        Without `more`, a small batch is joined at once if all cores are idle. With it, tuples gather.
+        """
+        results = self._push(side, batch, other, time.perf_counter() if came is None else came, more)
+        return self.crew.latencies.delivered(coalesced(results) if more else results)
 
     def _push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
+        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float, more: bool
     ) -> Iterator[pa.RecordBatch]:
         self._watch.start()
         # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
-        buffer.put(self.driver.admit(side, batch, other), bounds, self.driver.came)
-        while buffer.rows >= _GATHER or (self._waiting() and self._may_go() and not self.driver.more):
-            yield from self._next_batch()
+        buffer.put(self.driver.admit(side, batch, other), bounds, came)
+        while buffer.rows >= _GATHER or (not more and self._waiting() and self._may_go()):
+            yield from self._next_batch(at_once=not more)
         yield from self.crew.ready()
 
     def _waiting(self) -> bool:
         return any(buffer.rows for buffer in self._buffers)
 
     def _may_go(self) -> bool:
-        """Whether to begin with what waits: what is quick waits for all cores, to be joined at once."""
+        """Whether to start the waiting batches now. Quick ones wait until all cores are idle."""
         return self.crew.idle() if self._is_quick() else not self._is_busy()
 
     def _is_busy(self) -> bool:
@@ -172,9 +176,9 @@ class LowLatency:
     def _expire(self, k: int, oldest: tuple[int | None, int | None]) -> None:
         self._gone[k] += sum(self._cores[k].expire(s, at) for s, at in enumerate(oldest) if at is not None)
 
-    def _next_batch(self) -> Iterator[pa.RecordBatch]:
-        """Of the side with most tuples waiting; or of both, where they are joined at once."""
-        if self._at_once():
+    def _next_batch(self, *, at_once: bool) -> Iterator[pa.RecordBatch]:
+        """Join both sides' waiting tuples here if they are quick, or hand those of the longer side out."""
+        if at_once and self._is_quick() and self.crew.idle():
             yield from self._join_waiting()
             return
         side = int(self._buffers[1].rows > self._buffers[0].rows)
@@ -202,17 +206,10 @@ class LowLatency:
             if holds:
                 yield from self.crew.hand(k, task)
 
-    def _at_once(self) -> bool:
-        """Whether to join here."""
-        return self._is_quick() and self.driver.more is False and self.crew.idle()
-
     def _is_quick(self) -> bool:
-        """Whether batches take little time, and none that nobody can foresee, where somebody says when to."""
-        quick = self._recent <= _AT_ONCE and not self.spec.prepared.doubtful
-        return quick and self.driver.more is not None and self._waits_little()
-
-    def _waits_little(self) -> bool:
-        """Whether what waits is no more than can be joined in one call, which nothing can interrupt."""
+        """Whether the waiting tuples take so little time that the caller's thread joins them itself."""
+        if self._recent > _AT_ONCE or self.spec.prepared.doubtful:
+            return False
         rows = max(buffer.rows for buffer in self._buffers)
         return rows <= _WHOLE or rows * sum(s.rows for c in self._cores for s in c.segments) < _UNINTERRUPTED
 
@@ -260,7 +257,7 @@ class LowLatency:
                 yield from self.crew.drain(until)
                 if not self.crew.idle():
                     return
-            yield from self._next_batch()
+            yield from self._next_batch(at_once=True)
         yield from self.crew.drain(until)
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
