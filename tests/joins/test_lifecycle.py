@@ -179,7 +179,7 @@ def test_an_error_in_a_replay_ends_its_threads(threads, monkeypatch, algorithm):
     monkeypatch.setattr(JoinCore, "search", failing)
     monkeypatch.setattr(local, "_SLICE", 50)
     plan = prepare(NUMBERS, NUMBERS, "l.x <= r.x", "100 tuples", algorithm=algorithm, cores=None)
-    table = pa.table({"x": range(2000)})
+    table = pa.table({"x": range(20_000)})
     with pytest.raises(MemoryError, match="a join core ran out of memory on a batch of"):
         list(Replay(plan, table, table))
 
@@ -221,7 +221,9 @@ def test_a_consumer_that_stops_holds_back_the_source(name):
     engine = started(name, "l.x + r.x >= 0", cores=2)
     list(engine.push(0, numbers(np.zeros(10_000, np.int64))))
     list(engine.drain())
-    pushed = engine.push(1, numbers(np.zeros(10_000, np.int64)))
+    # Unless more follows, low_latency joins this batch in the caller's thread, where nothing has to wait.
+    follows = {"more": True} if name == "low_latency" else {}
+    pushed = engine.push(1, numbers(np.zeros(10_000, np.int64)), **follows)
     taken = sum(b.num_rows for b in pushed) if name in ("gate", "low_latency", "cell") else 0
     found, still = -1, 0
     while still < 20:  # until nothing has changed for a while

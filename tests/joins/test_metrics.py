@@ -114,7 +114,7 @@ def test_every_result_has_a_latency_on_the_core_that_found_it(algorithm):
         max(c.comparisons for c in metrics.cores) * len(metrics.cores) / metrics.comparisons
     )
     assert all(core.queue == core.results_waiting == 0 for core in metrics.cores)
-    if algorithm != "three_step":
+    if algorithm in ("cell", "handshake"):  # low_latency joins batches as small as these at once
         assert max(core.deepest_queue for core in metrics.cores) >= 1
         assert max(core.deepest_results for core in metrics.cores) >= 1
     if algorithm == "handshake":
