@@ -331,19 +331,11 @@ def test_what_a_helper_dies_of_reaches_the_caller():
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned here")
 def test_where_cores_are_pinned_the_feeding_thread_stands_in_for_the_first():
-    cpus, seen = tuple(sorted(os.sched_getaffinity(0))), []
+    mine = os.sched_getaffinity(0)
     plan = prepare(TIMED, TIMED, "l.x = r.x", "60 s", time="ts", method="scan", cores=1, pin=True)
-
-    def feed() -> None:
-        engine = plan.start()
-        for rows, more in ((1, False), (5000, True)):
-            list(engine.push(0, timed([1] * rows, [1] * rows), more=more))
-            list(engine.drain())
-            seen.append(os.sched_getaffinity(0))
-        engine.close()
-
-    thread = threading.Thread(target=feed)
-    thread.start()
-    thread.join()
-    # Joined at once, it is where core 0 is; when cores work by themselves, wherever it may be.
-    assert seen == [{plan.cpus[0]}, set(cpus)]
+    engine = plan.start()
+    list(engine.push(0, timed([1], [1])))
+    seen = [os.sched_getaffinity(0) for _ in engine.push(1, timed([1], [1]))]
+    engine.close()
+    assert seen == [{plan.cpus[0]}]
+    assert os.sched_getaffinity(0) == mine

@@ -8,6 +8,7 @@ to drift together.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -82,8 +83,6 @@ class LowLatency:
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._watch = Stopwatch()
-        self._free: tuple[int, ...] = ()
-        """Where the caller's thread was allowed to be, while it stands in for core 0."""
         self._shared = SharedScan(self.spec, self._cores, self.cpus)
         self.crew = Crew(
             self.cores, self._work, _describe, bell, arrival=lambda task: task.arrived, cpus=self.cpus
@@ -133,7 +132,6 @@ class LowLatency:
 
     def _join_waiting(self) -> Iterator[pa.RecordBatch]:
         """What all cores would do with all that waits, here and at once, by one scan that they share."""
-        self._stand_in(True)
         tasks: list[_Task] = []
         visits: list[Visit] = []
         for side in (0, 1):
@@ -145,18 +143,25 @@ class LowLatency:
                     visits.append(Visit(piece, held, outer, arrived))
                     tasks.append(_Task(piece, outer, shares, (None, None), arrived))
         oldest = (self._oldest(0), self._oldest(1))
-        yield from self.crew.do(tasks[0], self._shared.search(visits))
+        with self._on_first_processor():
+            yield from self.crew.do(tasks[0], self._shared.search(visits))
         for task in tasks:
             self._settle(task)
         for k in range(self.cores):
             self._expire(k, oldest)
 
-    def _stand_in(self, wanted: bool) -> None:
-        """Where cores are pinned, the caller's thread stays where core 0 is, as long as it does its work:
-        else the system puts it where a helper is, and one waits for the other."""
-        if self.cpus and wanted != bool(self._free):
-            free, self._free = self._free, pinned_to() if wanted else ()
-            pin_to(*(self.cpus[:1] if wanted else free))
+    @contextlib.contextmanager
+    def _on_first_processor(self) -> Iterator[None]:
+        """Keep the caller's thread where core 0 is pinned, away from the helpers' processors."""
+        if not self.cpus:
+            yield
+            return
+        allowed = pinned_to()
+        pin_to(self.cpus[0])
+        try:
+            yield
+        finally:
+            pin_to(*allowed)
 
     def _held(self, side: int, rows: int, before: list[_Task]) -> list[list[BasicWindow]]:
         """What each core holds of a side for a visit of so many tuples, and what it is to keep of tuples
@@ -201,7 +206,6 @@ class LowLatency:
         self._holds = [
             held or share is not None for held, share in zip(self._holds, task.shares, strict=True)
         ]
-        self._stand_in(False)
         for k, holds in enumerate(self._holds):
             if holds:
                 yield from self.crew.hand(k, task)
