@@ -153,7 +153,7 @@ class Coordinated(Simulated):
         self.crew: InlineCrew[Any] = InlineCrew(engine.cores, self.engine._work, lambda task: "a batch")
         self.engine.crew = self.crew
         self.engine._cores = [CountingCore(engine.spec) for _ in range(engine.cores)]
-        self.engine._is_quick = lambda: False  # the cores are to work, not the caller's thread
+        vars(engine)["_is_quick"] = lambda: False  # the cores are to work, not the caller's thread
         if isinstance(engine, Cell):
             engine.model = _MODEL
 
@@ -213,7 +213,7 @@ class Line(Simulated):
     def push(self, side: int, batch: pa.RecordBatch, at: float) -> None:
         """Let the cores work until their clocks show `at`; then the batch comes."""
         self._run(at)
-        self.ends.admit(side, batch, None)
+        self.ends.admit(side, batch, None, at)
         self.ends.exchange()
         self._wake(0, at)
         self._wake(len(self.workers) - 1, at)
