@@ -289,9 +289,9 @@ def test_a_silent_stream_can_be_advanced():
     [
         ({"t": [1]}, hs.SchemaError, r"lacks column 'v' \(it has t\)"),
         ({"t": [1], "v": [1], "w": [1]}, hs.SchemaError, "has column 'w', which its schema"),
-        ({"t": [1], "v": ["a"]}, hs.HandshakeError, "cannot read tuples|was announced"),
-        (42, hs.InputError, "cannot read tuples from int"),
-        ("text", hs.InputError, "cannot read tuples from str"),
+        ({"t": [1], "v": ["a"]}, hs.HandshakeError, "cannot read rows|was announced"),
+        (42, hs.InputError, "cannot read rows from int"),
+        ("text", hs.InputError, "cannot read rows from str"),
     ],
 )
 def test_batches_that_do_not_fit(tuples, error, message):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from handshake.errors import InputError, UnsupportedError
-from handshake.io.frames import is_spark, kind_of, restored, table_of
+from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.gate import OnShed
 from handshake.joins.join import Metrics, Replay, prepare
 from handshake.plan.build import E
@@ -87,7 +87,7 @@ def join(
     replay = Replay(plan, a, b, pace=pace, on_shed=on_shed)
     batches = list(replay)
     _report_shed(replay.metrics(), on_shed)
-    return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)
+    return restore(pa.Table.from_batches(batches, plan.output_schema), kinds)
 
 
 def _report_shed(metrics: Metrics, on_shed: OnShed | None) -> None:

@@ -152,8 +152,7 @@ def test_received_into_a_log_and_sent_again(
 
 
 def _receive(url: str, query: Path, folder: Path) -> list[int]:
-    from handshake.io.udp.receive import receiver_for
-    from handshake.io.udp.record import record
+    from handshake.io.udp.receive import receiver_for, record
 
     with receiver_for(url, parse_query(query.read_text()), "Feed") as receiver:
         record(receiver, folder, ends=1, idle=30)

@@ -212,7 +212,7 @@ def test_nothing_is_visible_before_the_end(tmp_path: Path) -> None:
 def test_a_killed_reader_shows_as_a_broken_pipe() -> None:
     program = """
         import pyarrow as pa
-        from handshake.sources import sink_for
+        from handshake.io import sink_for
         batch = pa.record_batch({"x": list(range(10_000))})
         try:
             with sink_for("-", batch.schema) as sink:
@@ -234,7 +234,7 @@ def test_a_killed_reader_shows_as_a_broken_pipe() -> None:
 def test_an_interrupted_process_leaves_nothing(tmp_path: Path) -> None:
     program = f"""
         import pyarrow as pa
-        from handshake.sources import sink_for
+        from handshake.io import sink_for
         batch = pa.record_batch({{"x": list(range(100_000))}})
         with sink_for({str(tmp_path / "t.parquet")!r}, batch.schema) as sink:
             print("started", flush=True)

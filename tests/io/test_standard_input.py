@@ -1,4 +1,4 @@
-"""Standard input cut into whole rows: whatever the pieces are in which it comes, the rows are the same."""
+"""Tests of standard input: the rows are the same however the bytes are cut into pieces."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from handshake.errors import InputError
-from handshake.io import declared
+from handshake.io.csv_files import read_standard_input, split_rows
 from handshake.io.declared import BadRows
-from handshake.io.standard_input import whole_rows
+from handshake.io.files import read_declared
 from handshake.schema import Field, Schema, String
 
 CELLS = st.text(st.sampled_from("a\",\n\r '0é"), max_size=4)
@@ -29,7 +29,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 
 def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
     given = iter([*cut(data, cuts), b""])
-    return list(whole_rows(lambda: next(given)))
+    return list(split_rows(lambda: next(given)))
 
 
 def read(text: str) -> list[list[str]]:
@@ -50,34 +50,37 @@ def test_rows_are_whole_wherever_the_bytes_are_cut(
     assert [row for piece in found for row in piece[1:]] == read(text)[1:]
 
 
-def taken(pieces: list[bytes]) -> tuple[list[dict[str, str]], list[dict[str, object]]] | str:
+def read_pieces(pieces: list[bytes]) -> tuple[list[dict[str, str]], list[dict[str, object]]] | str:
     bad, given = BadRows(), iter([*pieces, b""])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(declared, "piped", lambda: lambda: next(given))
-        try:
-            rows = declared.read_declared("-", SCHEMA, bad).to_pylist()
-        except InputError as error:
-            return str(error)
+    try:
+        batches = list(read_standard_input(SCHEMA, bad.add, lambda: next(given)))
+    except InputError as error:
+        return str(error)
+    rows = [row for batch in batches for row in batch.to_pylist()]
     return rows, sorted(bad.rows, key=lambda row: int(row["row"]))
 
 
 @given(st.text(st.sampled_from('ab",\n\r '), max_size=30), st.lists(st.integers(0, 40), max_size=6))
 def test_text_in_pieces_is_read_as_text_at_once(text: str, cuts: list[int]) -> None:
     data = ("x,y\n" + text).encode()
-    assert taken(cut(data, cuts)) == taken([data])
+    assert read_pieces(cut(data, cuts)) == read_pieces([data])
 
 
-def test_a_quote_left_open_is_told_before_memory_is_full() -> None:
+def test_a_quote_left_open_is_reported_before_memory_is_full() -> None:
     text = iter([b'x\n"', *[b"a" * (1 << 20)] * 17])
     with pytest.raises(InputError, match="a row of more than 16 MiB; is a quote left open before it"):
-        list(whole_rows(lambda: next(text)))
+        list(split_rows(lambda: next(text)))
 
 
 def test_a_standard_input_that_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"y,x\n1,2\n")))
-    assert declared.read_declared("-", SCHEMA, BadRows()).to_pylist() == [{"x": "2", "y": "1"}]
+    assert read_declared("-", SCHEMA, BadRows()).to_pylist() == [{"x": "2", "y": "1"}]
 
 
 def test_nothing_and_a_header_alone() -> None:
-    assert taken([]) == taken([b"\n\n"]) == "standard input is empty; stream T needs a header at least"
-    assert taken([b"\n\r\nx,y"]) == taken([b"x,y"]) == taken([b"x,", b"y\r\n"]) == ([], [])
+    assert (
+        read_pieces([])
+        == read_pieces([b"\n\n"])
+        == "standard input is empty; stream T needs a header at least"
+    )
+    assert read_pieces([b"\n\r\nx,y"]) == read_pieces([b"x,y"]) == read_pieces([b"x,", b"y\r\n"]) == ([], [])

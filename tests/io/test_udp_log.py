@@ -113,7 +113,7 @@ def test_readers_see_what_is_synced_and_nothing_else(tmp_path: Path) -> None:
 
 _WRITE = """
 import sys, pyarrow as pa
-from handshake.sources.log import LogWriter
+from handshake.io.udp.log import LogWriter
 schema = pa.schema([("n", pa.int64()), ("s", pa.string())])
 log = LogWriter(sys.argv[1], schema, sync=0, segment_bytes=20_000)
 print(log.rows, flush=True)

@@ -19,7 +19,7 @@ from handshake.errors import InputError
 from handshake.io.udp import mmsg
 from handshake.io.udp.demux import Stream
 from handshake.io.udp.log import LogReader
-from handshake.io.udp.record import read_counters, record
+from handshake.io.udp.receive import read_counters, record
 from handshake.io.udp.sockets import Endpoint, UdpReceiver, UdpSender
 from handshake.io.udp.wire import Layout
 
@@ -171,10 +171,10 @@ def test_several_streams_in_one_input_go_to_their_logs(tmp_path: Path) -> None:
 
 _RECORD = """
 import sys
-from handshake.sources.demux import Stream
-from handshake.sources.record import record
-from handshake.sources.udp import Endpoint, UdpReceiver
-from handshake.sources.wire import Layout
+from handshake.io.udp.demux import Stream
+from handshake.io.udp.receive import record
+from handshake.io.udp.sockets import Endpoint, UdpReceiver
+from handshake.io.udp.wire import Layout
 with UdpReceiver(Endpoint("127.0.0.1", 0, sequence=True), Stream("T", Layout.parse("x int"))) as receiver:
     print(receiver.endpoint.port, flush=True)
     try:

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handshake.errors import HandshakeError, InputError, SchemaError
-from handshake.io.udp.demux import Demux, Stream, refuse
+from handshake.io.udp.demux import Demux, Sequence, Stream, refuse
 from handshake.io.udp.mmsg import Datagrams
-from handshake.io.udp.sequence import Sequence
 from handshake.io.udp.sockets import Endpoint
 from handshake.io.udp.wire import Layout
 from oracle_wire import KINDS, Receiver, width

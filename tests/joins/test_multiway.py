@@ -327,7 +327,7 @@ def test_mistakes_are_told():
     assert "cores is a whole number from 1 up" in refused(UnsupportedError, cores=0)
     assert "ordered results need a time window" in refused(UnsupportedError, ordered=True)
     assert refused(SchemaError, {"a": TABLES["a"]}, "a.x = 1").startswith("a join needs two or more streams")
-    assert "cannot read tuples from int" in refused(InputError, {**TABLES, "a": 3})
+    assert "cannot read rows from int" in refused(InputError, {**TABLES, "a": 3})
 
 
 def test_mistakes_of_pushes_are_told():

@@ -190,11 +190,11 @@ def _run_here(request: RunRequest) -> int:
             delivery.take(query.push_together(piece.batches))
             watch.look(piece)
             if aside is not None and bad.rows:
-                aside.write(bad.taken())
+                aside.write(bad.take())
         delivery.take(query.finish())
         watch.clear()
         if aside is not None and bad.rows:
-            aside.write(bad.taken())
+            aside.write(bad.take())
         counters = receivers.counters if receivers else {}
     _report(request, query, delivery, watch, bad, stop(), counters)
     return 130 if stop() else 0

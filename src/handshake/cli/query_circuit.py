@@ -109,7 +109,7 @@ def _deliver(request: RunRequest, done: QueryRun, outputs: dict[str, str], bad: 
                 for batch in table.to_batches():
                     sink.write(batch)
         if request.bad is not None:
-            stack.enter_context(sink_for(request.bad, BAD)).write(bad.taken())
+            stack.enter_context(sink_for(request.bad, BAD)).write(bad.take())
 
 
 def _report(request: RunRequest, done: QueryRun, bad: BadRows, seconds: float) -> None:

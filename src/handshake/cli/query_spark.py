@@ -28,7 +28,8 @@ from handshake.cli.preview import Preview, plain_table
 from handshake.cli.query import RunRequest, on_interrupt
 from handshake.errors import HandshakeError, InputError, UnsupportedError
 from handshake.io import check_output, one_line, sink_for
-from handshake.io.declared import BAD, BadRows, read_declared
+from handshake.io.declared import BAD, BadRows
+from handshake.io.files import read_declared
 from handshake.io.udp.receive import direct, streams_for
 from handshake.operators.query import output_schema
 from handshake.plan.algebra import Plan, Source
@@ -130,7 +131,7 @@ def run_query(request: RunRequest) -> int:
             receiver.stop()
             receiver.tell(bad)
         if request.bad is not None:
-            stack.enter_context(sink_for(request.bad, BAD)).write(bad.taken())
+            stack.enter_context(sink_for(request.bad, BAD)).write(bad.take())
         _report(request, delivered, bad, receivers)
         return 130 if delivered.stopped else 0
 

@@ -14,8 +14,7 @@ import typer
 from handshake.errors import InputError
 from handshake.io import one_line, read
 from handshake.io.udp.demux import Counters
-from handshake.io.udp.receive import layout_of, receiver_for
-from handshake.io.udp.record import record
+from handshake.io.udp.receive import layout_of, receiver_for, record
 from handshake.io.udp.sockets import UdpReceiver, UdpSender
 from handshake.plan.query import parse_query
 

@@ -1,6 +1,7 @@
-"""Where streams come from and where results go: files in, files out."""
+"""Inputs and outputs: files, frames, and streams over UDP."""
 
-from handshake.io.files import format_of, one_line, read
+from handshake.io.files import describe_formats, format_of, read
+from handshake.io.formats import one_line
 from handshake.io.sinks import Sink, check_output, sink_for
 
-__all__ = ["Sink", "check_output", "format_of", "one_line", "read", "sink_for"]
+__all__ = ["Sink", "check_output", "describe_formats", "format_of", "one_line", "read", "sink_for"]

@@ -1,148 +1,147 @@
-"""Files read by a declared schema: rows that do not fit it are put aside, each with the reason."""
+"""Rows in the columns and types of a declared schema. Rows that do not fit are put aside with a reason."""
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from pyarrow import csv
+import pyarrow.compute as pc
 
-from handshake.errors import HandshakeError, InputError, SchemaError
-from handshake.io.files import Format, check_bytes, data_files, format_of, one_line, read
-from handshake.io.fitting import BAD, Aside, BadRows, Part, declared, fitted, typed
-from handshake.io.objects import read_objects
-from handshake.io.standard_input import piped, whole_rows
-from handshake.io.text import header_only
-from handshake.schema import Schema
+from handshake.errors import InputError, SchemaError, suggest
+from handshake.io.formats import AddBadRow, one_line
+from handshake.schema import Schema, String, arrow_of
 
-__all__ = ["BAD", "BadRows", "fitted", "read_declared", "read_standard_input"]
+__all__ = ["BAD", "BadRows", "arrow_schema", "convert_rows", "fit_rows"]
 
-
-class _HeaderAlone(InputError):
-    """A file of names without the end of a line, which Arrow does not take for a header."""
+BAD = pa.schema(
+    [("stream", pa.string()), ("row", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
+)
+"""Columns of the bad rows: stream, row number (from 1, without the header), reason, and the row as text."""
+_MOST_TEXT = 500
 
 
-def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
-    """A file or folder, in the columns and types of a schema; columns that it does not name are left out.
+@dataclass
+class BadRows:
+    """Rows that do not fit. They are only counted unless `kept`; with `strict`, the first one is an error."""
 
-    `-` is all of standard input.
+    strict: bool = False
+    kept: bool = True
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, stream: str, row: int, reason: str, text: str) -> None:
+        """Count a bad row and keep it, or raise `InputError` if strict."""
+        if self.strict:
+            raise InputError(f"{stream} input, row {row}: {reason}")
+        self.count += 1
+        if self.kept:
+            text = one_line(text, _MOST_TEXT)
+            self.rows.append({"stream": stream, "row": row, "reason": reason, "text": text})
+
+    def take(self) -> pa.RecordBatch:
+        """Return the rows added since the last call."""
+        batch = pa.RecordBatch.from_pylist(self.rows, schema=BAD)
+        self.rows = []
+        return batch
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a declared one."""
+    return pa.schema([(f.name, arrow_of(f.type)) for f in schema])
+
+
+def fit_rows(
+    table: pa.Table, schema: Schema, add_bad: AddBadRow, number: Callable[[int], int] = lambda at: at + 1
+) -> pa.RecordBatch:
+    """Return the rows that fit a schema, and report the others.
+
+    Args:
+        table: The rows as they were read. Columns that the schema does not name are dropped.
+        schema: The declared columns and types.
+        add_bad: Called for each row that does not fit.
+        number: Gives the row number to report for a position in the table.
     """
-    if path == "-":
-        return pa.Table.from_batches(read_standard_input(schema, bad), declared(schema))
-    place = Path(path)
-    batches = _read_folder(place, schema, bad) if place.is_dir() else _read_file(place, schema, bad)[0]
-    return pa.Table.from_batches(batches, declared(schema))
+    batch, reasons = convert_rows(table, schema)
+    if not reasons:
+        return batch
+    for at, reason in sorted(reasons.items()):
+        add_bad(schema.stream, number(at), reason, str(table.slice(at, 1).to_pylist()[0]))
+    fits = np.ones(batch.num_rows, np.bool_)
+    fits[list(reasons)] = False
+    return batch.filter(pa.array(fits))
 
 
-def _read_folder(folder: Path, schema: Schema, bad: BadRows) -> list[pa.RecordBatch]:
-    """Each file by itself, so that what does not fit in one of them is a bad row and no other type."""
-    batches: list[pa.RecordBatch] = []
-    before = 0
-    for path in data_files(folder, schema.stream):
+def convert_rows(
+    table: pa.Table, schema: Schema, *, mixed: bool = False
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return a table in the declared columns and types, and the reason per position that does not fit.
+
+    With `mixed`, a column whose type cannot be converted makes its rows bad. Without, it is a `SchemaError`.
+    """
+    arrays = []
+    reasons: dict[int, str] = {}
+    for f in schema:
+        column = _one_array(table.column(_find_column(f.name, table.column_names, schema.stream)))
+        array, wrong = _convert(column, arrow_of(f.type), mixed=mixed)
+        if isinstance(f.type, String) and f.type.length is not None:
+            too_long = pc.greater(pc.binary_length(array), f.type.length)
+            wrong = wrong | np.asarray(pc.fill_null(too_long, False))
+        arrays.append(array)
+        for row in np.flatnonzero(wrong):
+            reasons.setdefault(int(row), f"{column[row].as_py()!r} in column '{f.name}' is not {f.type}")
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema)), reasons
+
+
+def _find_column(name: str, given: list[str], stream: str) -> str:
+    """Find a column by its name; another case of letters will do if only one column has it."""
+    found = [n for n in given if n == name] or [n for n in given if n.casefold() == name.casefold()]
+    if len(found) != 1:
+        hint = suggest(name, given)
+        raise SchemaError(f"{stream} input has no column '{name}' ({', '.join(given)}){hint}")
+    return found[0]
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _convert(array: pa.Array, kind: pa.DataType, *, mixed: bool) -> tuple[pa.Array, Any]:
+    """Return the values in another type, and a mask of those that cannot be converted."""
+    fine = np.zeros(len(array), np.bool_)
+    if array.type == kind:
+        return array, fine
+    try:
+        return _cast(array, kind), fine
+    except pa.ArrowInvalid:
+        pass
+    except pa.ArrowNotImplementedError:
+        if mixed:
+            return pa.nulls(len(array), kind), np.asarray(array.is_valid())
+        raise SchemaError(f"a column of {array.type} cannot be read as {kind}") from None
+    values = [_cast_one(array.slice(at, 1), kind) for at in range(len(array))]
+    wrong = np.array([value is None for value in values])
+    return pa.concat_arrays([pa.nulls(1, kind) if v is None else v for v in values]), wrong
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(array.type) and pa.types.is_decimal(kind):
+        array = array.cast(pa.decimal128(38, max(kind.scale, 9)))
+    if pa.types.is_string(array.type) and pa.types.is_timestamp(kind):
         try:
-            found, rows = _read_file(path, schema, Part(bad, path.name, before))
-        except SchemaError as error:
-            raise SchemaError(f"{error} (in '{path}')") from None
-        batches += found
-        before += rows
-    return batches
+            return array.cast(kind)
+        except pa.ArrowInvalid:  # texts with an offset from UTC become instants
+            return array.cast(pa.timestamp(kind.unit, "UTC")).view(pa.int64()).view(kind)
+    return array.cast(kind)
 
 
-def _read_file(path: Path, schema: Schema, bad: Aside) -> tuple[list[pa.RecordBatch], int]:
-    """Rows that fit, and how many there were."""
-    form = format_of(path)
-    if form.kind == "CSV":
-        return _read_csv(path, form, schema, bad)
+def _cast_one(value: pa.Array, kind: pa.DataType) -> pa.Array | None:
     try:
-        table = read(path, schema.stream)
-    except InputError:
-        if form.kind != "JSON lines" or not path.is_file():
-            raise
-        batch, rows = read_objects(path, form.compression, schema, bad)
-        if batch is None:
-            raise
-        return [batch], rows
-    return [fitted(table, schema, bad)], table.num_rows
-
-
-def _read_csv(path: Path, form: Format, schema: Schema, bad: Aside) -> tuple[list[pa.RecordBatch], int]:
-    batches: list[pa.RecordBatch] = []
-
-    try:
-        with _opened(path, schema.stream, form.compression) as source:
-            parts = _csv_batches(source, form.delimiter, schema, bad)
-            while True:
-                try:
-                    batches.append(next(parts))
-                except StopIteration as end:
-                    return batches, end.value
-    except _HeaderAlone:
-        return [fitted(header_only(path, form.delimiter, form.compression), schema, bad)], 0
-
-
-def _opened(path: str | Path, stream: str, compression: str | None) -> Any:
-    try:
-        check_bytes(Path(path))
-    except InputError as error:
-        raise InputError(f"{stream} input: {error}") from error.__cause__
-    return pa.input_stream(str(path), compression=compression)
-
-
-def read_standard_input(schema: Schema, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """CSV from standard input, as it comes."""
-    row = None
-    for piece in whole_rows(piped()):
-        row = yield from _csv_batches(pa.BufferReader(piece), ",", schema, bad, row or 0)
-    if row is None:
-        raise InputError(f"standard input is empty; stream {schema.stream} needs a header at least")
-
-
-def _csv_batches(
-    source: Any, delimiter: str, schema: Schema, bad: Aside, row: int = 0
-) -> Generator[pa.RecordBatch, None, int]:
-    """Batches of text fields, each read by its declared type, where `row` rows came before; how many then."""
-    good = 0
-    ragged_after: list[int] = []  # how many good rows each has before it
-    refused: list[HandshakeError] = []
-
-    def number(at: int) -> int:  # of a row of the batch that comes next
-        return row + good + at + 1 + bisect.bisect_right(ragged_after, good + at)
-
-    def ragged(invalid: Any) -> str:
-        what = f"{invalid.actual_columns} fields where the header has {invalid.expected_columns}"
-        at = max(0, (invalid.number or 1) - 2)
-        ragged_after.append(at - len(ragged_after))
-        try:
-            bad.add(schema.stream, row + at + 1, what, invalid.text)
-        except InputError as error:  # it could not get through Arrow's code
-            refused.append(error)
-            return "error"
-        return "skip"
-
-    try:
-        reader = csv.open_csv(
-            source,
-            read_options=csv.ReadOptions(use_threads=False),
-            parse_options=csv.ParseOptions(
-                delimiter=delimiter, invalid_row_handler=ragged, newlines_in_values=True
-            ),
-            convert_options=csv.ConvertOptions(
-                column_types={f.name: pa.string() for f in schema}, null_values=[""],
-                strings_can_be_null=True, quoted_strings_can_be_null=False,
-                include_columns=None, check_utf8=True,
-            ),
-        )  # fmt: skip
-        typed(reader.schema.empty_table(), schema)  # a header without rows has to have all columns as well
-        for batch in reader:
-            yield fitted(pa.Table.from_batches([batch]), schema, bad, number)
-            good += batch.num_rows
-        return row + good + len(ragged_after)
-    except pa.ArrowInvalid as error:
-        if refused:
-            raise refused[0] from None
-        if "cannot infer number of columns" in str(error):
-            raise _HeaderAlone(f"{schema.stream} input has a header without end") from None
-        raise InputError(f"{schema.stream} input cannot be read as CSV: {one_line(error)}") from None
+        return _cast(value, kind)
+    except pa.ArrowInvalid:
+        return None

@@ -1,6 +1,7 @@
 """Files, and folders of files, read as one table that is then replayed as a stream.
 
-The extension names the format. Nothing is lost on the way: what cannot be read exactly is an error.
+The suffix of a file names its format. Values that cannot be read exactly are an error.
+To add a file format, write a `FileFormat` and add it to `FORMATS`.
 """
 
 from __future__ import annotations
@@ -8,104 +9,138 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import feather, ipc, parquet
 
-from handshake.errors import InputError, suggest
-from handshake.io.folders import combine
-from handshake.io.text import read_csv, read_json
+from handshake.errors import InputError, SchemaError, suggest
+from handshake.io.arrow_files import ARROW, PARQUET
+from handshake.io.csv_files import CSV, TSV, read_standard_input
+from handshake.io.declared import BadRows, arrow_schema, fit_rows
+from handshake.io.formats import AddBadRow, FileFormat, Rows, one_line
+from handshake.io.frames import plain_table
+from handshake.io.json_lines import JSON_LINES
+from handshake.schema import Schema
 
-__all__ = ["Format", "check_bytes", "data_files", "format_of", "one_line", "read"]
+__all__ = ["FORMATS", "describe_formats", "format_of", "read", "read_declared"]
 
-_KINDS = {
-    ".parquet": "Parquet",
-    ".pq": "Parquet",
-    ".arrow": "Arrow",
-    ".arrows": "Arrow",
-    ".feather": "Arrow",
-    ".ipc": "Arrow",
-    ".csv": "CSV",
-    ".tsv": "CSV",
-    ".jsonl": "JSON lines",
-    ".ndjson": "JSON lines",
-    ".jsonlines": "JSON lines",
-    ".json-lines": "JSON lines",
-    ".json": "JSON lines",
-}
+FORMATS = (PARQUET, ARROW, CSV, TSV, JSON_LINES)
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_TEXT = ("CSV", "JSON lines")
-_KNOWN = ".parquet, .arrow, .feather, .csv, .tsv, .jsonl, .ndjson, and .gz after a text format"
+_BY_SUFFIX = {suffix: form for form in FORMATS for suffix in (*form.suffixes, *form.aliases)}
+_KNOWN = ", ".join(s for form in FORMATS for s in form.suffixes) + ", and .gz after a text format"
 
 
-@dataclass(frozen=True)
-class Format:
-    """How the rows of a file are written."""
+def describe_formats() -> str:
+    """Return the formats with their suffixes, for help texts.
 
-    kind: str
-    """Parquet, Arrow, CSV or JSON lines."""
-    delimiter: str = ","
-    compression: str | None = None
+    >>> describe_formats()
+    'Parquet (.parquet), Arrow (.arrow, .feather), CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson)'
+    """
+    kinds = [
+        f"{kind} ({', '.join(suffix for form in forms for suffix in form.suffixes)})"
+        for kind, forms in groupby(FORMATS, lambda form: form.kind)
+    ]
+    return f"{', '.join(kinds[:-1])} or {kinds[-1]}"
 
 
-def format_of(path: str | Path) -> Format:
-    """The format that a file's extension names.
+def format_of(path: str | Path) -> tuple[FileFormat, str | None]:
+    """Return the format and the compression that the suffix of a file names.
 
-    >>> format_of("trades.csv.gz")
-    Format(kind='CSV', delimiter=',', compression='gzip')
+    >>> form, compression = format_of("trades.csv.gz")
+    >>> form.kind, compression
+    ('CSV', 'gzip')
     """
     name = Path(path).name
-    stem, extension = os.path.splitext(name)
-    compression = _COMPRESSED.get(extension.lower())
+    stem, suffix = os.path.splitext(name)
+    compression = _COMPRESSED.get(suffix.lower())
     if compression:
-        extension = os.path.splitext(stem)[1]
-    kind = _KINDS.get(extension.lower())
-    if kind is None or (compression and kind not in _TEXT):
-        given = name[len(os.path.splitext(stem)[0]) :] if compression else extension
+        suffix = os.path.splitext(stem)[1]
+    form = _BY_SUFFIX.get(suffix.lower())
+    if form is None or (compression and not form.is_text):
+        given = name[len(os.path.splitext(stem)[0]) :] if compression else suffix
         what = f"has the unknown extension '{given}'" if given else "has no extension"
         raise InputError(f"'{path}' {what}; known are {_KNOWN}")
-    return Format(kind, "\t" if extension.lower() == ".tsv" else ",", compression)
+    return form, compression
 
 
 def read(path: str | Path, stream: str = "left") -> pa.Table:
     """Read a file, or all files of a folder in the order of their names; `stream` is named in errors."""
     place = Path(path)
+    with _errors_of(stream):
+        if not os.path.isdir(place):
+            return _read_file(place)
+        return _combine([(file, _read_file(file)) for file in _files_in(place)])
+
+
+def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
+    """Read a file or folder in the columns and types of a schema.
+
+    Args:
+        path: A file, a folder, or `-` for all of standard input.
+        schema: The declared columns and types. Other columns are dropped.
+        bad: Takes the rows that do not fit.
+    """
+    place = Path(path)
+    if path == "-":
+        batches = list(read_standard_input(schema, bad.add))
+    elif place.is_dir():
+        batches = _read_declared_folder(place, schema, bad)
+    else:
+        batches, _ = _read_declared_file(place, schema, bad.add)
+    return pa.Table.from_batches(batches, arrow_schema(schema))
+
+
+def _read_declared_folder(folder: Path, schema: Schema, bad: BadRows) -> list[pa.RecordBatch]:
+    """Read each file by itself: values of another type in one file are bad rows there."""
+
+    def add_bad(file: str, before: int, stream: str, row: int, reason: str, text: str) -> None:
+        bad.add(stream, before + row, f"{reason} (row {row} of '{file}')", text)
+
+    batches: list[pa.RecordBatch] = []
+    count = 0
+    with _errors_of(schema.stream):
+        files = _files_in(folder)
+    for path in files:
+        try:
+            found, rows = _read_declared_file(path, schema, partial(add_bad, path.name, count))
+        except SchemaError as error:
+            raise SchemaError(f"{error} (in '{path}')") from None
+        batches += found
+        count += rows
+    return batches
+
+
+def _read_declared_file(path: Path, schema: Schema, add_bad: AddBadRow) -> Rows:
+    form, compression = format_of(path)
+    if form.read_declared is not None:
+        with _errors_of(schema.stream):
+            _check_bytes(path)
+        return form.read_declared(path, compression, schema, add_bad)
     try:
-        return _read_folder(place) if os.path.isdir(place) else _read_file(place)
+        table = read(path, schema.stream)
+    except InputError:
+        found = form.salvage(path, compression, schema, add_bad) if form.salvage and path.is_file() else None
+        if found is None:
+            raise
+        return found
+    return [fit_rows(table, schema, add_bad)], table.num_rows
+
+
+@contextmanager
+def _errors_of(stream: str) -> Iterator[None]:
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{stream} input: {error}") from error.__cause__
 
 
-def data_files(folder: Path, stream: str) -> list[Path]:
-    """A folder's files in the order of their names, all of one format; `stream` is named in errors."""
-    try:
-        return _files_of_one_format(folder)
-    except InputError as error:
-        raise InputError(f"{stream} input: {error}") from error.__cause__
-
-
-def _read_folder(folder: Path) -> pa.Table:
-    return combine([(path, _read_file(path)) for path in _files_of_one_format(folder)])
-
-
-def _files_of_one_format(folder: Path) -> list[Path]:
-    files = _data_files(folder)
-    formats = {path: format_of(path).kind for path in files}
-    first = files[0]
-    for path, kind in formats.items():
-        if kind != formats[first]:
-            raise InputError(
-                f"'{folder}' mixes formats: '{first.name}' is {formats[first]} and '{path.name}' is {kind}; "
-                "put each format in a folder of its own"
-            )
-    return files
-
-
-def _data_files(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
+    """List the data files of a folder in the order of their names, and check that they are of one format."""
     try:
         entries = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
@@ -119,14 +154,21 @@ def _data_files(folder: Path) -> list[Path]:
                 f"folder '{folder}' holds the folder '{path.name}'; "
                 "give a folder whose files lie directly in it"
             )
+    kinds = [format_of(path)[0].kind for path in files]
+    for path, kind in zip(files, kinds, strict=True):
+        if kind != kinds[0]:
+            raise InputError(
+                f"'{folder}' mixes formats: '{files[0].name}' is {kinds[0]} and '{path.name}' is {kind}; "
+                "put each format in a folder of its own"
+            )
     return files
 
 
 def _read_file(path: Path) -> pa.Table:
-    check_bytes(path)
-    form = format_of(path)
+    _check_bytes(path)
+    form, compression = format_of(path)
     try:
-        table = _READERS[form.kind](path, form)
+        table = form.read(path, compression)
         table.validate(full=True)
     except pa.ArrowCancelled:
         raise KeyboardInterrupt from None
@@ -134,114 +176,162 @@ def _read_file(path: Path) -> pa.Table:
         raise InputError(f"'{path}' is not UTF-8 text; convert the file to UTF-8") from error
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"'{path}' cannot be read as {form.kind}: {_reason(error)}") from error
-    return _plain(table, path)
+    _check_columns(table, path)
+    table = plain_table(table)
+    fields = [field.remove_metadata() for field in table.schema]
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)).unify_dictionaries()
 
 
-def check_bytes(path: Path) -> None:
-    """Refuse what cannot be opened, is no file, or holds no byte."""
+def _check_bytes(path: Path) -> None:
+    """Refuse a path that cannot be opened, is not a file, or has no bytes."""
     try:
         with open(path, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InputError(f"'{path}' is not a file; give a file or a folder of files")
             empty = not file.read(1)
     except FileNotFoundError:
-        raise InputError(f"no file or folder '{path}'{_nearest(path)}") from None
+        raise InputError(f"no file or folder '{path}'{_suggest_file(path)}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' cannot be read: {_reason(error)}") from error
     if empty:
         raise InputError(f"'{path}' is empty (0 bytes); it needs at least the names of its columns")
 
 
-def _nearest(path: Path) -> str:
-    """A hint at a file beside the missing one with nearly its name, as a tail."""
+def _suggest_file(path: Path) -> str:
     try:
-        beside = [entry.name for entry in path.parent.iterdir()]
+        return suggest(path.name, [entry.name for entry in path.parent.iterdir()])
     except OSError:
         return ""
-    return suggest(path.name, beside)
 
 
-def _plain(table: pa.Table, path: Path) -> pa.Table:
-    """Check names and types, drop notes that other programs left in the schema, one dictionary each."""
+def _check_columns(table: pa.Table, path: Path) -> None:
     names = table.column_names
     if not names:
         raise InputError(f"'{path}' has no columns")
-    doubled = [name for name, n in Counter(names).items() if n > 1]
-    if doubled:
+    repeated = [name for name, n in Counter(names).items() if n > 1]
+    if repeated:
         raise InputError(
-            f"'{path}' has more than one column named '{doubled[0]}' ({', '.join(names)}); rename one of them"
+            f"'{path}' has more than one column named '{repeated[0]}' ({', '.join(names)}); "
+            "rename one of them"
         )
-    columns = [_selectable(table.column(at), names[at], path) for at in range(len(names))]
-    fields = [
-        field.with_type(column.type).remove_metadata()
-        for field, column in zip(table.schema, columns, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields)).unify_dictionaries()
-
-
-_LONG = (1 << 31) - 1
-"""Bytes of text that 32-bit offsets reach; beyond, a column cannot be put into one array."""
-
-
-def _selectable(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:
-    """A column in a type whose rows Arrow can pick one by one, as a join does."""
-    kind = column.type
-    if pa.types.is_run_end_encoded(kind):
-        return pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], kind.value_type)
-    if pa.types.is_string_view(kind) or (pa.types.is_string(kind) and column.nbytes > _LONG):
-        return column.cast(pa.large_string())
-    if pa.types.is_binary_view(kind) or (pa.types.is_binary(kind) and column.nbytes > _LONG):
-        return column.cast(pa.large_binary())
-    try:
-        pa.nulls(1, kind).take(pa.array([0]))
-    except pa.ArrowNotImplementedError:
-        raise InputError(
-            f"column '{name}' of '{path}' is {kind}, whose rows cannot be picked; "
-            "leave the column out or cast it"
-        ) from None
-    return column
-
-
-def _read_parquet(path: Path, _: Format) -> pa.Table:
-    # Not read_table: it would add columns for 'name=value' folders on the way to the file.
-    with parquet.ParquetFile(path) as file:
-        return file.read()
-
-
-def _read_arrow(path: Path, _: Format) -> pa.Table:
-    with open(path, "rb") as file:
-        magic = file.read(6)
-    if magic.startswith(b"FEA1"):
-        return feather.read_table(path, memory_map=False)
-    with pa.OSFile(os.fspath(path)) as file:
-        reader = ipc.open_file(file) if magic == b"ARROW1" else ipc.open_stream(file)
-        return reader.read_all()
-
-
-def _read_csv(path: Path, form: Format) -> pa.Table:
-    return read_csv(path, form.delimiter, form.compression)
-
-
-def _read_json(path: Path, form: Format) -> pa.Table:
-    return read_json(path, form.compression)
-
-
-_READERS: dict[str, Callable[[Path, Format], pa.Table]] = {
-    "Parquet": _read_parquet,
-    "Arrow": _read_arrow,
-    "CSV": _read_csv,
-    "JSON lines": _read_json,
-}
-
-
-def one_line(text: object, limit: int = 200) -> str:
-    """A text without line breaks, cut at `limit` characters."""
-    flat = " ".join(str(text).split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    for field in table.schema:
+        kind = field.type
+        if pa.types.is_run_end_encoded(kind) or kind in (pa.string_view(), pa.binary_view()):
+            continue  # `plain_table` converts them
+        try:
+            pa.nulls(1, kind).take(pa.array([0]))
+        except pa.ArrowNotImplementedError:
+            raise InputError(
+                f"column '{field.name}' of '{path}' is {kind}, whose rows cannot be picked; "
+                "leave the column out or cast it"
+            ) from None
 
 
 def _reason(error: Exception) -> str:
-    """What an exception says, in one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return one_line(error.strerror)
-    return one_line(error)
+    return one_line(error.strerror if isinstance(error, OSError) and error.strerror else error)
+
+
+# Folders: columns in any order, types widened if no value changes.
+
+_SAME_COLUMNS = "all files of a folder must have the same columns"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The common type of a column so far, and the file that it comes from."""
+
+    type: pa.DataType
+    path: Path
+
+
+def _combine(parts: Sequence[tuple[Path, pa.Table]]) -> pa.Table:
+    """Concatenate the tables of the files in a folder."""
+    first, table = parts[0]
+    columns = {field.name: _Column(field.type, first) for field in table.schema}
+    for path, other in parts[1:]:
+        _check_names(first, table, path, other)
+        for field in other.schema:
+            columns[field.name] = _widen(field.name, columns[field.name], _Column(field.type, path))
+
+    def cast(path: Path, name: str, values: pa.ChunkedArray, column: _Column) -> pa.ChunkedArray:
+        try:
+            return values.cast(column.type)
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"column '{name}' of '{path}' is {values.type} with values that do not fit {column.type}, "
+                f"its type in '{column.path}'; {_SAME_COLUMNS}"
+            ) from error
+
+    tables = [
+        pa.table({name: cast(path, name, part.column(name), column) for name, column in columns.items()})
+        for path, part in parts
+    ]
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def _check_names(first: Path, table: pa.Table, path: Path, other: pa.Table) -> None:
+    for has, lacks, names, known in (
+        (first, path, table.column_names, other.column_names),
+        (path, first, other.column_names, table.column_names),
+    ):
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise InputError(
+                f"column '{missing[0]}' is in '{has}' but not in '{lacks}' ({', '.join(known)})"
+                f"{suggest(missing[0], known)}; {_SAME_COLUMNS}"
+            )
+
+
+def _widen(name: str, before: _Column, after: _Column) -> _Column:
+    kind = _wider(before.type, after.type)
+    if kind is None:
+        raise InputError(
+            f"column '{name}' is {before.type} in '{before.path}' but {after.type} in '{after.path}'; "
+            f"{_SAME_COLUMNS}"
+        )
+    return _Column(kind, before.path if kind == before.type else after.path)
+
+
+def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds the values of both, or None if there is none."""
+    if a == b or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    if pa.types.is_dictionary(a) or pa.types.is_dictionary(b):
+        return _wider(*(t.value_type if pa.types.is_dictionary(t) else t for t in (a, b)))
+    if all(map(_is_number, (a, b))):
+        return _wider_number(a, b)
+    if all(kind in (pa.string(), pa.large_string(), pa.string_view()) for kind in (a, b)):
+        return pa.large_string()
+    return _wider_time(a, b)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _wider_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    def either(test: Callable[[pa.DataType], bool]) -> bool:
+        return test(a) or test(b)
+
+    if pa.types.is_floating(a) and pa.types.is_floating(b):
+        return max(a, b, key=lambda kind: kind.bit_width)
+    if either(pa.types.is_floating):
+        return pa.float64()
+    if either(pa.types.is_decimal):
+        scale = max(kind.scale if pa.types.is_decimal(kind) else 0 for kind in (a, b))
+        return pa.decimal128(38, scale)
+    if pa.types.is_signed_integer(a) == pa.types.is_signed_integer(b):
+        return max(a, b, key=lambda kind: kind.bit_width)
+    return pa.decimal128(38, 0) if pa.uint64() in (a, b) else pa.int64()
+
+
+def _wider_time(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and (a.tz is None) == (b.tz is None):
+        finest = next(unit for unit in ("ns", "us", "ms", "s") if unit in (a.unit, b.unit))
+        return pa.timestamp(finest, a.tz)
+    for day, stamp in ((a, b), (b, a)):
+        if pa.types.is_date(day) and pa.types.is_timestamp(stamp) and stamp.tz is None:
+            return stamp
+    return None

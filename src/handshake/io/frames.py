@@ -1,4 +1,4 @@
-"""What users hold tuples in (Arrow, pandas, Polars, plain Python) to Arrow and back."""
+"""Rows of users (Arrow, pandas, Polars, plain Python) as Arrow tables and back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
 
-__all__ = ["conform", "is_spark", "kind_of", "restored", "schema_of", "table_of"]
+__all__ = ["conform", "is_spark", "kind_of", "plain_table", "restore", "schema_of", "table_of"]
 
 
 def kind_of(value: Any) -> str:
-    """What a value is: arrow, pandas, polars or python; libraries that were never imported are not asked."""
+    """Return the kind of a frame: arrow, pandas, polars or python. No library is imported to find out."""
     if isinstance(value, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
         return "arrow"
     for library in ("pandas", "polars"):
@@ -25,13 +25,13 @@ def kind_of(value: Any) -> str:
     if isinstance(value, (Mapping, Sequence)) and not isinstance(value, (str, bytes)):
         return "python"
     raise InputError(
-        f"cannot read tuples from {type(value).__name__}; "
+        f"cannot read rows from {type(value).__name__}; "
         "give an Arrow table or batch, a pandas or Polars frame, a dict of lists or a list of dicts"
     )
 
 
 def is_spark(value: Any) -> bool:
-    """Whether a value is a DataFrame of Spark's, classic or Connect; Spark need not be installed to ask."""
+    """Return whether a value is a Spark DataFrame, classic or Connect. Spark need not be installed."""
     return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pyspark.sql.")
 
 
@@ -40,8 +40,8 @@ def _frame_types(module: Any) -> tuple[type, ...]:
 
 
 def table_of(value: Any, schema: pa.Schema | None = None) -> pa.Table:
-    """Any supported holder of tuples as an Arrow table, in layouts that Arrow can take rows from."""
-    return _plain_table(_table_of(value, schema))
+    """Return the rows of any supported frame as an Arrow table without views and run lengths."""
+    return plain_table(_table_of(value, schema))
 
 
 def _table_of(value: Any, schema: pa.Schema | None) -> pa.Table:
@@ -59,15 +59,15 @@ def _table_of(value: Any, schema: pa.Schema | None) -> pa.Table:
 
 def _python_table(value: Any, schema: pa.Schema | None) -> pa.Table:
     try:
-        columns = value if isinstance(value, Mapping) else _turned(value, schema)
+        columns = value if isinstance(value, Mapping) else _columns_of(value, schema)
         known = schema if schema is not None and set(columns) == set(schema.names) else None
         return pa.table({k: _column(v, known.field(k).type if known else None) for k, v in columns.items()})
     except (pa.ArrowException, TypeError, AttributeError, OverflowError) as error:
-        raise InputError(f"cannot read tuples from the given Python values: {error}") from None
+        raise InputError(f"cannot read rows from the given Python values: {error}") from None
 
 
-def _turned(rows: Any, schema: pa.Schema | None) -> Mapping[str, Any]:
-    """A list of dicts as a dict of lists; a key that a row lacks is NULL there."""
+def _columns_of(rows: Any, schema: pa.Schema | None) -> Mapping[str, Any]:
+    """Turn a list of dicts into a dict of lists. A key that a row lacks is NULL."""
     names = dict.fromkeys(key for row in rows for key in row)
     if not rows and schema is not None:
         names = dict.fromkeys(schema.names)
@@ -75,7 +75,7 @@ def _turned(rows: Any, schema: pa.Schema | None) -> Mapping[str, Any]:
 
 
 def _column(values: Any, kind: pa.DataType | None) -> pa.Array:
-    """Python values as an array; Arrow would cut a fraction off where whole numbers are expected."""
+    """Convert Python values; refuse fractions that Arrow would cut off for a whole-number type."""
     whole = kind is not None and (pa.types.is_integer(kind) or pa.types.is_temporal(kind))
     if whole and any(isinstance(v, float) and not v.is_integer() for v in values):
         raise TypeError(f"a fraction where {kind} is expected")
@@ -83,7 +83,7 @@ def _column(values: Any, kind: pa.DataType | None) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type whose layout stands for the same values without views or run lengths.
+    """Return the type for the same values without views or run lengths.
 
     >>> plain_type(pa.list_(pa.string_view()))
     ListType(list<item: large_string>)
@@ -102,23 +102,18 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-_LONG = (1 << 31) - 1
-"""Bytes of text that 32-bit offsets reach; beyond, a column cannot be put into one array."""
+_LONGEST = (1 << 31) - 1
+"""Bytes of text that 32-bit offsets can address in one array."""
 
 
-def _roomy(kind: pa.DataType, nbytes: int) -> pa.DataType:
-    """A plain type with offsets wide enough for a column of that size."""
-    plain = plain_type(kind)
-    if nbytes <= _LONG:
-        return plain
-    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(plain, plain)
-
-
-def _plain_table(table: pa.Table) -> pa.Table:
+def plain_table(table: pa.Table, longest: int = _LONGEST) -> pa.Table:
+    """Return a table in plain types; text columns of more than `longest` bytes get 64-bit offsets."""
+    large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
     for position, field in enumerate(table.schema):
-        target = _roomy(field.type, table.column(position).nbytes)
+        column, target = table.column(position), plain_type(field.type)
+        if column.nbytes > longest:
+            target = large.get(target, target)
         if target != field.type:
-            column = table.column(position)
             if pa.types.is_run_end_encoded(field.type):
                 column = pc.run_end_decode(column)
             table = table.set_column(position, field.with_type(target), column.cast(target))
@@ -126,12 +121,12 @@ def _plain_table(table: pa.Table) -> pa.Table:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema in plain types, without metadata."""
+    """Return a schema in plain types, without metadata."""
     return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
 
 
-def restored(table: pa.Table, kinds: set[str]) -> Any:
-    """Results in the kind that both inputs had; Arrow where they differ."""
+def restore(table: pa.Table, kinds: set[str]) -> Any:
+    """Return results in the kind of frame that both inputs had, or in Arrow if they differ."""
     if kinds == {"pandas"}:
         return table.to_pandas()
     if kinds == {"polars"}:
@@ -140,7 +135,7 @@ def restored(table: pa.Table, kinds: set[str]) -> Any:
 
 
 def schema_of(value: Any, stream: str) -> pa.Schema:
-    """The Arrow schema that a schema, a mapping of names to types, or an example frame stands for."""
+    """Return the Arrow schema of a schema, a mapping of names to types, or an example frame."""
     if isinstance(value, pa.Schema):
         return plain_schema(value)
     if isinstance(value, Mapping) and value and all(isinstance(v, pa.DataType) for v in value.values()):
@@ -157,7 +152,11 @@ def schema_of(value: Any, stream: str) -> pa.Schema:
 
 
 def conform(value: Any, schema: pa.Schema, stream: str) -> pa.RecordBatch:
-    """Tuples as one batch of exactly the expected schema, or an error that names the difference."""
+    """Return rows as one batch of exactly the expected schema.
+
+    Raises:
+        SchemaError: A column is missing, unexpected or of another type.
+    """
     table = table_of(value, schema)
     for name in schema.names:
         if name not in table.schema.names:

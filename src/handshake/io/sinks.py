@@ -1,87 +1,74 @@
-"""Where results go: a file that appears complete or not at all, or standard output."""
+"""Outputs: a file that appears complete or not at all, or standard output."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import secrets
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
 import pyarrow as pa
-from pyarrow import csv, ipc, parquet
 
 from handshake.errors import InputError
-from handshake.io.files import Format, format_of, one_line
+from handshake.io.csv_files import CSV
+from handshake.io.files import format_of
+from handshake.io.formats import FileFormat, Writer, one_line
 
 __all__ = ["Sink", "check_output", "sink_for"]
 
 _GROUP = 1 << 17
-"""Rows gathered before they are written, so that a file does not fall into tiny pieces."""
+"""Rows collected before they are written, so that a file does not consist of tiny pieces."""
 
 
 def sink_for(path: str | Path, schema: pa.Schema) -> Sink:
-    """A sink for rows of `schema`: the extension names the format, `-` is CSV on standard output.
+    """Return a sink for rows of `schema`. The suffix names the format; `-` is CSV on standard output.
 
-    Use it in a `with` statement. The file gets its name when the block ends well; after an error,
-    Ctrl-C included, nothing is left behind.
+    Use it in a `with` statement. The file gets its name when the block ends well. After an error or Ctrl-C,
+    nothing is left behind.
     """
     if str(path) == "-":
-        return Sink(_StandardOutput(), partial(_csv_writer, form=Format("CSV")), schema)
-    target, form = _file(path)
-    return Sink(target, partial(_WRITERS[form.kind], form=form), schema)
+        return Sink(_StandardOutput(), CSV.open_writer, schema)
+    target, form = _target_file(path)
+    return Sink(target, form.open_writer, schema)
 
 
 def check_output(path: str | Path) -> None:
-    """Refuse a place or an extension before any work is done for it."""
+    """Refuse a place or a suffix before any work is done for it."""
     if str(path) != "-":
-        _file(path)
+        _target_file(path)
 
 
-def _file(path: str | Path) -> tuple[_File, Format]:
+def _target_file(path: str | Path) -> tuple[_File, FileFormat]:
     try:
-        form = format_of(path)
-        return _File(Path(path), form.compression), form
+        form, compression = format_of(path)
+        return _File(Path(path), compression), form
     except InputError as error:
         raise InputError(f"output: {error}") from error.__cause__
 
 
-class Writer(Protocol):
-    """What every format offers."""
-
-    def write_table(self, table: pa.Table) -> None:
-        """Add rows."""
-
-    def close(self) -> None:
-        """Write what the format has at its end; the stream stays open."""
-
-
 class Target(Protocol):
-    """Bytes on their way to a place."""
+    """A place that bytes are written to."""
 
     name: str
     gathers: bool
     """Whether rows may wait until there are many of them."""
 
-    def open(self) -> Any:
-        """A binary stream to write to."""
+    def open(self) -> Any: ...
 
     def commit(self) -> None:
-        """All is written: make it visible."""
+        """Make the complete output visible."""
 
     def discard(self) -> None:
-        """Something went wrong: leave nothing behind."""
+        """Leave nothing behind after an error."""
 
 
 class Sink:
-    """Takes result batches, in a `with` block."""
+    """Writes result batches, in a `with` block."""
 
     def __init__(self, target: Target, writer: Callable[..., Writer], schema: pa.Schema) -> None:
         self._target, self._open, self._schema = target, writer, schema
@@ -130,7 +117,7 @@ class Sink:
         self._target.commit()
 
     def _discard(self) -> None:
-        """Clean up; after a commit there is nothing left to do."""
+        """Clean up. After a commit, nothing is left to do."""
         if self._writer is not None:
             with contextlib.suppress(Exception):
                 self._writer.close()
@@ -138,7 +125,7 @@ class Sink:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn failures to write into errors of one line; a reader that went away stays what it is."""
+        """Turn failures to write into one-line errors, except for a closed pipe."""
         try:
             yield
         except BrokenPipeError:
@@ -151,7 +138,7 @@ class Sink:
 
 
 class _File:
-    """A file that is written under a temporary name beside its own, then renamed."""
+    """A file that is written under a temporary name in the same folder, then renamed."""
 
     gathers = True
 
@@ -164,7 +151,7 @@ class _File:
         self._mode = self._check_place()
 
     def _check_place(self) -> int | None:
-        """Refuse what cannot become a file; the permissions of the file that is there already, if one is."""
+        """Refuse a path that cannot become a file. Return the permissions of an existing file."""
         if not self._path.parent.is_dir():
             raise InputError(f"'{self.name}' cannot be written: no folder '{self._path.parent}'")
         if self._path.is_dir():
@@ -203,7 +190,7 @@ class _File:
 
 
 class _StandardOutput:
-    """Rows leave at once, for whoever reads the other end."""
+    """Standard output, to which rows are written at once."""
 
     name = "standard output"
     gathers = False
@@ -216,11 +203,11 @@ class _StandardOutput:
         sys.stdout.buffer.flush()
 
     def discard(self) -> None:
-        """What was written is gone already."""
+        """Do nothing: written rows cannot be taken back."""
 
 
 class _Flushing:
-    """A stream that keeps nothing back and is never closed."""
+    """A stream that flushes each write and is never closed."""
 
     closed = False
 
@@ -233,138 +220,7 @@ class _Flushing:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: each write has been flushed."""
 
     def close(self) -> None:
-        """Standard output belongs to the process."""
-
-
-_TYPED = "use .parquet or .arrow"
-
-
-class CsvWriter:
-    """Delimited text with a header; texts are quoted, NULL is an empty field."""
-
-    def __init__(self, stream: Any, schema: pa.Schema, delimiter: str) -> None:
-        self._schema = pa.schema([(field.name, _csv_type(field)) for field in schema])
-        options = csv.WriteOptions(delimiter=delimiter)
-        self._writer = csv.CSVWriter(stream, self._schema, write_options=options)
-
-    def write_table(self, table: pa.Table) -> None:
-        """Add rows."""
-        arrays = [_csv_text(table.column(field.name), field) for field in self._schema]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
-
-
-def _csv_type(field: pa.Field) -> pa.DataType:
-    """The type in which a column is written, or an error that names the column."""
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    if pa.types.is_string_view(kind) or _is_binary(kind):
-        return pa.large_string()
-    try:
-        csv.write_csv(pa.table([pa.nulls(1, kind)], names=["x"]), pa.BufferOutputStream())
-    except pa.ArrowException:
-        raise InputError(
-            f"column '{field.name}' ({field.type}) cannot be written as CSV, "
-            f"which has no nested values; {_TYPED}"
-        ) from None
-    return kind
-
-
-def _csv_text(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    try:
-        return column.cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise InputError(
-            f"column '{field.name}' ({column.type}) holds bytes that are not UTF-8 text, "
-            f"which CSV cannot hold; {_TYPED}"
-        ) from error
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
-
-
-class JsonWriter:
-    """One object per line. Bytes become base64, times ISO text; NaN and Infinity are written as such."""
-
-    def __init__(self, stream: Any, schema: pa.Schema) -> None:
-        self._stream = stream
-        self._keys = [json.dumps(name, ensure_ascii=False) for name in schema.names]
-
-    def write_table(self, table: pa.Table) -> None:
-        """Add rows."""
-        columns = [
-            [f"{key}: {value}" for value in _json_values(column)]
-            for key, column in zip(self._keys, table.columns, strict=True)
-        ]
-        lines = "".join(f"{{{', '.join(row)}}}\n" for row in zip(*columns, strict=True))
-        self._stream.write(lines.encode())
-
-    def close(self) -> None:
-        """Nothing comes after the last row."""
-
-
-def _json_values(column: pa.ChunkedArray) -> Iterator[str]:
-    """The values of a column as JSON text."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _json_values(column.cast(kind.value_type))
-    if pa.types.is_floating(kind):
-        return (_json_float(value) for value in column.cast(pa.string()).to_pylist())
-    if pa.types.is_decimal(kind):
-        return (value or "null" for value in column.cast(pa.string()).to_pylist())
-    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind) and not pa.types.is_duration(kind):
-        column = column.cast(pa.string())
-    if pa.types.is_duration(kind):
-        column = column.cast(pa.int64())
-    return (json.dumps(value, ensure_ascii=False, default=_json_other) for value in column.to_pylist())
-
-
-_NOT_FINITE = {None: "null", "nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-
-
-def _json_float(text: str | None) -> str:
-    if text is None or text in _NOT_FINITE:
-        return _NOT_FINITE[text]
-    return text if "." in text or "e" in text else text + ".0"
-
-
-def _json_other(value: Any) -> str:
-    """Values that JSON has no form for, alone or inside of nested ones."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-def _csv_writer(stream: Any, schema: pa.Schema, form: Format) -> Writer:
-    return CsvWriter(stream, schema, form.delimiter)
-
-
-def _json_writer(stream: Any, schema: pa.Schema, form: Format) -> Writer:
-    return JsonWriter(stream, schema)
-
-
-def _parquet_writer(stream: Any, schema: pa.Schema, form: Format) -> Writer:
-    writer: Writer = parquet.ParquetWriter(stream, schema)
-    return writer
-
-
-def _arrow_writer(stream: Any, schema: pa.Schema, form: Format) -> Writer:
-    writer: Writer = ipc.new_file(stream, schema)
-    return writer
-
-
-_WRITERS: dict[str, Callable[..., Writer]] = {
-    "Parquet": _parquet_writer,
-    "Arrow": _arrow_writer,
-    "CSV": _csv_writer,
-    "JSON lines": _json_writer,
-}
+        """Do nothing: standard output belongs to the process."""

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import WindowError
-from handshake.io.declared import BadRows, read_declared, read_standard_input
+from handshake.io.csv_files import read_standard_input
+from handshake.io.declared import BadRows
+from handshake.io.files import read_declared
 from handshake.operators.chunk import END, Array
 from handshake.operators.sources import instants, times_in
 from handshake.plan.algebra import Plan, Source
@@ -70,7 +72,7 @@ def _live(source: Source, schema: Schema, bad: BadRows, stop: Callable[[], bool]
 
     def read() -> None:
         try:
-            for batch in read_standard_input(schema, bad):
+            for batch in read_standard_input(schema, bad.add):
                 waiting.put(batch)
             waiting.put(None)
         except BaseException as error:

@@ -1,7 +1,7 @@
 """`format("handshake-udp")`: the rows of a durable log of datagrams as a replayable source of Spark's.
 
-The log is what `handshake receive` (or `handshake.sources.record`) writes; offsets are row numbers in it. So
-a micro-batch that is run again reads the same rows in the same order.
+`handshake receive` (or `handshake.io.udp.receive.record`) writes the log; offsets are row numbers in it. So a
+micro-batch that is run again reads the same rows in the same order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stream de-multiplexing (Glacier 5.3): datagrams to the streams whose tuples they carry, as batches."""
+"""De-multiplexing (Glacier 5.3): datagrams become batches of the streams whose tuples they carry."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ import pyarrow as pa
 
 from handshake.errors import InputError, SchemaError
 from handshake.io.udp.mmsg import Datagrams
-from handshake.io.udp.sequence import Numbering
 from handshake.io.udp.wire import Layout
 
-__all__ = ["HEADER", "BadFile", "Counters", "Demux", "Stream"]
+__all__ = ["HEADER", "BadFile", "Counters", "Demux", "Sequence", "Stream", "refuse"]
 
 HEADER = np.dtype(">i8")
-"""The sequence number in front of a datagram's tuples, where there is one."""
+"""The optional sequence number in front of the tuples of a datagram."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One of the streams of an input: its tuples, and the values of the type field that mark them."""
+    """One stream of an input: its tuples, and the values of the type field that mark them."""
 
     name: str
     layout: Layout
     types: tuple[int, ...] = ()
-    """Empty: the input carries this stream alone."""
+    """Empty if the input carries this stream alone."""
 
 
 @dataclass
 class Counters:
-    """What came in, and what did not."""
+    """Counts of received and lost datagrams."""
 
     datagrams: int = 0
-    """Taken from the kernel, malformed and unknown ones included."""
+    """Datagrams received, including malformed and unknown ones."""
     tuples: int = 0
     malformed: int = 0
     unknown: int = 0
@@ -48,20 +47,90 @@ class Counters:
     out_of_sequence: int = 0
     repeated: int = 0
     missing: int = 0
-    """Numbers passed over that have not come since: lost anywhere between sender and here."""
+    """Skipped numbers that have not arrived since: lost somewhere between sender and receiver."""
     kernel_dropped: int | None = 0
-    """Dropped since the socket's buffer was full; None where the system does not tell."""
+    """Datagrams dropped because the socket's buffer was full; None if the system does not report it."""
     ends: int = 0
-    """Empty datagrams: a sender says that it is done."""
+    """Empty datagrams, by which a sender says that it is done."""
     unknown_types: dict[str, int] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """For a file or a log line."""
         return asdict(self)
 
 
+_REMEMBERED = 10_000
+"""Runs of missing numbers kept per sender. Numbers of older runs count as repeated if they still come."""
+
+
+@dataclass
+class Sequence:
+    """The datagram numbers of one sender: 0, 1, 2, … Counting begins with the first number seen.
+
+    >>> s = Sequence()
+    >>> s.observe(np.array([7, 8, 11, 9, 9]))
+    >>> s.missing, s.out_of_sequence, s.repeated
+    (1, 2, 1)
+    """
+
+    missing: int = 0
+    """Skipped numbers that have not arrived since."""
+    out_of_sequence: int = 0
+    """Datagrams that came after one with a higher number, including repeated ones."""
+    repeated: int = 0
+    restarts: int = 0
+    _highest: int | None = None
+    _holes: list[tuple[int, int]] = field(default_factory=list)
+    """Runs of skipped numbers: the first, and one past the last."""
+
+    def observe(self, numbers: np.ndarray) -> None:
+        """Count the numbers of the next datagrams."""
+        if not len(numbers):
+            return
+        if self._highest is None:
+            self._highest = int(numbers[0]) - 1
+        before = np.concatenate(([self._highest], numbers[:-1]))
+        if (numbers > before).all():
+            jumps = np.flatnonzero(numbers > before + 1)
+            self._skip([(int(before[at]) + 1, int(numbers[at])) for at in jumps])
+            self._highest = int(numbers[-1])
+        else:
+            self._observe_disorder(numbers.tolist())
+
+    def _observe_disorder(self, numbers: list[int]) -> None:
+        for number in numbers:
+            awaited = self._highest + 1 if self._highest is not None else number
+            if number < awaited:
+                self._behind(number)
+                continue
+            self._skip([(awaited, number)] if number > awaited else [])
+            self._highest = number
+
+    def _skip(self, holes: list[tuple[int, int]]) -> None:
+        self.missing += sum(end - first for first, end in holes)
+        self._holes += holes
+        del self._holes[:-_REMEMBERED]
+
+    def _behind(self, number: int) -> None:
+        for at in range(len(self._holes) - 1, -1, -1):
+            first, end = self._holes[at]
+            if first <= number < end:
+                parts = [(first, number), (number + 1, end)]
+                self._holes[at : at + 1] = [part for part in parts if part[0] < part[1]]
+                self.missing -= 1
+                self.out_of_sequence += 1
+                return
+            if end <= number:
+                break
+        if number == 0:  # every sender counts from 0: this one has restarted
+            self.restarts += 1
+            self._highest, self._holes = 0, []
+            return
+        self.out_of_sequence += 1
+        self.repeated += 1
+
+
 class BadFile:
-    """Malformed datagrams, one JSON object per line: when, why, how long, and their bytes in base64."""
+    """A file of malformed datagrams, one JSON object per line: time, reason, length, bytes in base64."""
 
     def __init__(self, path: str | Path) -> None:
         try:
@@ -70,7 +139,6 @@ class BadFile:
             raise InputError(f"cannot write malformed datagrams to '{path}': {error.strerror}") from None
 
     def __call__(self, data: bytes, reason: str) -> None:
-        """Write one."""
         line = {
             "time": datetime.now(UTC).isoformat(),
             "reason": reason,
@@ -81,31 +149,30 @@ class BadFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 def refuse(data: bytes, reason: str) -> None:
-    """What `--strict` does with a malformed datagram."""
+    """Raise `InputError` for a malformed datagram, as `--strict` asks."""
     raise InputError(
         f"malformed datagram of {len(data)} bytes: {reason}; its first bytes are {data[:32].hex(' ')}. "
         "Without --strict it would be counted and left out (--bad FILE keeps it)"
     )
 
 
-def _forget(data: bytes, reason: str) -> None:
-    """What is done by default: it is counted, that is all."""
+def _ignore(data: bytes, reason: str) -> None:
+    """Do nothing: malformed datagrams are counted in any case."""
 
 
 class Demux:
-    """Takes datagrams apart. `bad` is told of malformed ones, which are counted in any case."""
+    """Splits datagrams into streams. `bad` is called for malformed ones, which are always counted."""
 
     def __init__(
         self,
         streams: tuple[Stream, ...],
         type_field: str | None = None,
         sequence: bool = False,
-        bad: Callable[[bytes, str], None] = _forget,
+        bad: Callable[[bytes, str], None] = _ignore,
         arrival: str | None = None,
     ) -> None:
         _check(streams, type_field)
@@ -114,18 +181,18 @@ class Demux:
         self._bad = bad
         self._arrival = arrival
         self._header = HEADER.itemsize if sequence else 0
-        self._numbering = Numbering()
+        self._sequences: dict[bytes, Sequence] = {}  # by the socket address of the sender
         self._type = _TypeField.of(streams, type_field) if type_field is not None else None
         self._unknown: Counter[int] = Counter()
 
     def schema(self, stream: Stream) -> pa.Schema:
-        """The schema of a stream's batches: its fields and, if asked for, the time of arrival."""
+        """Return the schema of a stream's batches: its fields and, if asked for, the time of arrival."""
         if self._arrival is None:
             return stream.layout.schema
         return stream.layout.schema.append(pa.field(self._arrival, pa.timestamp("us", "UTC"), False))
 
     def take(self, got: Datagrams, now: datetime | None = None) -> dict[str, pa.RecordBatch]:
-        """The tuples of some datagrams, by stream, each stream in order of arrival."""
+        """Return the tuples of some datagrams by stream, each stream in order of arrival."""
         counters = self.counters
         counters.datagrams += len(got)
         good = np.arange(len(got))
@@ -140,15 +207,17 @@ class Demux:
             parts = self._by_type(got, good, self._type)
         found = {name: batch for name, batch in parts.items() if batch.num_rows}
         counters.tuples += sum(batch.num_rows for batch in found.values())
-        return {name: self._stamped(batch, now) for name, batch in found.items()} if self._arrival else found
+        return (
+            {name: self._add_arrival(batch, now) for name, batch in found.items()} if self._arrival else found
+        )
 
-    def _stamped(self, batch: pa.RecordBatch, now: datetime | None) -> pa.RecordBatch:
+    def _add_arrival(self, batch: pa.RecordBatch, now: datetime | None) -> pa.RecordBatch:
         time = pa.scalar(now or datetime.now(UTC), pa.timestamp("us", "UTC"))
         field = pa.field(self._arrival, time.type, False)
         return batch.append_column(field, pa.repeat(time, batch.num_rows))
 
     def _reject(self, got: Datagrams, those: np.ndarray, wrong: np.ndarray, reason: str) -> np.ndarray:
-        """Count and tell those that are wrong; the others."""
+        """Count and report the wrong ones; return the others."""
         if not wrong.any():
             return those
         for index in those[wrong].tolist():
@@ -161,9 +230,11 @@ class Demux:
             return
         numbers = _at(got.flat, got.starts[good], HEADER).astype(np.int64)
         whose = None if got.sender is None else got.sender[good]
-        self._numbering.observe(numbers, got.senders, whose)
+        for at in np.unique(whose).tolist() if whose is not None else range(min(len(numbers), 1)):
+            sequence = self._sequences.setdefault(got.senders[at], Sequence())
+            sequence.observe(numbers if whose is None else numbers[whose == at])
         for figure in ("missing", "out_of_sequence", "repeated"):
-            setattr(self.counters, figure, self._numbering.total(figure))
+            setattr(self.counters, figure, sum(getattr(s, figure) for s in self._sequences.values()))
 
     def _without_ends(self, got: Datagrams, good: np.ndarray) -> np.ndarray:
         empty = got.lengths[good] == self._header
@@ -200,12 +271,12 @@ class Demux:
         batch, fine = stream.layout.unpack(packed)
         if self._type is not None and len(owner) > len(good):
             fine = _both(fine, np.isin(packed[self._type.name].astype(np.int64), stream.types))
-        return batch if fine is None else self._only(got, good, owner, batch, fine)
+        return batch if fine is None else self._drop_invalid(got, good, owner, batch, fine)
 
-    def _only(
+    def _drop_invalid(
         self, got: Datagrams, good: np.ndarray, owner: np.ndarray, batch: pa.RecordBatch, fine: np.ndarray
     ) -> pa.RecordBatch:
-        """Leave out datagrams that hold a value which is none of its field's type."""
+        """Drop datagrams that hold an invalid value."""
         wrong = np.zeros(len(good), bool)
         wrong[owner[~fine]] = True
         self._reject(got, good, wrong, "a field holds bytes that are no value of its type")
@@ -214,7 +285,7 @@ class Demux:
 
 @dataclass(frozen=True)
 class _TypeField:
-    """The field that tells streams apart: at the same place, of the same type, in each of them."""
+    """The field that distinguishes streams: at the same place and of the same type in each."""
 
     name: str
     offset: int
@@ -242,7 +313,7 @@ def _check(streams: tuple[Stream, ...], type_field: str | None) -> None:
         raise InputError("a receiver needs at least one stream to receive")
     if type_field is None and len(streams) > 1:
         names = ", ".join(s.name for s in streams)
-        raise InputError(f"several streams ({names}) in one input need a type field that tells them apart")
+        raise InputError(f"several streams ({names}) in one input need a type field that distinguishes them")
     taken: dict[int, str] = {}
     for stream in streams:
         if type_field is not None and not stream.types:
@@ -257,13 +328,13 @@ def _check(streams: tuple[Stream, ...], type_field: str | None) -> None:
 
 
 def _at(flat: np.ndarray, offsets: np.ndarray, raw: np.dtype[Any]) -> np.ndarray:
-    """The values of a type at any bytes of a buffer."""
+    """Return the values of a type at any byte positions of a buffer."""
     anywhere = np.ndarray(max(len(flat) - raw.itemsize + 1, 0), raw, flat.data, strides=(1,))
     return np.asarray(anywhere[offsets])
 
 
 def _offsets(starts: np.ndarray, counts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every tuple the datagram that holds it, and where it begins."""
+    """Return the datagram and the start of every tuple."""
     if (counts == 1).all():
         return np.arange(len(starts)), starts
     owner = np.repeat(np.arange(len(starts)), counts)

@@ -1,9 +1,9 @@
 """A durable log of one stream: Arrow data in segment files, read by row number, also while it is written.
 
 A segment is two files named after the number of its first row: `….arrows`, an Arrow IPC stream, and
-`….index`, one record per batch. A batch is *there* when its index record is: the record is written after the
-data has been synced to the disk. After a crash, whole batches without a record get theirs, and what is torn
-is cut off.
+`….index`, one record per batch. Readers see a batch once it has an index record, which is written after the
+data has been synced to the disk. After a crash, whole batches without a record get one, and torn bytes are
+cut off.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from handshake.errors import InputError
 __all__ = ["LogReader", "LogWriter"]
 
 _RECORD = np.dtype([("rows", "<u8"), ("end", "<u8"), ("data", "<u4"), ("own", "<u4")])
-"""Rows of the segment up to and with this batch, where its bytes end, their checksum, the record's own."""
+"""Rows up to the end of the batch, end of its bytes, their checksum, checksum of the record."""
 _DIGITS = 20
 _ENDING = b"\xff\xff\xff\xff\0\0\0\0"
-"""The mark with which an Arrow stream ends."""
+"""The end mark of an Arrow stream."""
 
 
 def _name(row: int) -> str:
@@ -45,7 +45,7 @@ def _record(rows: int, end: int, data: int) -> bytes:
 
 
 def _records(path: Path) -> np.ndarray:
-    """The index's records, without a torn end: they are written in order, so only the end can be."""
+    """Read the records of an index without a torn end."""
     raw = path.read_bytes() if path.exists() else b""
     whole = len(raw) // _RECORD.itemsize
     found = np.frombuffer(raw[: whole * _RECORD.itemsize], _RECORD)
@@ -63,21 +63,18 @@ class Segment:
 
     @property
     def data(self) -> Path:
-        """The Arrow stream."""
         return self.folder / f"{_name(self.first)}.arrows"
 
     @property
     def index(self) -> Path:
-        """The records of its batches."""
         return self.folder / f"{_name(self.first)}.index"
 
     def records(self) -> np.ndarray:
-        """One per batch that is there."""
         return _records(self.index)
 
     @property
     def end(self) -> int:
-        """One past the number of the last row that is there."""
+        """One past the number of the last row."""
         records = self.records()
         return self.first + (int(records["rows"][-1]) if len(records) else 0)
 
@@ -88,10 +85,15 @@ def _segments(folder: Path) -> list[Segment]:
 
 
 class LogWriter:
-    """Appends batches.
+    """Appends batches to a log.
 
-    `sync`: seconds between syncs to the disk, 0 for one with every batch. `segment_bytes`: of a full file.
-    `keep_bytes`: when all files together are larger, the oldest ones go; without it, all are kept.
+    Args:
+        folder: The folder of the log. It is created if it does not exist.
+        schema: The schema of the batches.
+        sync: Seconds between syncs to the disk, 0 for a sync with every batch.
+        segment_bytes: Size of a full segment file.
+        keep_bytes: The oldest segments are removed beyond this size; None keeps all.
+        clock: Time in seconds, for tests.
     """
 
     def __init__(
@@ -102,18 +104,18 @@ class LogWriter:
         self._sync_every, self._segment_bytes, self._keep_bytes = sync, segment_bytes, keep_bytes
         self._clock = clock
         self.cut = 0
-        """Torn bytes that were cut off on opening."""
+        """Torn bytes that were cut off when the log was opened."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder)
+        self._lock = _lock(self.folder)
         try:
             _write_schema(self.folder, schema)
-            self._begin(self._recovered())
+            self._begin(self._recover_rows())
         except BaseException:
             os.close(self._lock)
             raise
 
-    def _recovered(self) -> int:
-        """Put the last segment right; the number of the next row."""
+    def _recover_rows(self) -> int:
+        """Repair the last segment and return the number of the next row."""
         segments = _segments(self.folder)
         if not segments:
             return 0
@@ -121,7 +123,7 @@ class LogWriter:
         return segments[-1].end
 
     def _begin(self, row: int) -> None:
-        """A new segment; one that holds no row is written over."""
+        """Start a segment, over one that holds no row."""
         self._segment = Segment(self.folder, row)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         self._index = os.open(self._segment.index, flags, 0o644)
@@ -134,11 +136,11 @@ class LogWriter:
 
     @property
     def rows(self) -> int:
-        """Rows appended to the log, since its beginning."""
+        """Number of rows ever appended to the log."""
         return self._segment.first + self._rows
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Add a batch; it is there after the next sync."""
+        """Add a batch. Readers see it after the next sync."""
         if not batch.num_rows:
             return
         data = self._pending + batch.serialize().to_pybytes()
@@ -152,12 +154,12 @@ class LogWriter:
             self._turn()
 
     def tick(self) -> None:
-        """Sync if it is time to."""
+        """Sync if `sync` seconds have passed since the last time."""
         if self._waiting and self._clock() - self._synced >= self._sync_every:
             self.sync()
 
     def sync(self) -> None:
-        """Everything appended so far reaches the disk, and readers."""
+        """Write all appended batches to the disk and show them to readers."""
         if self._waiting:
             os.fsync(self._data)
             _write(self._index, b"".join(self._waiting))
@@ -166,7 +168,7 @@ class LogWriter:
         self._synced = self._clock()
 
     def _turn(self) -> None:
-        """Seal this segment and begin the next one."""
+        """Close this segment and start the next one."""
         row = self.rows
         self._seal()
         self._begin(row)
@@ -189,7 +191,7 @@ class LogWriter:
             oldest.data.unlink()
 
     def close(self) -> None:
-        """Sync and close."""
+        """Sync the log and close its files."""
         self._seal()
         os.close(self._lock)
 
@@ -209,7 +211,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The names of files are durable only then."""
+    """Sync the folder, which makes the names of its files durable."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -217,7 +219,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def _locked(folder: Path) -> int:
+def _lock(folder: Path) -> int:
     opened = os.open(folder / "writer.lock", os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -249,7 +251,7 @@ def _columns(schema: pa.Schema) -> str:
 
 
 def read_schema(folder: str | Path) -> pa.Schema:
-    """The schema of a log's rows."""
+    """Read the schema of a log."""
     path = Path(folder) / "schema.arrow"
     try:
         return ipc.read_schema(pa.py_buffer(path.read_bytes()))
@@ -258,7 +260,7 @@ def read_schema(folder: str | Path) -> pa.Schema:
 
 
 def _recover(segment: Segment, schema: pa.Schema) -> int:
-    """Make a segment's index and data agree after a crash; how many torn bytes were cut off."""
+    """Repair a segment after a crash; return the number of torn bytes cut off."""
     raw, records = segment.data.read_bytes(), segment.records()
     records = records[records["end"] <= len(raw)]
     rows, end = (int(records["rows"][-1]), int(records["end"][-1])) if len(records) else (0, 0)
@@ -274,7 +276,7 @@ def _recover(segment: Segment, schema: pa.Schema) -> int:
 
 
 def _whole_batches(raw: bytes, schema: pa.Schema, rows: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """What belongs into the records of whole batches that lie behind the last one with a record."""
+    """Yield the record of each whole batch that has none yet."""
     start, source = end, pa.BufferReader(raw)
     source.seek(end)
     while (batch := _next_batch(source, schema)) is not None:
@@ -284,7 +286,7 @@ def _whole_batches(raw: bytes, schema: pa.Schema, rows: int, end: int) -> Iterat
 
 
 def _next_batch(source: pa.BufferReader, schema: pa.Schema) -> pa.RecordBatch | None:
-    """The next batch, behind the schema if that comes first; None where it is torn or there is none."""
+    """Read the next batch, after the schema if that comes first; None if it is torn or missing."""
     try:
         message = ipc.read_message(source)
         if message.type == "schema":
@@ -295,7 +297,7 @@ def _next_batch(source: pa.BufferReader, schema: pa.Schema) -> pa.RecordBatch | 
 
 
 class LogReader:
-    """Reads rows of a log by their numbers."""
+    """Reads the rows of a log by their numbers."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -303,18 +305,18 @@ class LogReader:
 
     @property
     def first(self) -> int:
-        """The number of the oldest row that is held."""
+        """The number of the oldest row."""
         segments = _segments(self.folder)
         return segments[0].first if segments else 0
 
     @property
     def end(self) -> int:
-        """One past the newest row that is there."""
+        """One past the number of the newest row."""
         segments = _segments(self.folder)
         return segments[-1].end if segments else 0
 
     def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The rows from `start` up to but not with `stop`."""
+        """Yield the rows from `start` up to but without `stop`."""
         segments = _segments(self.folder)
         if start < stop and (not segments or start < segments[0].first or stop > self.end):
             held = f"{self.first} to {self.end}" if segments else "none"

@@ -1,6 +1,6 @@
-"""Many datagrams per system call: recvmmsg and sendmmsg, their headers kept as NumPy arrays.
+"""Many datagrams per system call: recvmmsg and sendmmsg, with their headers in NumPy arrays.
 
-Where the C library has neither (macOS), the same is done one datagram at a time.
+Without these calls (macOS), datagrams are received and sent one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Datagrams", "Inbox", "Letters", "Outbox", "kernel_dropped", "open_receiver"]
+__all__ = ["Datagrams", "Inbox", "Messages", "Outbox", "kernel_dropped", "open_receiver"]
 
 LINUX = sys.platform == "linux"
 _UDP, _SEGMENT, _GRO = 17, 103, 104
@@ -25,10 +25,10 @@ _RCVBUFFORCE, _MEMINFO, _DROPS = 33, 55, 8
 _TRUNCATED = 0x20
 _CONTROL, _NAME = 64, 28
 SEGMENTS = 64
-"""Datagrams that the kernel takes as one with segment offload (UDP_MAX_SEGMENTS of older kernels)."""
+"""Datagrams per call with segment offload (UDP_MAX_SEGMENTS of older kernels)."""
 _LARGEST = 65_000
 
-# struct mmsghdr of Linux on 64-bit machines: msghdr (56 bytes), then the length that was moved.
+# struct mmsghdr of Linux on 64-bit machines: msghdr (56 bytes), then the transferred length.
 _HEADER = np.dtype(
     {
         "names": ["name", "namelen", "iov", "iovlen", "control", "controllen", "flags", "length"],
@@ -50,28 +50,28 @@ _LIBC = _libc()
 
 @dataclass(frozen=True)
 class Datagrams:
-    """Datagrams in a buffer: where each begins, its length, whether it was cut, and who sent it."""
+    """Datagrams in a buffer: start, length, whether it was truncated, and sender."""
 
     flat: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     cut: np.ndarray
     senders: tuple[bytes, ...]
-    """Socket addresses, zeros behind them."""
+    """Socket addresses, padded with zeros."""
     sender: np.ndarray | None = None
-    """Which of them sent each datagram; None: the first one sent them all."""
+    """Index into `senders` per datagram; None if the first one sent them all."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def bytes(self, index: int) -> bytes:
-        """One datagram's bytes."""
+        """Return the bytes of one datagram."""
         start = int(self.starts[index])
         return self.flat[start : start + int(self.lengths[index])].tobytes()
 
 
 def open_receiver(host: str, port: int, buffer: int, coalesce: bool) -> socket.socket:
-    """A bound socket with as large a kernel buffer as the system grants, up to `buffer` bytes."""
+    """Return a bound socket with a kernel buffer of up to `buffer` bytes, as the system grants it."""
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
     )[0]
@@ -96,7 +96,7 @@ def _enlarge(opened: socket.socket, size: int) -> None:
 
 
 def kernel_dropped(opened: socket.socket) -> int | None:
-    """Datagrams that came while the socket's buffer was full, since it was opened; None if not known."""
+    """Return the number of datagrams dropped because the socket's buffer was full; None if unknown."""
     if not LINUX:
         return None
     figures = opened.getsockopt(socket.SOL_SOCKET, _MEMINFO, 4 * (_DROPS + 1))
@@ -104,7 +104,7 @@ def kernel_dropped(opened: socket.socket) -> int | None:
 
 
 class Inbox:
-    """Room for some datagrams; filled by one or more calls, then looked at, then emptied."""
+    """A buffer for datagrams. It is filled by one or more calls, read, and then emptied."""
 
     def __init__(self, slots: int, size: int) -> None:
         self.slots, self.size = slots, size
@@ -125,17 +125,16 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        """Whether no slot is left."""
         return self.count == self.slots
 
     def fill(self, opened: socket.socket) -> int:
-        """Take what the kernel holds, as far as there is room; how many came."""
+        """Receive the datagrams that the kernel holds and that fit; return their number."""
         taken = self._take(opened)
         self.count += taken
         return taken
 
     def clear(self) -> None:
-        """Forget what is held."""
+        """Empty the buffer."""
         self._reset(self.count)
         self.count = 0
 
@@ -149,7 +148,7 @@ class Inbox:
         taken = _LIBC.recvmmsg(
             opened.fileno(), ctypes.c_void_p(at), self.slots - self.count, socket.MSG_DONTWAIT, None
         )
-        return _checked(taken, (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED))
+        return _count_moved(taken, (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED))
 
     def _take_each(self, opened: socket.socket) -> int:
         taken = 0
@@ -168,18 +167,18 @@ class Inbox:
         return taken
 
     def datagrams(self) -> Datagrams:
-        """What is held; good until the next `clear`."""
+        """Return the datagrams, which are valid until the next `clear`."""
         held = self._headers[: self.count]
         starts = np.arange(self.count, dtype=np.int64) * self.size
         lengths = held["length"].astype(np.int64)
         cut = held["flags"] & _TRUNCATED != 0
         senders, sender = _distinct(self._names[: self.count])
-        # segments that the kernel has coalesced come with a control message that tells their size
+        # coalesced segments come with a control message that holds their size
         if not (held["controllen"] != 0).any():
             return Datagrams(self._flat, starts, lengths, cut, senders, sender)
-        return self._parted(Datagrams(self._flat, starts, lengths, cut, senders, sender))
+        return self._split_runs(Datagrams(self._flat, starts, lengths, cut, senders, sender))
 
-    def _parted(self, runs: Datagrams) -> Datagrams:
+    def _split_runs(self, runs: Datagrams) -> Datagrams:
         starts, lengths, sender = runs.starts, runs.lengths, runs.sender
         sizes = self._control[: self.count, 16:20].copy().view("<i4").reshape(-1).astype(np.int64)
         sizes = np.where(self._headers["controllen"][: self.count] != 0, sizes, np.maximum(lengths, 1))
@@ -192,7 +191,7 @@ class Inbox:
 
 
 def _distinct(names: np.ndarray) -> tuple[tuple[bytes, ...], np.ndarray | None]:
-    """The names that there are, and which of them each row has (None: all have the first)."""
+    """Return the distinct names and the index of each row's name (None: all have the first)."""
     if not len(names) or (names == names[0]).all():
         return tuple(name.tobytes() for name in names[:1]), None
     kinds, which = np.unique(names, axis=0, return_inverse=True)
@@ -207,8 +206,8 @@ def _addresses(array: np.ndarray, count: int, stride: int) -> np.ndarray:
     return (array.ctypes.data + np.arange(count, dtype=np.uint64) * np.uint64(stride)).astype(np.uint64)
 
 
-def _checked(moved: int, harmless: tuple[int, ...]) -> int:
-    """How many were moved; an error number that does not matter is none."""
+def _count_moved(moved: int, harmless: tuple[int, ...]) -> int:
+    """Return the number of datagrams that a call moved, 0 after a harmless error."""
     if moved >= 0:
         return moved
     number = ctypes.get_errno()
@@ -218,19 +217,19 @@ def _checked(moved: int, harmless: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Letters:
-    """Rows of bytes, and the headers that send them, which hold their addresses; good for many sendings."""
+class Messages:
+    """Datagrams of equal length and the headers that send them, for repeated sending."""
 
     rows: np.ndarray
-    """One datagram each; what is written into them goes out with the next sending."""
+    """One datagram per row. Changes take effect with the next sending."""
     headers: np.ndarray
     iov: np.ndarray
     together: int
-    """Datagrams that a header sends: more than one with segment offload."""
+    """Datagrams per header: more than one with segment offload."""
 
     @classmethod
-    def of(cls, rows: np.ndarray, together: int) -> Letters:
-        """The headers of rows, each as long as the others."""
+    def of(cls, rows: np.ndarray, together: int) -> Messages:
+        """Make the headers for rows of equal length."""
         count, size = rows.shape
         messages = -(-count // together)
         iov = np.zeros((messages, 2), np.uint64)
@@ -247,7 +246,7 @@ class Letters:
 
 
 class Outbox:
-    """Sends rows of bytes as datagrams of equal length."""
+    """A socket that sends rows of bytes as datagrams of equal length."""
 
     def __init__(self, host: str, port: int, offload: bool = False) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -256,27 +255,27 @@ class Outbox:
         self._offload = offload and LINUX
         self._segment = 0
 
-    def prepared(self, rows: np.ndarray) -> Letters:
-        """Rows to be sent, perhaps more than once."""
+    def prepare(self, rows: np.ndarray) -> Messages:
+        """Make the headers for sending these rows, once or repeatedly."""
         data = np.ascontiguousarray(rows)
         size = data.shape[1]
         together = min(SEGMENTS, max(_LARGEST // max(size, 1), 1)) if self._offload and size else 1
-        return Letters.of(data, together)
+        return Messages.of(data, together)
 
     def send(self, rows: np.ndarray) -> None:
-        """Send every row, in order; waits while the kernel has no room."""
-        self.send_some(self.prepared(rows), 0, len(rows))
+        """Send every row in order. Waits while the kernel's buffer is full."""
+        self.send_some(self.prepare(rows), 0, len(rows))
 
-    def send_some(self, letters: Letters, first: int, end: int) -> None:
-        """Send the rows from `first` up to `end`, both multiples of `together` unless there are no more."""
+    def send_some(self, messages: Messages, first: int, end: int) -> None:
+        """Send the rows from `first` up to `end`, multiples of `together` except at the end."""
         if _LIBC is None:
-            self._send_each(letters.rows[first:end])
+            self._send_each(messages.rows[first:end])
             return
-        self._segments(letters.rows.shape[1] if letters.together > 1 else 0)
-        self._push(letters.headers[first // letters.together : -(-end // letters.together)])
+        self._set_segment(messages.rows.shape[1] if messages.together > 1 else 0)
+        self._push(messages.headers[first // messages.together : -(-end // messages.together)])
 
-    def _segments(self, size: int) -> None:
-        """Tell the kernel where to part what is sent together (0: nowhere)."""
+    def _set_segment(self, size: int) -> None:
+        """Set the size at which the kernel splits a message (0: not at all)."""
         if size != self._segment:
             self._socket.setsockopt(_UDP, _SEGMENT, size)
             self._segment = size
@@ -287,8 +286,8 @@ class Outbox:
             at = headers.ctypes.data + done * _HEADER.itemsize
             room = min(len(headers) - done, 1024)
             moved = _LIBC.sendmmsg(self._socket.fileno(), ctypes.c_void_p(at), room, 0)
-            # refused: an earlier datagram met no receiver; the kernel says so once, this one goes out next
-            done += _checked(moved, (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED, errno.ENOBUFS))
+            # ECONNREFUSED reports once that an earlier datagram met no receiver; sending can go on
+            done += _count_moved(moved, (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED, errno.ENOBUFS))
 
     def _send_each(self, rows: np.ndarray) -> None:
         for row in rows:
@@ -300,5 +299,4 @@ class Outbox:
                     continue
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""Streams over UDP (Glacier 5.1): a receiver that gives Arrow batches, and a sender."""
+"""Streams over UDP (Glacier 5.1): a receiver that returns Arrow batches, and a sender."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, suggest
 from handshake.io.udp.demux import HEADER, BadFile, Counters, Demux, Stream, refuse
-from handshake.io.udp.mmsg import Inbox, Letters, Outbox, kernel_dropped, open_receiver
+from handshake.io.udp.mmsg import Inbox, Messages, Outbox, kernel_dropped, open_receiver
 from handshake.io.udp.wire import Layout
 
 __all__ = ["Batches", "Endpoint", "Prepared", "UdpReceiver", "UdpSender"]
 
 Batches = dict[str, pa.RecordBatch]
-"""Some tuples of each stream that brought any, by its name."""
+"""The new rows per stream that has any, by its name."""
 
-Prepared = tuple[Letters, ...]
+Prepared = tuple[Messages, ...]
 """Datagrams that can be sent more than once, in blocks of equal length."""
 
 _SLOTS, _INBOXES = 2048, 24
 _NAP = 0.001
-"""Seconds between looks at a busy socket: a receiver that sleeps in the kernel is woken by every datagram."""
+"""Seconds between reads of a busy socket. A receiver that blocks would be woken by every datagram."""
 _LINGER = 0.005
-"""Seconds for which datagrams may wait for others before they are handed on."""
+"""Seconds for which datagrams may wait for others."""
 _FLAGS = {"yes": True, "1": True, "true": True, "no": False, "0": False, "false": False}
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where datagrams are received, or sent to, and how they are framed.
+    """The address that datagrams are received at or sent to, and their framing.
 
     >>> Endpoint.parse("udp://127.0.0.1:5000?sequence=yes")  # doctest: +NORMALIZE_WHITESPACE
     Endpoint(host='127.0.0.1', port=5000, sequence=True, max_datagram=1500, buffer=67108864, coalesce=False,
@@ -49,23 +49,26 @@ class Endpoint:
     host: str
     port: int
     sequence: bool = False
-    """Whether a sequence number of eight bytes stands in front of each datagram's tuples."""
+    """Whether each datagram begins with a sequence number of eight bytes."""
     max_datagram: int = 1500
-    """Bytes; a longer one is malformed."""
+    """Bytes. Longer datagrams are malformed."""
     buffer: int = 64 << 20
-    """Bytes asked of the kernel for datagrams that wait; it grants net.core.rmem_max unless run as root."""
+    """Bytes of the kernel's buffer; without root it grants at most net.core.rmem_max."""
     coalesce: bool = False
-    """Take runs of datagrams as one (UDP_GRO). Faster, but the kernel then counts drops in runs."""
+    """Receive runs of datagrams as one (UDP_GRO). Faster, but the kernel then counts dropped runs."""
     ends: int | None = None
-    """How many senders must say that they are done for the stream to end."""
+    """Number of senders that must say that they are done before the stream ends."""
     idle: int | None = None
     """Seconds without a datagram after which the stream ends."""
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
-        """From `udp://host:port?option=value&…`."""
+        """Parse `udp://host:port?option=value&…`."""
         parts = urlsplit(url)
-        host, port = _host_and_port(url)
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
         if parts.scheme != "udp" or not host or not port or parts.path not in ("", "/"):
             raise InputError(f"'{url}' is not an address for UDP; write it as udp://127.0.0.1:5000")
         return cls(
@@ -74,14 +77,6 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"udp://{self.host}:{self.port}"
-
-
-def _host_and_port(url: str) -> tuple[str | None, int | None]:
-    try:
-        parts = urlsplit(url)
-        return parts.hostname, parts.port
-    except ValueError:
-        return None, None
 
 
 def _option(url: str, name: str, value: str) -> Any:
@@ -99,10 +94,18 @@ def _option(url: str, name: str, value: str) -> Any:
 
 
 class UdpReceiver:
-    """Receives datagrams on a thread of its own and hands them on as Arrow batches.
+    """Receives datagrams in a thread of its own and returns them as Arrow batches.
 
-    Between the kernel's buffer and the caller there is room for some ten thousand datagrams. Beyond that the
-    kernel drops, and counts: `counters.kernel_dropped`.
+    Some ten thousand datagrams fit between the kernel's buffer and the caller. Beyond that the kernel drops
+    datagrams and counts them: `counters.kernel_dropped`.
+
+    Args:
+        endpoint: The address to receive at; port 0 chooses a free one.
+        streams: The streams that the datagrams carry.
+        type_field: The field that distinguishes several streams.
+        arrival: Name of a column to add with the time of arrival.
+        bad: A file, or a function of bytes and reason, for malformed datagrams.
+        strict: Raise `InputError` at the first malformed datagram.
     """
 
     def __init__(
@@ -118,16 +121,16 @@ class UdpReceiver:
         self.endpoint = Endpoint.parse(endpoint) if isinstance(endpoint, str) else endpoint
         several = (streams,) if isinstance(streams, Stream) else tuple(streams)
         self._bad_file = BadFile(bad) if isinstance(bad, str) else None
-        tell = refuse if strict else self._bad_file or (None if isinstance(bad, str) else bad)
-        told = {"bad": tell} if tell is not None else {}
-        self.demux = Demux(several, type_field, self.endpoint.sequence, arrival=arrival, **told)
-        self._socket = _opened(self.endpoint)
+        report = refuse if strict else self._bad_file or (None if isinstance(bad, str) else bad)
+        options = {"bad": report} if report is not None else {}
+        self.demux = Demux(several, type_field, self.endpoint.sequence, arrival=arrival, **options)
+        self._socket = _open(self.endpoint)
         if self.endpoint.port == 0:
             self.endpoint = replace(self.endpoint, port=self._socket.getsockname()[1])
         slots, size = (
             (_SLOTS, self.endpoint.max_datagram) if not self.endpoint.coalesce else (_SLOTS // 16, 65_536)
         )
-        self._free: queue.LifoQueue[Inbox] = queue.LifoQueue()  # the one emptied last is still in the cache
+        self._free: queue.LifoQueue[Inbox] = queue.LifoQueue()  # the last one emptied is still in the cache
         self._full: queue.Queue[Inbox | BaseException | None] = queue.Queue()
         for _ in range(_INBOXES):
             self._free.put(Inbox(slots, size))
@@ -138,23 +141,22 @@ class UdpReceiver:
 
     @property
     def counters(self) -> Counters:
-        """What came in so far."""
+        """Counts of received and lost datagrams so far."""
         if not self._closed.is_set():
             self.demux.counters.kernel_dropped = kernel_dropped(self._socket)
         return self.demux.counters
 
     def schema(self, name: str) -> pa.Schema:
-        """The schema of a stream's batches."""
+        """Return the schema of a stream's batches."""
         return next(self.demux.schema(stream) for stream in self.demux.streams if stream.name == name)
 
     def batches(
         self, *, idle: float | None = None, ends: int | None = None, every: float = 0.1
     ) -> Iterator[Batches]:
-        """Batches as they come, by stream; without end unless told.
+        """Yield batches by stream as they arrive, or an empty dict after `every` seconds without any.
 
-        Ends after `stop()`, with all that the kernel still held; after `idle` seconds without a datagram; or
-        when `ends` senders have said that they are done. When nothing came for `every` seconds, an empty dict
-        is given, so that the caller can look at its clock.
+        Ends after `stop()` with everything that the kernel still held, after `idle` seconds without a
+        datagram, or when `ends` senders have said that they are done.
         """
         over = False
         while not over:
@@ -164,18 +166,18 @@ class UdpReceiver:
     def poll(
         self, seconds: float, *, idle: float | None = None, ends: int | None = None
     ) -> tuple[Batches, bool]:
-        """What has come, after at most so many seconds, and whether that was all."""
+        """Wait up to `seconds`; return the new batches, and whether the stream has ended."""
         idle = self.endpoint.idle if idle is None else idle
         ends = self.endpoint.ends if ends is None else ends
         inboxes, over = self._next(seconds)
         if inboxes:
             self._heard = time.monotonic()
-        batches = self._decoded(inboxes)
+        batches = self._decode(inboxes)
         done = ends is not None and self.demux.counters.ends >= ends and self._full.empty()
         return batches, over or done or (idle is not None and time.monotonic() - self._heard >= idle)
 
     def _next(self, seconds: float) -> tuple[list[Inbox], bool]:
-        """Inboxes that wait to be looked at, and whether no more will come."""
+        """Return the filled inboxes, and whether no more will come."""
         found: list[Inbox] = []
         with contextlib.suppress(queue.Empty):
             item = self._full.get(timeout=seconds)
@@ -188,7 +190,7 @@ class UdpReceiver:
                 item = self._full.get_nowait()
         return found, False
 
-    def _decoded(self, inboxes: list[Inbox]) -> Batches:
+    def _decode(self, inboxes: list[Inbox]) -> Batches:
         parts: dict[str, list[pa.RecordBatch]] = {}
         for inbox in inboxes:
             for name, batch in self.demux.take(inbox.datagrams()).items():
@@ -198,7 +200,7 @@ class UdpReceiver:
         return {name: pa.concat_batches(batches) for name, batches in parts.items()}
 
     def stop(self) -> None:
-        """Receive no more; what the kernel holds is still given by `batches`."""
+        """Receive no more. `batches` still yields what the kernel holds."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -226,7 +228,9 @@ class UdpReceiver:
             self._pump()
             self._full.put(None)
         except BaseException as error:
-            self._full.put(_told(self.endpoint, error))
+            if isinstance(error, OSError):
+                error = HandshakeError(f"receiving on {self.endpoint} failed: {error.strerror}")
+            self._full.put(error)
 
     def _pump(self) -> None:
         waiting = select.poll()
@@ -247,7 +251,7 @@ class UdpReceiver:
         return None
 
     def _fill(self, inbox: Inbox, waiting: select.poll) -> None:
-        """Until the inbox is full, or its first datagram has waited long enough."""
+        """Fill the inbox until it is full or its first datagram has waited for `_LINGER` seconds."""
         if not inbox.fill(self._socket):
             if not self._stopping.is_set():
                 waiting.poll(50)
@@ -258,7 +262,7 @@ class UdpReceiver:
             inbox.fill(self._socket)
 
 
-def _opened(endpoint: Endpoint) -> Any:
+def _open(endpoint: Endpoint) -> Any:
     try:
         return open_receiver(endpoint.host, endpoint.port, endpoint.buffer, endpoint.coalesce)
     except OSError as error:
@@ -268,16 +272,10 @@ def _opened(endpoint: Endpoint) -> Any:
         ) from None
 
 
-def _told(endpoint: Endpoint, error: BaseException) -> BaseException:
-    if isinstance(error, OSError):
-        return HandshakeError(f"receiving on {endpoint} failed: {error.strerror}")
-    return error
-
-
 class UdpSender:
-    """Sends tuples as datagrams: `per_datagram` of them in each, in order.
+    """Sends tuples in order, `per_datagram` of them in each datagram.
 
-    >>> from handshake.sources.wire import Layout
+    >>> from handshake.io.udp.wire import Layout
     >>> with UdpSender("udp://127.0.0.1:9?sequence=yes", Layout.parse("x int")) as sender:
     ...     sender.send({"x": [1, 2, 3]})
     3
@@ -290,20 +288,24 @@ class UdpSender:
         self._layout, self._per = layout, per_datagram
         self._outbox = Outbox(self.endpoint.host, self.endpoint.port, offload)
         self.sent = 0
-        """Datagrams, which is also the next one's number."""
+        """Datagrams sent, which is also the number of the next one."""
 
     def send(
         self, tuples: Any, *, rate: float | None = None, layout: Layout | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> int:  # fmt: skip
-        """Send columns (a table, a batch or a dict of lists), at `rate` datagrams per second; how many.
+        """Send tuples and return the number of datagrams.
 
-        `layout`: tuples of another stream, where the receiver tells streams apart by a type field.
+        Args:
+            tuples: A table, a batch or a dict of lists.
+            rate: Datagrams per second; None sends as fast as possible.
+            layout: The layout of another stream that goes to the same receiver.
+            clock: Time in seconds, for tests.
         """
         return self.send_prepared(self.prepare(tuples, layout), rate=rate, clock=clock)
 
     def prepare(self, tuples: Any, layout: Layout | None = None) -> Prepared:
-        """Tuples as datagrams, for `send_prepared`: to be packed once and sent more than once."""
+        """Pack tuples into datagrams, which `send_prepared` can send more than once."""
         packed = (layout or self._layout).pack(tuples)
         whole = len(packed) // self._per
         blocks = [
@@ -311,7 +313,7 @@ class UdpSender:
             packed[whole * self._per :].reshape(1, -1),
         ]
         return tuple(
-            self._outbox.prepared(self._framed(block.view(np.uint8).reshape(len(block), -1)))
+            self._outbox.prepare(self._add_header(block.view(np.uint8).reshape(len(block), -1)))
             for block in blocks
             if block.size
         )
@@ -319,21 +321,20 @@ class UdpSender:
     def send_prepared(
         self, prepared: Prepared, *, rate: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> int:
-        """Send prepared tuples, with the next sequence numbers; how many datagrams."""
-        for letters in prepared:
-            self._number(letters.rows)
-            self._paced(letters, rate, clock)
+        """Send packed datagrams with the next sequence numbers; return their number."""
+        for messages in prepared:
+            self._number(messages.rows)
+            self._send_paced(messages, rate, clock)
         return sum(map(len, prepared))
 
     def end(self, copies: int = 3) -> None:
-        """Say that this sender is done: an empty datagram, more than once since one may be lost."""
+        """Send empty datagrams, which say that this sender is done. Several, because one may be lost."""
         for _ in range(copies):
-            rows = self._framed(np.zeros((1, 0), np.uint8))
+            rows = self._add_header(np.zeros((1, 0), np.uint8))
             self._number(rows)
             self._outbox.send(rows)
 
-    def _framed(self, payload: np.ndarray) -> np.ndarray:
-        """Datagrams with room for their numbers, where they have such."""
+    def _add_header(self, payload: np.ndarray) -> np.ndarray:
         if not self.endpoint.sequence:
             return payload
         framed = np.empty((len(payload), HEADER.itemsize + payload.shape[1]), np.uint8)
@@ -346,20 +347,19 @@ class UdpSender:
             places = np.ndarray(len(rows), HEADER, rows.data, strides=(rows.shape[1],))
             places[:] = np.arange(first, self.sent)
 
-    def _paced(self, letters: Letters, rate: float | None, clock: Callable[[], float]) -> None:
+    def _send_paced(self, messages: Messages, rate: float | None, clock: Callable[[], float]) -> None:
         if rate is None:
-            self._outbox.send_some(letters, 0, len(letters))
+            self._outbox.send_some(messages, 0, len(messages))
             return
-        runs = max(1, int(rate / 1000) // letters.together)
-        step, begun = runs * letters.together, clock()
-        for at in range(0, len(letters), step):
+        runs = max(1, int(rate / 1000) // messages.together)
+        step, begun = runs * messages.together, clock()
+        for at in range(0, len(messages), step):
             early = begun + at / rate - clock()
             if early > 0:
                 time.sleep(early)
-            self._outbox.send_some(letters, at, min(at + step, len(letters)))
+            self._outbox.send_some(messages, at, min(at + step, len(messages)))
 
     def close(self) -> None:
-        """Close the socket."""
         self._outbox.close()
 
     def __enter__(self) -> Self:

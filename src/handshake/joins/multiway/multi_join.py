@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from handshake.errors import SchemaError, suggest
-from handshake.io.frames import kind_of, restored, schema_of, table_of
+from handshake.io.frames import kind_of, restore, schema_of, table_of
 from handshake.joins.gate import OnShed
 from handshake.joins.multiway.explain import explain_many
 from handshake.joins.multiway.metrics import MultiMetrics
@@ -70,7 +70,7 @@ def join_streams(
     replay = MultiReplay(plan, tables, pace=pace, on_shed=on_shed)
     batches = list(replay)
     _report_shed(replay.metrics(), on_shed)
-    return restored(pa.Table.from_batches(batches, plan.output_schema), kinds)
+    return restore(pa.Table.from_batches(batches, plan.output_schema), kinds)
 
 
 def _report_shed(metrics: MultiMetrics, on_shed: OnShed | None) -> None:
