@@ -33,7 +33,7 @@ from handshake.cli.query import register as register_queries
 from handshake.cli.receive import register as register_receive
 from handshake.cli.spark import Place, join_files_on_spark
 from handshake.errors import HandshakeError, QueryError, UnsupportedError
-from handshake.io import one_line
+from handshake.io import describe_formats, one_line
 
 __all__ = ["app", "main", "run"]
 
@@ -171,10 +171,9 @@ def _handshake(
 
 
 @app.command(
-    help="""Join two inputs, replayed as streams.
+    help=f"""Join two inputs, replayed as streams.
 
-LEFT and RIGHT are files or folders of files: Parquet (.parquet), Arrow (.arrow, .feather), CSV (.csv, .tsv)
-or JSON lines (.jsonl, .ndjson). In the predicate, l.x is column x of LEFT and r.a column a of RIGHT. A pair
+LEFT and RIGHT are files or folders of files: {describe_formats()}. In the predicate, l.x is column x of LEFT and r.a column a of RIGHT. A pair
 joins when the predicate is true and each tuple arrives while the other is still in its window; without a
 window every pair is compared. The result has all columns of LEFT, then those of RIGHT, a name that both have
 getting the suffix _right there.

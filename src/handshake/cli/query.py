@@ -26,7 +26,7 @@ from handshake.cli.preview import Preview, plain_table
 from handshake.engines.local.live import Receivers, comes_live
 from handshake.engines.local.replay import Slice, replayed
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
-from handshake.io import check_output, sink_for
+from handshake.io import check_output, describe_formats, sink_for
 from handshake.io.declared import BAD, BadRows
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import direct
@@ -351,10 +351,10 @@ def explain_query(
             print(line)
 
 
-_RUN_HELP = """Run continuous queries on files, or on standard input.
+_RUN_HELP = f"""Run continuous queries on files, or on standard input.
 
 QUERY.sql declares input streams and selects from them; docs/queries.md has the language. Inputs are files or
-folders: Parquet (.parquet), Arrow (.arrow, .feather), CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson); - is
+folders: {describe_formats()}; - is
 CSV on standard input, and udp://HOST:PORT datagrams (docs/sources.md). Files are replayed by time. Rows that
 do not fit the declared types are counted and left out; --bad keeps them, --strict stops at the first. Ctrl-C
 ends the input, and finishes what has come. --backend spark takes any format of Spark's as well, with options:
