@@ -61,7 +61,7 @@ def send_all(port: int, query: str) -> None:
         sender.send({"Kind": [81, 82, 81, 81, 82], "Bid": [1, 2, 3, 4, 5]}, layout=layouts["Quotes"])
         sender.send({"Kind": [99], "Bid": [1]}, layout=layouts["Quotes"])
         sender._outbox.send(
-            sender._framed(layouts["Quotes"].pack({"Kind": [81], "Bid": [9]}).view("u1")[None, :3])
+            sender._add_header(layouts["Quotes"].pack({"Kind": [81], "Bid": [9]}).view("u1")[None, :3])
         )
         sender.end()
 
