@@ -62,7 +62,7 @@ def _main(target: str, scalar: str, options: str) -> None:
     if int(scalar):
         scalar_kernels()
     module, function = target.split(":")
-    call = getattr(importlib.import_module(f"handshake.bench.{module}"), function)
+    call = getattr(importlib.import_module(f"handshake_bench.{module}"), function)
     print(json.dumps(call(**json.loads(options))))
 
 

@@ -173,7 +173,8 @@ def _handshake(
 @app.command(
     help=f"""Join two inputs, replayed as streams.
 
-LEFT and RIGHT are files or folders of files: {describe_formats()}. In the predicate, l.x is column x of LEFT and r.a column a of RIGHT. A pair
+LEFT and RIGHT are files or folders of files: {describe_formats()}. In the predicate,
+l.x is column x of LEFT and r.a column a of RIGHT. A pair
 joins when the predicate is true and each tuple arrives while the other is still in its window; without a
 window every pair is compared. The result has all columns of LEFT, then those of RIGHT, a name that both have
 getting the suffix _right there.
