@@ -1,129 +1,165 @@
-"""Aggregates on columns: by slots (panes, groups, whole windows), and finished into values."""
+"""How aggregates are computed: pane states of algebraic functions, and the registry of all functions.
+
+A *slot* is a set of rows that are aggregated together: a pane, a group of a pane, or a window. The state of
+an algebraic function is `Additive` (states are added and subtracted) or `Extreme` (the largest key stays).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Context
 from decimal import Decimal as PyDecimal
-from functools import total_ordering
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from handshake.errors import HandshakeError
+from handshake.errors import HandshakeError, UnsupportedError
 from handshake.kernels.panes import FLOAT_LIMBS, add_floats, add_limbs, count_rows, greatest
-from handshake.operators.chunk import Array, fit
+from handshake.operators.chunk import Array
+from handshake.operators.holistic import Values, medians, modes, sorted_values, weighted_sums
+from handshake.operators.sort_keys import has_integer_keys, keys_of, numbers_of, values_of, words_of
+from handshake.plan.aggregates import AGGREGATES, AggregateFunction
 from handshake.plan.algebra import Aggregate
 from handshake.schema import Decimal, Float, Int, Type, arrow_of
 
-__all__ = ["EVERY", "Additive", "Extreme", "decimals_of", "keys_of", "part_of", "words_of"]
+__all__ = ["Additive", "Extreme", "Form", "aggregate_slots", "part_of", "register", "unregister"]
 
-EVERY = np.empty(0, np.bool_)
-"""A mask that leaves nothing out."""
+_ALL = np.empty(0, np.bool_)
+"""A mask that selects every row."""
 _LIMB = np.int64(0xFFFFFFFF)
-_ODD = 3
+_SPECIAL = 3
+"""Counters of NaN, infinity and minus infinity in the state of a float sum."""
 _HIGHEST = 10**38 >> 64
 _EXACT = Context(prec=80)
+_ONE = 2**1074
 
 
-def _mask(array: pa.Array) -> Array:
-    return np.asarray(array.is_valid()) if array.null_count else EVERY
+def _valid(array: pa.Array | None) -> Array:
+    return np.asarray(array.is_valid()) if array is not None and array.null_count else _ALL
 
 
 class Additive:
-    """count, sum and avg: a row of whole numbers for each slot, which may be added and taken away again."""
+    """A state of whole numbers per slot: the count of values that are not NULL, then those of a subclass.
+
+    The state of a pane is added when it enters a window and subtracted when it leaves. This class is `count`.
+    """
 
     def __init__(self, aggregate: Aggregate, kind: Type | None) -> None:
-        self._function, self._argument = aggregate.function, kind
-        self.name, self.field = aggregate.name, aggregate.field
+        self.argument, self.field = kind, aggregate.field
         self.type = aggregate.schema.get(aggregate.name).type
-        self.width = 1 if self._function == "count" else 1 + _limbs(kind)
+        self.width = 1 + self.extra_width()
+
+    def extra_width(self) -> int:
+        """Return how many whole numbers follow the count."""
+        return 0
 
     def reduce(self, slots: Array, count: int, array: pa.Array | None) -> Array:
-        """For each slot: how many values, and the limbs of their sum."""
+        """Return the state of each slot, given the slot and the value of each row."""
         out = np.zeros((count, self.width), np.int64)
-        valid = EVERY if array is None else _mask(array)
-        counted = np.zeros(count, np.int64)
+        valid, counted = _valid(array), np.zeros(count, np.int64)
         count_rows(slots, valid, counted)
         out[:, 0] = counted
         if self.width > 1:
             assert array is not None
-            self._add(slots, array, valid, out)
+            self.add(slots, array, valid, out[:, 1:])
         return out
 
-    def _add(self, slots: Array, array: pa.Array, valid: Array, out: Array) -> None:
-        if not isinstance(self._argument, Float):
-            add_limbs(slots, limbs_of(array), valid, out[:, 1:])
-            return
-        values = _numbers(array.cast(pa.float64()))
-        odd, limbs = out[:, 1 : 1 + _ODD], out[:, 1 + _ODD :]
-        add_floats(slots, values, values.view(np.int64), valid, limbs, odd)
+    def add(self, slots: Array, array: pa.Array, valid: Array, out: Array) -> None:
+        """Add values to the numbers that follow the count."""
 
     def finish(self, state: Array) -> pa.Array:
-        """The values of slots."""
-        if self._function == "count":
-            return pa.array(np.ascontiguousarray(state[:, 0]))
-        missing = state[:, 0] == 0
-        finish = _average if self._function == "avg" else _sum
-        return finish(state[:, 0], state[:, 1:], self._argument, self.type, missing)
+        """Return the results of slots."""
+        return pa.array(np.ascontiguousarray(state[:, 0]))
 
 
-def _limbs(kind: Type | None) -> int:
-    if isinstance(kind, Float):
-        return _ODD + FLOAT_LIMBS
-    arrow = arrow_of(kind) if kind is not None else pa.int64()
-    return 4 if pa.types.is_decimal(arrow) else 2 if arrow.bit_width == 64 else 1
+class Sum(Additive):
+    """The sum of values, in limbs of 32 bits; that of floats is exact, too."""
+
+    def extra_width(self) -> int:
+        """Return the number of limbs, and three counters for floats that are not finite."""
+        if isinstance(self.argument, Float):
+            return _SPECIAL + FLOAT_LIMBS
+        assert self.argument is not None
+        arrow = arrow_of(self.argument)
+        return 4 if pa.types.is_decimal(arrow) else 2 if arrow.bit_width == 64 else 1
+
+    def add(self, slots: Array, array: pa.Array, valid: Array, out: Array) -> None:
+        """Add the limbs of values."""
+        if not isinstance(self.argument, Float):
+            add_limbs(slots, _limbs_of(array), valid, out)
+            return
+        values = numbers_of(array.cast(pa.float64()))
+        add_floats(slots, values, values.view(np.int64), valid, out[:, _SPECIAL:], out[:, :_SPECIAL])
+
+    def finish(self, state: Array) -> pa.Array:
+        """Return the sums; NULL without a value."""
+        limbs, missing = state[:, 1:], state[:, 0] == 0
+        if isinstance(self.argument, Float):
+            return pa.array(_float_sums(limbs), mask=missing)
+        if isinstance(self.type, Int):
+            return pa.array(np.ascontiguousarray(limbs[:, 0]), mask=missing)
+        return _decimal_sums(limbs, self.type, missing)
 
 
-def _numbers(array: pa.Array) -> Array:
-    """Values as an array; what stands for NULL does not matter."""
-    filled = array.fill_null(0) if array.null_count else array
-    return np.asarray(filled.to_numpy(zero_copy_only=False))
+class Average(Sum):
+    """The sum of values over their count."""
+
+    def finish(self, state: Array) -> pa.Array:
+        """Return the averages; NULL without a value."""
+        limbs, missing = state[:, 1:], state[:, 0] == 0
+        counts = np.where(missing, 1, state[:, 0])
+        if isinstance(self.argument, Float):
+            with np.errstate(invalid="ignore"):
+                return pa.array(_float_sums(limbs) / counts, mask=missing)
+        if isinstance(self.argument, Decimal):
+            return self._decimals(limbs, counts, missing)
+        if limbs.shape[1] == 1 and np.all(np.abs(limbs) < 2**53):
+            return pa.array(limbs[:, 0] / counts, mask=missing)
+        totals = [total / int(n) for total, n in zip(_totals(limbs), counts, strict=True)]
+        return pa.array(np.array(totals, np.float64), mask=missing)
+
+    def _decimals(self, limbs: Array, counts: Array, missing: Array) -> pa.Array:
+        assert isinstance(self.type, Decimal)
+        assert isinstance(self.argument, Decimal)
+        factor = 10 ** (self.type.scale - self.argument.scale)
+        values = [
+            None if null else PyDecimal(_divide(total * factor, int(n))).scaleb(-self.type.scale, _EXACT)
+            for total, n, null in zip(_totals(limbs), counts, missing, strict=True)
+        ]
+        try:
+            return pa.array(values, arrow_of(self.type))
+        except pa.ArrowInvalid:
+            raise HandshakeError(
+                f"an average has more digits than {self.type} holds; cast its argument"
+            ) from None
 
 
-def limbs_of(array: pa.Array) -> Array:
-    """Whole numbers in pieces of 32 bits, the highest with the sign."""
+def _divide(number: int, by: int) -> int:
+    """Divide and round to the nearest whole number, halves away from zero."""
+    quotient = (2 * abs(number) + by) // (2 * by)
+    return -quotient if number < 0 else quotient
+
+
+def _limbs_of(array: pa.Array) -> Array:
+    """Split whole numbers into limbs of 32 bits, the highest with the sign."""
     if pa.types.is_decimal(array.type):
         low, high = words_of(array)
         return np.stack([low & _LIMB, (low >> 32) & _LIMB, high & _LIMB, high >> 32], axis=1)
-    values = _numbers(array)
+    values = numbers_of(array)
     if values.dtype.itemsize < 8:
         return values.astype(np.int64)[:, None]
-    return np.stack(
-        [(values & np.array(0xFFFFFFFF, values.dtype)).astype(np.int64), (values >> 32).astype(np.int64)],
-        axis=1,
-    )
+    low = (values & np.array(0xFFFFFFFF, values.dtype)).astype(np.int64)
+    return np.stack([low, (values >> 32).astype(np.int64)], axis=1)
 
 
-def words_of(array: pa.Array) -> tuple[Array, Array]:
-    """The low and the high 64 bits of decimals."""
-    array = array.fill_null(PyDecimal(0)) if array.null_count else array
-    words = np.frombuffer(array.buffers()[1], np.int64)
-    words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
-    return words[:, 0], words[:, 1]
+def _totals(limbs: Array) -> list[int]:
+    """Return sums of limbs as Python integers."""
+    return [sum(int(limb) << 32 * k for k, limb in enumerate(row)) for row in limbs]
 
 
-def _whole(limbs: Array) -> list[int]:
-    """Sums of limbs as Python's whole numbers."""
-    totals = [int(value) for value in limbs[:, 0]]
-    for k in range(1, limbs.shape[1]):
-        totals = [total + (int(value) << 32 * k) for total, value in zip(totals, limbs[:, k], strict=True)]
-    return totals
-
-
-def _sum(counts: Array, limbs: Array, argument: Type | None, kind: Type, missing: Array) -> pa.Array:
-    if isinstance(argument, Float):
-        return pa.array(_floats(limbs), mask=missing)
-    if isinstance(kind, Int):
-        return pa.array(np.ascontiguousarray(limbs[:, 0]), mask=missing)
-    return _decimals(limbs, kind, missing)
-
-
-def _decimals(limbs: Array, kind: Type, missing: Array) -> pa.Array:
-    """Limbs to decimals, 128 bits at a time."""
-    assert isinstance(kind, Decimal)
+def _decimal_sums(limbs: Array, kind: Type, missing: Array) -> pa.Array:
+    """Carry over between limbs to make decimals of 128 bits."""
     pieces, carry = [], np.zeros(len(limbs), np.int64)
     for k in range(4):
         carry = carry + (limbs[:, k] if k < limbs.shape[1] else 0)
@@ -137,201 +173,114 @@ def _decimals(limbs: Array, kind: Type, missing: Array) -> pa.Array:
     return pa.Array.from_buffers(arrow_of(kind), len(limbs), [bitmap, pa.py_buffer(words)])
 
 
-def _floats(state: Array) -> Array:
-    """Exact sums of floats, rounded once."""
+def _float_sums(state: Array) -> Array:
+    """Round exact sums of floats once."""
     out = np.zeros(len(state))
-    odd = state[:, :_ODD]
-    for row in np.flatnonzero(odd.any(axis=1)):
-        nan, plus, minus = odd[row]
+    special = state[:, :_SPECIAL]
+    for row in np.flatnonzero(special.any(axis=1)):
+        nan, plus, minus = special[row]
         out[row] = np.nan if nan or (plus and minus) else np.inf if plus else -np.inf
-    for row in np.flatnonzero(~odd.any(axis=1)):
-        limbs = state[row, _ODD:]
+    for row in np.flatnonzero(~special.any(axis=1)):
+        limbs = state[row, _SPECIAL:]
         total = sum(int(limbs[k]) << (32 * int(k)) for k in np.flatnonzero(limbs))
-        out[row] = _rounded(total)
+        try:
+            out[row] = total / _ONE
+        except OverflowError:
+            out[row] = np.inf if total > 0 else -np.inf
     return out
 
 
-_ONE = 2**1074
-
-
-def _rounded(total: int) -> float:
-    try:
-        return total / _ONE
-    except OverflowError:
-        return float("inf") if total > 0 else float("-inf")
-
-
-def _average(counts: Array, limbs: Array, argument: Type | None, kind: Type, missing: Array) -> pa.Array:
-    safe = np.where(missing, 1, counts)
-    if isinstance(argument, Float):
-        with np.errstate(invalid="ignore"):
-            return pa.array(_floats(limbs) / safe, mask=missing)
-    if isinstance(argument, Decimal):
-        assert isinstance(kind, Decimal)
-        return _decimal_averages(limbs, safe, kind, kind.scale - argument.scale, missing)
-    if limbs.shape[1] == 1 and np.all(np.abs(limbs) < 2**53):
-        return pa.array(limbs[:, 0] / safe, mask=missing)
-    totals = [total / int(n) for total, n in zip(_whole(limbs), safe, strict=True)]
-    return pa.array(np.array(totals, np.float64), mask=missing)
-
-
-def _decimal_averages(limbs: Array, counts: Array, kind: Decimal, shift: int, missing: Array) -> pa.Array:
-    values = [
-        None if gone else PyDecimal(half_away(total * 10**shift, int(n))).scaleb(-kind.scale, _EXACT)
-        for total, n, gone in zip(_whole(limbs), counts, missing, strict=True)
-    ]
-    try:
-        return pa.array(values, arrow_of(kind))
-    except pa.ArrowInvalid:
-        raise HandshakeError(f"an average has more digits than {kind} holds; cast its argument") from None
-
-
-def half_away(number: int, by: int) -> int:
-    """A quotient rounded to the nearest whole number, halves away from zero."""
-    quotient = (2 * abs(number) + by) // (2 * by)
-    return -quotient if number < 0 else quotient
-
-
-# Extremes.
-
-
-@total_ordering
-class _Down:
-    """A value in the opposite order."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Down) and self.value == other.value
-
-    def __lt__(self, other: _Down) -> bool:
-        return bool(other.value < self.value)
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-
 class Extreme:
-    """min and max: the greatest key of each slot, in the order of values or against it."""
+    """The largest key of each slot; keys are in the order of the values (`max`), or against it (`min`)."""
 
-    def __init__(self, aggregate: Aggregate, kind: Type) -> None:
-        self.name, self.field = aggregate.name, aggregate.field
-        self.type, self._down = kind, aggregate.function == "min"
-        self._arrow = arrow_of(kind)
-        self.compiled = _codec(self._arrow) is not None
-        """Whether keys are 64-bit numbers; else they are Python's values."""
+    down = False
 
-    @property
-    def dtype(self) -> Any:
-        """What keys are kept in."""
-        return np.int64 if self.compiled else object
-
-    def keys(self, array: pa.Array) -> tuple[Array, Array]:
-        """Keys of values, and which rows have one."""
-        return keys_of(array, self._arrow, self._down), _mask(array)
+    def __init__(self, aggregate: Aggregate, kind: Type | None) -> None:
+        assert kind is not None
+        self.field, self.type, self._arrow = aggregate.field, kind, arrow_of(kind)
+        self.compiled = has_integer_keys(self._arrow)
+        """Whether keys are 64-bit integers, not Python objects."""
+        self.dtype: Any = np.int64 if self.compiled else object
 
     def reduce(self, slots: Array, count: int, array: pa.Array | None) -> tuple[Array, Array]:
-        """For each slot: its greatest key, and whether there is one."""
+        """Return the largest key of each slot, and whether there is one."""
         assert array is not None
-        keys, valid = self.keys(array)
+        keys = keys_of(array, self._arrow, self.down)
         out, seen = np.zeros(count, self.dtype), np.zeros(count, np.bool_)
-        (greatest if self.compiled else greatest.py_func)(slots, keys, valid, out, seen)
+        (greatest if self.compiled else greatest.py_func)(slots, keys, _valid(array), out, seen)
         return out, seen
 
-    def finish(self, keys: Array, seen: Array) -> pa.Array:
-        """The values of slots."""
-        return values_of(keys, seen, self._arrow, self._down, self.type)
+    def finish(self, state: tuple[Array, Array]) -> pa.Array:
+        """Return the values of keys; NULL without a value."""
+        return values_of(*state, self._arrow, self.down, self.type)
 
 
-def _codec(arrow: pa.DataType) -> str | None:
-    """How values of an Arrow type become whole numbers in the same order."""
-    if pa.types.is_floating(arrow):
-        return "float"
-    if pa.types.is_decimal(arrow):
-        return "decimal" if arrow.precision <= 18 else None
-    if arrow == pa.uint64():
-        return "unsigned"
-    return (
-        "whole"
-        if pa.types.is_integer(arrow) or pa.types.is_temporal(arrow) or pa.types.is_boolean(arrow)
-        else None
-    )
+class Least(Extreme):
+    """The least value."""
+
+    down = True
 
 
-def keys_of(array: pa.Array, arrow: pa.DataType, down: bool) -> Array:
-    """Values as keys whose order is theirs (NaN the largest), or the opposite."""
-    codec = _codec(arrow)
-    if codec is None:
-        values = array.to_pylist()
-        made = [None if v is None else _Down(v) if down else v for v in values]
-        keys = np.empty(len(made), object)
-        keys[:] = made
-        return keys
-    whole = _CODECS[codec](array)
-    return ~whole if down else whole
-
-
-def _float_keys(array: pa.Array) -> Array:
-    values = _numbers(array.cast(pa.float64())) + 0.0  # no minus zero
-    bits = np.where(np.isnan(values), np.array(np.nan), values).view(np.int64)
-    keys = np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
-    return np.where(np.isnan(values), np.int64(2**63 - 1), keys)
-
-
-def _whole_keys(array: pa.Array) -> Array:
-    if pa.types.is_boolean(array.type):
-        return _numbers(array.cast(pa.int8())).astype(np.int64)
-    if pa.types.is_temporal(array.type):
-        array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
-    return _numbers(array).astype(np.int64)
-
-
-_CODECS: dict[str, Callable[[pa.Array], Array]] = {
-    "float": _float_keys,
-    "decimal": lambda array: words_of(array)[0].copy(),
-    "unsigned": lambda array: (_numbers(array) ^ np.uint64(2**63)).view(np.int64),
-    "whole": _whole_keys,
+State = Additive | Extreme
+Form = type[Additive] | type[Extreme] | Callable[[Aggregate, Values], pa.Array]
+"""How a function is computed: the class of its pane state, or a function of the sorted values of slots."""
+_FORMS: dict[str, Form] = {
+    "count": Additive,
+    "sum": Sum,
+    "avg": Average,
+    "min": Least,
+    "max": Extreme,
+    "wsum": weighted_sums,
+    "median": medians,
+    "mode": modes,
 }
 
 
-def values_of(keys: Array, seen: Array, arrow: pa.DataType, down: bool, kind: Type) -> pa.Array:
-    """Keys back to values."""
-    codec = _codec(arrow)
-    if codec is None:
-        values = [k.value if down and s else k if s else None for k, s in zip(keys, seen, strict=True)]
-        return pa.array(values, arrow)
-    whole = ~keys if down else keys
-    missing = None if seen.all() else ~seen
-    if codec == "float":
-        bits = np.where(whole < 0, whole ^ np.int64(2**63 - 1), whole)
-        numbers = np.where(whole == 2**63 - 1, np.nan, bits.view(np.float64))
-        return pa.array(numbers, mask=missing).cast(arrow)
-    if codec == "unsigned":
-        return pa.array(whole.view(np.uint64) ^ np.uint64(2**63), mask=missing)
-    if codec == "decimal":
-        return decimals_of(whole, missing, arrow)
-    if pa.types.is_boolean(arrow):
-        return pc.not_equal(pa.array(whole, mask=missing), 0)
-    plain = pa.array(whole, mask=missing)
-    if pa.types.is_temporal(arrow):
-        return plain.cast(pa.int32()).view(arrow) if arrow.bit_width == 32 else plain.view(arrow)
-    return fit(plain, kind, "an aggregate")
+def register(function: AggregateFunction, form: Form) -> None:
+    """Add an aggregate function that queries on the local and the Spark engine can use from now on.
+
+    Args:
+        function: its name, arguments and type. An algebraic one needs a class as its form, a holistic one a
+            function.
+        form: a subclass of `Additive` or `Extreme`, or a function from the values of slots to an Arrow array.
+
+    Raises:
+        UnsupportedError: The name is taken, or the form does not fit the kind.
+    """
+    if function.name in AGGREGATES:
+        raise UnsupportedError(f"an aggregate function {function.name}() is registered already")
+    if (function.kind == "algebraic") != isinstance(form, type):
+        raise UnsupportedError(
+            f"{function.name}() is {function.kind}: the form of an algebraic function is a class, that of a "
+            "holistic one is a function"
+        )
+    AGGREGATES[function.name], _FORMS[function.name] = function, form
 
 
-def decimals_of(whole: Array, missing: Array | None, arrow: pa.DataType) -> pa.Array:
-    """Decimals from their digits, where 64 bits hold them."""
-    words = np.stack([whole, whole >> 63], axis=1)
-    bitmap = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(arrow, len(whole), [bitmap, pa.py_buffer(words)])
+def unregister(name: str) -> None:
+    """Remove an aggregate function that `register` added."""
+    del AGGREGATES[name], _FORMS[name]
 
 
-def part_of(aggregate: Aggregate) -> Additive | Extreme:
-    """How an algebraic aggregate is kept."""
+def _form(aggregate: Aggregate) -> Form:
+    if aggregate.function not in _FORMS:
+        raise UnsupportedError(f"the local engine cannot compute {aggregate.function}()")
+    return _FORMS[aggregate.function]
+
+
+def part_of(aggregate: Aggregate) -> State:
+    """Return how the states of an algebraic aggregate are computed."""
+    form: Any = _form(aggregate)
     kind = None if aggregate.field is None else aggregate.input.schema.get(aggregate.field).type
-    if aggregate.function in ("min", "max"):
-        assert kind is not None
-        return Extreme(aggregate, kind)
-    return Additive(aggregate, kind)
+    state: State = form(aggregate, kind)
+    return state
+
+
+def aggregate_slots(aggregate: Aggregate, slots: Array, count: int, array: pa.Array | None) -> pa.Array:
+    """Return the result of each slot, given the slot and the value of each row in the order of arrival."""
+    form = _form(aggregate)
+    if not isinstance(form, type):
+        assert array is not None
+        return form(aggregate, sorted_values(slots, count, array))
+    part: Any = part_of(aggregate)
+    return part.finish(part.reduce(slots, count, array))

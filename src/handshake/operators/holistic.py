@@ -1,8 +1,9 @@
-"""wsum, median and mode: aggregates that need the values of a segment, not just a few numbers of it."""
+"""Holistic aggregates: functions of all values of a slot, such as the median."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from decimal import Context
 from decimal import Decimal as PyDecimal
 from fractions import Fraction
@@ -13,48 +14,65 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import HandshakeError
-from handshake.operators.aggregates import decimals_of, keys_of
 from handshake.operators.chunk import Array
+from handshake.operators.sort_keys import decimals_of, keys_of
 from handshake.plan.algebra import Aggregate
 from handshake.schema import Decimal, Float, arrow_of
 
-__all__ = ["holistic"]
+__all__ = ["Values", "medians", "modes", "sorted_values", "weighted_sums"]
 
 _EXACT = Context(prec=80)
 _LONG = 18
 """Decimal digits that fit 64 bits."""
 
 
-def holistic(aggregate: Aggregate, segments: Array, count: int, array: pa.Array) -> pa.Array:
-    """The aggregate of each segment; rows of a segment are in the order of their arrival."""
+@dataclass(frozen=True)
+class Values:
+    """Values that are not NULL, slot by slot, in the order of arrival within a slot."""
+
+    array: pa.Array
+    slots: Array
+    """The slot of each value."""
+    bounds: Array
+    """Slot k has the values from `bounds[k]` to `bounds[k + 1]`."""
+
+    def ranked(self) -> tuple[pa.Array, Array]:
+        """Return the values sorted within each slot, and whole numbers in their order."""
+        keys = keys_of(self.array, self.array.type, False)
+        if keys.dtype == object:
+            ranks = {value: rank for rank, value in enumerate(sorted(set(keys)))}
+            keys = np.array([ranks[value] for value in keys], np.int64)
+        order = np.lexsort((keys, self.slots))
+        return self.array.take(pa.array(order)), keys[order]
+
+
+def sorted_values(slots: Array, count: int, array: pa.Array) -> Values:
+    """Leave out NULLs and sort rows by slot."""
     valid = np.asarray(array.is_valid())
     if not valid.all():
-        array, segments = array.filter(pa.array(valid)), segments[valid]
-    order = np.argsort(segments, kind="stable")
+        array, slots = array.filter(pa.array(valid)), slots[valid]
+    order = np.argsort(slots, kind="stable")
     if not np.array_equal(order, np.arange(len(order))):
-        array, segments = array.take(pa.array(order)), segments[order]
-    bounds = np.searchsorted(segments, np.arange(count + 1))
-    if aggregate.function == "wsum":
-        return _weighted(aggregate, array, bounds)
-    return _ranked(aggregate, array, segments, bounds)
+        array, slots = array.take(pa.array(order)), slots[order]
+    return Values(array, slots, np.searchsorted(slots, np.arange(count + 1)))
 
 
-def _weighted(aggregate: Aggregate, array: pa.Array, bounds: Array) -> pa.Array:
-    """The last n values of each segment by their weights, the newest by the first."""
+def weighted_sums(aggregate: Aggregate, values: Values) -> pa.Array:
+    """Weigh the last n values of each slot, the newest one with the first weight; NULL with fewer values."""
     kind, n = aggregate.schema.get(aggregate.name).type, len(aggregate.weights)
-    enough = np.diff(bounds) >= n
-    rows = bounds[1:][enough][:, None] - 1 - np.arange(n)
-    values = array.take(pa.array(rows.ravel()))
+    enough = np.diff(values.bounds) >= n
+    rows = values.bounds[1:][enough][:, None] - 1 - np.arange(n)
+    newest = values.array.take(pa.array(rows.ravel()))
     if isinstance(kind, Float):
-        matrix = np.asarray(values.cast(pa.float64())).reshape(-1, n)
-        made = pa.array(_weighted_floats(aggregate, matrix), arrow_of(kind))
+        matrix = np.asarray(newest.cast(pa.float64())).reshape(-1, n)
+        sums = pa.array(_float_sums(aggregate, matrix), arrow_of(kind))
     else:
         assert isinstance(kind, Decimal)
-        made = _weighted_exactly(aggregate, values, kind)
-    return made if enough.all() else made.take(pa.array(np.cumsum(enough) - 1, mask=~enough))
+        sums = _exact_sums(aggregate, newest, kind)
+    return sums if enough.all() else sums.take(pa.array(np.cumsum(enough) - 1, mask=~enough))
 
 
-def _weighted_floats(aggregate: Aggregate, values: Array) -> list[float]:
+def _float_sums(aggregate: Aggregate, values: Array) -> list[float]:
     weights = [weight / 10**aggregate.scale for weight in aggregate.weights]
     with np.errstate(invalid="ignore", over="ignore"):
         products = values * np.array(weights)
@@ -62,86 +80,70 @@ def _weighted_floats(aggregate: Aggregate, values: Array) -> list[float]:
 
 
 def exact_sum(values: list[float]) -> float:
-    """The sum of floats, rounded once; infinities of both signs make NaN."""
+    """Return the sum of floats, rounded once; infinities of both signs make NaN."""
     try:
         return math.fsum(values)
     except ValueError:
         return math.nan
-    except OverflowError:  # perhaps only on the way
-        odd = [value for value in values if not math.isfinite(value)]
-        return sum(odd) if odd else _as_float(sum(map(Fraction, values), Fraction()))
+    except OverflowError:  # perhaps of an intermediate sum only
+        special = [value for value in values if not math.isfinite(value)]
+        if special:
+            return sum(special)
+        total = sum(map(Fraction, values), Fraction())
+        try:
+            return float(total)
+        except OverflowError:
+            return math.inf if total > 0 else -math.inf
 
 
-def _as_float(value: Fraction) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def _weighted_exactly(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> pa.Array:
-    """Whole numbers by whole weights: of 64 bits, if the type of the sums says that they are not beyond."""
+def _exact_sums(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> pa.Array:
+    """Multiply whole numbers by whole weights, with 64 bits if the type of the sums fits them."""
+    n, weights = len(aggregate.weights), aggregate.weights
     short = not pa.types.is_decimal(values.type) or values.type.precision <= _LONG
     if short and (kind.precision or _EXACT.prec) <= _LONG:
-        matrix = keys_of(values, values.type, False).reshape(-1, len(aggregate.weights))
-        return decimals_of(matrix @ np.array(aggregate.weights, np.int64), None, arrow_of(kind))
-    return pa.array(_weighted_slowly(aggregate, values, kind), arrow_of(kind))
-
-
-def _weighted_slowly(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> list[PyDecimal]:
+        matrix = keys_of(values, values.type, False).reshape(-1, n)
+        return decimals_of(matrix @ np.array(weights, np.int64), None, arrow_of(kind))
     scale = kind.scale - aggregate.scale
     whole = [int(v.scaleb(scale, _EXACT)) if isinstance(v, PyDecimal) else v for v in values.to_pylist()]
-    n, weights = len(aggregate.weights), aggregate.weights
-    sums = (
+    sums = [
         sum(weight * value for weight, value in zip(weights, whole[at : at + n], strict=True))
         for at in range(0, len(whole), n)
-    )
-    return [PyDecimal(total).scaleb(-kind.scale, _EXACT) for total in sums]
+    ]
+    return pa.array([PyDecimal(total).scaleb(-kind.scale, _EXACT) for total in sums], arrow_of(kind))
 
 
-def _ranked(aggregate: Aggregate, array: pa.Array, segments: Array, bounds: Array) -> pa.Array:
-    """Values in order inside of each segment, then the one that is asked for."""
-    keys = keys_of(array, array.type, False)
-    if keys.dtype == object:
-        ranks = {value: rank for rank, value in enumerate(sorted(set(keys)))}
-        keys = np.array([ranks[value] for value in keys], np.int64)
-    order = np.lexsort((keys, segments))
-    values, sorted_keys = array.take(pa.array(order)), keys[order]
-    if aggregate.function == "mode":
-        return values.take(pa.array(_modes(sorted_keys, bounds), pa.int64()))
-    return _medians(aggregate, values, bounds)
-
-
-def _modes(keys: Array, bounds: Array) -> list[int | None]:
-    """Where the most frequent key of each segment is; of several, the least."""
-    found: list[int | None] = []
-    for start, stop in pairwise(bounds):
+def modes(aggregate: Aggregate, values: Values) -> pa.Array:
+    """Return the most frequent value of each slot; of several, the least."""
+    ranked, keys = values.ranked()
+    rows: list[int | None] = []
+    for start, stop in pairwise(values.bounds):
         if start == stop:
-            found.append(None)
+            rows.append(None)
             continue
         _, first, counts = np.unique(keys[start:stop], return_index=True, return_counts=True)
-        found.append(int(start + first[np.argmax(counts)]))
-    return found
+        rows.append(int(start + first[np.argmax(counts)]))
+    return ranked.take(pa.array(rows, pa.int64()))
 
 
-def _medians(aggregate: Aggregate, values: pa.Array, bounds: Array) -> pa.Array:
-    kind, counts = aggregate.schema.get(aggregate.name).type, np.diff(bounds)
+def medians(aggregate: Aggregate, values: Values) -> pa.Array:
+    """Return the median of each slot."""
+    kind, counts = aggregate.schema.get(aggregate.name).type, np.diff(values.bounds)
+    ranked, _ = values.ranked()
     some = np.flatnonzero(counts)
-    low = values.take(pa.array(bounds[:-1][some] + (counts[some] - 1) // 2)).to_pylist()
-    high = values.take(pa.array(bounds[:-1][some] + counts[some] // 2)).to_pylist()
+    low = ranked.take(pa.array(values.bounds[:-1][some] + (counts[some] - 1) // 2)).to_pylist()
+    high = ranked.take(pa.array(values.bounds[:-1][some] + counts[some] // 2)).to_pylist()
     out: list[Any] = [None] * len(counts)
     for at, a, b in zip(some, low, high, strict=True):
-        out[at] = _middle(a, b)
+        out[at] = _mean(a, b)
     try:
         return pa.array(out, arrow_of(kind))
     except pa.ArrowInvalid:
         raise HandshakeError(f"a median has more digits than {kind} holds; cast its argument") from None
 
 
-def _middle(a: Any, b: Any) -> Any:
-    """The mean of two values, which may be the same one."""
+def _mean(a: Any, b: Any) -> Any:
     if isinstance(a, PyDecimal):
         return _EXACT.multiply(_EXACT.add(a, b), PyDecimal("0.5"))
-    if isinstance(a, float) and math.isinf(a + b):  # perhaps only on the way
+    if isinstance(a, float) and math.isinf(a + b):  # the sum overflows, the mean may not
         return a / 2 + b / 2
     return (a + b) / 2

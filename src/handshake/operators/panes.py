@@ -145,7 +145,7 @@ class _Lists:
             moves.ins, moves.entering.groups, keys, seen, moves.entering.last, moves.windows, moves.starts,
             moves.groups, *self._nodes, self._head, self._tail, self._used, result, known,
         )  # fmt: skip
-        return self.part.finish(result, known)
+        return self.part.finish((result, known))
 
     def _make_room(self, more: int, groups: int) -> None:
         if len(self._head) < groups:
@@ -171,9 +171,9 @@ class _First:
 
     compiled, dtype = True, np.int64
 
-    def finish(self, keys: Array, seen: Array) -> Array:
-        """Positions, from their keys."""
-        return ~keys
+    def finish(self, state: tuple[Array, Array]) -> Array:
+        """Return positions."""
+        return ~state[0]
 
 
 class Panes:

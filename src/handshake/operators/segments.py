@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import UnsupportedError
-from handshake.operators.aggregates import Extreme, part_of
+from handshake.operators.aggregates import aggregate_slots
 from handshake.operators.chunk import Array, fit
 from handshake.operators.groups import codes_of
-from handshake.operators.holistic import holistic
 from handshake.operators.pipeline import Pipeline, chain
-from handshake.plan.aggregates import BOUNDS, HOLISTIC
+from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Aggregate, Concat, Group, Node, Parameter
 from handshake.plan.explain import label
 
@@ -110,10 +109,4 @@ class Body:
             bounds = self._bounds[BOUNDS.index(node.function)][segments.origin]
             return fit(pa.array(bounds), node.schema.get(node.name).type, node.function)
         array = None if node.field is None else segments.columns[node.field]
-        if node.function in HOLISTIC:
-            assert array is not None
-            return holistic(node, segments.of, count, array)
-        part = part_of(node)
-        if isinstance(part, Extreme):
-            return part.finish(*part.reduce(segments.of, count, array))
-        return part.finish(part.reduce(segments.of, count, array))
+        return aggregate_slots(node, segments.of, count, array)

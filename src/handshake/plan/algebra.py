@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
-from handshake.plan.aggregates import aggregate_type
+from handshake.plan.aggregates import Argument, aggregate_function
 from handshake.plan.expr import Column, Expr
 from handshake.schema import INT64, UNITS, Field, Schema, Timestamp, Type
 from handshake.windows import Window
@@ -243,7 +243,7 @@ class Aggregate(_Unary):
 
     name: str
     function: str
-    """One of plan.aggregates.FUNCTIONS."""
+    """A name in plan.aggregates.AGGREGATES."""
     field: str | None = None
     """None for functions of no column: count of all tuples, window_start, window_end."""
     weights: tuple[int, ...] = ()
@@ -254,7 +254,8 @@ class Aggregate(_Unary):
     def schema(self) -> Schema:
         known = self.input.schema
         argument = None if self.field is None else known.get(self.field).type
-        kind = aggregate_type(self.function, argument, self.clock.type, self.weights, self.scale)
+        given = Argument(argument, self.clock.type, self.weights, self.scale)
+        kind = aggregate_function(self.function).result_type(given)
         return Schema((Field(self.name, kind),), known.stream)
 
 

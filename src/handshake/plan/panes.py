@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from handshake.plan.aggregates import ALGEBRAIC, BOUNDS
+from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import (
     Aggregate,
     Apply,
@@ -55,7 +55,7 @@ def pane_shape(body: Node, parameter: str) -> PaneShape | None:
 def _aggregates(node: Node) -> tuple[Aggregate, ...] | None:
     parts = node.inputs if isinstance(node, Concat) else (node,)
     made = tuple(part for part in parts if isinstance(part, Aggregate))
-    known = all(a.function in (*ALGEBRAIC, *BOUNDS) for a in made)
+    known = all(AGGREGATES[a.function].kind != "holistic" for a in made)
     return made if len(made) == len(parts) and known else None
 
 

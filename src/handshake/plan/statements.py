@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal as PyDecimal
 from typing import Any
@@ -13,7 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from handshake.errors import ExpressionError, QueryError
-from handshake.plan.aggregates import BOUNDS, FUNCTIONS
+from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.dialect import sql_text
 from handshake.plan.expr import Expr, Name, Position
 from handshake.plan.language import Continuous, CreateStream
@@ -23,15 +22,6 @@ __all__ = ["AggregateCall", "Statement", "StatementReader"]
 
 Statement = CreateStream | exp.Select | exp.Union
 
-_AGGREGATES: dict[type[exp.Expr], str] = {
-    exp.Count: "count",
-    exp.Sum: "sum",
-    exp.Avg: "avg",
-    exp.Min: "min",
-    exp.Max: "max",
-    exp.Median: "median",
-    exp.Mode: "mode",
-}
 _MOST_TEXT = 100_000
 
 
@@ -100,16 +90,17 @@ class StatementReader(Reader):
         return Name((name,), at=self.at(node))
 
     def _function(self, node: Any) -> str | None:
-        if isinstance(node, exp.Anonymous) and node.name.lower() in FUNCTIONS:
-            return node.name.lower()
-        return _AGGREGATES.get(type(node))
+        if not isinstance(node, exp.Func):
+            return None
+        name = (node.name if isinstance(node, exp.Anonymous) else node.sql_names()[0]).lower()
+        return name if name in AGGREGATES else None
 
     def _call(self, function: str, node: exp.Expr) -> AggregateCall:
         arguments = self._arguments(function, node)
         noted, self.noted = self.noted, None  # no aggregates of aggregates
         try:
-            if function == "wsum":
-                return self._weighted(arguments, node)
+            if AGGREGATES[function].weighted:
+                return self._weighted(function, arguments, node)
             self._check_count(function, arguments, node)
             argument = self.expr(arguments[0]) if arguments else None
             return AggregateCall(function, argument, at=self.at(node))
@@ -121,21 +112,25 @@ class StatementReader(Reader):
             return list(node.expressions)
         self.check(node, frozenset(("this", "expressions", "big_int")))
         given = [node.this, *node.expressions] if node.args.get("this") is not None else []
-        return [] if function == "count" and given and isinstance(given[0], exp.Star) else given
+        return (
+            [] if given and isinstance(given[0], exp.Star) and 0 in AGGREGATES[function].arguments else given
+        )
 
     def _check_count(self, function: str, arguments: list[Any], node: exp.Expr) -> None:
-        allowed = (0,) if function in BOUNDS else (0, 1) if function == "count" else (1,)
+        allowed = AGGREGATES[function].arguments
         if len(arguments) not in allowed or any(isinstance(a, exp.Star) for a in arguments):
             wanted = {(0,): "no argument", (1,): "one argument", (0, 1): "one argument or none"}[allowed]
             raise self.error(f"{function}() takes {wanted}", node)
 
-    def _weighted(self, arguments: list[Any], node: exp.Expr) -> AggregateCall:
+    def _weighted(self, function: str, arguments: list[Any], node: exp.Expr) -> AggregateCall:
         if len(arguments) != 2 or not isinstance(arguments[1], exp.Array) or not arguments[1].expressions:
-            raise self.error("wsum() takes a field and its weights, as in wsum(Price, [.5, .25, .25])", node)
+            raise self.error(
+                f"{function}() takes a field and its weights, as in {function}(Price, [.5, .25, .25])", node
+            )
         weights = [self._number(weight, node) for weight in arguments[1].expressions]
         scale = max(max(0, -int(weight.as_tuple().exponent)) for weight in weights)
         whole = tuple(int(weight.scaleb(scale)) for weight in weights)
-        return AggregateCall("wsum", self.expr(arguments[0]), whole, scale, at=self.at(node))
+        return AggregateCall(function, self.expr(arguments[0]), whole, scale, at=self.at(node))
 
     def _number(self, node: Any, call: exp.Expr) -> PyDecimal:
         """A constant weight, exactly."""
@@ -144,7 +139,3 @@ class StatementReader(Reader):
         if not re.fullmatch(r"[0-9]{0,15}\.?[0-9]{0,15}", text) or not re.search("[0-9]", text):
             raise self.error(f"a weight is a number such as .25, not {sql_text(node)!r}", call)
         return sign * PyDecimal(text)
-
-    def selected(self, nodes: Iterable[Any]) -> list[Expr]:
-        """Translate what stands in a SELECT list."""
-        return [self.expr(node) for node in nodes]

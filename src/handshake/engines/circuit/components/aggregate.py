@@ -8,7 +8,8 @@ out; where no value is left, sum, avg, min, max and wsum are NULL.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
@@ -20,7 +21,7 @@ from handshake.engines.circuit.components.types import Row, Wire, bits_of_range,
 from handshake.errors import UnsupportedError
 from handshake.schema import Decimal, Float, Type
 
-__all__ = ["Aggregate", "Avg", "Bound", "Count", "Extreme", "Sum", "Wsum"]
+__all__ = ["FORMS", "Aggregate", "Avg", "Bound", "Count", "Extreme", "Sum", "Wsum"]
 
 
 class Aggregate(Block):
@@ -272,3 +273,14 @@ class Bound(Aggregate):
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         m.d.comb += payload[self.result.name].eq(Value.cast(self.i.payload[self.start]) + self.plus)
+
+
+FORMS: dict[str, Callable[..., Aggregate]] = {
+    "count": Count,
+    "sum": Sum,
+    "avg": Avg,
+    "min": partial(Extreme, largest=False),
+    "max": partial(Extreme, largest=True),
+    "wsum": Wsum,
+}
+"""The components of aggregate functions by name; the circuit refuses a function that is not here."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
+from handshake.engines.circuit.components.aggregate import FORMS
 from handshake.engines.circuit.components.group import routed_row
 from handshake.engines.circuit.components.sequence import PLACE, place_wire
 from handshake.engines.circuit.components.slide import TIME, Slide, body_row
@@ -33,6 +34,7 @@ from handshake.engines.circuit.nets.netlist import (
 from handshake.engines.circuit.nets.translate_join import Joins, is_timed
 from handshake.engines.circuit.nets.window_nets import AggregateNet, GroupNet, WindowNet
 from handshake.errors import UnsupportedError
+from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import (
     Aggregate,
     Apply,
@@ -246,13 +248,14 @@ class _Translator:
 
     def _check_order(self, node: Windowing) -> None:
         """What counts tuples, or weighs them by their order, needs an order that the circuit promises."""
-        weighs = any(isinstance(n, Aggregate) and n.function == "wsum" for n in walk_plan(node.body))
-        if node.window.kind == "time" and not weighs:
+        functions = [n.function for n in walk_plan(node.body) if isinstance(n, Aggregate)]
+        ordered = next((name for name in functions if AGGREGATES[name].ordered), None)
+        if node.window.kind == "time" and ordered is None:
             return
         loose = next((n for n in walk_plan(node.input) if isinstance(n, (Union, Group))), None)
         if loose is not None:
             kind, what = ("union", "streams") if isinstance(loose, Union) else ("GROUP BY", "groups")
-            reader = "wsum()" if weighs else f"a window of tuples ({node.window})"
+            reader = f"{ordered}()" if ordered else f"a window of tuples ({node.window})"
             raise UnsupportedError(
                 f"{reader} over the results of a {kind} depends on the order in which {what} come, "
                 "which a circuit does not promise"
@@ -295,11 +298,14 @@ class _Translator:
 
     @_net.register
     def _(self, node: Aggregate, timed: bool) -> Net:
-        if node.function in ("median", "mode"):
-            raise UnsupportedError(
-                f"{node.function}() needs all tuples of a window, whose number has no bound in the circuit; "
-                "it has count, sum, avg, min, max and wsum"
+        function = AGGREGATES[node.function]
+        if node.function not in FORMS and function.kind != "bound":
+            reason = (
+                "needs all tuples of a window, whose number has no bound in the circuit"
+                if function.kind == "holistic"
+                else "has no component in the circuit"
             )
+            raise UnsupportedError(f"{node.function}() {reason}; it has {', '.join(FORMS)}")
         assert self._window is not None, "the language has aggregates on windows only"
         (kind,) = (f.type for f in node.schema)
         return AggregateNet(

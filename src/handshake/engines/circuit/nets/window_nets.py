@@ -58,17 +58,12 @@ class AggregateNet(UnaryNet):
     def _block(self) -> agg.Aggregate:
         row, name, kind = self.source.row, self.name, self.type
         rest: dict[str, Any] = {"most": self.most, "if_empty": self.if_empty}
-        if self.function == "count":
-            return agg.Count(row, name, kind, self.field, **rest)
         if self.function in ("window_start", "window_end"):
             plus = self.size if self.function == "window_end" else 0
             return agg.Bound(row, name, kind, start=START, plus=plus, if_empty=self.if_empty)
-        assert self.field is not None
-        if self.function == "wsum":
-            return agg.Wsum(row, name, kind, self.field, weights=self.weights, **rest)
-        if self.function in ("min", "max"):
-            return agg.Extreme(row, name, kind, self.field, largest=self.function == "max", **rest)
-        return {"sum": agg.Sum, "avg": agg.Avg}[self.function](row, name, kind, self.field, **rest)
+        if self.weights:
+            rest["weights"] = self.weights
+        return agg.FORMS[self.function](row, name, kind, self.field, **rest)
 
 
 @dataclass(frozen=True)

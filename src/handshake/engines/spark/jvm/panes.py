@@ -6,6 +6,7 @@ of it is exact: what Spark or Java would compute otherwise than the in-process e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -35,7 +36,6 @@ __all__ = ["JavaPanes", "java_panes"]
 _FARTHEST = 2**62
 _COUNT, _SUM, _WIDE, _FLOATS, _DECIMALS, _GREATEST, _LEAST = range(7)
 """The numbers that PaneMaker.java has for aggregates."""
-_EXTREMES = {"max": _GREATEST, "min": _LEAST}
 
 
 @dataclass
@@ -129,11 +129,12 @@ def _part(
     kind, expr = aggregate.input.schema.get(aggregate.field).type, known[aggregate.field]
     if aggregate.function == "count":
         return _COUNT, made.place(F.when(values.native(expr).isNotNull(), F.lit(True)))
-    if isinstance(part, Additive):
-        return _sum(kind), made.place(values.number(expr, kind))
-    if not part.compiled:  # texts, and decimals of more than 18 digits
+    python_keys = (
+        isinstance(part, Extreme) and not part.compiled
+    )  # texts, and decimals of more than 18 digits
+    if aggregate.function not in _FORMS or python_keys:
         raise _NotInJava
-    return _EXTREMES[aggregate.function], made.place(values.number(expr, kind))
+    return _FORMS[aggregate.function](kind), made.place(values.number(expr, kind))
 
 
 def _sum(kind: Type) -> int:
@@ -142,6 +143,15 @@ def _sum(kind: Type) -> int:
     if isinstance(kind, Decimal):
         return _DECIMALS
     return _WIDE if arrow_of(kind).bit_width == 64 else _SUM
+
+
+_FORMS: dict[str, Callable[[Type], int]] = {
+    "sum": _sum,
+    "avg": _sum,
+    "min": lambda kind: _LEAST,
+    "max": lambda kind: _GREATEST,
+}
+"""Aggregates of a column that Java computes, besides count; Python computes the others."""
 
 
 @dataclass(frozen=True)

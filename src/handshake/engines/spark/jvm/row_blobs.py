@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import StructType
 
 from handshake.engines.spark.jvm.classes import java_array, java_class, rows_of
-from handshake.operators.aggregates import words_of
 from handshake.operators.chunk import Array
+from handshake.operators.sort_keys import words_of
 
 __all__ = ["packed", "readable", "unpacked"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Aggregate, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
 
@@ -84,8 +85,9 @@ def _about_windows(output: Output) -> Iterator[str]:
         yield "it has windows over a union with the results of a join"
     if any(node.window.kind == "tuples" for node in windows):
         yield "a window of tuples needs an order, which results of a join have in one task only"
-    if any(isinstance(node, Aggregate) and node.function == "wsum" for node in nodes):
-        yield "wsum needs an order, which results of a join have in one task only"
+    for node in nodes:
+        if isinstance(node, Aggregate) and AGGREGATES[node.function].ordered:
+            yield f"{node.function} needs an order, which results of a join have in one task only"
 
 
 def join_below(output: Output) -> WindowJoin | None:
