@@ -1,8 +1,8 @@
 """Constants of a join on Spark for sizing a cluster (docs/spark/cluster.md), without a cluster.
 
 Runs both halves of a micro-batch, packing and segments, on the benchmark's streams in this process, and
-prints bytes on disk, in the shuffle and in the state store, and processor time. Times are the processor's,
-not the wall's, so a busy machine does little to them.
+prints bytes on disk, in the shuffle and in the state store, and processor time. Times are
+processor times, which other work on the machine hardly changes.
 
 python bench/spark_constants.py --rate 2000 --window 60 --step 5 --segments 2 --partitions 2
 """
@@ -52,22 +52,22 @@ class Bench:
     batch: int = 0
 
     def run(self, tables: tuple[pa.RecordBatch, pa.RecordBatch], watermark: int | None) -> Spent:
-        """One micro-batch."""
+        """Run one micro-batch."""
         spent = Spent()
         start = time.process_time()
-        arrivals = self._packed(tables)
+        arrivals = self._pack(tables)
         spent.pack = time.process_time() - start
-        spent.references = sum(len(_shuffled(a, self.definition)) for a in arrivals)
+        spent.references = sum(len(_shuffle_bytes(a, self.definition)) for a in arrivals)
         spent.new = sum(a.ref.bytes for a in arrivals)
         for segment in range(self.definition.segments):
             start = time.process_time()
-            spent.tallies.append(self._joined(segment, arrivals, watermark))
+            spent.tallies.append(self._join(segment, arrivals, watermark))
             spent.segments.append(time.process_time() - start)
         self.batch += 1
         return spent
 
-    def _packed(self, tables: tuple[pa.RecordBatch, pa.RecordBatch]) -> list[Arrival]:
-        arrivals = []
+    def _pack(self, tables: tuple[pa.RecordBatch, pa.RecordBatch]) -> list[Arrival]:
+        arrivals: list[Arrival] = []
         for side, table in enumerate(tables):
             size = -(-table.num_rows // self.partitions)
             for number in range(self.partitions):
@@ -76,7 +76,7 @@ class Bench:
                 arrivals += pack(self.definition, side, [part], self.store, folder, number)
         return arrivals
 
-    def _joined(self, segment: int, arrivals: list[Arrival], watermark: int | None) -> Tally:
+    def _join(self, segment: int, arrivals: list[Arrival], watermark: int | None) -> Tally:
         held = self.states.get(segment)
         manifest = None if held is None else Manifest.load(held, self.definition)
         step = Step(self.definition, segment, manifest, arrivals, watermark, self.store, self.batch, "query")
@@ -86,13 +86,13 @@ class Bench:
         return step.tally
 
 
-def _shuffled(arrival: Arrival, definition: Definition) -> bytes:
-    """An arrival's references as they go into the shuffle, one row per segment."""
+def _shuffle_bytes(arrival: Arrival, definition: Definition) -> bytes:
+    """Return an arrival's references as they go into the shuffle, one row per segment."""
     return bytes(_references(arrival, definition.keys).serialize())
 
 
 def measure(arguments: Any, folder: str) -> tuple[Bench, list[Spent]]:
-    """Fill the windows, go on until all kernels are compiled, and then for as long again."""
+    """Run micro-batches for three times the window, so that windows are full and kernels compiled."""
     rows = arguments.rate * arguments.step
     definition = Definition(
         left_schema, right_schema, parse(BAND),
@@ -112,8 +112,8 @@ def measure(arguments: Any, folder: str) -> tuple[Bench, list[Spent]]:
     return bench, spent
 
 
-def told(arguments: Any, folder: str) -> list[tuple[str, str]]:
-    """What was measured with full windows."""
+def figures(arguments: Any, folder: str) -> list[tuple[str, str]]:
+    """Return the figures with full windows."""
     bench, spent = measure(arguments, folder)
     full = spent[-arguments.window // arguments.step :]
     tuples = 2 * arguments.rate * arguments.step * len(full)
@@ -143,7 +143,7 @@ def told(arguments: Any, folder: str) -> list[tuple[str, str]]:
 
 def _per_reference(arguments: Any, full: list[Spent]) -> float:
     rows = 2 * arguments.partitions * arguments.segments * len(full)
-    return sum(s.references for s in full) / rows
+    return float(sum(s.references for s in full) / rows)
 
 
 def _sum(full: list[Spent], figure: str) -> int:
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--method", choices=("auto", "band", "scan"), default="auto")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="handshake-") as folder:
-        for what, figure in told(arguments, folder):
+        for what, figure in figures(arguments, folder):
             print(f"{what:58} {figure:>12}")
 
 

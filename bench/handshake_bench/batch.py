@@ -25,8 +25,8 @@ ENGINES = ("handshake", "polars", "duckdb")
 
 
 def run(rows: int = 600_000, limit: float = 120.0) -> None:
-    """Run each engine that is installed; give `vs_polars` and `vs_duckdb`, as ratios of seconds."""
-    found = {engine: _measured(engine, rows, limit) for engine in ENGINES if _installed(engine)}
+    """Run each installed engine; report the ratios of seconds `vs_polars` and `vs_duckdb`."""
+    found = {engine: _measure(engine, rows, limit) for engine in ENGINES if _is_installed(engine)}
     ours = found["handshake"]
     lines = [_line(engine, seen, ours, limit) for engine, seen in found.items()]
     heads = ("engine", "seconds", "first call", "results", "times handshake's")
@@ -42,7 +42,7 @@ def run(rows: int = 600_000, limit: float = 120.0) -> None:
     report.result(**figures)
 
 
-def _installed(engine: str) -> bool:
+def _is_installed(engine: str) -> bool:
     return engine == "handshake" or find_spec(engine) is not None
 
 
@@ -55,7 +55,7 @@ def _line(engine: str, seen: dict[str, Any], ours: dict[str, Any], limit: float)
     return (engine, f"{seen['seconds']:.3f}", f"{seen['first']:.3f}", f"{seen['results']:,}", f"{ratio:.1f}")
 
 
-def _measured(engine: str, rows: int, limit: float) -> dict[str, Any]:
+def _measure(engine: str, rows: int, limit: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "handshake_bench.batch", engine, str(rows)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit)

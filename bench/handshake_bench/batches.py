@@ -18,11 +18,11 @@ _BYTES = UNIT_BLOCK * ROW_BYTES
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give the bytes from which batches bring little."""
-    data = report.load(source, "batches") if source else _measured(quick)
+    data = report.load(source, "batches") if source else _measure(quick)
     report.publish("batches", data, _show, _draw, out)
 
 
-def _measured(quick: bool) -> Data:
+def _measure(quick: bool) -> Data:
     windows = (5.0, 20.0) if quick else (60.0, 300.0, 900.0)
     blocks = (1, 8, 64) if quick else (1, 2, 4, 8, 16, 32, 64, 128)
     series = []
@@ -58,7 +58,7 @@ def _show(page: Report, data: Data) -> None:
 
 
 def _flat(points: list[tuple[int, float]]) -> int:
-    """The size beyond which none is more than a quarter faster."""
+    """Return the smallest size that is at most a quarter slower than the best."""
     best = min(time for _, time in points)
     return next(size for size, time in points if time <= 1.25 * best)
 

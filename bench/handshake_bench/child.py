@@ -1,8 +1,7 @@
-"""Measurements in a process of their own, with the kernels as they are or without vectors.
+"""Measurements in a child process, with vector kernels or scalar ones.
 
-The scalar variant is the same tree: the same loops over the same blocks of 64 tuples, giving the same masks,
-but each mask is put together from 64 single tuples instead of 4 vectors of 16, and LLVM is told not to
-vectorise.
+The scalar variant runs the same loops over the same blocks of 64 tuples. It builds each mask from 64 single
+tuples instead of 4 vectors of 16, and LLVM does not vectorise.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NO_VECTORS = {"NUMBA_LOOP_VECTORIZE": "0", "NUMBA_SLP_VECTORIZE": "0"}
 
 
 def in_child(target: str, *, scalar: bool = False, **options: Any) -> Any:
-    """Call `module:function` of the benchmarks with options, all of them and its answer as JSON has them."""
+    """Call `module:function` of the benchmarks in a child process; options and result must be JSON values."""
     command = [sys.executable, "-m", "handshake_bench.child", target, str(int(scalar)), json.dumps(options)]
     environment = {**os.environ, **(_NO_VECTORS if scalar else {})}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -38,7 +37,7 @@ def in_child(target: str, *, scalar: bool = False, **options: Any) -> Any:
 
 
 def scalar_kernels() -> None:
-    """From now on, compile predicates without vectors."""
+    """Compile predicates without vectors from now on."""
     kernels.block_mask = _one_by_one
 
 
@@ -46,7 +45,6 @@ def _one_by_one(
     builder: ir.IRBuilder, program: kernels.Program, expr: Expr, inner: int, args: Any,
     tuples: int = kernels.BLOCK,
 ) -> ir.Value:  # fmt: skip
-    """As `kernels.block_mask`."""
     mask = ir.Constant(I64, 0)
     for step in range(tuples):
         start = builder.add(args[3], ir.Constant(I64, step))

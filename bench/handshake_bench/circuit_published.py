@@ -1,4 +1,4 @@
-"""What the papers' text and tables state about handshake join on FPGAs; their curves are pictures.
+"""Figures about handshake join on FPGAs that the papers state in text and tables.
 
 `oge`: Oge and others, An implementation of handshake join on FPGA, 2011 (Virtex-6 XC6VLX240T-1).
 `teubner`: Teubner and Müller, How soccer players would do stream joins, SIGMOD 2011 (Virtex-6 XC6VLX760T).

@@ -32,7 +32,7 @@ CLOCK = 100e6
 RATES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
 CORES, QUICK_CORES = 64, 3
 LENGTHS = (1, 2)
-"""Of the paper's inputs, in windows."""
+"""Lengths of the paper's inputs, in windows."""
 CIRCUITS = ("local", "original", "nested loops")
 
 
@@ -45,11 +45,11 @@ def run(
         data = report.load(source, "circuit_rates")
     else:
         lengths = LENGTHS if length is None else (length,)
-        data = _measured(cores or (QUICK_CORES if quick else CORES), lengths, quick, out)
+        data = _measure(cores or (QUICK_CORES if quick else CORES), lengths, quick, out)
     report.publish("circuit_rates", data, _show, _draw, out)
 
 
-def _measured(cores: int, lengths: Sequence[int], quick: bool, out: str | None) -> Data:
+def _measure(cores: int, lengths: Sequence[int], quick: bool, out: str | None) -> Data:
     rates, inputs = (0.1, 1.0) if quick else RATES, [SEGMENT * cores * length for length in lengths]
     rows = [row for name in CIRCUITS for row in _curve(name, cores, inputs, rates, quick, out)]
     return {
@@ -61,15 +61,15 @@ def _measured(cores: int, lengths: Sequence[int], quick: bool, out: str | None) 
 def _curve(
     name: str, cores: int, inputs: Sequence[int], rates: Sequence[float], quick: bool, out: str | None
 ) -> list[Data]:
-    """All points of a circuit; those that an earlier run has kept are not simulated again."""
+    """Return all points of a circuit; reuse the points that an earlier run has stored."""
     circuit, window = _circuit(name, cores), SEGMENT * cores
     digest = hashlib.sha256(to_rtlil(_circuit(name, cores)).encode()).hexdigest()[:16]
     kept = None if out is None else Path(out) / "circuit_rates" / f"{name.replace(' ', '_')}_{cores}.json"
-    rows = _kept(kept, digest)
+    rows = _load_rows(kept, digest)
     known = {(row["inputs"], row["rate"]) for row in rows}
     wanted = [(n, rate) for n in inputs for rate in rates]
     points = [point for point in wanted if point not in known]
-    report.progress(f"{name}: {len(points)} of {len(wanted)} points to find out")
+    report.progress(f"{name}: {len(points)} of {len(wanted)} points to simulate")
     simulation = Simulation(circuit, "amaranth" if quick else "cxxrtl") if points else None
     for count, rate in points:
         assert simulation is not None
@@ -81,7 +81,7 @@ def _curve(
     return sorted(mine, key=lambda row: (int(row["inputs"]), float(row["rate"])))
 
 
-def _kept(path: Path | None, digest: str) -> list[Data]:
+def _load_rows(path: Path | None, digest: str) -> list[Data]:
     if path is None or not path.exists():
         return []
     data = json.loads(path.read_text())
@@ -99,7 +99,7 @@ def _circuit(name: str, cores: int) -> Any:
 
 
 def _point(name: str, simulation: Simulation, window: int, inputs: int, rate: float) -> Data:
-    """One input through one circuit, as the paper has it: no end of stream, so nothing is pushed through."""
+    """Run one input through one circuit; as in the paper, the stream does not end and nothing is flushed."""
     condition, pairs = papers_condition(), list(keys(inputs, rate))
     beats = [
         (condition.left.pack((a, i)), condition.right.pack((b, i))) for i, (a, b) in enumerate(pairs)
@@ -120,7 +120,7 @@ def _point(name: str, simulation: Simulation, window: int, inputs: int, rate: fl
 
 
 def _check(name: str, found: Sequence[Any], pairs: Sequence[tuple[int, int]], window: int) -> None:
-    """Each result joins, is in its windows and comes once; nested loops give all there are."""
+    """Check that each result matches, is inside its windows and comes once; nested loops must find all."""
     seen = Counter(found)
     wrong = [
         (key, i, j) for key, i, j in seen
@@ -128,7 +128,7 @@ def _check(name: str, found: Sequence[Any], pairs: Sequence[tuple[int, int]], wi
     ]  # fmt: skip
     doubled = [result for result, times in seen.items() if times > 1]
     if wrong or doubled:
-        raise HandshakeError(f"{name} gave wrong results {wrong[:3]} or doubled ones {doubled[:3]}")
+        raise HandshakeError(f"{name} gave wrong results {wrong[:3]} or duplicates {doubled[:3]}")
     if name == "nested loops":
         wanted = sum(
             a == pairs[j][1]
@@ -136,7 +136,7 @@ def _check(name: str, found: Sequence[Any], pairs: Sequence[tuple[int, int]], wi
             for j in range(max(0, i - window), min(len(pairs), i + window))
         )
         if wanted != len(found):
-            raise HandshakeError(f"nested loops gave {len(found)} results, and there are {wanted}")
+            raise HandshakeError(f"nested loops gave {len(found)} results instead of {wanted}")
 
 
 def _rate(row: Data, what: str) -> float:
@@ -169,18 +169,16 @@ def _show(page: Report, data: Data) -> None:
     worst = min(_gain(data, "local", inputs, rate) for inputs in _sizes(data) for rate in rates)
     first = min(_gain(data, "original", inputs, rate) for inputs in _sizes(data) for rate in rates)
     page.say(f"Least input throughput over that of nested loops: local {worst:.3f}, original {first:.3f}.")
+    page.say("Published: faster than nested loops if few tuples match, slower if many do, since every full")
     page.say(
-        "Published, in words: above nested loops while few tuples match, below when many do, since every full"
+        "buffer stops all cores. As in the paper, streams do not end, so pairs that would meet later are not"
     )
-    page.say(
-        "buffer stops all cores; the curves themselves are pictures. As in the paper, the streams do not end:"
-    )
-    page.say("pairs that would meet later are not counted, for which handshake join has fewer results.")
-    page.result(local_over_nested=worst, original_over_nested=first, **_speed(data))
+    page.say("counted, and handshake join has fewer results.")
+    page.result(local_over_nested=worst, original_over_nested=first, **_measure_speed(data))
 
 
-def _speed(data: Data) -> dict[str, float]:
-    """Simulated cycles of the local circuit per second of processor time, where that was measured."""
+def _measure_speed(data: Data) -> dict[str, float]:
+    """Return simulated cycles of the local circuit per second of processor time, if measured."""
     mine = [r for r in data["rows"] if r["circuit"] == "local" and r["seconds"]]
     cycles, seconds = (sum(r[name] for r in mine) for name in ("simulated", "seconds"))
     return {"cycles_per_second": float(cycles / seconds)} if seconds else {}

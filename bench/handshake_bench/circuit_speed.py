@@ -1,9 +1,8 @@
-"""`handshake bench circuit_speed`: simulated cycles per second of the join circuit, by the clock on the wall.
+"""`handshake bench circuit_speed`: simulated cycles per second of the join circuit, by wall clock.
 
-The compiled simulator on the FPGA paper's workload, built once, then run several times for each match rate:
-cores that wait cost little, so a rate at which all of them scan without pause is slower than one at which
-results queue up. The figure that counts is the slowest rate's; the best run says what the simulator can do,
-the median what it did beside whatever else was running.
+The compiled simulator on the FPGA paper's workload, built once, then run several times per match rate.
+Waiting cores cost little, so a match rate at which all cores scan is slower to simulate than one at which
+results queue up. The result is the median of the slowest match rate.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["run"]
 
 MATCH_RATES = (0.0, 0.01, 0.1, 1.0)
 QUEUEING = 60
-"""By how much more cycles a tuple takes where results queue up: fewer tuples will do."""
+"""Factor of cycles per tuple if results queue up; fewer tuples are enough then."""
 
 
 class _Round(NamedTuple):

@@ -1,7 +1,7 @@
 """`handshake bench circuit_synth`: clock and resources of the join circuit against the number of cores.
 
-Figures 10 and 11 of the FPGA paper and figure 18 of handshake join. Every (design, cores, seed) is kept as a
-file of its own as soon as it is known, so a run that was stopped goes on where it was.
+Figures 10 and 11 of the FPGA paper and figure 18 of handshake join. Each (design, cores, seed) is
+stored in its own file when it is done, so an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from handshake.errors import HandshakeError, InputError, UnsupportedError, sugge
 from handshake_bench import circuit_published as published
 from handshake_bench import report
 from handshake_bench.circuit_workload import SEGMENT, papers_condition
+from handshake_bench.options import parse_numbers
 from handshake_bench.report import Data, Report
 from handshake_synth.ecp5.nextpnr import CLOSURE, OPTIONS, ROUNDS, ROUTERS, place_and_route, went_on
 from handshake_synth.yosys_netlist import FAMILIES, Pinned, netlist, resources
@@ -37,7 +38,7 @@ __all__ = ["DESIGNS", "run"]
 
 BLOCK = 256
 SIZES = (64, 128, 512, 1024)
-"""Other numbers of tuples in block RAM, for two cores: resources alone."""
+"""Other numbers of tuples in block RAM, for two cores; resources only."""
 
 DESIGNS: dict[str, tuple[str, Callable[[int], Design]]] = {
     "local": (
@@ -66,39 +67,31 @@ def run(
     jobs: int = 1, minutes: float | None = None, within: float | None = None, router: str = ROUTERS[0],
     quick: bool = False, out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
-    """Synthesise, place and route what is not known yet; then the tables and pictures of all that is.
+    """Synthesise, place and route what is missing; then show tables and pictures of all results.
 
-    What takes longer than `minutes` to place and route, or fails, or does not end `within` so many minutes of
-    all, is left out and said. Rounds that shorten late paths end when that time is up, and what they reached
-    counts.
+    A task is skipped and reported if it fails, if it takes longer than `minutes`, or if all tasks together
+    exceed `within` minutes. Rounds that shorten late paths stop at that time, and the best clock counts.
     """
     if source is None:
-        counts = [2] if quick else _numbers(cores) if cores else list(published.CORES)
+        counts = [2] if quick else parse_numbers(cores) if cores else list(published.CORES)
         chosen = _chosen("local" if quick else designs)
         if router not in ROUTERS:
-            raise InputError(f"no router '{router}'; choose of {', '.join(ROUTERS)}")
+            raise InputError(f"no router '{router}'; choose from {', '.join(ROUTERS)}")
         folder = Path(out or ".") / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        tasks = _tasks(folder, counts, chosen, [1] if quick else _numbers(seeds), router)
+        tasks = _tasks(folder, counts, chosen, [1] if quick else parse_numbers(seeds), router)
         _work(tasks, chosen, jobs, _Time.of(minutes, within))
-        data = _gathered(folder, quick)
+        data = _gather(folder, quick)
     else:
         data = report.load(source, "circuit_synth")
     report.publish("circuit_synth", data, _show, _draw, out)
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        raise InputError(f"'{text}' is not a list of whole numbers; write it as 2,4,8") from None
 
 
 def _chosen(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in DESIGNS:
-            raise InputError(f"no design '{name}'; choose of {', '.join(DESIGNS)}{suggest(name, DESIGNS)}")
+            raise InputError(f"no design '{name}'; choose from {', '.join(DESIGNS)}{suggest(name, DESIGNS)}")
     return names
 
 
@@ -111,11 +104,11 @@ class _Time:
 
     @classmethod
     def of(cls, minutes: float | None, within: float | None) -> _Time:
-        """From minutes for each task, and for all."""
+        """Create limits from minutes per task and minutes in total."""
         return cls(60 * (minutes or math.inf), time.monotonic() + 60 * (within or math.inf))
 
     def left(self) -> float | None:
-        """Seconds for a task that begins now; None: as many as it needs."""
+        """Return the seconds for a task that begins now; None means no limit."""
         seconds = min(self.each, self.end - time.monotonic())
         return None if seconds == math.inf else seconds
 
@@ -125,7 +118,7 @@ _ALWAYS = _Time()
 
 @dataclass(frozen=True)
 class _Task:
-    """Something to find out: resources (seed None), or the clock by one seed."""
+    """One measurement: resources (seed None), or the clock for one seed."""
 
     folder: Path
     design: str
@@ -143,16 +136,16 @@ class _Task:
 
     @property
     def digest(self) -> str:
-        """Equal for the same circuit and the same tools."""
+        """A hash that is equal for the same circuit and the same tools."""
         return _digest(self.design, self.cores, "" if self.seed is None else self.router)
 
     @property
     def known(self) -> bool:
-        """Whether an earlier run has found it out, for the same circuit."""
+        """True if an earlier run has stored this result for the same circuit."""
         return self.path.exists() and json.loads(self.path.read_text())["digest"] == self.digest
 
     def try_out(self, allowed: _Time) -> None:
-        """Find it out; what cannot be is said, and does not keep others from going on."""
+        """Run the task; report a failure instead of stopping the other tasks."""
         left = allowed.left()
         if left is not None and left <= 0:
             report.progress(f"{self.path.name} not begun: no time left")
@@ -161,13 +154,13 @@ class _Task:
             self.find_out(allowed)
         except subprocess.TimeoutExpired as late:
             report.progress(f"{self.path.name} not done in {late.timeout / 60:.2g} minutes")
-        except UnsupportedError:  # a package is missing: nothing else would do better
+        except UnsupportedError:  # a package is missing: all other tasks would fail, too
             raise
         except HandshakeError as error:
             report.progress(f"{self.path.name}: {error}")
 
     def find_out(self, allowed: _Time = _ALWAYS) -> None:
-        """Find it out, and keep it."""
+        """Run the task and store its result."""
         figures = self._resources(allowed) if self.seed is None else self._clock(self.seed, allowed)
         kept = {
             "design": self.design, "cores": self.cores, "seed": self.seed, "digest": self.digest,
@@ -200,7 +193,7 @@ class _Task:
         }
 
     def _netlist(self, allowed: _Time) -> str:
-        """Seeds share it, and so do runs: it is kept where temporary files are."""
+        """Return the netlist, which seeds and runs share through a file in the temporary folder."""
         digest = _digest(self.design, self.cores, "any router")
         kept = _netlists() / f"{self.design}_{self.cores}_{digest}.json"
         with _lock(self.design, self.cores):
@@ -212,7 +205,7 @@ class _Task:
 
 
 def _circuit(name: str, cores: int) -> HandshakeJoin:
-    """A design by its name; `block512` is `block` with 512 tuples."""
+    """Build a design by its name; `block512` is `block` with 512 tuples."""
     size = name.removeprefix("block")
     window = int(size) * cores if size.isdigit() else 0
     design = Design(cores, window, window) if window else DESIGNS[name][1](cores)
@@ -220,12 +213,12 @@ def _circuit(name: str, cores: int) -> HandshakeJoin:
 
 
 def _rounds(design: str) -> int:
-    """How often late paths are shortened: the default design alone is worked on, others stay as placed."""
+    """Return the number of rounds that shorten late paths; only the default design has any."""
     return ROUNDS if design == "local" else 0
 
 
 def _hops(cores: int) -> int:
-    """Registers more between ports and what measures: from 64 cores on they lie at both ends of the chip."""
+    """Return the extra registers at the ports: from 64 cores on, the ports lie at both ends of the chip."""
     return 2 if cores > 32 else 0
 
 
@@ -251,7 +244,7 @@ def _digest(design: str, cores: int, router: str) -> str:
 def _tasks(
     folder: Path, cores: Sequence[int], designs: Sequence[str], seeds: Sequence[int], router: str
 ) -> list[_Task]:
-    """Small circuits first: whoever stops early has the left part of every curve."""
+    """List the tasks, small circuits first, so that a short run has the left part of every curve."""
     tasks = [
         _Task(folder, design, count, seed, router)
         for count in cores
@@ -264,24 +257,24 @@ def _tasks(
 
 
 def _work(tasks: Sequence[_Task], designs: Sequence[str], jobs: int, allowed: _Time) -> None:
-    """Several at once, design by design and big ones first, so that none is left over at the end."""
+    """Run several tasks at once; big circuits first, so that none runs alone at the end."""
     waiting = [task for task in tasks if not task.known]
     if jobs > 1:
         order = {name: place for place, name in enumerate(designs)}
         waiting.sort(
             key=lambda task: (order[task.design.rstrip("0123456789")], task.seed is None, -task.cores)
         )
-    report.progress(f"{len(waiting)} of {len(tasks)} to find out")
+    report.progress(f"{len(waiting)} of {len(tasks)} tasks to run")
     with ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(task.try_out, allowed) for task in waiting]:
             done.result()
 
 
-def _gathered(folder: Path, quick: bool) -> Data:
+def _gather(folder: Path, quick: bool) -> Data:
     kept = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     found = [each for each in kept if _is_current(folder, each)]
     if len(found) < len(kept):
-        report.progress(f"{len(kept) - len(found)} files are of other circuits or options, and left out")
+        report.progress(f"{len(kept) - len(found)} files of other circuits or options are left out")
     rows = [
         _row(design, count, found) for design, count in sorted({(f["design"], f["cores"]) for f in found})
     ]
@@ -312,7 +305,7 @@ def _row(design: str, cores: int, found: Sequence[Data]) -> Data:
 
 
 def exponent(points: Sequence[tuple[int, float]]) -> float:
-    """k of clock ~ cores ** -k, by least squares of the logarithms.
+    """Return k of clock ~ cores ** -k, by least squares of the logarithms.
 
     >>> round(exponent([(2, 100.0), (8, 50.0)]), 3)
     0.5
@@ -338,19 +331,19 @@ def _show(page: Report, data: Data) -> None:
         "Resources, Virtex-6 (figure 11; no clock: no open place and route)", _XILINX, _xilinx_rows(data)
     )
     if all(
-        r["resources"]["xilinx"] == r["resources"].get("xilinx7") for r in _sorted(data) if r["resources"]
+        r["resources"]["xilinx"] == r["resources"].get("xilinx7")
+        for r in _design_rows(data)
+        if r["resources"]
     ):
         page.say("7-series: the same numbers of cells in every row.")
     page.table("Block RAM by tuples per core and stream, two cores", _RAM, _ram_rows(data))
     for name, (text, _) in DESIGNS.items():
         for line in _trend(data, name, text):
             page.say(line)
-    page.say(
-        "As placed: before late paths were shortened in rounds, which is done to the default design alone."
-    )
-    for row in _sorted(data):
+    page.say("As placed: before the rounds that shorten late paths, which only the default design has.")
+    for row in _design_rows(data):
         if row.get("cut"):
-            page.say(f"{row['design']}, {row['cores']} cores: time ended the rounds of {row['cut']} seeds.")
+            page.say(f"{row['design']}, {row['cores']} cores: the time limit ended {row['cut']} seeds.")
     low, high = published.TEUBNER_CLOCK
     page.say(
         f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} up"
@@ -375,14 +368,14 @@ def _figures(data: Data) -> dict[str, float | str]:
     return {f"{name}_{m[-1][0]}": m[-1][1] for name, m in kept.items() if m}
 
 
-def _sorted(data: Data) -> list[Data]:
-    """Rows of the designs, in their order, by cores."""
+def _design_rows(data: Data) -> list[Data]:
+    """Return the rows of the designs, sorted by design and cores."""
     mine = [row for row in data["rows"] if row["design"] in DESIGNS]
     return sorted(mine, key=lambda row: (list(DESIGNS).index(row["design"]), row["cores"]))
 
 
 def _clock_rows(data: Data) -> Iterator[tuple[str, ...]]:
-    for row in _sorted(data):
+    for row in _design_rows(data):
         clocks, cells = row["clocks"], row["resources"].get("ecp5", {})
         first = dict(_medians(data, row["design"])).get(2)
         middle = f"{statistics.median(clocks):.1f}" if clocks else "not placed"
@@ -397,7 +390,7 @@ def _clock_rows(data: Data) -> Iterator[tuple[str, ...]]:
 
 
 VIRTEX6 = {"luts": 150_720, "registers": 301_440, "slices": 37_680}
-"""What the papers' XC6VLX240T has (table I)."""
+"""Resources of the papers' XC6VLX240T (table I)."""
 _XILINX = (
     "design",
     "cores",
@@ -413,7 +406,7 @@ _RAM = ("tuples", "bits per core", "ECP5 (18 kbit)", "Virtex-6 (36 kbit)", "7-se
 
 
 def _xilinx_rows(data: Data) -> Iterator[tuple[str, ...]]:
-    for row in _sorted(data):
+    for row in _design_rows(data):
         cells = row["resources"].get("xilinx")
         if cells:
             whole = tables(cells)
@@ -427,7 +420,7 @@ def _xilinx_rows(data: Data) -> Iterator[tuple[str, ...]]:
 
 
 def tables(cells: Data) -> int:
-    """Look-up tables of a Xilinx chip, those that serve as memory or shift register among them.
+    """Return the look-up tables of a Xilinx chip, including those used as memory or shift register.
 
     >>> tables({"luts": 10, "distributed_ram": 2, "shift_registers": 3})
     21

@@ -28,11 +28,11 @@ STEPS = 12
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures."""
-    data = report.load(source, "circuit_tables") if source else _measured(quick)
+    data = report.load(source, "circuit_tables") if source else _measure(quick)
     report.publish("circuit_tables", data, _show, _draw, out)
 
 
-def _measured(quick: bool) -> Data:
+def _measure(quick: bool) -> Data:
     table = published.TABLE[:2] if quick else published.TABLE
     rows = [_row(each.cores, quick) for each in table]
     return {
@@ -57,7 +57,7 @@ def _row(cores: int, quick: bool) -> Data:
 
 
 def clock(row: Data) -> float:
-    """MHz for the papers' rate, which is that of both streams together: a step takes a tuple of each."""
+    """Return the MHz for the papers' rate, counted over both streams: a step takes one tuple of each."""
     return float(row["cycles"] / 2 * published.RATE / 1e6)
 
 
@@ -92,7 +92,7 @@ def _draw(data: Data, folder: Path) -> None:
         points = [(row["cores"], clock(row)) for row in data["rows"]]
         axes.plot(*zip(*points, strict=True), marker="o", color=plots.SERIES[0], label="this circuit")
         for row in published.TABLE:
-            plots.published(axes, row.cores, row.clock, f"{row.clock:g} MHz")
+            plots.mark_published(axes, row.cores, row.clock, f"{row.clock:g} MHz")
         axes.set(xlabel="join cores", ylabel="MHz", xscale="log", yscale="log")
         plots.plain_logarithmic(axes.xaxis)
         plots.plain_logarithmic(axes.yaxis)

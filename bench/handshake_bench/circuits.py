@@ -13,7 +13,7 @@ from handshake.engines.circuit.nets.rules import RULES
 from handshake.plan.query import parse_query
 from handshake_bench.report import progress, result, table
 
-__all__ = ["PUBLISHED", "QUERIES", "Case", "Figures", "compiled", "measured", "run"]
+__all__ = ["PUBLISHED", "QUERIES", "Case", "Figures", "compile_query", "measure", "run"]
 
 GROUPS = 3
 _TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
@@ -49,17 +49,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the components declare, and what simulation shows."""
+    """Latency as the components declare it, and figures from simulation."""
 
     declared: int
     latency: int
     worst: int | None
-    """Q5: when all groups but one have just come."""
+    """Q5 only: latency if all groups but one arrived just before."""
     issue_rate: float
 
 
-def compiled(query: str, without: Sequence[str] = ()) -> Compiled:
-    """The circuit of one of the queries."""
+def compile_query(query: str, without: Sequence[str] = ()) -> Compiled:
+    """Compile one of the queries to a circuit."""
     bounds = Bounds(groups=GROUPS, divider="host")  # the paper's average takes one cycle: no division
     return compile_plan(parse_query(_TRADES + QUERIES[query]), bounds, without=without)
 
@@ -69,7 +69,7 @@ def _trades(times: Sequence[int], symbols: Sequence[str] = ("UBSN",)) -> list[tu
 
 
 def _completing(query: str) -> list[tuple[Any, ...]]:
-    """Trades the last of which completes the first result."""
+    """Return trades of which the last completes the first result."""
     if query in ("Q1", "Q2"):
         return _trades([0])
     if query == "Q4":
@@ -78,9 +78,9 @@ def _completing(query: str) -> list[tuple[Any, ...]]:
     return _trades([*range(GROUPS), _WINDOW_END], symbols)
 
 
-def measured(case: Case) -> Figures:
+def measure(case: Case) -> Figures:
     """Simulate one circuit."""
-    circuit = compiled(case.query, () if case.optimised else tuple(RULES))
+    circuit = compile_query(case.query, () if case.optimised else tuple(RULES))
     probe = Probe(circuit)
     trades = _completing(case.query)
     worst = probe.latency(trades, burst=True) if case.query == "Q5" else None
@@ -90,13 +90,13 @@ def measured(case: Case) -> Figures:
 
 
 def run() -> None:
-    """Measure, and print the table beside the published one."""
+    """Measure all cases and print them beside the published figures."""
     rows, worst_ratio = [], 0.0
     for query in QUERIES:
         for optimised in (False, True):
             case = Case(query, optimised)
             progress(f"{query}, {'optimised' if optimised else 'as translated'}")
-            found = measured(case)
+            found = measure(case)
             worst_ratio = max(worst_ratio, found.latency / case.published)
             rows.append(_row(case, found))
     heads = ("query", "circuit", "declared", "measured", "published", "issue rate", "published")
@@ -121,7 +121,7 @@ def _row(case: Case, found: Figures) -> tuple[str, ...]:
 
 
 def _rules_table() -> None:
-    """What each rule is worth: latency when it is the one left out."""
+    """Print the latency of each query with one rule left out."""
     rows = []
     for query in QUERIES:
         all_but = [_latency(query, (name,)) for name in RULES]
@@ -130,5 +130,5 @@ def _rules_table() -> None:
 
 
 def _latency(query: str, without: Sequence[str]) -> str:
-    (cycles,) = compiled(query, without).latency.values()
+    (cycles,) = compile_query(query, without).latency.values()
     return str(cycles)

@@ -15,12 +15,12 @@ from handshake_bench.options import Cores, Out, Quick, Source
 __all__ = ["add_commands"]
 
 _PLAIN = {
-    "simd": "What vectors are worth: handshake join, figure 15.",
-    "overload": "Output and drops against the input rate, by kernel and cores: CellJoin, figures 10 and 11.",
-    "batches": "Time per tuple against the largest batch: CellJoin, figure 12.",
-    "windows": "Time per tuple against the size of basic windows: CellJoin, figure 13.",
-    "mway": "Joins of two to four streams, and what the join order is worth: CellJoin, section 7.1.",
-    "circuit_tables": "Clock of the join circuit for 500,000 tuples/s: handshake join, tables 1 and 2.",
+    "simd": "Compare the scan with and without vectors: handshake join, figure 15.",
+    "overload": "Measure output and drops against the input rate: CellJoin, figures 10 and 11.",
+    "batches": "Measure time per tuple against the largest batch: CellJoin, figure 12.",
+    "windows": "Measure time per tuple against the size of basic windows: CellJoin, figure 13.",
+    "mway": "Join two to four streams with good and bad join orders: CellJoin, section 7.1.",
+    "circuit_tables": "Find the clock of the circuit for 500,000 tuples/s: handshake join, tables 1 and 2.",
 }
 
 
@@ -54,7 +54,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None], reporting: Repor
 
 def _add_basic(bench: typer.Typer, call: Callable[..., None], reporting: Reporting) -> None:
     @bench.command(
-        help="""Comparisons per second of compiled scans, for several predicates.
+        help="""Measure comparisons per second of compiled scans, for several predicates.
 
 \b
 Example:
@@ -67,7 +67,7 @@ Example:
         call("scan", seconds=seconds)
 
     @bench.command(
-        help="""A band join of two tables, side by side with other engines that are installed.
+        help="""Compare a band join of two tables with the other installed engines.
 
 \b
 Example:
@@ -83,7 +83,8 @@ Example:
         call("batch", rows=rows, limit=limit)
 
     @bench.command(
-        help="""The highest rate of two streams that the join keeps up with, windows full.
+        "sustained",
+        help="""Find the highest rate of two streams that the join sustains with full windows.
 
 \b
 Examples:
@@ -91,7 +92,7 @@ Examples:
   handshake bench sustained --method scan --window "10 minutes" --rate 3000
 """,
     )
-    def sustained(
+    def sustained_rate(
         algorithm: Annotated[
             str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)
         ] = "three_step",
@@ -101,9 +102,9 @@ Examples:
         ] = None,
         window: Annotated[str, typer.Option(metavar="SPEC", help="Window of both streams.")] = "15 minutes",
         rate: Annotated[
-            float | None, typer.Option(min=1, help="Try this rate alone, in tuples per second and stream.")
+            float | None, typer.Option(min=1, help="Measure only this rate, in tuples per second and stream.")
         ] = None,
-        seconds: Annotated[float, typer.Option(min=0.1, help="Stream time that is measured.")] = 5.0,
+        seconds: Annotated[float, typer.Option(min=0.1, help="Stream time to measure.")] = 5.0,
     ) -> None:
         with reporting():
             ALGORITHMS.check(algorithm)
@@ -122,9 +123,9 @@ Examples:
 def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "circuit_synth",
-        help="""Clock and size of the join circuit: FPGA paper, figures 10, 11; handshake join, figure 18.
+        help="""Find clock and size of the circuit: FPGA paper, figures 10, 11; handshake join, figure 18.
 
-Goes on where an earlier run with the same --out was stopped.
+Continues an earlier run with the same --out.
 
 \b
 Examples:
@@ -137,16 +138,18 @@ Examples:
             str | None, typer.Option(metavar="N,N,…", help="Join cores; 2 to 64 by default.")
         ] = None,
         designs: Annotated[
-            str, typer.Option(metavar="NAME,…", help="Of local, global, original, block.")
+            str, typer.Option(metavar="NAME,…", help="Any of local, global, original, block.")
         ] = "local,global,original,block",
         seeds: Annotated[str, typer.Option(metavar="N,N,…", help="Seeds of place and route.")] = "1,2,3",
-        jobs: Annotated[int, typer.Option(min=1, help="How many tools to run at once.")] = 1,
+        jobs: Annotated[int, typer.Option(min=1, help="Number of tools to run at once.")] = 1,
         minutes: Annotated[
             float | None,
-            typer.Option(min=0.1, help="Give up a place and route after this, or end its rounds."),
+            typer.Option(min=0.1, help="Limit per place and route."),
         ] = None,
-        within: Annotated[float | None, typer.Option(min=0.1, help="Minutes for all of it.")] = None,
-        router: Annotated[str, typer.Option(help="Of nextpnr: router1 or router2.")] = "router1",
+        within: Annotated[
+            float | None, typer.Option(min=0.1, help="Limit for all tasks, in minutes.")
+        ] = None,
+        router: Annotated[str, typer.Option(help="Router of nextpnr: router1 or router2.")] = "router1",
         quick: Quick = False,
         out: Out = None,
         source: Source = None,
@@ -160,7 +163,7 @@ Examples:
 def _add_rates(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "circuit_rates",
-        help="""Throughput of the join circuit against the match rate: FPGA paper, figures 12 and 13.
+        help="""Measure throughput of the join circuit against the match rate: FPGA paper, figures 12 and 13.
 
 \b
 Examples:
@@ -173,7 +176,7 @@ Examples:
             int | None, typer.Option(min=1, help="Join cores of 8 and 8 tuples; 64 by default.")
         ] = None,
         length: Annotated[
-            int | None, typer.Option(min=1, help="Windows that each input is long; 1 and 2 by default.")
+            int | None, typer.Option(min=1, help="Length of each input in windows; 1 and 2 by default.")
         ] = None,
         quick: Quick = False,
         out: Out = None,
@@ -184,7 +187,7 @@ Examples:
 
 def _add_circuits(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
-        help="""Latency and issue rate of queries as circuits, simulated: Glacier, table 3.
+        help="""Simulate latency and issue rate of queries as circuits: Glacier, table 3.
 
 \b
 Example:
@@ -196,7 +199,7 @@ Example:
 
     @bench.command(
         "circuit_speed",
-        help="""Simulated cycles per second of the join circuit, by wall clock and by processor time.
+        help="""Measure simulated cycles per second of the join circuit, by wall clock and processor time.
 
 \b
 Example:
@@ -206,11 +209,9 @@ Example:
     def circuit_speed(
         cores: Annotated[int, typer.Option(min=1, help="Join cores of 8 and 8 tuples.")] = 64,
         tuples: Annotated[
-            int, typer.Option(min=1, help="Tuples of each stream in a round; fewer where many match.")
+            int, typer.Option(min=1, help="Tuples of each stream per round; fewer if many match.")
         ] = 8192,
-        rounds: Annotated[
-            int, typer.Option(min=1, help="Runs of the circuit that was built, for each match rate.")
-        ] = 5,
+        rounds: Annotated[int, typer.Option(min=1, help="Runs per match rate.")] = 5,
         engine: Annotated[str, typer.Option(help="cxxrtl, cxxrtl-quick or amaranth.")] = "cxxrtl",
     ) -> None:
         call("circuit_speed", cores=cores, tuples=tuples, rounds=rounds, engine=engine)
@@ -219,7 +220,7 @@ Example:
 def _add_spark_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "spark_queries",
-        help="""The paper's queries on Spark, as translated and as written by hand.
+        help="""Compare the paper's queries on Spark with PySpark code written by hand.
 
 \b
 Examples:
@@ -228,12 +229,12 @@ Examples:
 """,
     )
     def spark_queries(
-        rows: Annotated[int, typer.Option(min=100, help="Tuples of a micro-batch.")] = 1_000_000,
-        batches: Annotated[int, typer.Option(min=2, help="Micro-batches of each run.")] = 6,
+        rows: Annotated[int, typer.Option(min=100, help="Tuples per micro-batch.")] = 1_000_000,
+        batches: Annotated[int, typer.Option(min=2, help="Micro-batches per run.")] = 6,
         cores: Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")] = 2,
-        turns: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 2,
+        turns: Annotated[int, typer.Option(min=1, help="Runs of each, interleaved.")] = 2,
         queries: Annotated[
-            str | None, typer.Option(metavar="Q,Q,…", help="Some of Q1 to Q5, minutes.")
+            str | None, typer.Option(metavar="Q,Q,…", help="Any of Q1 to Q5, minutes.")
         ] = None,
         out: Out = None,
         source: Source = None,
@@ -246,7 +247,7 @@ Examples:
 
 def _add_udp(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
-        help="""The highest rate of datagrams over loopback without loss, and what is lost beyond that.
+        help="""Find the highest rate of datagrams over loopback without loss.
 
 \b
 Examples:
@@ -256,14 +257,14 @@ Examples:
     )
     def udp(
         rates: Annotated[
-            str | None, typer.Option(metavar="N,N,…", help="Datagrams per second; else a search.")
+            str | None, typer.Option(metavar="N,N,…", help="Datagrams per second; searched by default.")
         ] = None,
-        seconds: Annotated[float, typer.Option(min=0.1, help="How long each rate is kept.")] = 2.0,
-        buffer: Annotated[int, typer.Option(min=1, metavar="MB", help="The socket's buffer.")] = 64,
+        seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each rate.")] = 2.0,
+        buffer: Annotated[int, typer.Option(min=1, metavar="MB", help="Size of the socket buffer.")] = 64,
         modes: Annotated[
             str, typer.Option(metavar="MODE,…", help="plain, offload, both; see docs/sources.md.")
         ] = "plain,offload,both",
-        log: Annotated[bool, typer.Option("--log", help="Write what comes into a durable log, too.")] = False,
+        log: Annotated[bool, typer.Option("--log", help="Also write to a durable log.")] = False,
     ) -> None:
         call("udp", rates=rates, seconds=seconds, buffer=buffer, modes=modes, log=log)
 
@@ -271,7 +272,7 @@ Examples:
 def _add_queries(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "queries",
-        help="""Continuous queries Q1, Q2, Q3 and Q5 on one core, filters beside DuckDB and Polars.
+        help="""Measure queries Q1, Q2, Q3 and Q5 on one core; compare filters with DuckDB and Polars.
 
 \b
 Example:
@@ -280,7 +281,7 @@ Example:
     )
     def queries(
         rows: Annotated[int, typer.Option(min=1000, help="Tuples of the stream.")] = 4_000_000,
-        rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the best counts.")] = 5,
+        rounds: Annotated[int, typer.Option(min=1, help="Rounds; the best counts.")] = 5,
     ) -> None:
         call("queries", rows=rows, rounds=rounds)
 
@@ -294,7 +295,7 @@ def _plain(name: str, call: Callable[..., None]) -> Callable[..., None]:
 
 def _add_with_cores(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
-        help="""Sustained rates against the number of cores: handshake join, figure 16.
+        help="""Measure sustained rates against the number of cores: handshake join, figure 16.
 
 \b
 Example:
@@ -305,7 +306,7 @@ Example:
         call("throughput", cores=cores, quick=quick, out=out, source=source)
 
     @bench.command(
-        help="""Comparisons and messages of each core, counted on up to 64 simulated cores.
+        help="""Count comparisons and messages per core on up to 64 simulated cores.
 
 \b
 Example:
@@ -318,7 +319,7 @@ Example:
 
 def _add_latency(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
-        help="""How long results take at half of the sustained rate.
+        help="""Measure the latency of results at half of the sustained rate.
 
 \b
 Example:
@@ -338,7 +339,7 @@ Example:
 
 def _add_scaling(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
-        help="""Figure 16 and the counted work on a machine with many cores, in limited time.
+        help="""Measure rates and count work on a machine with many cores, in limited time.
 
 \b
 Examples:
@@ -348,7 +349,7 @@ Examples:
     )
     def scaling(
         cores: Cores = None,
-        minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take.")] = 8.0,
+        minutes: Annotated[float, typer.Option(min=0.1, help="Approximate limit.")] = 8.0,
         quick: Quick = False,
         out: Out = None,
         source: Source = None,

@@ -1,4 +1,4 @@
-"""The benchmarks on Spark, as commands."""
+"""Commands of the benchmarks on Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rate = Annotated[int, typer.Option(min=10, help="Tuples per second and stream.")
 
 
 def add_spark_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
-    """Add them to `handshake bench`; `call(name, **options)` runs a benchmark."""
+    """Add the Spark benchmarks to `handshake bench`; `call(name, **options)` runs one."""
     _add_sustained(bench, call)
     _add_growth(bench, call)
     _add_batch(bench, call)
@@ -28,7 +28,7 @@ def add_spark_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
 def _add_sustained(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "spark_sustained",
-        help="""Tuples per second that Spark keeps up with, windows full: this package, and bucketed joins.
+        help="""Find the rate that Spark sustains with full windows: this package and bucketed joins.
 
 \b
 Examples:
@@ -39,7 +39,8 @@ Examples:
     def spark_sustained(
         rate: Rate = 15_000,
         baseline: Annotated[
-            int | None, typer.Option(min=50, help="Where the bucketed join begins; a tenth by default.")
+            int | None,
+            typer.Option(min=50, help="First rate of the bucketed join; a tenth of --rate by default."),
         ] = None,
         step: Step = 20,
         window: Window = 900,
@@ -56,7 +57,7 @@ Examples:
 def _add_growth(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "spark_growth",
-        help="""Seconds per micro-batch on Spark while windows fill, at a constant rate.
+        help="""Measure seconds per micro-batch on Spark while windows fill, at a constant rate.
 
 \b
 Example:
@@ -77,7 +78,7 @@ Example:
 def _add_batch(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "spark_batch",
-        help="""A band join and an equi-join of two tables on Spark, beside Spark's own plans.
+        help="""Compare a band join and an equi-join of two tables with Spark's own plans.
 
 \b
 Examples:
@@ -92,7 +93,7 @@ Examples:
             typer.Option(
                 min=0.1,
                 metavar="SECONDS",
-                help="Give up on Spark then; after 21 times ours by default.",
+                help="Time limit for Spark; 21 times ours by default.",
             ),
         ] = None,
         cores: LocalCores = 2,
@@ -105,7 +106,7 @@ Examples:
 def _add_latency(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "spark_latency",
-        help="""How long results take on Spark, from the later tuple's arrival to the sink.
+        help="""Measure the latency of results on Spark, from the later tuple's arrival to the sink.
 
 \b
 Example:
@@ -115,7 +116,7 @@ Example:
     def spark_latency(
         rate: Rate = 1_000,
         trigger: Annotated[int, typer.Option(min=1, metavar="MS", help="Trigger interval.")] = 500,
-        seconds: Annotated[float, typer.Option(min=1, help="How long to count.")] = 60.0,
+        seconds: Annotated[float, typer.Option(min=1, help="Duration of the measurement.")] = 60.0,
         window: Window = 900,
         cores: LocalCores = 2,
         out: Out = None,

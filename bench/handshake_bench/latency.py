@@ -1,4 +1,4 @@
-"""`handshake bench latency`: how long results take at half of the sustained rate, windows full.
+"""`handshake bench latency`: latency of results at half of the sustained rate, with full windows.
 
 Tuples arrive by the clock, and a result's time runs from the arrival of its later tuple until it is
 delivered. In a handshake line tuples must drift together first, so results wait for the windows to move: a
@@ -23,23 +23,23 @@ __all__ = ["run"]
 RUNS = (("low_latency", "scan"), ("low_latency", "band"), ("cell", "scan"), ("handshake", "scan"))
 """Arrangements and methods; by band index, at the rate of the scan."""
 _PINNED = hasattr(os, "sched_setaffinity")
-"""Cores that are woken together may else be put on one processor, one after the other."""
+"""Pinned threads: otherwise cores that wake together may share a processor."""
 _P50, _P99 = 0.002, 0.010
-"""What `low_latency` is meant to reach."""
+"""Goals for `low_latency`, in seconds."""
 
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None, tick: float = 2.0) -> None:
     """Measure, or take an earlier run's figures; give the percentiles of each arrangement in milliseconds."""
-    data = report.load(source, "latency") if source else _measured(quick, tick / 1000)
+    data = report.load(source, "latency") if source else _measure(quick, tick / 1000)
     report.publish("latency", data, _show, _draw, out)
 
 
-def _measured(quick: bool, tick: float) -> Data:
+def _measure(quick: bool, tick: float) -> Data:
     window, seconds = (20.0, 1.5) if quick else (900.0, 10.0)
     points, guess, cores = [], 2500.0 * (900 / window) ** 0.5, usable_cores()
     for algorithm, method in RUNS:
         if method == "scan":
-            guess = _sustained(algorithm, cores, window, guess, 0.5 if quick else 3.0)
+            guess = _sustained_rate(algorithm, cores, window, guess, 0.5 if quick else 3.0)
         length = _short(window) if algorithm == "handshake" else window
         rate = guess / 2 * math.sqrt(window / length)  # the same work
         run = _run(algorithm, method, cores, length, rate, seconds, tick)
@@ -54,11 +54,11 @@ def _measured(quick: bool, tick: float) -> Data:
 
 
 def _short(window: float) -> float:
-    """A line's results wait for parts of a window: it must be short for a run to see them all."""
+    """Return a short window: results of a line wait for part of a window, and a run must see them all."""
     return max(2.0, window / 60)
 
 
-def _sustained(algorithm: str, cores: int, window: float, guess: float, seconds: float) -> float:
+def _sustained_rate(algorithm: str, cores: int, window: float, guess: float, seconds: float) -> float:
     plan = band_plan(algorithm, cores, window)
     warm(plan, window)
     found, samples = highest(plan, window, guess, seconds)
@@ -103,15 +103,11 @@ def _show(page: Report, data: Data) -> None:
         "longest ms",
     )
     page.table(f"latency at half of the rate that a scan sustains, cores: {data['cores']}", heads, rows)
-    page.say("Cores are pinned, where the system can do that.")
+    page.say("Cores are pinned if the system supports it.")
     page.say(f"A batch of each stream comes every {data['tick'] * 1e3:g} ms, with all tuples of that time.")
-    page.say(
-        f"Sustained: with windows of {data['window']:,.0f} s. The line has shorter ones here, at a rate that"
-    )
-    page.say(
-        "makes the same work: its results take a part of the window's length, so longer ones take longer."
-    )
-    page.say(f"Meant for low_latency: p50 up to {_P50 * 1e3:g} ms, p99 up to {_P99 * 1e3:g} ms.")
+    page.say(f"Sustained: with windows of {data['window']:,.0f} s. The line has shorter ones, at a rate with")
+    page.say("the same work, because its latency grows with the length of the window.")
+    page.say(f"Goal for low_latency: p50 up to {_P50 * 1e3:g} ms, p99 up to {_P99 * 1e3:g} ms.")
     page.result(**{f"{_name(p)}_{name}_ms": p[name] * 1e3 for p in data["points"] for name in ("p50", "p99")})
 
 
@@ -141,7 +137,7 @@ def _draw(data: Data, folder: Path) -> None:
                 )
         for at, share in ((_P50, 0.5), (_P99, 0.99)):
             axes.plot([at * 1e3], [share], "k<", markersize=7)
-        axes.plot([], [], "k<", label="meant for low_latency: p50, p99")
+        axes.plot([], [], "k<", label="goal for low_latency: p50, p99")
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_xlabel("milliseconds from the later tuple's arrival to the result")

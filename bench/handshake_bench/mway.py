@@ -1,4 +1,4 @@
-"""`handshake bench mway`: joins of two to four streams, and what the join order is worth (CellJoin 7.1).
+"""`handshake bench mway`: joins of two to four streams, and the effect of the join order (CellJoin 7.1).
 
 Streams form a chain: neighbours match on two bands, as in the field's workload, with one match in a window.
 Windows are filled, then batches of all streams come in turn, on one core and on all. The best order takes a
@@ -30,20 +30,20 @@ _SCHEMA = pa.schema([("x", pa.int32()), ("y", pa.float32())])
 _RANGE = 1000
 _BATCH = 4096
 _WORST = 1 / 512
-"""Batches of the worst order are so much smaller: its combinations have to fit into memory and time."""
+"""Size of batches for the worst order, relative to `_BATCH`: its combinations must fit into memory."""
 
 
 _NEVER = 1 << 62
-"""Orders stay as they are while the clock runs."""
+"""A number of tuples that is never reached, so that orders stay fixed during the measurement."""
 
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give tuples per second and what orders are worth."""
-    data = report.load(source, "mway") if source else _measured(quick)
+    data = report.load(source, "mway") if source else _measure(quick)
     report.publish("mway", data, _show, _draw, out)
 
 
-def _measured(quick: bool) -> Data:
+def _measure(quick: bool) -> Data:
     held, rounds = (2_000, 4) if quick else (20_000, 16)
     points = []
     for streams in (2, 3, 4):
@@ -60,9 +60,9 @@ def _measured(quick: bool) -> Data:
 
 
 def _warm_speed(plan: MultiPlan, held: int, rounds: int, batch: int, worst: bool = False) -> Data:
-    """The second time, when everything is compiled."""
-    _speed(plan, held, rounds, batch, worst)
-    found = _speed(plan, held, rounds, batch, worst)
+    """Measure twice and return the second run, when everything is compiled."""
+    _measure_speed(plan, held, rounds, batch, worst)
+    found = _measure_speed(plan, held, rounds, batch, worst)
     report.progress(
         f"{len(plan.spec.streams)} streams, cores: {plan.cores}: {found['tuples_per_s']:,.0f} tuples/s"
     )
@@ -80,8 +80,8 @@ def _plan(streams: int, held: int, cores: int) -> MultiPlan:
     return prepare_streams(dict.fromkeys(names, _SCHEMA), " AND ".join(near), window=window, cores=cores)
 
 
-def _speed(plan: MultiPlan, held: int, rounds: int, batch: int, worst: bool = False) -> Data:
-    """Tuples of all streams that are joined in a second, windows being full."""
+def _measure_speed(plan: MultiPlan, held: int, rounds: int, batch: int, worst: bool = False) -> Data:
+    """Return the tuples of all streams joined per second, with full windows."""
     engine, random = plan.start(), np.random.default_rng(3)
     try:
         streams = range(len(plan.spec.streams))
@@ -142,9 +142,7 @@ def _show(page: Report, data: Data) -> None:
     ]
     heads = ("streams, cores, order", "tuples/s of all streams", "results/s", "best order is faster by")
     page.table(f"chains of streams, windows of {data['held']:,} tuples", heads, rows)
-    page.say(
-        f"Batches of {data['batch']} tuples; for the worst order and what it is compared with, smaller ones."
-    )
+    page.say(f"Batches of {data['batch']} tuples; smaller ones for the worst order and its reference.")
     page.result(**{_key(p): round(p["tuples_per_s"]) for p in data["points"]}, **_gains(data))
 
 

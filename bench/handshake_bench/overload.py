@@ -1,8 +1,8 @@
 """`handshake bench overload`: output and drops against the input rate (CellJoin, figures 10 and 11).
 
-Streams come by the clock, and what finds no room before the join is shed and counted. Figure 10 compares
-kernels with and without vectors, figure 11 numbers of cores. Above its capacity a join's windows hold only
-what it has taken, so they are filled at the rate that it sustains.
+Streams arrive in real time; tuples that find the queue before the join full are shed and counted. Figure 10
+compares kernels with and without vectors, figure 11 numbers of cores. Above its capacity a join holds only
+the tuples it accepted, so windows are filled at the sustained rate.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 __all__ = ["curve", "run"]
 
 _TICK, _ROOM = 0.05, 0.25
-"""Seconds of stream in a batch, and that may wait before the join."""
+"""Seconds of stream in a batch, and in the queue before the join."""
 _GUESS = {"vector": 2000.0, "scalar": 700.0}
-"""Tuples/s/stream that a core may sustain with 15-minute windows: where the search begins."""
+"""First guess of tuples/s/stream for one core with 15-minute windows."""
 
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give the highest rates without drops."""
-    data = report.load(source, "overload") if source else _measured(quick)
+    data = report.load(source, "overload") if source else _measure(quick)
     report.publish("overload", data, _show, _draw, out)
 
 
-def _measured(quick: bool) -> Data:
-    # In the first half, what waits before the join and inside of it becomes as much as it may be.
+def _measure(quick: bool) -> Data:
+    # Queues fill up in the first half of a run; drops are counted in the second.
     window, seconds = (20.0, 1.0) if quick else (900.0, 12.0)
     counts = core_counts(None)
     series: list[Data] = []
-    # The best first: the rates of all others are chosen by what it sustains.
+    # The fastest configuration first: its sustained rate determines the rates of the others.
     for scalar, cores in [(False, cores) for cores in reversed(counts)] + [(True, counts[-1])]:
         found = in_child(
             "overload:curve", scalar=scalar, cores=cores, window=window, seconds=seconds,
@@ -55,13 +55,15 @@ def _measured(quick: bool) -> Data:
 
 
 def _grid(most: float, steps: int) -> list[float]:
-    """Rates up to half as much again as the best can take."""
+    """Return rates up to 1.5 times `most`."""
     return [max(10.0, round(1.5 * most * n / steps, -1)) for n in range(1, steps + 1)]
 
 
 def curve(cores: int, window: float, seconds: float, kernel: str, steps: int, most: float | None) -> Data:
-    """What so many cores sustain; output and drops per second at rates up to half as much again as `most`,
-    by default as that."""
+    """Measure the sustained rate, and output and drops per second at rates up to 1.5 times `most`.
+
+    `most` is the sustained rate by default.
+    """
     plan = band_plan("cell", cores, window)
     warm(plan, window)
     guess = _GUESS[kernel] * (cores * 900 / window) ** 0.5
@@ -124,7 +126,7 @@ def _show(page: Report, data: Data) -> None:
 
 
 def _no_drop(one: Data) -> float:
-    """The highest rate up to which less than one tuple in a hundred was dropped."""
+    """Return the highest rate up to which less than 1 % of the tuples were dropped."""
     kept = 0.0
     for point in one["points"]:
         if point["share"] >= 0.01:
@@ -162,7 +164,7 @@ def _panels(data: Data, series: list[Data], title: str, path: Path) -> None:
         most = max(1.0, *(p["dropped"] for one in series for p in one["points"]))
         axes[1].set_ylim(-0.04 * most, 1.5 * most)
         if not data["quick"]:
-            _stated(axes)
+            _draw_published(axes)
         for place in axes:
             place.set_xlabel("input (tuples/s/stream)")
             place.set_xlim(left=0)
@@ -172,12 +174,12 @@ def _panels(data: Data, series: list[Data], title: str, path: Path) -> None:
         plots.machine(axes[0], data)
 
 
-def _stated(axes: Sequence[Axes]) -> None:
-    """Where the paper's curves leave the axis: the highest rates without drops, and the output there."""
+def _draw_published(axes: Sequence[Axes]) -> None:
+    """Mark the paper's highest rates without drops, and the output there."""
     from handshake_bench import plots
 
     for name, rate in CELL_RATES.items():
-        plots.published(axes[0], rate, outputs(rate, 900.0), "")
-        plots.published(axes[1], rate, 0.0, name, turned=True)
+        plots.mark_published(axes[0], rate, outputs(rate, 900.0), "")
+        plots.mark_published(axes[1], rate, 0.0, name, turned=True)
     axes[1].plot([], [], "*", color="black", label="published: no drops up to here (8 SPEs)")
     axes[0].plot([], [], "*", color="black", label="published rates without drops (8 SPEs)")

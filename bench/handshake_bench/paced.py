@@ -1,4 +1,4 @@
-"""Streams that arrive by the clock: windows are filled, then tuples come when it is their time."""
+"""Streams that arrive in real time, after the windows have been filled."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Run", "feed", "fill"]
 
 _PARTS = 64
 _SETTLED = 1.0
-"""Seconds of both streams that come before the clock runs."""
+"""Seconds of both streams that are pushed before the measurement."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of some seconds of both streams."""
+    """Results and metrics of some seconds of both streams."""
 
     offered: int
     """Tuples of both streams that came."""
@@ -33,13 +33,13 @@ class Run:
     seconds: float
     """Until the last result."""
     metrics: Metrics
-    """When the last tuple had come, before the join was drained."""
+    """Metrics after the last tuple, before the join is drained."""
     shed: int
-    """Tuples of both streams that were shed in the second half: in the first, queues fill."""
+    """Tuples of both streams shed in the second half; queues fill in the first."""
 
     @property
     def shed_share(self) -> float:
-        """Of the tuples that came in the second half."""
+        """Share of the tuples of the second half that were shed."""
         return self.shed / (self.offered / 2)
 
 
@@ -47,10 +47,10 @@ def feed(
     plan: JoinPlan, rate: float, window: float, seconds: float, *, tick: float, held: float | None = None,
     unseen: float = 0.0,
 ) -> Run:  # fmt: skip
-    """Both streams at `rate` for some seconds, a batch of each every `tick` seconds.
+    """Push both streams at `rate` for some seconds, one batch of each every `tick` seconds.
 
-    Windows are full at the start, of streams at the rate `held`: what a join that sheds has kept of them.
-    How long results take is not looked at in the first `unseen` seconds.
+    Windows are full at the start, with streams at the rate `held`, which a shedding join would have kept.
+    Latencies of the first `unseen` seconds are ignored.
     """
     gate = plan.gate()
     with contextlib.closing(gate), contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ def feed(
 
 
 def _settle(engine: Arrangement, streams: Streams, first: int) -> None:
-    """Some of the streams at once, uncounted: windows that were filled are clustered when first asked for."""
+    """Push some tuples uncounted, because filled windows are clustered at the first probe."""
     rows = int(streams.rate * _SETTLED)
     for side, batch in enumerate((streams.left(first, rows), streams.right(first, rows))):
         for _ in engine.push(side, batch):
@@ -97,7 +97,7 @@ def _ticks(
 
 
 def fill(engine: Arrangement, streams: Streams, rows: int) -> None:
-    """Put so many tuples into both windows without joining them."""
+    """Put `rows` tuples into both windows without joining them."""
     step = max(1, -(-rows // _PARTS))
     for start in range(0, rows, step):
         count = min(step, rows - start)

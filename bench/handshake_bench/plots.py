@@ -1,4 +1,4 @@
-"""Pictures, drawn alike and the same in every run: no dates, no random names inside."""
+"""Plots in one style, reproducible byte by byte: no dates and no random names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "caption", "figure", "length", "machine", "plain_logarithmic", "published", "quadratic"]
+__all__ = [
+    "COLOURS",
+    "caption",
+    "figure",
+    "length",
+    "machine",
+    "mark_published",
+    "plain_logarithmic",
+    "quadratic",
+]
 
 COLOURS = {
     "scalar": "#d55e00", "vector": "#0072b2",
@@ -25,7 +34,7 @@ COLOURS = {
     "uniform": "#0072b2", "bursty": "#d55e00", "uneven": "#cc79a7", "skewed": "#009e73", "pressed": "#777777",
     "published": "#000000",
 }  # fmt: skip
-"""Okabe and Ito's, which people with any colour vision can tell apart."""
+"""Colours of Okabe and Ito, which are distinct for any colour vision."""
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _STYLE: Any = {
     "svg.hashsalt": "handshake", "svg.fonttype": "path", "font.size": 10.0, "axes.titlesize": 10.5,
@@ -37,7 +46,7 @@ _STYLE: Any = {
 
 @contextlib.contextmanager
 def figure(path: Path, columns: int, title: str) -> Iterator[tuple[Figure, Sequence[Axes]]]:
-    """Axes side by side, written to `path` in the end; with a name that ends in .png, as that."""
+    """Create a row of axes; write the figure to `path` (.svg or .png) at the end."""
     with plt.rc_context(_STYLE):
         view, axes = plt.subplots(
             1,
@@ -53,7 +62,7 @@ def figure(path: Path, columns: int, title: str) -> Iterator[tuple[Figure, Seque
 
 
 def quadratic(axes: Axes) -> None:
-    """A y-axis on which the work, which grows with the square of the rate, is a straight line."""
+    """Scale the y-axis quadratically: work grows with the square of the rate."""
     axes.set_yscale("function", functions=(np.square, lambda y: np.sqrt(np.maximum(y, 0))))
     axes.set_ylim(bottom=0)
     top = axes.get_ylim()[1]
@@ -70,8 +79,8 @@ def _steps() -> Iterator[float]:
         size *= 10
 
 
-def published(axes: Axes, x: float, y: float, text: str, turned: bool = False) -> None:
-    """A point that a paper states."""
+def mark_published(axes: Axes, x: float, y: float, text: str, turned: bool = False) -> None:
+    """Mark a point that a paper states."""
     axes.plot([x], [y], marker="*", markersize=11, color=COLOURS["published"], linestyle="none")
     axes.annotate(
         text,
@@ -85,23 +94,23 @@ def published(axes: Axes, x: float, y: float, text: str, turned: bool = False) -
 
 
 def plain_logarithmic(axis: Axis) -> None:
-    """Numbers as people write them on a logarithmic axis."""
+    """Format the numbers of a logarithmic axis without exponents."""
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
     axis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:.0e}"[0] in "25" else "")
 
 
 def caption(axes: Axes, text: str) -> None:
-    """Small print above the plot area."""
+    """Write small print above the plot area."""
     axes.text(0.5, 1.0, text, transform=axes.transAxes, ha="center", va="bottom", fontsize=8)
     axes.set_title(axes.get_title(), pad=18)
 
 
 def machine(axes: Axes, data: dict[str, Any]) -> None:
-    """What it was measured on, below the picture."""
+    """Write the machine below the plot."""
     short = " (short run)" if data.get("quick") else ""
     axes.figure.supxlabel(f"{data['machine']}{short}", fontsize=8, color="#555555")
 
 
 def length(seconds: float) -> str:
-    """A window's length for people."""
+    """Format the length of a window."""
     return f"{seconds / 60:g} minutes" if seconds >= 60 else f"{seconds:g} s"

@@ -1,10 +1,9 @@
-"""`handshake bench queries`: the paper's queries on Arrow batches in memory, on one core, beside others.
+"""`handshake bench queries`: the paper's queries on Arrow batches in memory, on one core.
 
-Q1 and Q2 are filters; DuckDB and Polars run the same one on the same batches in turn, each on one thread, and
-the best of several rounds counts. They read the batches from memory: DuckDB as they are, Polars in its own
-layout, into which it has brought them before the clock runs. Q3 and Q5 slide windows of 10 and of 1,000 panes
-over the same tuples. Figures are by the clock on the wall; the table has processor time as well, of all
-threads together, which other work on the machine does not change much.
+Q1 and Q2 are filters. DuckDB and Polars run the same filters on the same batches in turn, each on one thread;
+the best of several rounds counts. DuckDB reads the batches as they are, Polars converts them before the
+measurement. Q3 and Q5 slide windows of 10 and of 1,000 panes over the same tuples. Figures are by wall clock;
+the table also has the processor time of all threads, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ PANES = (10, 1000)
 _BATCH = 1 << 16
 _SYMBOLS = 100
 _PANE_ROWS = 1000
-"""Tuples of a minute."""
+"""Tuples per minute of stream time."""
 
 
 def trades(rows: int) -> list[pa.RecordBatch]:
-    """Trades of a hundred symbols, about one in a hundred of UBSN."""
+    """Return trades of 100 symbols; about 1 % are of UBSN."""
     random = np.random.default_rng(3)
     symbols = np.array(["UBSN", *(f"S{n:03}" for n in range(_SYMBOLS - 1))])
     table = pa.table(
@@ -64,7 +63,7 @@ def trades(rows: int) -> list[pa.RecordBatch]:
 
 
 def run(rows: int = 4_000_000, rounds: int = 5) -> None:
-    """Measure; give tuples per second and core, ratios to others, and what a hundred times the panes cost."""
+    """Measure tuples per second and core, ratios to other engines, and the cost of 100 times the panes."""
     batches = trades(rows)
     figures: dict[str, float | str] = {}
     lines = []
@@ -78,7 +77,7 @@ def run(rows: int = 4_000_000, rounds: int = 5) -> None:
 
 
 class Timed(NamedTuple):
-    """The best rounds of some work, in seconds, and how many results it had."""
+    """Seconds of the best round, and the number of results."""
 
     wall: float
     processor: float
@@ -86,7 +85,7 @@ class Timed(NamedTuple):
 
 
 def _best(rounds: int, *runs: Callable[[], int]) -> list[Timed]:
-    """All of them in turns, so that they meet the same disturbances."""
+    """Run all in turns, so that a busy machine slows each of them equally; return the best rounds."""
     best = [Timed(float("inf"), float("inf"), 0)] * len(runs)
     for turn in range(rounds + 1):
         for at, work in enumerate(runs):

@@ -1,4 +1,4 @@
-"""Tables and result lines, alike for all benchmarks; with a folder, text, figures and pictures kept there."""
+"""Output of all benchmarks: tables, result lines, and files with text, figures and plots."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from handshake.errors import InputError
 __all__ = ["Data", "Report", "load", "machine", "progress", "publish", "result", "table"]
 
 Data = dict[str, Any]
-"""What a benchmark measured, as JSON has it: pictures and tables can be made of it later, elsewhere."""
+"""Figures of a benchmark as JSON values, from which tables and plots can be made later."""
 
 
 def machine() -> str:
-    """What this ran on: a benchmark without that says nothing."""
+    """Describe the processor, the number of cores and the Python version."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -35,7 +35,7 @@ def machine() -> str:
 
 
 def progress(text: str) -> None:
-    """What a long measurement is at; not on standard output, where its table will be."""
+    """Print the progress of a long measurement to standard error."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
@@ -54,7 +54,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], capt
 
 
 def result(**figures: float | str) -> None:
-    """The last line of a benchmark, for scripts."""
+    """Print the last line of a benchmark, which scripts read."""
     print(_result(figures), flush=True)
 
 
@@ -65,24 +65,24 @@ def _result(figures: dict[str, float | str]) -> str:
 
 @dataclass
 class Report:
-    """What a benchmark shows, printed and remembered."""
+    """Text that a benchmark prints and stores."""
 
     caption: str
     text: list[str] = field(default_factory=list)
 
     def table(self, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table: first column text, the others numbers."""
+        """Add a table: the first column is text, the others are numbers."""
         page = io.StringIO()
         Console(file=page, width=120).print(_table(title, heads, list(rows), self.caption))
         self.say("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
 
     def say(self, text: str) -> None:
-        """Some lines."""
+        """Print and store some lines of text."""
         print(text, flush=True)
         self.text.append(text)
 
     def result(self, **figures: float | str) -> None:
-        """The last line, for scripts."""
+        """Store the last line, which scripts read."""
         self.text.append(_result(figures))
 
 
@@ -91,7 +91,7 @@ Draw = Callable[[Data, Path], None]
 
 
 def publish(name: str, data: Data, show: Show, draw: Draw, out: str | None) -> None:
-    """Show what was measured; with a folder, keep it there as text, JSON and, where possible, a picture."""
+    """Show the figures; if `out` is a folder, also write text, JSON and, with matplotlib, a plot."""
     report = Report(data["machine"])
     show(report, data)
     if out is not None:
@@ -102,22 +102,20 @@ def publish(name: str, data: Data, show: Show, draw: Draw, out: str | None) -> N
         if find_spec("matplotlib") is not None:
             draw(data, folder)
         else:
-            print(
-                f"no picture without matplotlib: handshake bench {name} --from {folder / name}.json --out ."
-            )
+            print(f"no plot without matplotlib: handshake bench {name} --from {folder / name}.json --out .")
     print(report.text[-1], flush=True)
 
 
 def load(path: str, name: str) -> Data:
-    """What an earlier run of a benchmark has kept."""
+    """Load the figures of an earlier run of a benchmark."""
     try:
         data = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read '{path}', which should be JSON of an earlier run: {error}") from None
+        raise InputError(f"cannot read '{path}' as JSON of an earlier run: {error}") from None
     kind = dict(data).get("benchmark") if isinstance(data, dict) else None
     if kind != name:
         raise InputError(
-            f"'{path}' is not of 'bench {name}' but of {kind!r}; give the {name}.json that --out has written"
+            f"'{path}' is from benchmark {kind!r}, not '{name}'; give the {name}.json that --out wrote"
         )
     found: Data = data
     return found

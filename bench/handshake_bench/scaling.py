@@ -1,7 +1,6 @@
-"""`handshake bench scaling`: figure 16 and the counted work on a machine with many cores, in limited time.
+"""`handshake bench scaling`: rates (figure 16) and counted work on many cores, in limited time.
 
-Needs nothing but the package itself: figures are kept as JSON, and pictures are drawn from that, elsewhere if
-need be.
+Needs only the package itself: figures are stored as JSON, and plots can be drawn from it on another machine.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from handshake_bench.report import Data, Report
 __all__ = ["run"]
 
 _FOR_COUNTS = 0.2
-"""Share of the time that is kept for the counts."""
+"""Share of the time reserved for the counts."""
 _LAST_COUNT = 30.0
-"""Seconds that one may take that began just before the end."""
+"""Seconds for a count that begins just before the end."""
 
 
 def run(
@@ -26,24 +25,24 @@ def run(
     out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
     """Measure, or take an earlier run's figures; give rates and speed-ups on most cores."""
-    data = report.load(source, "scaling") if source else _measured(cores, 60 * minutes, quick)
+    data = report.load(source, "scaling") if source else _measure(cores, 60 * minutes, quick)
     report.publish("scaling", data, _show, _draw, out)
 
 
-def _measured(cores: str | None, seconds: float, quick: bool) -> Data:
+def _measure(cores: str | None, seconds: float, quick: bool) -> Data:
     start, counts = time.perf_counter(), throughput.core_counts(cores)
     data: Data = {"benchmark": "scaling", "machine": report.machine(), "quick": quick}
-    data["throughput"] = throughput.measured(
+    data["throughput"] = throughput.measure(
         counts, seconds=0.5 if quick else 2.0, scale=1 / 60 if quick else 1.0,
         deadline=start + (1 - _FOR_COUNTS) * seconds - _last_search(counts),
     )  # fmt: skip
-    data["work"] = work.measured(counts, quick=True, deadline=start + seconds - _LAST_COUNT)
+    data["work"] = work.measure(counts, quick=True, deadline=start + seconds - _LAST_COUNT)
     data["seconds"] = time.perf_counter() - start
     return data
 
 
 def _last_search(counts: list[int]) -> float:
-    """About how long a search takes that began just before the deadline: filling windows for most cores."""
+    """Estimate the seconds of a search that begins just before the deadline; most of it fills windows."""
     return 10.0 + 2.0 * math.sqrt(counts[-1])
 
 

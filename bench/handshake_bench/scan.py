@@ -1,7 +1,7 @@
 """`handshake bench scan`: comparisons per second and core of the compiled scan.
 
-Beside it a naive loop compiled by Numba, and, where there is a C compiler, hand-written intrinsics. All see
-the same tuples, tile by tile, and must find the same pairs. Times are the best of interleaved rounds.
+Compared with a naive loop compiled by Numba and, if there is a C compiler, hand-written intrinsics. All scan
+the same tuples and must find the same pairs. Times are the best of interleaved rounds.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _measure(name: str, predicate: str, library: Any, seconds: float) -> tuple[d
 
 
 def best_of(runs: dict[str, Callable[[], int]], seconds: float) -> dict[str, float]:
-    """Least seconds per run; rounds are interleaved so that a busy machine slows all alike."""
+    """Return the least seconds per run; rounds are interleaved so that a busy machine slows all equally."""
     best = dict.fromkeys(runs, float("inf"))
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -93,7 +93,7 @@ def best_of(runs: dict[str, Callable[[], int]], seconds: float) -> dict[str, flo
 
 
 def tuples(rows: int, seed: int, names: tuple[str, ...]) -> pa.RecordBatch:
-    """A whole number and some reals, uniform as in the field's workload."""
+    """Return one integer column and some float columns, uniform as in the papers' workload."""
     random = np.random.default_rng(seed)
     columns = [random.integers(1, 10_001, rows, dtype=np.int32)]
     columns += [random.uniform(1, 10_000, rows).astype(np.float32) for _ in names[1:]]
@@ -105,7 +105,11 @@ def tuples(rows: int, seed: int, names: tuple[str, ...]) -> pa.RecordBatch:
 def kernel_of(
     predicate: str, left: pa.RecordBatch, right: pa.RecordBatch
 ) -> tuple[Any, Callable[[], int], float]:
-    """The compiled scan of a predicate, a call of it on these tuples, and the seconds that compiling took."""
+    """Compile the scan of a predicate.
+
+    Returns:
+        The kernel, a call of it on these tuples, and the seconds of compilation.
+    """
     start = time.perf_counter()
     spec = prepare(left.schema, right.schema, predicate, method="scan").spec
     outer, inner = BasicWindow(spec.sides[0], left), BasicWindow(spec.sides[1], right)
@@ -117,7 +121,7 @@ def kernel_of(
 
     def call() -> int:
         state = np.zeros(3, np.int64)
-        table = np.array([inner.addresses(False)])  # here, so that the tuples behind it stay
+        table = np.array([inner.addresses(False)])  # built here, so that the columns stay alive
         return int(kernel(outer.addresses(False), outer.rows, table, rows, state, ends, *out))
 
     call()
@@ -157,7 +161,7 @@ def _naive_general(x, y, w, a, b):  # type: ignore[no-untyped-def]
 
 
 def _compiled_c(folder: Path) -> Any:
-    """The reference in C, compiled for this processor; None where there is no compiler or no vector unit."""
+    """Compile the C reference for this processor; return None without a compiler or vector unit."""
     compiler = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
     if compiler is None:
         return None

@@ -1,4 +1,4 @@
-"""The highest rate that a join sustains, found in few steps: work grows with the square of the rate."""
+"""Search for the highest rate that a join sustains; work grows with the square of the rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from handshake_bench.workload import BAND, left_schema, right_schema
 __all__ = ["band_plan", "highest", "warm"]
 
 ENOUGH, AIM = 0.92, 0.965
-"""A load from `ENOUGH` to 1 will do; the next try aims at `AIM`."""
+"""The search ends at a load from `ENOUGH` to 1; each try aims at `AIM`."""
 _MORE = 3
 
 
@@ -24,7 +24,7 @@ def band_plan(
     room: int | None = None,
     pin: bool = False,
 ) -> JoinPlan:
-    """The field's band join with windows of so many seconds; with `room`, one that sheds what finds none."""
+    """Plan the papers' band join with windows of `window` seconds; with `room`, it sheds tuples."""
     return prepare(
         left_schema, right_schema, BAND, f"{round(window * 1000)} ms",
         time="ts", method=method, algorithm=algorithm, cores=cores,
@@ -33,16 +33,16 @@ def band_plan(
 
 
 def warm(plan: JoinPlan, window: float) -> None:
-    """Compile kernels before a clock runs: slow streams that fill the windows need the same ones."""
+    """Compile the kernels before the measurement, with slow streams that fill the windows."""
     measure(plan, max(1.0, 100_000 / window), window, 3.0, 1.0)
 
 
 def highest(
     plan: JoinPlan, window: float, guess: float, seconds: float, tries: int = 4
 ) -> tuple[float, list[Sample]]:
-    """The highest rate tried whose load is at most 1, and all samples; 0 where none was low enough.
+    """Return the highest sampled rate with a load of at most 1 (or 0), and all samples.
 
-    Where none of the tries was, some more follow, each with half the work.
+    If all loads are above 1 after `tries` samples, a few more follow, each with half the work.
     """
     samples: list[Sample] = []
     rate = guess

@@ -1,4 +1,4 @@
-"""`handshake bench simd`: what vectors are worth (handshake join, figure 15).
+"""`handshake bench simd`: the effect of vectors (handshake join, figure 15).
 
 The compiled scan beside the same scan compiled without vectors (`child.py`): comparisons per second, and the
 rate that a handshake line sustains with full 15-minute windows.
@@ -29,11 +29,11 @@ _PACKED = re.compile(r"\bv?(?:p?cmp\w*p[sd]|pcmp\w+)\s")
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give `kernel_gain` and `work_gain`."""
-    data = report.load(source, "simd") if source else _measured(quick)
+    data = report.load(source, "simd") if source else _measure(quick)
     report.publish("simd", data, _show, _draw, out)
 
 
-def _measured(quick: bool) -> Data:
+def _measure(quick: bool) -> Data:
     window, seconds = (20.0, 0.5) if quick else (900.0, 3.0)
     cores = sorted({1, usable_cores()})
     data: Data = {"benchmark": "simd", "machine": report.machine(), "quick": quick, "window": window}
@@ -46,7 +46,7 @@ def _measured(quick: bool) -> Data:
 
 
 def kernel_figures(seconds: float) -> Data:
-    """Comparisons per second of the scan as it is compiled in this process, and how it was compiled."""
+    """Measure comparisons per second of the scan in this process; count its vector instructions."""
     kernel, call, _ = kernel_of(BAND, tuples(OUTER, 1, ("x", "y")), tuples(INNER, 2, ("a", "b")))
     rate = OUTER * INNER / best_of({"it": call}, seconds)["it"]
     packed = sum(len(_PACKED.findall(text)) for text in kernel.inspect_asm().values())
@@ -54,7 +54,7 @@ def kernel_figures(seconds: float) -> Data:
 
 
 def sustained_rates(cores: list[int], window: float, seconds: float) -> list[tuple[int, float]]:
-    """The highest rate of a handshake line of each length."""
+    """Find the highest rate of a handshake line for each number of cores."""
     rates, guess = [], 700.0 * np.sqrt(900 / window)
     for count in cores:
         plan = band_plan("handshake", count, window)
@@ -84,7 +84,9 @@ def _show(page: Report, data: Data) -> None:
     ]
     heads = ("cores", "scalar, tuples/s/stream", "vector, tuples/s/stream", "gain in work", "published gain")
     page.table(f"handshake, windows of {data['window']:,.0f} s, sustained (figure 15)", heads, rows)
-    page.say("Work grows with the square of the rate. Published: 128-bit SIMD on Opteron, section 5.3.")
+    page.say(
+        "Work grows with the square of the rate. Published: 128-bit SIMD on Opteron (handshake join 5.3)."
+    )
     page.result(
         kernel_gain=vector["comparisons_per_s"] / scalar["comparisons_per_s"],
         work_gain=gains[-1], cores=vector["rates"][-1][0],

@@ -1,9 +1,9 @@
-"""Arrangements of many cores run in one thread, step by step, to count what each core does.
+"""Arrangements of many cores in one thread, to count the work of each core.
 
-The code that runs is the engine's own; only the threads are missing. In `cell` and `low_latency` a task is
-done when it is handed over. In a handshake line, a core's clock runs with what it has compared and sent, and
-the core with the slowest clock goes next, as if each had a processor to itself. Nothing depends on the time
-of day, so counts are the same in every run.
+The engine's own code runs, but without threads. In `cell` and `low_latency` a task runs when it is handed
+over. In a handshake line each core has a clock that advances with its comparisons and messages, and the core
+with the slowest clock runs next, as if each had its own processor. No real time is read, so counts are
+reproducible.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from handshake.joins.segment import Segment
 from handshake.joins.spec import JoinSpec
 from handshake.kernels.compile import Program
 
-__all__ = ["ARRANGEMENTS", "COMPARISON", "Counts", "Simulated", "simulated"]
+__all__ = ["ARRANGEMENTS", "COMPARISON", "Counts", "Simulated", "simulate"]
 
 ARRANGEMENTS = ("cell", "handshake", "low_latency")
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 COMPARISON, _MESSAGE = 1e-10, 1e-5
-"""Seconds of a simulated core's clock: a tuple pair that is scanned, a message that is sent or taken."""
+"""Seconds of a simulated core's clock per scanned pair, and per message sent or received."""
 _MODEL = CostModel(alpha=1e-5, beta=2e-10, row_bytes=8.0)
-"""About what is measured on one core with AVX-512; fixed, so that counts do not depend on the machine."""
+"""Typical for one core with AVX-512; fixed, so that counts do not depend on the machine."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What each core has done so far."""
+    """Work of each core so far."""
 
     comparisons: tuple[int, ...]
     """Tuple pairs looked at."""
     messages: tuple[int, ...]
-    """Taken and, in a line, sent: tuples, acknowledgements, word of window sizes."""
+    """Messages received and, in a line, sent: tuples, acknowledgements, window sizes."""
     work: tuple[float, ...]
     """The same comparisons in seconds: a candidate from an index costs as much as 30 pairs of a scan."""
     tuples: tuple[int, ...]
     """Tuples in those messages."""
 
     def since(self, before: Counts) -> Counts:
-        """What was done after that moment."""
+        """Return the difference to earlier counts."""
         pairs = [(getattr(self, one.name), getattr(before, one.name)) for one in fields(self)]
         return Counts(*(tuple(a - b for a, b in zip(*pair, strict=True)) for pair in pairs))
 
@@ -74,7 +74,7 @@ class CountingCore(JoinCore):
         windows: Iterable[BasicWindow] | None = None,
         outer: Outer | None = None,
     ) -> Iterator[Made]:
-        """Nothing is found where nothing is compared, so a scan needs no programs."""
+        """Count the pairs of a scan and return no result; index probes run as usual."""
         if self.spec.method != "scan" or windows is None or isinstance(windows, Segment):
             return super().search(piece, windows, outer)
         self.batches += 1
@@ -98,7 +98,7 @@ class CountingCore(JoinCore):
 
 
 class InlineCrew(Crew[T]):
-    """A crew without threads: a task is done when it is handed over."""
+    """A crew without threads: a task runs when it is handed over."""
 
     def __post_init__(self) -> None:
         self.active = 0
@@ -106,42 +106,42 @@ class InlineCrew(Crew[T]):
         self.handed, self.rows = [0] * self.size, [0] * self.size
 
     def hand(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
-        """Do it."""
+        """Run the task at once."""
         self.handed[k] += 1
         piece: BasicWindow = task.piece  # type: ignore[attr-defined]
         self.rows[k] += piece.rows
         return self.work(k, task)
 
     def ready(self) -> Iterator[pa.RecordBatch]:
-        """Nothing is ever left."""
+        """Return nothing: no task is ever pending."""
         return iter(())
 
     def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
-        """Nothing is ever left."""
+        """Return nothing: no task is ever pending."""
         return iter(())
 
     def idle(self) -> bool:
-        """Always."""
+        """Return True: no task is ever pending."""
         return True
 
     def close(self) -> None:
-        """There are no threads to end."""
+        """Do nothing: there are no threads."""
 
 
 class Simulated(ABC):
-    """`push` and `counts`, alike for all arrangements."""
+    """The interface of all simulated arrangements."""
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
-        """Take tuples into their window; what it costs is not looked at."""
+        """Put tuples into their window without counting the cost."""
         self.push(side, batch, 0.0)
 
     @abstractmethod
     def push(self, side: int, batch: pa.RecordBatch, at: float) -> None:
-        """Take tuples that come `at` so many seconds, and do what comes of it."""
+        """Push tuples that arrive `at` seconds, and run the work they cause."""
 
     @abstractmethod
     def counts(self) -> Counts:
-        """What each core has done so far."""
+        """Return the work of each core so far."""
 
 
 class Coordinated(Simulated):
@@ -167,7 +167,7 @@ class Coordinated(Simulated):
 
 
 class _Counted(Queue):
-    """A queue between neighbours that counts what passes it."""
+    """A queue between neighbours that counts its messages."""
 
     passed = 0
     rows = 0
@@ -211,7 +211,7 @@ class Line(Simulated):
             worker.matching = True
 
     def push(self, side: int, batch: pa.RecordBatch, at: float) -> None:
-        """Let the cores work until their clocks show `at`; then the batch comes."""
+        """Run the cores until their clocks show `at`, then push the batch."""
         self._run(at)
         self.ends.admit(side, batch, None, at)
         self.ends.exchange()
@@ -219,7 +219,7 @@ class Line(Simulated):
         self._wake(len(self.workers) - 1, at)
 
     def _run(self, until: float) -> None:
-        """Let the core whose clock is furthest behind go on, of those that have something to do by then."""
+        """Run the ready core with the slowest clock, again and again, until all clocks reach `until`."""
         waiting = [(self.clocks[k], k) for k in self.ready]
         heapify(waiting)
         while waiting and waiting[0][0] < until:
@@ -231,9 +231,9 @@ class Line(Simulated):
                 heappush(waiting, (self.clocks[other], other))
 
     def _look(self, k: int, at: float) -> Iterator[int]:
-        """Who can go on now that core `k` has done something: itself, its neighbours, the ends.
+        """Yield the cores that can run after a step of core `k`: itself, its neighbours and the ends.
 
-        A core sends before it compares, so they need not wait for that.
+        A core sends before it compares, so the others need not wait for its comparisons.
         """
         self.ready.discard(k)
         if self._wake(k, self.clocks[k]):
@@ -243,7 +243,7 @@ class Line(Simulated):
                 yield other
 
     def _wake(self, k: int, at: float) -> bool:
-        """A core that was idle goes on from when it got something to do."""
+        """Make an idle core ready from time `at`; return True if it has work."""
         if k in self.ready or not self.workers[k]._ready():
             return False
         self.ready.add(k)
@@ -251,7 +251,7 @@ class Line(Simulated):
         return True
 
     def _step(self, k: int) -> None:
-        """Half a turn of figure 9's loop: what comes from one neighbour."""
+        """Run half of the loop of figure 9: the messages of one neighbour."""
         worker, before = self.workers[k], self._spent(k)
         worker._receive(self.turns[k])
         worker._forward()
@@ -275,8 +275,8 @@ def _counts(cores: Sequence[JoinCore], messages: list[int], rows: list[int]) -> 
     return Counts(compared, tuple(messages), work, tuple(rows))
 
 
-def simulated(arrangement: str, spec: JoinSpec, cores: int) -> Simulated:
-    """A join on so many simulated cores."""
+def simulate(arrangement: str, spec: JoinSpec, cores: int) -> Simulated:
+    """Create a join on `cores` simulated cores."""
     match arrangement:
         case "cell":
             return Coordinated(Cell(spec, 0, cores))

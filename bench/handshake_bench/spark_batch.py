@@ -1,4 +1,4 @@
-"""`handshake bench spark_batch`: a band join and an equi-join of two tables, beside Spark's own plans.
+"""`handshake bench spark_batch`: a band join and an equi-join of two tables, compared with Spark's own plans.
 
 Both read the same Parquet files and give their rows to a sink that consumes them. Spark's own plan for a band
 on two attributes compares all pairs, so it gets a time limit.
@@ -23,7 +23,7 @@ from handshake_bench.spark_streams import BAND, session, uniform
 __all__ = ["run"]
 
 _TIMES, _SLOWER = 20, 1.5
-"""Meant: so many times Spark's own plan; on an equi-join, at most so much slower."""
+"""Goals: speed-up over Spark's own plan, and the most that an equi-join may be slower."""
 _PLAIN = "x BETWEEN a - 10 AND a + 10 AND y BETWEEN b - 10 AND b + 10"
 Make = Callable[[], DataFrame]
 
@@ -32,24 +32,24 @@ def run(
     rows: int = 5_000_000, limit: float | None = None, cores: int = 2, out: str | None = None,
     source: str | None = None,
 ) -> None:  # fmt: skip
-    """Seconds of both for both joins; Spark's band join gets `limit` seconds, 21 times ours by default."""
-    data = report.load(source, "spark_batch") if source else _measured(rows, limit, cores)
+    """Time both joins; Spark's band join gets `limit` seconds, by default 21 times ours."""
+    data = report.load(source, "spark_batch") if source else _measure(rows, limit, cores)
     report.publish("spark_batch", data, _show, _draw, out)
 
 
-def _measured(rows: int, limit: float | None, cores: int) -> Data:
+def _measure(rows: int, limit: float | None, cores: int) -> Data:
     with session(cores) as spark, tempfile.TemporaryDirectory(prefix="handshake-bench-") as folder:
         left, right = _tables(spark, rows, folder)
         equi = [_equi(left, right) for _ in range(3)]
 
-        def joined() -> DataFrame:
+        def band_join() -> DataFrame:
             frame: DataFrame = handshake.join(left, right, BAND, state_dir=f"{folder}/state")
             return frame
 
-        ours = [_timed(joined, "band join, handshake") for _ in range(2)]
+        ours = [_time(band_join, "band join, handshake") for _ in range(2)]
         allowed = limit or (_TIMES + 1) * min(ours)
-        theirs = _limited(spark, lambda: left.join(right, F.expr(_PLAIN)), allowed)
-        found = joined().count()
+        theirs = _time_limited(spark, lambda: left.join(right, F.expr(_PLAIN)), allowed)
+        found = band_join().count()
         counted = left.join(right, F.expr(_PLAIN)).count() if theirs is not None else None
     head = {"benchmark": "spark_batch", "machine": report.machine(), "cores": cores, "rows": rows}
     return {
@@ -59,7 +59,7 @@ def _measured(rows: int, limit: float | None, cores: int) -> Data:
 
 
 def _tables(spark: SparkSession, rows: int, folder: str) -> tuple[DataFrame, DataFrame]:
-    def kept(name: str, seeds: tuple[int, int], names: tuple[str, str]) -> DataFrame:
+    def write(name: str, seeds: tuple[int, int], names: tuple[str, str]) -> DataFrame:
         ids = spark.range(rows).withColumnRenamed("id", "value")
         frame = ids.select(
             uniform(seeds[0]).cast("int").alias(names[0]), uniform(seeds[1]).cast("float").alias(names[1]),
@@ -68,16 +68,16 @@ def _tables(spark: SparkSession, rows: int, folder: str) -> tuple[DataFrame, Dat
         frame.write.parquet(f"{folder}/{name}")
         return spark.read.parquet(f"{folder}/{name}")
 
-    return kept("left", (1, 2), ("x", "y")), kept("right", (3, 4), ("a", "b"))
+    return write("left", (1, 2), ("x", "y")), write("right", (3, 4), ("a", "b"))
 
 
 def _equi(left: DataFrame, right: DataFrame) -> tuple[float, float]:
-    """Seconds of the same equi-join: through this package, and Spark's."""
-    ours = _timed(lambda: handshake.join(left, right, "l.k_left = r.k_right"), "equi-join, handshake")
-    return ours, _timed(lambda: left.join(right, F.expr("k_left = k_right")), "equi-join, Spark")
+    """Time the same equi-join through this package and by Spark."""
+    ours = _time(lambda: handshake.join(left, right, "l.k_left = r.k_right"), "equi-join, handshake")
+    return ours, _time(lambda: left.join(right, F.expr("k_left = k_right")), "equi-join, Spark")
 
 
-def _timed(make: Make, name: str) -> float:
+def _time(make: Make, name: str) -> float:
     start = time.perf_counter()
     make().write.format("noop").mode("overwrite").save()
     took = time.perf_counter() - start
@@ -85,8 +85,8 @@ def _timed(make: Make, name: str) -> float:
     return took
 
 
-def _limited(spark: SparkSession, make: Make, limit: float) -> float | None:
-    """Seconds, or nothing where it has not ended by then."""
+def _time_limited(spark: SparkSession, make: Make, limit: float) -> float | None:
+    """Return the seconds, or None if the limit was reached."""
     progress(f"Spark's own plan for the band join, for at most {limit:.0f} s")
     cancelled = threading.Event()
 
@@ -97,7 +97,7 @@ def _limited(spark: SparkSession, make: Make, limit: float) -> float | None:
     timer = threading.Timer(limit, cancel)
     timer.start()
     try:
-        return _timed(make, "band join, Spark")
+        return _time(make, "band join, Spark")
     except Exception:
         if not cancelled.is_set():
             raise
@@ -119,7 +119,7 @@ def _show(page: Report, data: Data) -> None:
     title = f"{data['rows']:,} x {data['rows']:,} rows on Spark, local[{data['cores']}]; {BAND}"
     page.table(title, ("join", "seconds", "first run", "results"), rows)
     page.say(
-        f"Meant: {_TIMES} times Spark's own plan; an equi-join at most {_SLOWER} times slower than Spark's."
+        f"Goal: {_TIMES} times Spark's own plan; an equi-join at most {_SLOWER} times slower than Spark's."
     )
     times = (theirs or data["limit"]) / ours
     page.result(
@@ -128,4 +128,4 @@ def _show(page: Report, data: Data) -> None:
 
 
 def _draw(data: Data, folder: Path) -> None:
-    """A table says it all."""
+    """Draw nothing: the table is enough."""

@@ -1,4 +1,4 @@
-"""`handshake bench spark_growth`: what a micro-batch takes while windows fill, at a constant input rate."""
+"""`handshake bench spark_growth`: seconds per micro-batch while windows fill, at a constant rate."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from statistics import median
 
 from handshake_bench import report
 from handshake_bench.report import Data, Report, progress
-from handshake_bench.spark_streams import handshaken, measure, session
+from handshake_bench.spark_streams import handshake_join, measure, session
 
 __all__ = ["run"]
 
 _GOAL = 1.5
-"""From a tenth full to full."""
+"""Goal for the growth from a tenth full to full."""
 
 
 def run(
     rate: int = 2_000, step: int = 10, window: int = 900, cores: int = 2, batches: int = 9,
     out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
-    """Seconds per micro-batch with windows a tenth full and full, and the results that they write."""
-    data = report.load(source, "spark_growth") if source else _measured(rate, step, window, cores, batches)
+    """Measure seconds per micro-batch with windows a tenth full and full, and their results."""
+    data = report.load(source, "spark_growth") if source else _measure(rate, step, window, cores, batches)
     report.publish("spark_growth", data, _show, _draw, out)
 
 
-def _measured(rate: int, step: int, window: int, cores: int, batches: int) -> Data:
+def _measure(rate: int, step: int, window: int, cores: int, batches: int) -> Data:
     with session(cores) as spark:
-        progress("a short stream first, for compilers")
-        measure(spark, handshaken, rate, step, 2 * step, batches=20)
+        progress("a short stream first, to compile")
+        measure(spark, handshake_join, rate, step, 2 * step, batches=20)
         progress(f"{rate:,} tuples/s per stream, micro-batches of {step} s, windows of {window} s")
-        seen = measure(spark, handshaken, rate, step, window, batches=batches).batches
+        seen = measure(spark, handshake_join, rate, step, window, batches=batches).batches
     points = [{"stream": b.stream, "took": b.took, "results": b.figures.get("results")} for b in seen]
     head = {"benchmark": "spark_growth", "machine": report.machine(), "cores": cores, "rate": rate}
     return {**head, "step": step, "window": window, "points": points}
@@ -46,12 +46,12 @@ def _show(page: Report, data: Data) -> None:
         f"{data['window']} s, micro-batches of {data['step']} s",
         ("windows", "micro-batches", "seconds each (median)", "results each"), rows,
     )  # fmt: skip
-    page.say(f"Meant: less than {_GOAL} times from a tenth full to full.")
+    page.say(f"Goal: less than {_GOAL} times from a tenth full to full.")
     page.result(growth=_took(full) / _took(tenth), tenth=_took(tenth), full=_took(full))
 
 
 def _around(data: Data, share: float) -> list[Data]:
-    """Micro-batches that began with windows about so full; those with full windows all."""
+    """Return the micro-batches that began with windows filled to about `share`."""
     begun = [(p["stream"] - data["step"], p) for p in data["points"]]
     if share >= 1:
         return [p for at, p in begun if at >= data["window"]]

@@ -1,7 +1,7 @@
-"""`handshake bench spark_latency`: from the arrival of the later tuple to a result in the sink's hands.
+"""`handshake bench spark_latency`: time from the arrival of the later tuple until the sink has the result.
 
-Streams run by the clock; their first micro-batch brings a window's length of past tuples, so windows are full
-when it begins to count. The sink takes each micro-batch's rows and looks at the clock.
+Streams run in real time; the first micro-batch brings past tuples for a whole window, so windows are full
+when the measurement begins. The sink takes the rows of each micro-batch and reads the clock.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from handshake.errors import HandshakeError
 from handshake_bench import report
 from handshake_bench.report import Data, Report, progress
 from handshake_bench.spark_paced import Paced
-from handshake_bench.spark_streams import handshaken, session
+from handshake_bench.spark_streams import handshake_join, session
 
 __all__ = ["run"]
 
 _GOAL = 2.0
-"""Meant for the 99th percentile, in seconds."""
+"""Goal for the 99th percentile, in seconds."""
 _SETTLE = 15.0
 
 
@@ -33,22 +33,20 @@ def run(
     rate: int = 1_000, trigger: int = 500, seconds: float = 60.0, window: int = 900, cores: int = 2,
     out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
-    """Percentiles of the latency over `seconds` of stream with full windows."""
-    data = (
-        report.load(source, "spark_latency") if source else _measured(rate, trigger, seconds, window, cores)
-    )
+    """Measure percentiles of the latency over `seconds` of stream with full windows."""
+    data = report.load(source, "spark_latency") if source else _measure(rate, trigger, seconds, window, cores)
     report.publish("spark_latency", data, _show, _draw, out)
 
 
 @dataclass
 class _Sink:
-    """What came out, and when."""
+    """Latencies of the results."""
 
     waits: list[tuple[float, float, int]] = field(default_factory=list)
-    """Clock time, latency, and number of results that waited so long."""
+    """Clock time, latency, and the number of results with it."""
 
     def take(self, frame: DataFrame, number: int) -> None:
-        """One micro-batch's rows, brought to the driver."""
+        """Bring the rows of one micro-batch to the driver and note their latencies."""
         rows = frame.select(F.greatest("t", "t_right").cast("double").alias("later"), "*").toArrow()
         now = time.time()
         later, counts = np.unique(rows["later"].to_numpy(), return_counts=True)
@@ -57,16 +55,16 @@ class _Sink:
         self.waits += [(now, now - at, int(n)) for at, n in zip(later.tolist(), counts.tolist(), strict=True)]
 
 
-def _measured(rate: int, trigger: int, seconds: float, window: int, cores: int) -> Data:
+def _measure(rate: int, trigger: int, seconds: float, window: int, cores: int) -> Data:
     sink = _Sink()
     with session(cores) as spark, tempfile.TemporaryDirectory(prefix="handshake-bench-") as folder:
         query = (
-            handshaken(*_streams(spark, rate, window), window, folder)
+            handshake_join(*_streams(spark, rate, window), window, folder)
             .writeStream.trigger(processingTime=f"{trigger} milliseconds")
             .option("checkpointLocation", f"{folder}/checkpoint").foreachBatch(sink.take).start()
         )  # fmt: skip
         try:
-            begun = _settled(query, sink)
+            begun = _wait_until_settled(query, sink)
             progress(f"windows are full and up to date; counting for {seconds:.0f} s")
             _wait(query, begun + seconds)
             took = [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress[1:]]
@@ -89,8 +87,8 @@ def _streams(spark: SparkSession, rate: int, window: int) -> tuple[DataFrame, Da
     return stream("left"), stream("right")
 
 
-def _settled(query: StreamingQuery, sink: _Sink) -> float:
-    """A while after the micro-batch with the past, so that later ones have caught up with the clock."""
+def _wait_until_settled(query: StreamingQuery, sink: _Sink) -> float:
+    """Wait until micro-batches have caught up after the one with the past tuples; return the time."""
     while not sink.waits or sink.waits[-1][0] - sink.waits[0][0] < _SETTLE:
         _wait(query, time.time() + 0.5)
     return time.time()
@@ -124,7 +122,7 @@ def _show(page: Report, data: Data) -> None:
         f"{data['window']} s",
         ("tuples/s/stream", "results", "s per micro-batch", "p50 s", "p90 s", "p99 s", "longest s"), [row],
     )  # fmt: skip
-    page.say(f"Meant: p99 up to {_GOAL:g} s.")
+    page.say(f"Goal: p99 up to {_GOAL:g} s.")
     page.result(p50=data["p50"], p99=data["p99"])
 
 
@@ -134,9 +132,9 @@ def _draw(data: Data, folder: Path) -> None:
     title = f"Latency on Spark: {data['rate']:,} tuples/s per stream, trigger {data['trigger']} ms"
     with plots.figure(folder / "spark_latency.svg", 1, title) as (_, (axes,)):
         axes.plot(data["curve"], [i / 100 for i in range(101)], color=plots.SERIES[0], label="results")
-        axes.plot([_GOAL], [0.99], "k<", markersize=7, label="meant: p99")
+        axes.plot([_GOAL], [0.99], "k<", markersize=7, label="goal: p99")
         axes.set_xlim(left=0)
-        axes.set_xlabel("seconds from the later tuple's arrival to the result in the sink's hands")
+        axes.set_xlabel("seconds from the later tuple's arrival to the result in the sink")
         axes.set_ylabel("share of results")
         axes.legend(loc="best", fontsize=8)
         plots.machine(axes, data)

@@ -1,7 +1,7 @@
-"""A Spark source whose tuples come by the clock: the field's two streams in real time, with a past.
+"""A Spark source of the papers' two streams in real time, with a past.
 
-Its offsets are milliseconds, so a micro-batch holds all that came since the last one, to the millisecond. The
-first one holds the past: windows are full from then on.
+Offsets are milliseconds, so a micro-batch holds all tuples since the last one. The first micro-batch holds
+the past, so windows are full from then on.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Paced(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """By which a reader asks for it."""
+        """Return the name of the format."""
         return "handshake-paced"
 
     def schema(self) -> str:
-        """R or S of the benchmark."""
+        """Return the schema of R or S."""
         return _SCHEMAS[self.options["side"]]
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Tuples by the clock."""
+        """Return a reader of tuples in real time."""
         return _Reader(self.options)
 
 
@@ -68,7 +68,7 @@ class _Reader(DataSourceStreamReader):
             yield self._tuples(low, min(low + 65_536, last))
 
     def _number(self, instant: int) -> int:
-        """Of the first tuple at or after an instant."""
+        """Return the number of the first tuple at or after an instant."""
         return -(-(instant - self.start + self.past) * self.rate // 1000)
 
     def _tuples(self, low: int, high: int) -> pa.RecordBatch:

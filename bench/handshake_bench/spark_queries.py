@@ -1,8 +1,8 @@
 """`handshake bench spark_queries`: the paper's queries on Spark, as translated and as written by hand.
 
-Both read the same Parquet files, micro-batch by micro-batch, and write to nowhere; the time of each of these
-is Spark's own (`batchDuration`). They take turns, so that whatever else the machine does strikes both. Each
-runs once before that: a virtual machine that has just started needs twice as long for whoever is first.
+Both read the same Parquet files, micro-batch by micro-batch, and discard the results; times are Spark's own
+(`batchDuration`). Runs are interleaved, so that other work on the machine affects both. Each runs once
+before, because a new virtual machine is slow at first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 Make = Callable[[Any], Any]
 
 
-# By hand: what a PySpark programmer would write, with the results of the query on trades in order.
+# By hand: PySpark code with the same results for trades in order.
 
 
 def _ubs(trades: Any) -> Any:
@@ -59,19 +59,19 @@ def _large(trades: Any) -> Any:
     return trades.where("Symbol = 'UBSN' AND Volume > 100000").select("Price", "Volume")
 
 
-def _windowed(trades: Any, size: int, advance: int) -> tuple[Any, Any]:
+def _with_window(trades: Any, size: int, advance: int) -> tuple[Any, Any]:
     from pyspark.sql import functions as F
 
     return trades.withWatermark("Ts", "0 seconds"), F.window("Ts", f"{size} seconds", f"{advance} seconds")
 
 
 def _counts(trades: Any) -> Any:
-    stream, window = _windowed(trades.where("Symbol = 'UBSN'"), 600, 60)
+    stream, window = _with_window(trades.where("Symbol = 'UBSN'"), 600, 60)
     return stream.groupBy(window).count().selectExpr("count AS Number")
 
 
 def _averages(trades: Any) -> Any:
-    stream, window = _windowed(trades, 600, 60)
+    stream, window = _with_window(trades, 600, 60)
     return (
         stream.groupBy(window, "Symbol").agg({"Price": "avg"}).selectExpr("Symbol", "`avg(Price)` AvgPrice")
     )
@@ -80,13 +80,13 @@ def _averages(trades: Any) -> Any:
 def _minutes(trades: Any) -> Any:
     from pyspark.sql import functions as F
 
-    stream, window = _windowed(trades, 60, 60)
+    stream, window = _with_window(trades, 60, 60)
     made = (F.sum("Volume").alias("Total"), F.max("Price").alias("High"), F.count("*").alias("Number"))
     return stream.groupBy(window, "Symbol").agg(*made).drop("window")
 
 
-def _weighted(trades: Any) -> Any:
-    """Spark has no windows of tuples: state of one's own, which has the last three prices."""
+def _weighted_sums(trades: Any) -> Any:
+    """Keep the last three prices in state, because Spark has no windows of tuples."""
     from pyspark.sql import functions as F
 
     ubs = trades.where("Symbol = 'UBSN'").select("Seqnr", "Price", F.lit(0).alias("one"))
@@ -108,7 +108,7 @@ def _weigh(key: Any, frames: Any, state: Any) -> Any:
 
 
 BY_HAND: dict[str, Make] = {
-    "Q1": _ubs, "Q2": _large, "Q3": _counts, "Q4": _weighted, "Q5": _averages, "minutes": _minutes
+    "Q1": _ubs, "Q2": _large, "Q3": _counts, "Q4": _weighted_sums, "Q5": _averages, "minutes": _minutes
 }  # fmt: skip
 
 
@@ -119,13 +119,13 @@ def run(
     rows: int = 1_000_000, batches: int = 6, cores: int = 2, turns: int = 2, queries: str | None = None,
     out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
-    """Micro-batches of `rows` tuples, each ten minutes of the market, by both, in turns."""
-    wanted = _named(queries)
-    data = report.load(source, "spark_queries") if source else _measured(rows, batches, cores, turns, wanted)
+    """Run micro-batches of `rows` tuples, ten minutes of stream time each, by both in turns."""
+    wanted = _chosen_queries(queries)
+    data = report.load(source, "spark_queries") if source else _measure(rows, batches, cores, turns, wanted)
     report.publish("spark_queries", data, _show, _draw, out)
 
 
-def _named(queries: str | None) -> list[str]:
+def _chosen_queries(queries: str | None) -> list[str]:
     wanted = queries.split(",") if queries else list(QUERIES)
     for name in wanted:
         if name not in QUERIES:
@@ -133,7 +133,7 @@ def _named(queries: str | None) -> list[str]:
     return wanted
 
 
-def _measured(rows: int, batches: int, cores: int, turns: int, wanted: list[str]) -> Data:
+def _measure(rows: int, batches: int, cores: int, turns: int, wanted: list[str]) -> Data:
     with tempfile.TemporaryDirectory(prefix="handshake-bench-") as name:
         folder = Path(name)
         write_trades(folder / "trades", rows, batches)
@@ -148,7 +148,7 @@ def _measured(rows: int, batches: int, cores: int, turns: int, wanted: list[str]
 
 
 def write_trades(folder: Path, rows: int, batches: int) -> None:
-    """A file for each micro-batch, in the order of time."""
+    """Write one file per micro-batch, ordered by time."""
     folder.mkdir()
     random = np.random.default_rng(3)
     for batch in range(batches):
@@ -183,17 +183,17 @@ def _both(session: Any, folder: Path, query: str, turns: int) -> Data:
 
 
 def _run(session: Any, make: Make, trades: Path, place: Path) -> list[float]:
-    """Seconds of each micro-batch but the first, which has compilation and start-up in it."""
-    session.conf.unset(_PROVIDER)  # what is written by hand gets Spark's own choice
+    """Return the seconds of each micro-batch except the first, which compiles."""
+    session.conf.unset(_PROVIDER)  # code by hand gets Spark's default
     source = session.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(trades))
     writer = make(source).writeStream.format("noop").option("checkpointLocation", str(place))
     query = writer.trigger(availableNow=True).start()
     try:
         query.awaitTermination()
-    except Exception as error:  # its text can be had while the session is there, not later
+    except Exception as error:  # the text is only available while the session lives
         raise HandshakeError(f"a query of the benchmark failed on Spark: {one_line(error, 2000)}") from None
-    told = [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
-    return [one["batchDuration"] / 1000 for one in told if one["numInputRows"]][1:]
+    reports = [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
+    return [one["batchDuration"] / 1000 for one in reports if one["numInputRows"]][1:]
 
 
 # Showing
@@ -215,10 +215,10 @@ def _show(page: Report, data: Data) -> None:
         f"Seconds per micro-batch of {data['rows']:,} tuples, local[{data['cores']}], without the first",
         ("query", "translated, median", "by hand, median", "ratio", "ratio of the quickest"), rows,
     )  # fmt: skip
-    page.say(f"Meant: at most {_GOAL:g} times as long as by hand.")
+    page.say(f"Goal: at most {_GOAL:g} times as long as by hand.")
     ratios = {f"{one['query'].lower()}_ratio": _ratio(one) for one in data["queries"]}
     page.result(worst=max(ratios.values()), **ratios)
 
 
 def _draw(data: Data, folder: Path) -> None:
-    """A table says it all."""
+    """Draw nothing: the table is enough."""

@@ -1,4 +1,4 @@
-"""The streams of the field's benchmark on Spark, and how long its micro-batches take as windows fill."""
+"""The papers' streams on Spark, and the time of micro-batches while windows fill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ import handshake
 from handshake.engines.spark.cluster import started
 from handshake_bench.report import progress
 
-__all__ = ["BAND", "Batch", "Run", "bucketed", "handshaken", "measure", "session", "streams", "uniform"]
+__all__ = [
+    "BAND",
+    "Batch",
+    "Run",
+    "bucket_join",
+    "handshake_join",
+    "measure",
+    "session",
+    "streams",
+    "uniform",
+]
 
 BAND = "l.x BETWEEN r.a - 10 AND r.a + 10 AND l.y BETWEEN r.b - 10 AND r.b + 10"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -40,7 +50,7 @@ class Batch:
 
 @dataclass
 class Run:
-    """What became of a stream at some rate."""
+    """Micro-batches of a stream at one rate."""
 
     rate: int
     step: int
@@ -54,19 +64,19 @@ class Run:
 
     @property
     def took(self) -> float:
-        """Seconds for a micro-batch with full windows; of the last ones, where they never became full."""
+        """Median seconds of micro-batches with full windows, or of the last three."""
         times = sorted(b.took for b in (self.full or self.batches[-3:]))
         return times[len(times) // 2]
 
     @property
     def sustained(self) -> bool:
-        """Whether the engine kept up with full windows."""
+        """True if the engine kept up with full windows."""
         return bool(self.full) and self.took <= self.step
 
 
 @contextlib.contextmanager
 def session(cores: int) -> Iterator[SparkSession]:
-    """Spark's local mode, tuned alike for everybody; the session that this process already has, if it has."""
+    """Start Spark in local mode with the same settings for all engines, or reuse the session."""
     chosen = {
         "spark.sql.shuffle.partitions": str(cores),
         "spark.driver.memory": "6g",
@@ -81,7 +91,7 @@ def session(cores: int) -> Iterator[SparkSession]:
 
 
 def streams(spark: SparkSession, rate: int, step: int, partitions: int) -> tuple[DataFrame, DataFrame]:
-    """R(x, y, z) and S(a, b, c, d) of section 8; a micro-batch holds `step` seconds of each."""
+    """Create R(x, y, z) and S(a, b, c, d) of the papers; a micro-batch holds `step` seconds of each."""
 
     def source() -> DataFrame:
         reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rate * step)
@@ -100,28 +110,28 @@ def streams(spark: SparkSession, rate: int, step: int, partitions: int) -> tuple
 
 
 def _instant(rate: int) -> Column:
-    """Tuples come evenly; the source stamps a whole micro-batch alike."""
+    """Spread the times evenly, because the source gives a whole micro-batch the same time."""
     passed = (F.col("value") * (1_000_000 / rate)).cast("bigint")
     return F.timestamp_micros(F.lit(_START * 1000) + passed).alias("t")
 
 
 def uniform(seed: int) -> Column:
-    """Whole numbers from 1 to 10,000, made of the column `value`."""
+    """Return whole numbers from 1 to 10,000, computed from the column `value`."""
     return F.pmod(F.xxhash64(F.lit(seed), F.col("value")), F.lit(10_000)) + 1
 
 
-def handshaken(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
-    """The join by this package."""
+def handshake_join(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
+    """Join by this package."""
     joined: DataFrame = handshake.join(
         left, right, BAND, window=f"{window} seconds", state_dir=f"{folder}/state", name="handshake"
     )
     return joined
 
 
-def bucketed(width: int) -> Engine:
-    """The workaround: buckets of both attributes, one side exploded, an equi-join, a filter."""
+def bucket_join(width: int) -> Engine:
+    """Return the workaround: buckets of both attributes, one side exploded, an equi-join, a filter."""
 
-    def joined(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
+    def join(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
         one = left.withColumn("i", F.floor(F.col("x") / width)).withColumn("j", F.floor(F.col("y") / width))
         two = right.withColumnRenamed("t", "t_right")
         for name, value in (("i", "a"), ("j", "b")):
@@ -136,7 +146,7 @@ def bucketed(width: int) -> Engine:
             .drop("i", "j")
         )
 
-    return joined
+    return join
 
 
 def measure(spark: SparkSession, engine: Engine, rate: int, step: int, window: int, *, batches: int) -> Run:
@@ -161,7 +171,7 @@ def measure(spark: SparkSession, engine: Engine, rate: int, step: int, window: i
 
 
 def _lost(run: Run) -> bool:
-    """Three micro-batches in a row took far longer than they last; windows only get fuller."""
+    """Return True if three micro-batches in a row took far longer than they last."""
     last = run.batches[-3:]
     return len(run.batches) > 3 and all(b.took > 1.2 * run.step for b in last)
 
@@ -169,17 +179,17 @@ def _lost(run: Run) -> bool:
 def _batches(query: StreamingQuery, step: int) -> Iterator[Batch]:
     seen = -1
     while query.isActive:
-        for told in query.recentProgress:
-            if told["batchId"] > seen and told["numInputRows"]:
-                seen = told["batchId"]
-                took = told["durationMs"]["triggerExecution"] / 1000
-                yield Batch(seen, (seen + 1) * step, took, _figures(told))
+        for report in query.recentProgress:
+            if report["batchId"] > seen and report["numInputRows"]:
+                seen = report["batchId"]
+                took = report["durationMs"]["triggerExecution"] / 1000
+                yield Batch(seen, (seen + 1) * step, took, _figures(report))
         time.sleep(0.1)
     error = query.exception()
     if error is not None:
         raise error
 
 
-def _figures(told: Any) -> dict[str, Any]:
-    observed = told["observedMetrics"].get("handshake")
+def _figures(report: Any) -> dict[str, Any]:
+    observed = report["observedMetrics"].get("handshake")
     return {} if observed is None else observed.asDict()

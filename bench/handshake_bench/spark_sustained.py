@@ -1,6 +1,7 @@
-"""`handshake bench spark_sustained`: tuples a second that Spark keeps up with over full windows.
+"""`handshake bench spark_sustained`: the rate that Spark sustains with full windows.
 
-This package, and the workaround that people use: buckets, an exploded side, Spark's own equi-join, a filter.
+This package is compared with the usual workaround: buckets, an exploded side, Spark's own equi-join, a
+filter.
 """
 
 from __future__ import annotations
@@ -11,34 +12,32 @@ from pyspark.sql import SparkSession
 
 from handshake_bench import report
 from handshake_bench.report import Data, Report, progress
-from handshake_bench.spark_streams import Run, bucketed, handshaken, measure, session
+from handshake_bench.spark_streams import Run, bucket_join, handshake_join, measure, session
 
 __all__ = ["run"]
 
 _OURS, _THEIRS = "handshake", "bucketed"
 _GOAL, _TIMES = 15_000, 10
-"""What is meant to be reached: tuples/s per stream, and how many times the workaround's."""
+"""Goals: tuples/s per stream, and the ratio to the workaround."""
 
 
 def run(
     rate: int = 15_000, baseline: int | None = None, step: int = 20, window: int = 900, cores: int = 2,
     bucket: int = 50, batches: int = 3, out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
-    """Our rate with full windows; then the highest that the workaround keeps, going down from a tenth."""
+    """Measure at `rate` with full windows; then search the workaround's rate, from a tenth downwards."""
     if source:
         data = report.load(source, "spark_sustained")
     else:
-        data = _measured(rate, baseline or rate // 10, step, window, cores, bucket, batches)
+        data = _measure(rate, baseline or rate // 10, step, window, cores, bucket, batches)
     report.publish("spark_sustained", data, _show, _draw, out)
 
 
-def _measured(
-    rate: int, baseline: int, step: int, window: int, cores: int, bucket: int, batches: int
-) -> Data:
+def _measure(rate: int, baseline: int, step: int, window: int, cores: int, bucket: int, batches: int) -> Data:
     with session(cores) as spark:
         progress(f"handshake at {rate:,} tuples/s per stream")
-        runs = [_kept(_OURS, measure(spark, handshaken, rate, step, window, batches=batches))]
-        runs += [_kept(_THEIRS, run) for run in _descend(spark, baseline, step, window, bucket, batches)]
+        runs = [_summary(_OURS, measure(spark, handshake_join, rate, step, window, batches=batches))]
+        runs += [_summary(_THEIRS, run) for run in _descend(spark, baseline, step, window, bucket, batches)]
     head = {"benchmark": "spark_sustained", "machine": report.machine(), "cores": cores, "window": window}
     return {**head, "step": step, "bucket": bucket, "runs": runs}
 
@@ -48,14 +47,14 @@ def _descend(spark: SparkSession, rate: int, step: int, window: int, bucket: int
     runs: list[Run] = []
     while rate >= 50:
         progress(f"bucketed equi-join at {rate:,} tuples/s per stream")
-        runs.append(measure(spark, bucketed(bucket), rate, step, window, batches=batches))
+        runs.append(measure(spark, bucket_join(bucket), rate, step, window, batches=batches))
         if runs[-1].sustained:
             break
         rate = rate * 2 // 3
     return runs
 
 
-def _kept(engine: str, one: Run) -> Data:
+def _summary(engine: str, one: Run) -> Data:
     batches = [(b.stream, b.took) for b in one.batches]
     return {
         "engine": engine, "rate": one.rate, "took": one.took, "full": bool(one.full),
@@ -71,7 +70,7 @@ def _show(page: Report, data: Data) -> None:
         )
         for p in data["runs"]
     ]  # fmt: skip
-    title = f"Section 8 on Spark, local[{data['cores']}], windows of {data['window']} s, "
+    title = f"Band join of two streams on Spark, local[{data['cores']}], windows of {data['window']} s, "
     page.table(
         f"{title}micro-batches of {data['step']} s",
         ("engine", "tuples/s/stream", "windows full", "s per micro-batch", "kept up"), rows,
@@ -80,7 +79,7 @@ def _show(page: Report, data: Data) -> None:
         f"bucketed: squares {data['bucket']} wide, the right side exploded into those it reaches, Spark's "
         "own equi-join on RocksDB state, a filter on what it gives. Rows go to a sink that consumes them."
     )
-    page.say(f"Meant: {_GOAL:,} tuples/s per stream, {_TIMES} times the workaround.")
+    page.say(f"Goal: {_GOAL:,} tuples/s per stream, {_TIMES} times the workaround.")
     ours = next((p["rate"] for p in data["runs"] if p["engine"] == _OURS and p["sustained"]), 0)
     kept = max((p["rate"] for p in data["runs"] if p["engine"] == _THEIRS and p["sustained"]), default=0)
     load = data["runs"][0]["took"] / data["step"]

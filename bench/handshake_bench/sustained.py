@@ -1,8 +1,8 @@
-"""`handshake bench sustained`: the highest rate per stream that one can keep up with, windows being full.
+"""`handshake bench sustained`: the highest rate per stream that the join sustains with full windows.
 
-Windows are filled without joining, so nobody waits fifteen minutes; then a few seconds of both streams are
-pushed, results made as Arrow batches, and the time that takes is compared with the time the streams last. The
-clock runs until every pair of theirs has been compared, whatever the arrangement.
+Windows are filled without joining, to save fifteen minutes. Then a few seconds of both streams are pushed,
+with results as Arrow batches, and the time is compared with the duration of the streams. The clock runs until
+every pair has been compared, in all arrangements.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from handshake.joins.arrangements.arrangement import Arrangement
 from handshake.joins.join import JoinPlan, prepare
 from handshake.windows import Duration
 from handshake_bench import report
+from handshake_bench.paced import fill
 from handshake_bench.workload import BAND, Streams, left_schema, right_schema
 
 __all__ = ["Sample", "measure", "run"]
 
 _START = {"scan": 2_500.0, "band": 30_000.0}
-_PARTS = 64
 _WARM = 100_000
 
 
@@ -32,19 +32,19 @@ class Sample:
 
     rate: float
     load: float
-    """Seconds of work per second of stream: at most 1 means that it keeps up."""
+    """Seconds of work per second of stream; a rate with a load of at most 1 is sustained."""
     results: int
     comparisons: int
     window_rows: int
     state_ratio: float
-    """Bytes held over the raw bytes of the tuples held."""
+    """Bytes of state per raw byte of the tuples in the windows."""
 
 
 def run(
     algorithm: str = "three_step", method: str = "band", cores: int | None = None,
     window: str = "15 minutes", rate: float | None = None, seconds: float = 10.0, batch: float = 1.0,
 ) -> None:  # fmt: skip
-    """Find the sustained rate, or measure at a given one; print a table, and give `rate`."""
+    """Find the sustained rate, or measure at a given one; print a table and `rate`."""
     plan = prepare(
         left_schema, right_schema, BAND, window, time="ts", method=method, algorithm=algorithm, cores=cores
     )
@@ -72,7 +72,7 @@ def _figures(sample: Sample, plan: JoinPlan, seconds: float) -> dict[str, float 
 
 
 def _search(plan: JoinPlan, method: str, size: float, seconds: float, batch: float) -> list[Sample]:
-    """Work grows with the square of the rate, so a few steps get there."""
+    """Search in a few steps, because work grows with the square of the rate."""
     samples: list[Sample] = []
     rate = _START.get(method, 20_000.0)
     for _ in range(5):
@@ -86,7 +86,7 @@ def _search(plan: JoinPlan, method: str, size: float, seconds: float, batch: flo
 
 
 def _warm(plan: JoinPlan, size: float) -> None:
-    """Compile kernels before the clock runs: slow streams that fill the windows need the same ones."""
+    """Compile the kernels before the measurement, with slow streams that fill the windows."""
     rate = max(1.0, _WARM / size)
     batch = _WARM / 20 / rate  # large enough that windows are clustered
     measure(plan, rate, size, 3 * batch, batch)
@@ -97,16 +97,16 @@ def measure(plan: JoinPlan, rate: float, size: float, seconds: float, batch: flo
     engine, streams = plan.start(), Streams(rate)
     try:
         filled, step = int(rate * size), max(1, int(rate * batch))
-        _fill(engine, streams, filled)
-        # Windows that were filled at once are clustered when first asked for; that is not of this moment.
-        _pushed(engine, [(0, streams.left(filled, step)), (1, streams.right(filled, step))])
+        fill(engine, streams, filled)
+        # Filled windows are clustered at the first probe, which is not part of the measurement.
+        _push_all(engine, [(0, streams.left(filled, step)), (1, streams.right(filled, step))])
         filled += step
-        return _measured(plan, engine, streams, filled, seconds, batch)
+        return _measure_filled(plan, engine, streams, filled, seconds, batch)
     finally:
         engine.close()
 
 
-def _measured(
+def _measure_filled(
     plan: JoinPlan, engine: Arrangement, streams: Streams, filled: int, seconds: float, batch: float
 ) -> Sample:
     before = engine.metrics()
@@ -117,7 +117,7 @@ def _measured(
         for side, make in enumerate((streams.left, streams.right))
     ]
     began = time.perf_counter()
-    results = _pushed(engine, pushes)
+    results = _push_all(engine, pushes)
     work = time.perf_counter() - began
     after = engine.metrics()
     held = (after.left_window_rows, after.right_window_rows)
@@ -127,23 +127,13 @@ def _measured(
     return Sample(streams.rate, work / lasted, results, compared, sum(held), after.state_bytes / raw)
 
 
-def _pushed(engine: Arrangement, pushes: list[tuple[int, pa.RecordBatch]]) -> int:
-    """Push, and wait for all results; says how many there were."""
+def _push_all(engine: Arrangement, pushes: list[tuple[int, pa.RecordBatch]]) -> int:
+    """Push all batches, wait for all results, and return their number."""
     results: int = 0
     for side, tuples in pushes:
         results += sum(out.num_rows for out in engine.push(side, tuples))
     # In a handshake line tuples drift together for minutes: the clock runs until all pairs have met.
     return results + int(sum(out.num_rows for out in engine.drain()))
-
-
-def _fill(engine: Arrangement, streams: Streams, rows: int) -> None:
-    """Put tuples into both windows without probing."""
-    step = max(1, -(-rows // _PARTS))
-    for start in range(0, rows, step):
-        count = min(step, rows - start)
-        for side, make in enumerate((streams.left, streams.right)):
-            engine.fill(side, make(start, count))
-    engine.expire()
 
 
 def _table(samples: list[Sample], plan: JoinPlan, window: str) -> None:

@@ -1,6 +1,6 @@
 """`handshake bench throughput`: sustained rates against the number of cores (handshake join, figure 16).
 
-Windows of 10 and 15 minutes, scans, and the three arrangements side by side.
+Windows of 10 and 15 minutes, scans, and three arrangements.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from handshake.errors import UnsupportedError
 from handshake.joins.plan import usable_cores
 from handshake_bench import report
+from handshake_bench.options import parse_numbers
 from handshake_bench.published import POINTS
 from handshake_bench.report import Data, Report
 from handshake_bench.search import band_plan, highest, warm
@@ -20,7 +21,7 @@ from handshake_bench.search import band_plan, highest, warm
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ARRANGEMENTS", "core_counts", "draw_rates", "figures", "measured", "run", "show_rates"]
+__all__ = ["ARRANGEMENTS", "core_counts", "draw_rates", "figures", "measure", "run", "show_rates"]
 
 ARRANGEMENTS = ("handshake", "low_latency", "cell")
 _MINUTES = (15, 10)
@@ -34,31 +35,26 @@ def run(
         data = report.load(source, "throughput")
     else:
         data = {"benchmark": "throughput", "machine": report.machine(), "quick": quick}
-        data |= measured(core_counts(cores), seconds=0.5 if quick else 3.0, scale=1 / 60 if quick else 1.0)
+        data |= measure(core_counts(cores), seconds=0.5 if quick else 3.0, scale=1 / 60 if quick else 1.0)
     report.publish("throughput", data, _show, _draw, out)
 
 
 def core_counts(text: str | None) -> list[int]:
-    """Numbers of cores such as '1,2,4'; by default powers of two up to all of them."""
+    """Parse numbers of cores such as '1,2,4'; by default powers of two up to all cores."""
     most = usable_cores()
     if text is None:
         return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
-    try:
-        counts = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        counts = [0]
-    if not counts or counts[0] < 1:
-        raise UnsupportedError(f"cores are whole numbers from 1 up, such as 1,2,4; '{text}' was given")
+    counts = parse_numbers(text)
     if counts[-1] > most:
         raise UnsupportedError(f"{counts[-1]} cores cannot be measured: this process may use {most}")
     return counts
 
 
-def measured(counts: list[int], seconds: float, scale: float = 1.0, deadline: float = math.inf) -> Data:
-    """The highest rate for each window, arrangement and number of cores, as far as time allows.
+def measure(counts: list[int], seconds: float, scale: float = 1.0, deadline: float = math.inf) -> Data:
+    """Find the highest rate for each window, arrangement and number of cores, as far as time allows.
 
-    A search begins where the last one leads: rates grow with the root of the cores, and of windows that
-    are shorter. After `deadline`, a moment of `perf_counter`, nothing new is begun.
+    A search begins at an estimate from the last one: rates grow with the square root of the cores and
+    fall with that of the window. After `deadline`, a value of `perf_counter`, no new search begins.
     """
     points, skipped = [], []
     rates: dict[str, float] = {}
@@ -93,7 +89,7 @@ def _show(page: Report, data: Data) -> None:
 
 
 def figures(data: Data) -> dict[str, float | str]:
-    """Rates and gains in work on most cores, 15-minute windows."""
+    """Return rates and gains in work on most cores, 15-minute windows."""
     most = data["counts"][-1]
     found: dict[str, float | str] = {"cores": most}
     for point in data["points"]:
@@ -104,7 +100,7 @@ def figures(data: Data) -> dict[str, float | str]:
 
 
 def _speedup(data: Data, point: Data) -> float:
-    """Work per second, beside the same arrangement on the fewest cores."""
+    """Return work per second relative to the same arrangement on the fewest cores."""
     same = [
         p for p in data["points"] if (p["minutes"], p["algorithm"]) == (point["minutes"], point["algorithm"])
     ]
@@ -113,7 +109,7 @@ def _speedup(data: Data, point: Data) -> float:
 
 
 def show_rates(page: Report, data: Data) -> None:
-    """The table beside the published rates."""
+    """Show the table with the published rates."""
     heads = (
         "window, cores",
         *ARRANGEMENTS,
@@ -128,23 +124,23 @@ def show_rates(page: Report, data: Data) -> None:
             }
             rates = [f"{found[a]['rate']:,.0f}" if a in found else "-" for a in ARRANGEMENTS]
             gains = " / ".join(f"{_speedup(data, found[a]):.2f}" if a in found else "-" for a in ARRANGEMENTS)
-            rows.append((f"{minutes} min, {cores}", *rates, gains, _published(minutes, cores)))
+            rows.append((f"{minutes} min, {cores}", *rates, gains, _published_rates(minutes, cores)))
     page.table("highest sustained rate by scan, tuples/s/stream (figure 16)", heads, rows)
     if data["scale"] != 1:
-        page.say(
-            f"A short run: windows are {data['scale']:.3g} times as long as said; rates are not comparable."
-        )
-    page.say("Published in the papers' text, 15-minute windows, 8 cores: " + ", ".join(_stated()) + ".")
+        page.say(f"A short run: windows are scaled by {data['scale']:.3g}; rates are not comparable.")
+    page.say(
+        "Published in the papers' text, 15-minute windows, 8 cores: " + ", ".join(_published_points()) + "."
+    )
     if data["skipped"]:
-        page.say(f"Not measured, for want of time: {data['skipped']}.")
+        page.say(f"Not measured, no time left: {data['skipped']}.")
 
 
-def _published(minutes: int, cores: int) -> str:
+def _published_rates(minutes: int, cores: int) -> str:
     stated = [f"{p.rate:,.0f}" for p in POINTS if (p.minutes, p.cores) == (minutes, cores)]
     return " / ".join(stated[:2]) or "-"
 
 
-def _stated() -> list[str]:
+def _published_points() -> list[str]:
     return [f"{p.system}: {p.rate:,.0f}" for p in POINTS]
 
 
@@ -153,7 +149,7 @@ def _draw(data: Data, folder: Path) -> None:
 
 
 def draw_rates(data: Data, path: Path) -> None:
-    """Rates against cores, published points beside them."""
+    """Draw rates against cores, and the published points."""
     from handshake_bench import plots
 
     with plots.figure(path, 2, "Handshake join, figure 16: throughput against cores, by scan") as (_, axes):
@@ -173,7 +169,7 @@ def _lines(axes: Axes, data: Data, minutes: int) -> None:
     if data["scale"] == 1:
         for point in POINTS:
             if point.minutes == minutes:
-                plots.published(axes, point.cores, point.rate, point.system)
+                plots.mark_published(axes, point.cores, point.rate, point.system)
     axes.set_xlabel("cores")
     axes.set_ylabel("sustained rate (tuples/s/stream), quadratic scale")
     stated = [p.cores for p in POINTS if p.minutes == minutes and data["scale"] == 1]

@@ -26,18 +26,18 @@ _STEP = 2048
 
 @dataclass(frozen=True)
 class _Fixed(CostModel):
-    """A cost model that has made up its mind."""
+    """A cost model with a fixed choice."""
 
     rows: int = 0
 
     def best_rows(self, rate: float, window_seconds: float, batch: int = 16) -> int:
-        """The same for everything."""
+        """Return the fixed number of rows."""
         return self.rows
 
 
 @dataclass
 class TupleTime:
-    """Measures with windows of so many seconds."""
+    """Measurements with windows of `window` seconds."""
 
     window: float
     seconds: float
@@ -47,7 +47,7 @@ class TupleTime:
         warm(self.plan, self.window)
 
     def measure(self, blocks: int, rows: int | None = None) -> float:
-        """Seconds per tuple with batches of at most `blocks` unit blocks, basic windows of `rows` tuples."""
+        """Return seconds per tuple for batches of `blocks` unit blocks and basic windows of `rows` tuples."""
         engine = Cell(self.plan.spec, 0, self.plan.cores, blocks=blocks)
         try:
             if rows is not None:
@@ -56,12 +56,12 @@ class TupleTime:
                     window.segment.largest = rows
             streams, filled = Streams(RATE), int(RATE * self.window)
             fill(engine, streams, filled)
-            return self._timed(engine, streams, filled)
+            return self._time_pushes(engine, streams, filled)
         finally:
             engine.close()
 
-    def _timed(self, engine: Cell, streams: Streams, filled: int) -> float:
-        """Push until the time is up, in steps that no batch exceeds; the first settles caches and sizes."""
+    def _time_pushes(self, engine: Cell, streams: Streams, filled: int) -> float:
+        """Push until the time is up; the first step fills caches and is not counted."""
         step = min(_STEP, max(64, int(self.window * RATE) // 8))
         done, start = -1, time.perf_counter()
         while done < 1 or time.perf_counter() - start < self.seconds:
@@ -77,5 +77,5 @@ class TupleTime:
 
 
 def chosen_rows(window: float, batch: int) -> int:
-    """What the cost model of section 6 says, with constants measured on this machine."""
+    """Return the size chosen by CellJoin's cost model with constants measured on this machine."""
     return cost_model().best_rows(RATE, window, batch)

@@ -19,11 +19,11 @@ _BLOCKS = 16
 
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give what the cost model's choice costs over the best."""
-    data = report.load(source, "windows") if source else _measured(quick)
+    data = report.load(source, "windows") if source else _measure(quick)
     report.publish("windows", data, _show, _draw, out)
 
 
-def _measured(quick: bool) -> Data:
+def _measure(quick: bool) -> Data:
     windows = (10.0, 40.0) if quick else (60.0, 300.0, 900.0)
     sizes = [1 << n for n in (range(9, 14, 2) if quick else range(8, 18))]
     series = []
@@ -49,7 +49,7 @@ def _show(page: Report, data: Data) -> None:
     series = data["series"]
     heads = ("basic window, bytes (tuples)", *(f"{one['window']:g} s window, us/tuple" for one in series))
     rows = [
-        (f"{size:,} ({size // ROW_BYTES:,})", *(_marked(one, n) for one in series))
+        (f"{size:,} ({size // ROW_BYTES:,})", *(_mark_least(one, n) for one in series))
         for n, (size, _) in enumerate(series[0]["points"])
     ]
     chosen = [f"{one['at_choice']:.2f} ({one['chosen']:,} bytes)" for one in series]
@@ -63,7 +63,7 @@ def _show(page: Report, data: Data) -> None:
     page.result(cores=data["cores"], **figures)
 
 
-def _marked(one: Data, n: int) -> str:
+def _mark_least(one: Data, n: int) -> str:
     time = one["points"][n][1]
     return f"{time:.2f} *" if time == min(t for _, t in one["points"]) else f"{time:.2f}"
 

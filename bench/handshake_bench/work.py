@@ -1,9 +1,9 @@
-"""`handshake bench work`: what each core does, counted for up to 64 simulated cores.
+"""`handshake bench work`: counted work of up to 64 simulated cores.
 
-No clock is read: the engine's own code runs in one thread (`simulated.py`), and comparisons and messages are
-counted per core while full windows move on. Each core should do 1/N of the comparisons and handle 1/N of the
-messages; where one does not, the table says so. Beside them: comparisons weighted by what they cost (an index
-candidate is dearer than a scanned pair), and the tuples inside the messages.
+The engine's own code runs in one thread (`simulated.py`), without a clock. Comparisons and messages are
+counted per core while full windows move on. Each core should have 1/N of both; the table marks cores that do
+not. It also has comparisons weighted by cost (an index candidate costs more than a scanned pair) and the
+tuples in the messages.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import UnsupportedError
 from handshake.joins.join import prepare
 from handshake_bench import report
+from handshake_bench.options import parse_numbers
 from handshake_bench.report import Data, Report
-from handshake_bench.simulated import ARRANGEMENTS, COMPARISON, Counts, simulated
+from handshake_bench.simulated import ARRANGEMENTS, COMPARISON, Counts, simulate
 from handshake_bench.workload import BAND
 
-__all__ = ["INPUTS", "counted", "draw_shares", "figures", "measured", "run", "show_shares"]
+__all__ = ["INPUTS", "count_work", "draw_shares", "figures", "measure", "run", "show_shares"]
 
 TICKS = 256
 """Ticks in a window; a batch of each stream comes every tick."""
@@ -37,14 +37,14 @@ WHAT = ("comparisons", "messages", "work", "tuples")
 
 @dataclass(frozen=True)
 class Input:
-    """How many tuples come in a tick, as shares of the average, and how their values are spread."""
+    """Arrivals per tick, as shares of the average, and the distribution of values."""
 
     share: Callable[[int, int], float]
-    """Of a stream (0 or 1) in a tick."""
+    """Share of a stream (0 or 1) in a tick."""
     method: str = "scan"
     skewed: bool = False
     load: float = 0.5
-    """Of what the cores could do if the work were shared evenly; matters to the handshake line only."""
+    """Load relative to evenly shared work; only the handshake line depends on it."""
     most: int = 64
     ticks: int = TICKS
     """The most simulated cores and ticks in a window: index probes are real, and slow to simulate."""
@@ -73,27 +73,18 @@ def run(
         data = report.load(source, "work")
     else:
         most = 4 if quick else 64
-        counts = simulated_counts(cores) if cores else [1 << k for k in range(most.bit_length())]
+        counts = (
+            parse_numbers(cores, "1,8,64")
+            if cores is not None
+            else [1 << k for k in range(most.bit_length())]
+        )
         data = {"benchmark": "work", "machine": report.machine(), "quick": quick}
-        data |= measured(counts, quick)
+        data |= measure(counts, quick)
     report.publish("work", data, _show, _draw, out)
 
 
-def simulated_counts(text: str) -> list[int]:
-    """Numbers of simulated cores such as '1,8,64'."""
-    try:
-        counts = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        counts = [0]
-    if counts[0] < 1:
-        raise UnsupportedError(
-            f"simulated cores are whole numbers from 1 up, such as 1,8,64; '{text}' was given"
-        )
-    return counts
-
-
-def measured(counts: Sequence[int], quick: bool = False, deadline: float = math.inf) -> Data:
-    """Counts for each input, arrangement and number of cores; after `deadline` nothing new is begun."""
+def measure(counts: Sequence[int], quick: bool = False, deadline: float = math.inf) -> Data:
+    """Count for each input, arrangement and number of cores; begin nothing after `deadline`."""
     ticks, batch = (64, 8192) if quick else (TICKS, BATCH)
     points = []
     for cores in counts:
@@ -101,7 +92,7 @@ def measured(counts: Sequence[int], quick: bool = False, deadline: float = math.
             for arrangement in ARRANGEMENTS:
                 if cores > INPUTS[name].most or time.perf_counter() > deadline:
                     continue
-                found = counted(arrangement, cores, name, ticks, batch)
+                found = count_work(arrangement, cores, name, ticks, batch)
                 points.append({"input": name, "arrangement": arrangement, "cores": cores, **_spread(found)})
                 report.progress(f"{name}, {arrangement}, cores: {cores}")
     return {"counts": list(counts), "ticks": ticks, "batch": batch, "points": points}
@@ -115,13 +106,13 @@ def _spread(found: Counts) -> Data:
 
 
 def _shares(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the largest share, times the number of cores."""
+    """Return the least and the largest share, times the number of cores."""
     mean = sum(values) / len(values)
     return (min(values) / mean, max(values) / mean) if mean else (math.nan, math.nan)
 
 
-def counted(arrangement: str, cores: int, name: str, ticks: int, batch: int) -> Counts:
-    """What each core does in half a window, after windows are full and have moved a quarter on."""
+def count_work(arrangement: str, cores: int, name: str, ticks: int, batch: int) -> Counts:
+    """Count the work of each core in half a window, after a quarter of a window with full windows."""
     kind = INPUTS[name]
     ticks = min(ticks, kind.ticks)
     spec = prepare(
@@ -134,7 +125,7 @@ def counted(arrangement: str, cores: int, name: str, ticks: int, batch: int) -> 
         algorithm=arrangement,
         cores=cores,
     ).spec
-    line, random = simulated(arrangement, spec, cores), np.random.default_rng(5)
+    line, random = simulate(arrangement, spec, cores), np.random.default_rng(5)
     pace = 2 * batch * batch * ticks * COMPARISON / cores / kind.load
     before = line.counts()
     for tick in range(ticks + 3 * ticks // 4):
@@ -170,7 +161,7 @@ def _show(page: Report, data: Data) -> None:
 
 
 def figures(data: Data) -> dict[str, float | str]:
-    """The largest share of any core, times N, by arrangement."""
+    """Return the largest share of any core, times N, by arrangement."""
     found: dict[str, float | str] = {"cores": max(data["counts"])}
     for arrangement in ARRANGEMENTS:
         mine = [p for p in data["points"] if p["arrangement"] == arrangement]
@@ -180,7 +171,7 @@ def figures(data: Data) -> dict[str, float | str]:
 
 
 def show_shares(page: Report, data: Data) -> None:
-    """For each input and arrangement, the least and the largest share of a core, times N."""
+    """Show the least and the largest share of a core, times N, per input and arrangement."""
     heads = (
         "input, arrangement, cores",
         "comparisons/core",
@@ -224,7 +215,7 @@ def _draw(data: Data, folder: Path) -> None:
 
 
 def draw_shares(data: Data, path: Path) -> None:
-    """The largest share of a core, times N, against N."""
+    """Draw the largest share of a core, times N, against N."""
     from handshake_bench import plots
 
     title = "Work per core, counted: largest share of a core, times the number of cores"

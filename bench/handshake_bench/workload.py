@@ -1,4 +1,4 @@
-"""The benchmark of the field (CellJoin's, handshake join's): one workload for tests and benchmarks."""
+"""The workload of CellJoin and handshake join, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Streams:
         self._pool = pa.Array.from_buffers(pa.string(), _TEXTS, buffers)
 
     def left(self, start: int, rows: int) -> pa.RecordBatch:
-        """Tuples `start` to `start + rows` of R."""
+        """Return tuples `start` to `start + rows` of R."""
         return pa.RecordBatch.from_arrays([*self._common(start, rows), self._texts(rows)], schema=left_schema)
 
     def right(self, start: int, rows: int) -> pa.RecordBatch:
-        """Tuples `start` to `start + rows` of S."""
+        """Return tuples `start` to `start + rows` of S."""
         c = pa.array(self._random.random(rows))
         d = pa.array(self._random.random(rows) < 0.5)
         return pa.RecordBatch.from_arrays([*self._common(start, rows), c, d], schema=right_schema)
@@ -62,5 +62,5 @@ class Streams:
         ]
 
     def _texts(self, rows: int) -> pa.Array:
-        """char(20), of some that were made before: nobody compares them."""
+        """Return char(20) values from a fixed pool; no predicate reads them."""
         return self._pool.take(pa.array(self._random.integers(0, _TEXTS, rows)))

@@ -212,7 +212,7 @@ def test_without_matplotlib_figures_are_kept_all_the_same(capsys, tmp_path, earl
 
 
 def test_a_file_of_another_benchmark_is_refused(earlier):
-    with pytest.raises(InputError, match=r"is not of 'bench simd' but of 'work'; give the simd\.json"):
+    with pytest.raises(InputError, match=r"is from benchmark 'work', not 'simd'; give the simd\.json"):
         simd.run(source=earlier("work"))
 
 
@@ -232,7 +232,7 @@ def test_cores_must_be_numbers(text):
     with pytest.raises(UnsupportedError, match="whole numbers from 1 up"):
         throughput.core_counts(text)
     with pytest.raises(UnsupportedError, match="whole numbers from 1 up"):
-        work.simulated_counts(text)
+        work.run(text)
 
 
 def test_more_cores_than_there_are_cannot_be_measured():
@@ -338,7 +338,7 @@ def test_latency(capsys):
 
 @cache
 def counted(arrangement: str, cores: int, name: str) -> Counts:
-    return work.counted(arrangement, cores, name, ticks=64, batch=8192)
+    return work.count_work(arrangement, cores, name, ticks=64, batch=8192)
 
 
 def shares(arrangement: str, cores: int, name: str, what: str) -> tuple[float, float]:
@@ -375,7 +375,7 @@ def test_a_core_is_handed_its_share_within_a_tenth(arrangement, cores, name, wha
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCANNED)
 def test_sixty_four_cores_of_a_line_do_their_share_within_a_tenth(name):
-    counts = work.counted("handshake", 64, name, work.TICKS, work.BATCH)
+    counts = work.count_work("handshake", 64, name, work.TICKS, work.BATCH)
     for values in (counts.comparisons, counts.messages, counts.tuples):
         mean = sum(values) / 64
         assert 0.9 * mean <= min(values)
@@ -384,11 +384,11 @@ def test_sixty_four_cores_of_a_line_do_their_share_within_a_tenth(name):
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_cores_share_the_work_and_do_not_add_to_it(arrangement):
-    one, four = (sum(work.counted(arrangement, n, "uniform", 64, 8192).comparisons) for n in (1, 4))
+    one, four = (sum(work.count_work(arrangement, n, "uniform", 64, 8192).comparisons) for n in (1, 4))
     assert four <= 1.1 * one
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_counts_are_the_same_in_every_run(arrangement):
-    first, second = (work.counted(arrangement, 4, "bursty", 32, 2048) for _ in range(2))
+    first, second = (work.count_work(arrangement, 4, "bursty", 32, 2048) for _ in range(2))
     assert first == second

@@ -19,7 +19,7 @@ from handshake.engines.circuit.nets.rules import RULES, optimise
 from handshake.engines.circuit.simulation.simulate import Beat, Feed, Simulation, feed, simulate
 from handshake.engines.circuit.yosys import run_yosys
 from handshake.errors import HandshakeError, InputError, UnsupportedError
-from handshake_bench.circuits import PUBLISHED, Case, compiled, measured
+from handshake_bench.circuits import PUBLISHED, Case, compile_query, measure
 
 HELD = (True, False, False, True, True)
 TRADES = [(n, ("UBSN", "ABBN")[n % 3 == 1], 10 * n, 90_000 + 5_000 * n, 20 * n) for n in range(12)]
@@ -54,7 +54,7 @@ def test_engines_agree_on_a_union_and_waveforms_are_kept(tmp_path: Path) -> None
 @needs_compiler
 def test_engines_agree_on_a_query() -> None:
     """Q4: windows, a multiplexer, arithmetic, and memories of the order of windows."""
-    circuit = compiled("Q4")
+    circuit = compile_query("Q4")
     fed = {"Trades": feed(circuit.inputs["Trades"], TRADES, pattern=HELD)}
     ready = {"WeightedUBSTrades": HELD[::-1]}
     here, there = (
@@ -112,7 +112,7 @@ def test_what_simulations_refuse() -> None:
 
 
 def test_verilog_has_each_component_once_and_names_its_fields() -> None:
-    text = compiled("Q4").verilog()
+    text = compile_query("Q4").verilog()
     modules = re.findall(r"^module (\S+?)\(", text, re.MULTILINE)
     assert len(modules) == len(set(modules))
     assert {"query", "equal", "select", "windows", "wsum", "sub_plan"} <= set(modules)
@@ -138,7 +138,7 @@ def test_a_failure_of_yosys_is_told() -> None:
 @pytest.mark.parametrize("optimised", [False, True])
 @pytest.mark.parametrize("query", ["Q1", "Q2", "Q4"])
 def test_table_3(query: str, optimised: bool) -> None:
-    found = measured(Case(query, optimised))
+    found = measure(Case(query, optimised))
     assert found.declared == found.latency == PUBLISHED[query][optimised]
     assert found.issue_rate == 1.0
 
@@ -147,7 +147,7 @@ def test_table_3(query: str, optimised: bool) -> None:
 @pytest.mark.parametrize("optimised", [False, True])
 @pytest.mark.parametrize("query", ["Q3", "Q5"])
 def test_table_3_of_large_circuits(query: str, optimised: bool) -> None:
-    found = measured(Case(query, optimised))
+    found = measure(Case(query, optimised))
     assert found.declared == found.latency == PUBLISHED[query][optimised]
     assert found.issue_rate == 1.0
     assert query == "Q3" or found.worst == found.latency + 2 * 16
@@ -155,14 +155,14 @@ def test_table_3_of_large_circuits(query: str, optimised: bool) -> None:
 
 @pytest.mark.parametrize("query", PUBLISHED)
 def test_declared_latencies_are_the_papers(query: str) -> None:
-    (plain,) = compiled(query, tuple(RULES)).latency.values()
-    (best,) = compiled(query).latency.values()
+    (plain,) = compile_query(query, tuple(RULES)).latency.values()
+    (best,) = compile_query(query).latency.values()
     assert (plain, best) == PUBLISHED[query]
 
 
 def test_each_rule_can_be_left_out() -> None:
     cycles = {
-        (query, name): next(iter(compiled(query, (name,)).latency.values()))
+        (query, name): next(iter(compile_query(query, (name,)).latency.values()))
         for query in PUBLISHED
         for name in RULES
     }

@@ -9,7 +9,7 @@ from test_handshake import SCHEMA, line_of, stream, threads
 
 from handshake.joins.arrangements.handshake.line import Handshake
 from handshake.joins.join import Join, prepare
-from handshake_bench.simulated import simulated
+from handshake_bench.simulated import simulate
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def busiest(before, after) -> float:
 def test_no_core_has_much_more_than_its_share_of_an_uneven_input(cores, method, kind):
     """Section 4.3. Cores that are only simulated: counts are the same in every run."""
     spec = prepare(SCHEMA, SCHEMA, "ABS(l.x - r.x) < 1", "10 s", time="t", method=method).spec
-    line = simulated("handshake", spec, cores)
+    line = simulate("handshake", spec, cores)
     for n, (side, batch) in enumerate(uneven(kind)):
         line.push(side, batch, n * 0.05)
         if n == FULL:
