@@ -1,11 +1,13 @@
-"""What the README and the docstrings show is what happens."""
+"""Tests of the documents: examples print the output shown, links exist, everything public is documented."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,20 +17,54 @@ import pytest
 import handshake
 
 ROOT = Path(__file__).parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "bench/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+GENERATED = {"docs/reference/command-line.md", "docs/reference/bench-commands.md"}
 _BLOCK = r"((?:(?!```).)*)```"
-EXAMPLES = re.findall(rf"```python\n{_BLOCK}\n+```\n{_BLOCK}", (ROOT / "README.md").read_text(), re.DOTALL)
+EXAMPLES = [
+    pytest.param(code, output, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, (code, output) in enumerate(
+        re.findall(rf"```python\n{_BLOCK}\n+```\n{_BLOCK}", page.read_text(), re.DOTALL)
+    )
+]
+TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
+COMMANDS = re.findall(r"```console\n\$ (.*?)\n(.*?)```", TUTORIAL, re.DOTALL)
 MODULES = [m.name for m in pkgutil.walk_packages(handshake.__path__, "handshake.")]
 
 
-def test_the_readme_has_examples():
-    assert len(EXAMPLES) >= 2
+def test_documents_have_examples():
+    assert len(EXAMPLES) >= 5
+    assert len(COMMANDS) == 3
 
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
-def test_readme_examples_print_what_they_say(code, output):
+def test_examples_print_the_output_shown(code, output):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout == output
+
+
+@pytest.mark.parametrize(("command", "output"), COMMANDS)
+def test_commands_of_the_tutorial_print_the_output_shown(command, output, tmp_path):
+    for name, text in re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', TUTORIAL, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    program, *arguments = shlex.split(command)
+    assert program == "handshake"
+    done = subprocess.run(
+        [sys.executable, "-m", "handshake", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(output.splitlines())
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -43,7 +79,24 @@ def test_everything_public_is_documented(name):
     assert name == "__version__" or (getattr(public, "__doc__", None) or type(public).__doc__)
 
 
-def test_links_in_documents_lead_somewhere():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), (page.name, target)
+@pytest.mark.parametrize("name", handshake.__all__)
+def test_everything_public_is_in_the_reference(name):
+    reference = (ROOT / "docs/reference/api.md").read_text()
+    assert name == "__version__" or f"::: handshake.{name}\n" in reference
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if "://" not in target:
+            path = os.path.normpath(page.parent / target)
+            assert Path(path).exists() or os.path.relpath(path, ROOT) in GENERATED, target
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_installs_the_package_of_that_name_from_an_index(page):
+    assert not re.search(r"pip install[^\n]*\s'?handshake", page.read_text())

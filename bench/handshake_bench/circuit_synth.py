@@ -73,13 +73,13 @@ def run(
     exceed `within` minutes. Rounds that shorten late paths stop at that time, and the best clock counts.
     """
     if source is None:
-        counts = [2] if quick else parse_numbers(cores) if cores else list(published.CORES)
+        counts = [2] if quick else parse_numbers(cores, "2,4,8") if cores else list(published.CORES)
         chosen = _chosen("local" if quick else designs)
         if router not in ROUTERS:
             raise InputError(f"no router '{router}'; choose from {', '.join(ROUTERS)}")
         folder = Path(out or ".") / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        tasks = _tasks(folder, counts, chosen, [1] if quick else parse_numbers(seeds), router)
+        tasks = _tasks(folder, counts, chosen, [1] if quick else parse_numbers(seeds, "1,2,3"), router)
         _work(tasks, chosen, jobs, _Time.of(minutes, within))
         data = _gather(folder, quick)
     else:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from handshake.errors import UnsupportedError
+from handshake.errors import HandshakeError, InputError
 
 __all__ = ["Cores", "Out", "Quick", "Source", "parse_numbers"]
 
@@ -25,9 +25,9 @@ Cores = Annotated[
 ]
 
 
-def parse_numbers(text: str, example: str = "1,2,4") -> list[int]:
+def parse_numbers(text: str, example: str, error: type[HandshakeError] = InputError) -> list[int]:
     """Parse a list of whole numbers from 1 up, such as '1,2,4'; sort it and drop repetitions."""
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise UnsupportedError(f"'{text}' is not a list of whole numbers from 1 up; write it as {example}")
+        raise error(f"'{text}' is not a list of whole numbers from 1 up; write it as {example}")
     return sorted({int(part) for part in parts})

@@ -44,7 +44,7 @@ def core_counts(text: str | None) -> list[int]:
     most = usable_cores()
     if text is None:
         return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
-    counts = parse_numbers(text)
+    counts = parse_numbers(text, "1,2,4", UnsupportedError)
     if counts[-1] > most:
         raise UnsupportedError(f"{counts[-1]} cores cannot be measured: this process may use {most}")
     return counts

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.errors import UnsupportedError
 from handshake.joins.join import prepare
 from handshake_bench import report
 from handshake_bench.options import parse_numbers
@@ -74,7 +75,7 @@ def run(
     else:
         most = 4 if quick else 64
         counts = (
-            parse_numbers(cores, "1,8,64")
+            parse_numbers(cores, "1,8,64", UnsupportedError)
             if cores is not None
             else [1 << k for k in range(most.bit_length())]
         )

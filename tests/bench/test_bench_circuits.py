@@ -36,9 +36,9 @@ def test_rates_against_match_rate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "circuit_rates.svg").exists() == (find_spec("matplotlib") is not None)
     capsys.readouterr()
     circuit_rates.run(quick=True, out=str(tmp_path))
-    assert capsys.readouterr().err.count(": 0 of 4 points to find out") == 3
+    assert capsys.readouterr().err.count(": 0 of 4 points to simulate") == 3
     circuit_rates.run(length=1, quick=True, out=str(tmp_path))
-    assert capsys.readouterr().err.count(": 0 of 2 points to find out") == 3
+    assert capsys.readouterr().err.count(": 0 of 2 points to simulate") == 3
     assert "48 tuples" not in (tmp_path / "circuit_rates.txt").read_text()
     circuit_rates.run(source=str(tmp_path / "circuit_rates.json"))
     assert capsys.readouterr().out.splitlines()[-1].startswith("RESULT local_over_nested=")
@@ -84,7 +84,7 @@ def test_synthesis_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     _known(folder, 4, {1: 90.0, 2: 99.0, 3: 105.0})
     circuit_synth.run(cores="2,4", designs="local", seeds="1,2,3", out=str(tmp_path))
     said = capsys.readouterr()
-    assert "0 of 8 to find out" in said.err
+    assert "0 of 8 tasks to run" in said.err
     assert "from 2 to 4 cores the median clock goes from 110.0 to 99.0 MHz (-10.0%)" in said.out
     assert said.out.splitlines()[-1] == "RESULT local_4=99"
 
@@ -107,7 +107,7 @@ def test_files_of_other_circuits_are_left_out(tmp_path: Path, capsys: pytest.Cap
     stale.write_text(stale.read_text().replace('"digest": "', '"digest": "x'))
     circuit_synth.run(cores="2", designs="local", seeds="1", out=str(tmp_path))
     said = capsys.readouterr()
-    assert "1 files are of other circuits or options, and left out" in said.err
+    assert "1 files of other circuits or options are left out" in said.err
     assert said.out.splitlines()[-1] == "RESULT local_2=100"
 
 
@@ -120,11 +120,13 @@ def test_other_circuits_are_not_taken_for_known(tmp_path: Path) -> None:
 
 
 def test_what_synthesis_cannot_make(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^no design 'locale'; choose of local, global, original, block;"):
+    with pytest.raises(InputError, match=r"^no design 'locale'; choose from local, global, original, block;"):
         circuit_synth.run(designs="locale", out=str(tmp_path))
-    with pytest.raises(InputError, match=r"^no router 'router3'; choose of router1, router2$"):
+    with pytest.raises(InputError, match=r"^no router 'router3'; choose from router1, router2$"):
         circuit_synth.run(router="router3", out=str(tmp_path))
-    with pytest.raises(InputError, match=r"^'2,x' is not a list of whole numbers; write it as 2,4,8$"):
+    with pytest.raises(
+        InputError, match=r"^'2,x' is not a list of whole numbers from 1 up; write it"
+    ):
         circuit_synth.run(cores="2,x", out=str(tmp_path))
 
 

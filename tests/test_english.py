@@ -1,0 +1,65 @@
+"""Tests of the check for plain English, with good and bad samples."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+_spec = importlib.util.spec_from_file_location("english", ROOT / "scripts/english.py")
+assert _spec is not None
+assert _spec.loader is not None
+english = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(english)
+
+
+def rules(source: str) -> list[str]:
+    return [rule for _, rule, _ in english.check(source)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Pipelined links: registers along a long wire."""\n',
+        'def merge(a):\n    """Merge the open basic windows into one."""\n',
+        'class Segment:\n    """The part of both windows that one join core holds."""\n',
+        'class A:\n    @property\n    def late(self):\n        """The number of late rows."""\n',
+        "def feed(rows): ...\n",
+        "def matched_rows(): ...\n",
+        'def show():\n    """Print the word `told` as the program writes it."""\n',
+        "x = 1  # two comparisons instead of four\n",
+    ],
+)
+def test_plain_sentences_pass(source: str) -> None:
+    assert rules(source) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ('"""What lies far apart: registers on long wires."""\n', "starts with a relative clause"),
+        ('class A:\n    """Who joins whom, and when they do."""\n', "starts with a relative clause"),
+        (
+            'def size():\n    """The number of rows in a segment."""\n',
+            "a function's docstring starts with a verb",
+        ),
+        ('def run():\n    """Do it."""\n', "says too little"),
+        ('def warn():\n    """Warn whoever did not ask for shed rows."""\n', "uncommon word 'whoever'"),
+        ("x = 1  # told to the caller\n", "uncommon word 'told'"),
+        ("def _made(): ...\n", "a function is named by a verb"),
+        ("def settled(): ...\n", "a function is named by a verb"),
+    ],
+)
+def test_puzzling_sentences_are_found(source: str, rule: str) -> None:
+    assert rules(source) == [rule]
+
+
+def test_findings_are_printed_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text('def told():\n    """Return the rows that expired."""\n')
+    assert english.main([str(tmp_path)]) == 1
+    assert capsys.readouterr().out.startswith(f"{path}:1: a function is named by a verb: told\n")
+    path.write_text('def expire():\n    """Return the rows that expired."""\n')
+    assert english.main([str(path)]) == 0
