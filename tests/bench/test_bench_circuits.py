@@ -124,9 +124,7 @@ def test_what_synthesis_cannot_make(tmp_path: Path) -> None:
         circuit_synth.run(designs="locale", out=str(tmp_path))
     with pytest.raises(InputError, match=r"^no router 'router3'; choose from router1, router2$"):
         circuit_synth.run(router="router3", out=str(tmp_path))
-    with pytest.raises(
-        InputError, match=r"^'2,x' is not a list of whole numbers from 1 up; write it"
-    ):
+    with pytest.raises(InputError, match=r"^'2,x' is not a list of whole numbers from 1 up; write it"):
         circuit_synth.run(cores="2,x", out=str(tmp_path))
 
 
