@@ -1,28 +1,35 @@
-"""Exact window joins of streams on any predicate."""
+"""Exact window joins and continuous queries of streams, on any predicate.
 
-from handshake.api import explain, join, listener, progress, watch
-from handshake.errors import (
-    ExpressionError,
-    HandshakeError,
-    InputError,
-    QueryError,
-    SchemaError,
-    UnsupportedError,
-    WindowError,
-)
-from handshake.joins.join import Join, JoinPlan, Metrics, Replay, prepare
-from handshake.joins.multiway.multi_join import (
-    MultiJoin,
-    MultiMetrics,
-    MultiPlan,
-    MultiReplay,
-    explain_streams,
-    join_streams,
-    prepare_streams,
-)
-from handshake.operators.query import Query, QueryMetrics
-from handshake.plan import call, col, left, lit, right, sql
-from handshake.windows import Time, Tuples
+The names below are imported when they are first used, so that `import handshake` stays quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from handshake.api import explain, join, listener, progress, watch
+    from handshake.errors import (
+        ExpressionError,
+        HandshakeError,
+        InputError,
+        QueryError,
+        SchemaError,
+        UnsupportedError,
+        WindowError,
+    )
+    from handshake.joins.join import Join, JoinPlan, Metrics, Replay, prepare
+    from handshake.joins.multiway.multi_join import (
+        MultiJoin,
+        MultiMetrics,
+        MultiPlan,
+        MultiReplay,
+        explain_streams,
+        join_streams,
+        prepare_streams,
+    )
+    from handshake.operators.query import Query, QueryMetrics
+    from handshake.plan import call, col, left, lit, right, sql
+    from handshake.windows import Time, Tuples
 
 __version__ = "0.1.0"
 
@@ -63,3 +70,29 @@ __all__ = [
     "sql",
     "watch",
 ]
+
+_HOMES = {
+    "api": ("explain", "join", "listener", "progress", "watch"),
+    "joins.join": ("Join", "JoinPlan", "Metrics", "Replay", "prepare"),
+    "joins.multiway.multi_join": (
+        "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "explain_streams", "join_streams",
+        "prepare_streams",
+    ),
+    "operators.query": ("Query", "QueryMetrics"),
+    "plan": ("call", "col", "left", "lit", "right", "sql"),
+    "windows": ("Time", "Tuples"),
+}  # fmt: skip
+"""The module of each public name; the errors are the rest."""
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'handshake' has no attribute '{name}'")
+    found: object = getattr(import_module(f"handshake.{_MODULES.get(name, 'errors')}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -347,7 +347,7 @@ def explain_query(
                 raise InputError(f"'{target}' cannot be written: {error.strerror}") from None
     if dot_file is None and svg_file is None:
         print(explain_plan(plan), end="")
-        for line in spark_module("query_ways").told_ways(plan) if backend == "spark" else ():
+        for line in spark_module("queries.ways").told_ways(plan) if backend == "spark" else ():
             print(line)
 
 

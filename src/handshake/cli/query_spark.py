@@ -173,7 +173,7 @@ class _Run:
             if source.name in given:
                 inputs |= self._input(source, given[source.name])
         plan = direct(self._plan) if any(where.kind == "udp" for where in given.values()) else self._plan
-        return spark_module("queries").query_frames(plan, inputs, state_dir=str(self._folder / "state"))
+        return spark_module("queries.translate").query_frames(plan, inputs, state_dir=str(self._folder / "state"))
 
     def _input(self, source: Source, where: Where) -> dict[str, Any]:
         if where.kind == "file":
@@ -199,7 +199,7 @@ class _Run:
             schema = type(schema)((*schema.fields, *fields), schema.stream)
         table = tables.carried(read_declared(path, schema, self._bad), source.name)
         self._unknown += _unclaimed(table, carried)
-        store = spark_module("store").open_store(str(self._folder))
+        store = spark_module("state.store").open_store(str(self._folder))
         return tables.frame_of(self._session, table, store, f"input-{source.name}")
 
     # Results.
