@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from datetime import datetime, timedelta
 
@@ -10,8 +12,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import handshake as hs
+from spark_session import spark
+
+__all__ = ["spark"]
 
 X = {"x": [1, 20, 300]}
 A = {"a": [5, 40, 295]}
@@ -215,6 +221,136 @@ def test_explain_shows_what_scans_look_at_first():
     assert codes in hs.explain(*tables, on, **scan)
     assert "codes " not in hs.explain(*tables, on, **scan, algorithm="cell")
     assert "codes " not in hs.explain(*tables, on, window="9 tuples", cores=2)
+
+
+# One text, several engines.
+
+TRADES = """CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts int) TIMESTAMP BY Ts;
+SELECT Symbol, max(Price) AS High FROM Trades [SIZE 4 ADVANCE 2 TIME] GROUP BY Symbol INTO Highs"""
+PAIRS = """CREATE INPUT STREAM R (k int, v int, t int) TIMESTAMP BY t;
+CREATE INPUT STREAM S (k int, w int, t int) TIMESTAMP BY t;
+SELECT R.k AS k, v, w FROM R [SIZE 4 TUPLES], S [SIZE 3 TUPLES] WHERE R.k = S.k AND v > w INTO Pairs"""
+
+
+def trades():
+    symbols = [("UBSN", "ABBN", "ROG")[n * 7 % 3] for n in range(20)]
+    return {
+        "Symbol": symbols,
+        "Price": [n * 5 % 11 for n in range(20)],
+        "Ts": [n * 3 % 17 for n in range(20)],
+    }
+
+
+def pairs():
+    r = {
+        "k": [n % 3 for n in range(20)],
+        "v": [7 * n % 11 for n in range(20)],
+        "t": [2 * n for n in range(20)],
+    }
+    s = {
+        "k": [n % 2 for n in range(15)],
+        "w": [5 * n % 7 for n in range(15)],
+        "t": [3 * n for n in range(15)],
+    }
+    return {"R": r, "S": s}
+
+
+@pytest.mark.parametrize("engine", ["circuit", "spark"])
+@pytest.mark.parametrize(
+    ("text", "inputs", "name"), [(TRADES, {"Trades": trades()}, "Highs"), (PAIRS, pairs(), "Pairs")]
+)
+def test_one_text_gives_the_same_on_every_engine(request, engine, text, inputs, name):
+    options = {"groups": 4} if engine == "circuit" else {}
+    if engine == "spark":
+        pytest.importorskip("pyspark")
+        request.getfixturevalue("spark")
+    local = hs.run(text, inputs)[name]
+    assert local.num_rows > 10
+    found = hs.run(text, inputs, engine=engine, **options)[name]
+    assert found.schema == local.schema
+    assert rows(found) == rows(local)
+
+
+def test_spark_dataframes_give_spark_dataframes(spark):
+    frame = spark.createDataFrame(pd.DataFrame(trades()).astype({"Price": "int32", "Ts": "int32"}))
+    found = hs.run(TRADES, {"Trades": frame})["Highs"]
+    assert type(found).__module__.startswith("pyspark.sql")
+    assert rows(found.toArrow()) == rows(hs.run(TRADES, {"Trades": trades()})["Highs"])
+
+
+def test_a_join_of_tables_runs_on_every_engine(spark):
+    left, right = pa.table({"k": [1, 2, 3], "v": [1, 2, 3]}), pa.table({"k": [2, 3, 4], "w": [5, 6, 7]})
+    found = [
+        hs.join(left, right, "l.k <= r.k", window="2 tuples", engine=engine)
+        for engine in ("local", "spark", "circuit")
+    ]
+    assert found[0].schema == found[1].schema == found[2].schema
+    assert rows(found[0]) == rows(found[1]) == rows(found[2]) != []
+
+
+def test_results_of_run_are_of_the_kind_that_was_given(tmp_path):
+    table = pa.table(trades())
+    assert isinstance(hs.run(TRADES, {"Trades": table})["Highs"], pa.Table)
+    assert isinstance(hs.run(TRADES, {"Trades": pd.DataFrame(trades())})["Highs"], pd.DataFrame)
+    assert isinstance(hs.run(TRADES, {"Trades": pl.DataFrame(trades())})["Highs"], pl.DataFrame)
+    parquet.write_table(table, tmp_path / "t.parquet")
+    for path in (tmp_path / "t.parquet", str(tmp_path / "t.parquet")):
+        assert rows(hs.run(TRADES, {"Trades": path})["Highs"]) == rows(
+            hs.run(TRADES, {"Trades": table})["Highs"]
+        )
+
+
+def test_a_text_that_is_one_join_may_run_as_one():
+    arrival = hs.run(PAIRS, pairs())["Pairs"]
+    found = hs.run(PAIRS, pairs(), order="any", cores=2)["Pairs"]
+    assert found.schema == arrival.schema
+    assert rows(found) == rows(arrival) != []
+    assert "algorithm   low_latency, cores: 2" in hs.explain(PAIRS, order="any", cores=2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        ({}, {}, "no input is given for stream 'Trades'; the streams are Trades"),
+        ({"Trads": {}}, {}, r"no input 'Trads' \(Trades\); did you mean 'Trades'\?"),
+        ({"Trades": trades()}, {"engine": "circiut"}, "no engine 'circiut' .*did you mean 'circuit'"),
+        ({"Trades": trades()}, {"groups": 3}, "groups=3 is only supported by the circuit engine"),
+        ({"Trades": trades()}, {"engine": "spark", "pace": 2.0}, "pace=2.0 is only supported by the local"),
+        ({"Trades": {"Symbol": ["UBSN"], "Price": [1]}}, {}, "lacks column 'Ts'"),
+        ({"Trades": 5}, {}, "cannot read tuples from int"),
+    ],
+)
+def test_runs_that_are_refused(inputs, options, message):
+    with pytest.raises(hs.HandshakeError, match=message):
+        hs.run(TRADES, inputs, **options)
+
+
+def test_rows_of_a_file_that_do_not_fit_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("Symbol,Price,Ts\nUBSN,x,1\n")
+    with pytest.raises(hs.InputError, match="Trades input, row 1: 'x' in column 'Price' is not int32"):
+        hs.run(TRADES, {"Trades": tmp_path / "t.csv"})
+
+
+def test_explain_takes_texts_queries_and_joins():
+    assert "panes of 2 seconds" in hs.explain(TRADES)
+    assert "panes of" not in hs.explain(TRADES, optimised=False)
+    assert "Highs" in hs.explain(TRADES, engine="circuit", groups=2)
+    assert hs.explain(TRADES, engine="spark") == hs.explain(TRADES)
+    with hs.Query(TRADES) as query, running() as join:
+        assert hs.explain(query) == query.explain()
+        assert hs.explain(join) == join.explain()
+    with pytest.raises(hs.InputError, match="explain takes the text of a query, a running query or join"):
+        hs.explain(5)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = {"numba", "numpy", "pyarrow", "sqlglot", "typer"}
+    code = f"import sys, handshake; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+    assert set(hs.__all__) <= set(dir(hs))
+    with pytest.raises(AttributeError, match="module 'handshake' has no attribute 'jion'"):
+        hs.jion
 
 
 # Running joins.

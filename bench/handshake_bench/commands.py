@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
-from handshake.cli.join import ALGORITHMS, Choice
+from handshake.options import OPTIONS, Option
 from handshake_bench.commands_spark import add_spark_commands
 from handshake_bench.options import Cores, Out, Quick, Source
 
 __all__ = ["add_commands"]
+
+_ALGORITHM = OPTIONS["algorithm"]
+_METHOD = Option("Access method.", ("local",), choices=("band", "scan"), noun="access method")
 
 _PLAIN = {
     "simd": "Compare the scan with and without vectors: handshake join, figure 15.",
@@ -94,7 +97,7 @@ Examples:
     )
     def sustained_rate(
         algorithm: Annotated[
-            str, typer.Option(metavar=ALGORITHMS.metavar, help=ALGORITHMS.help)
+            str, typer.Option(metavar="|".join(_ALGORITHM.choices), help=_ALGORITHM.help)
         ] = "three_step",
         method: Annotated[str, typer.Option(metavar="band|scan", help="Access method.")] = "band",
         cores: Annotated[
@@ -107,8 +110,8 @@ Examples:
         seconds: Annotated[float, typer.Option(min=0.1, help="Stream time to measure.")] = 5.0,
     ) -> None:
         with reporting():
-            ALGORITHMS.check(algorithm)
-            Choice("access method", ("band", "scan")).check(method)
+            _ALGORITHM.check(algorithm)
+            _METHOD.check(method)
         call(
             "sustained",
             algorithm=algorithm,

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from handshake.api import explain, join, listener, progress, watch
+    from handshake.api import explain, join, listener, progress, run, watch
     from handshake.errors import (
         ExpressionError,
         HandshakeError,
@@ -67,12 +67,13 @@ __all__ = [
     "prepare_streams",
     "progress",
     "right",
+    "run",
     "sql",
     "watch",
 ]
 
 _HOMES = {
-    "api": ("explain", "join", "listener", "progress", "watch"),
+    "api": ("explain", "join", "listener", "progress", "run", "watch"),
     "joins.join": ("Join", "JoinPlan", "Metrics", "Replay", "prepare"),
     "joins.multiway.multi_join": (
         "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "explain_streams", "join_streams",

@@ -1,22 +1,81 @@
-"""The front door: plan a join, hand it to the back end, return what was given."""
+"""The front door: build a plan, hand it to an engine, return results of the kind that was given."""
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Unpack
 
-import pyarrow as pa
-
+from handshake.engines.engine import engine as engine_of
+from handshake.engines.engine import engine_module
+from handshake.engines.inputs import Address
+from handshake.engines.joins import JOIN, join_plan
 from handshake.errors import InputError, UnsupportedError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
-from handshake.joins.gate import OnShed
-from handshake.joins.join import Metrics, Replay, prepare
+from handshake.joins.plan import predicate_of, prepare
+from handshake.options import GivenOptions, Options
+from handshake.plan.algebra import Plan
 from handshake.plan.build import E
-from handshake.windows import Spec
+from handshake.plan.query import parse_query
+from handshake.windows import Spec, windows_of
 
-__all__ = ["explain", "join", "listener", "progress", "spark_module", "watch"]
+__all__ = ["explain", "join", "listener", "progress", "run", "spark_module", "watch"]
+
+
+def run(
+    query: str | Plan,
+    inputs: Mapping[str, Any],
+    engine: str | None = None,
+    **options: Unpack[GivenOptions],
+) -> dict[str, Any]:
+    """Run continuous queries on finite inputs, replayed as streams, or on Spark DataFrames.
+
+    The same text gives the same results on every engine. Rows arrive by their time columns; if a stream has
+    none, the streams take turns.
+
+    Args:
+        query: The text of the queries, or its plan.
+        inputs: For each input stream, by name: an Arrow table or batch, a pandas or Polars frame, a dict of
+            lists, a list of dicts, the path of a file or folder, or (for Spark) a DataFrame.
+        engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
+        **options: See `handshake.options.Options`.
+
+    Returns:
+        The results by name: frames if all inputs are frames of one library, else Arrow tables. Spark
+        DataFrames give DataFrames, which are streaming if an input is.
+
+    Raises:
+        QueryError: The text cannot be read.
+        InputError: An input is missing, unknown, or does not fit its declaration.
+        UnsupportedError: The engine cannot run the query, or does not take an option.
+
+    Examples:
+        >>> text = '''CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts int) TIMESTAMP BY Ts;
+        ...           SELECT Symbol, max(Price) AS High FROM Trades [SIZE 60 ADVANCE 60 TIME]
+        ...           GROUP BY Symbol INTO Highs'''
+        >>> trades = {"Symbol": ["UBSN", "ABBN", "UBSN"], "Price": [10, 7, 12], "Ts": [0, 1, 2]}
+        >>> run(text, {"Trades": trades})["Highs"].to_pylist()
+        [{'Symbol': 'UBSN', 'High': 12}, {'Symbol': 'ABBN', 'High': 7}]
+        >>> run(text, {"Trades": trades}, engine="circuit", groups=4)["Highs"].num_rows
+        2
+    """
+    plan = parse_query(query) if isinstance(query, str) else query
+    given = {name: _input(each, query) for name, each in inputs.items()}
+    name = engine or ("spark" if any(map(is_spark, given.values())) else "local")
+    results = engine_of(name).run(plan, given, Options(**options)).results()
+    kinds = {_kind(each) for each in given.values()}
+    return {name: each if is_spark(each) else restore(each, kinds) for name, each in results.items()}
+
+
+def _input(given: Any, query: str | Plan) -> Any:
+    """Return an input as engines take it; a text or a path is an address."""
+    if not isinstance(given, (str, Path)):
+        return given
+    return Address(str(given), query=query if isinstance(query, str) else "")
+
+
+def _kind(given: Any) -> str:
+    return "arrow" if isinstance(given, Address) or is_spark(given) else kind_of(given)
 
 
 def join(
@@ -31,86 +90,75 @@ def join(
     left_time: str | None = None,
     right_time: str | None = None,
     how: str = "inner",
-    method: str = "auto",
-    algorithm: str = "low_latency",
-    cores: int | None = None,
-    ordered: bool = False,
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
-    pace: float | None = None,
-    overload: str = "block",
-    room: int | None = None,
-    on_shed: OnShed | None = None,
-    adapt: bool = False,
-    pin: bool = False,
-    segments: int | None = None,
-    state_dir: str | None = None,
-    name: str | None = None,
-    result_time: str | None = None,
+    ordered: bool = False,
+    engine: str | None = None,
+    **options: Unpack[GivenOptions],
 ) -> Any:
     """Join two tables or frames on any predicate, as if they were streams under sliding windows.
 
-    Returns the kind that it was given: Arrow table, pandas or Polars frame; Arrow where they differ.
-    Without a window it is a plain join. Tuples arrive by time, so none is late; in no particular order come
-    the results, unless `ordered=True` asks for that of time. With a `pace` tuples arrive that many times as
-    fast as their times say; a join that is behind holds them back, or sheds them with `overload="shed"`.
+    Rows arrive by time, so none is late. Without a window it is a plain join.
 
-    Spark DataFrames give a DataFrame, streaming if one of them is. There `segments` says over how many join
-    cores tuples are spread, `state_dir` where windows lie, `name` what the join is called in the query's
-    progress, and `result_time` asks for a column with the later of both times, for operators on event time.
+    Args:
+        left: An Arrow table or batch, a pandas, Polars or Spark frame, a dict of lists or a list of dicts.
+        right: The other input.
+        on: The predicate: SQL text in which `l` and `r` are the inputs, a built expression, or (for Spark
+            DataFrames) a Spark `Column`. Without one, all pairs that the windows allow are results.
+        window: The window of both inputs, such as `"15 minutes"`, `"1000 tuples"`, `Time(…)`, `Tuples(…)`.
+        left_window: The window of the left input, if it differs.
+        right_window: The window of the right input, if it differs.
+        time: The time column of both inputs; time windows need one.
+        left_time: The time column of the left input, if it differs.
+        right_time: The time column of the right input, if it differs.
+        how: The kind of join; `inner` is supported.
+        suffix: Added to a column name of the right input that the left one has too.
+        aliases: Other names for `l` and `r` in the predicate.
+        ordered: Return results in the order of time.
+        engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
+        **options: `method`, `algorithm`, `cores`, `pace`, `overload`, `room`, `on_shed`, `adapt` and `pin`
+            for the local engine; `method`, `segments`, `state_dir`, `name` and `result_time` for Spark;
+            `cores` and `text` for a circuit. See `handshake.options.Options`.
 
-    >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10").to_pylist()
-    [{'x': 1, 'a': 5}]
+    Returns:
+        All columns of the left input, then those of the right, in the kind that was given: an Arrow table, a
+        pandas or Polars frame, a Spark DataFrame (streaming if an input is); Arrow if the kinds differ.
+
+    Raises:
+        ExpressionError: The predicate cannot be read or typed.
+        SchemaError: A column is missing, doubled, or no time.
+        WindowError: A window has no meaning, or a time column is missing.
+        UnsupportedError: The engine cannot run the join, or does not take an option.
+
+    Examples:
+        >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10").to_pylist()
+        [{'x': 1, 'a': 5}]
     """
-    if _on_spark(left, right):
-        _check_local_only(
-            algorithm=(algorithm, "low_latency"), cores=(cores, None), ordered=(ordered, False),
-            pace=(pace, None), overload=(overload, "block"), room=(room, None), on_shed=(on_shed, None),
-            adapt=(adapt, False), pin=(pin, False),
-        )  # fmt: skip
-        return spark_module("session").join_frames(
-            left, right, on, window=window, left_window=left_window, right_window=right_window, time=time,
-            left_time=left_time, right_time=right_time, how=how, method=method, suffix=suffix,
-            aliases=aliases, segments=segments, state_dir=state_dir, name=name, result_time=result_time,
-        )  # fmt: skip
     if how != "inner":
         raise UnsupportedError(f"how='{how}' is not supported; stream joins here are inner joins")
-    _check_spark_only(segments=segments, state_dir=state_dir, name=name, result_time=result_time)
-    kinds = {kind_of(left), kind_of(right)}
-    a, b = table_of(left), table_of(right)
-    plan = prepare(
-        a.schema, b.schema, on, window, left_window=left_window,
-        right_window=right_window, time=time, left_time=left_time, right_time=right_time, method=method,
-        algorithm=algorithm, cores=cores, ordered=ordered, suffix=suffix, aliases=aliases, overload=overload,
-        room=room, adapt=adapt, pin=pin,
-    )  # fmt: skip
-    replay = Replay(plan, a, b, pace=pace, on_shed=on_shed)
-    batches = list(replay)
-    _report_shed(replay.metrics(), on_shed)
-    return restore(pa.Table.from_batches(batches, plan.output_schema), kinds)
-
-
-def _report_shed(metrics: Metrics, on_shed: OnShed | None) -> None:
-    """Nothing is lost without a word: who did not ask to be told is warned."""
-    if on_shed is None and metrics.left_shed + metrics.right_shed:
-        message = (
-            f"the join was behind and shed {metrics.left_shed:,} left and {metrics.right_shed:,} right tuples"
+    options.setdefault("order", "time" if ordered else "any")
+    wanted = Options(**options)
+    windows, times = windows_of(window, left_window, right_window), (left_time or time, right_time or time)
+    if _on_spark(left, right):
+        wanted.check("spark")
+        plan = engine_module("spark", "engine").frames_plan(
+            left, right, on, windows, times, suffix=suffix, aliases=aliases
         )
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return engine_of(engine or "spark").run(plan, {"left": left, "right": right}, wanted).results()[JOIN]
+    wanted.check(engine or "local")
+    a, b = table_of(left), table_of(right)
+    plan = join_plan(a.schema, b.schema, predicate_of(on), windows, times, suffix=suffix, aliases=aliases)
+    results = engine_of(engine or "local").run(plan, {"left": a, "right": b}, wanted).results()
+    return restore(results[JOIN], {kind_of(left), kind_of(right)})
 
 
 def spark_module(name: str) -> Any:
-    """A module of the Spark back end, whose packages come with an extra."""
-    try:
-        return importlib.import_module(f"handshake.engines.spark.{name}")
-    except ImportError as error:
-        raise UnsupportedError(
-            f"joins on Spark need more packages: {error}; pip install 'handshake[spark]'"
-        ) from error
+    """Import a module of the Spark engine, whose packages come with an extra."""
+    return engine_module("spark", name)
 
 
 def _on_spark(left: Any, right: Any) -> bool:
-    """Whether both inputs are DataFrames of Spark's; one alone is refused."""
+    """Whether both inputs are Spark DataFrames; one alone is refused."""
     found = is_spark(left), is_spark(right)
     if found[0] != found[1]:
         other = ("left", "right")[found.index(False)]
@@ -122,60 +170,87 @@ def _on_spark(left: Any, right: Any) -> bool:
     return all(found)
 
 
-def _check_local_only(**options: tuple[Any, Any]) -> None:
-    for name, (given, usual) in options.items():
-        if given != usual:
-            hint = "segments=… says how far a join is spread there" if name == "cores" else "leave it out"
-            raise UnsupportedError(
-                f"{name}={given!r} is for joins in this process; Spark decides that for DataFrames: {hint}"
-            )
+def explain(
+    query: Any,
+    right: Any = None,
+    on: str | E | Any | None = None,
+    *,
+    engine: str | None = None,
+    **options: Any,
+) -> str:
+    """Return how a query or a join would be run.
 
+    Args:
+        query: The text of a query, its plan, a running `Query` or `Join`, a Spark DataFrame that `join`
+            returned, or the left input of a join.
+        right: The right input of a join.
+        on: The predicate of a join.
+        engine: `local`, `spark` or `circuit`, for texts and plans.
+        **options: Of a text or a plan: see `handshake.options.Options`. Of a join: those of `prepare`, or of
+            `join` for Spark DataFrames.
 
-def _check_spark_only(**options: Any) -> None:
-    for name, given in options.items():
-        if given is not None:
-            raise UnsupportedError(f"{name}={given!r} is for joins of Spark DataFrames; leave it out")
+    Raises:
+        InputError: One input is given that is none of these.
+        HandshakeError: The query or join cannot run.
 
-
-def explain(left: Any, right: Any = None, on: str | E | Any | None = None, **options: Any) -> str:
-    """How a join of these inputs would be run; takes the options of `prepare`.
-
-    Of Spark DataFrames: takes those of `join`. Alone, a DataFrame that `join` returned says how it runs.
-
-    >>> print(explain({"x": [1]}, {"a": [5]}, "l.x = r.a").splitlines()[2])
-    method      hash: 1 equality conjunct(s) between the sides
+    Examples:
+        >>> print(explain({"x": [1]}, {"a": [5]}, "l.x = r.a").splitlines()[2])
+        method      hash: 1 equality conjunct(s) between the sides
+        >>> print(explain("CREATE INPUT STREAM S (a int, b int); SELECT b FROM S INTO T"))
+        T (b int32)
+        └─ π b
+           └─ S
     """
-    if right is None:
-        if not is_spark(left):
-            raise InputError("explain takes two inputs, or a Spark DataFrame that handshake.join returned")
-        return str(spark_module("session").explained(left))
-    if _on_spark(left, right):
-        return str(spark_module("session").explain_frames(left, right, on, **options))
-    return prepare(table_of(left).schema, table_of(right).schema, on, **options).explain()
+    if right is not None:
+        if _on_spark(query, right):
+            return str(spark_module("session").explain_frames(query, right, on, **options))
+        return prepare(table_of(query).schema, table_of(right).schema, on, **options).explain()
+    if is_spark(query):
+        return str(spark_module("session").explained(query))
+    if isinstance(query, (str, Plan)):
+        plan = parse_query(query) if isinstance(query, str) else query
+        return engine_of(engine or "local").explain(plan, Options(**options))
+    if hasattr(query, "explain"):
+        return str(query.explain())
+    raise InputError(
+        "explain takes the text of a query, a running query or join, two inputs, or a Spark DataFrame that "
+        "handshake.join returned"
+    )
 
 
 def progress(query: Any) -> tuple[Any, ...]:
-    """What the joins of a streaming query on Spark did in its last micro-batch that brought tuples.
+    """Return what the joins of a streaming query on Spark did in its last micro-batch with rows.
 
-    One `JoinProgress` per join: rows, results, comparisons, late tuples, window sizes, state bytes, lag, how
-    long the micro-batch took, and the same for each segment. `query` may also be a `StreamingQueryProgress`,
-    its dict or its JSON text.
+    Args:
+        query: The `StreamingQuery`, a `StreamingQueryProgress`, its dict or its JSON text.
+
+    Returns:
+        One `JoinProgress` per join: rows, results, comparisons, late rows, window sizes, state bytes, lag,
+        the time of the micro-batch, and the same for each segment.
     """
     found: tuple[Any, ...] = spark_module("progress").progress(query)
     return found
 
 
 def listener(tell: Callable[[Any], object]) -> Any:
-    """A `StreamingQueryListener` that calls `tell` with the `JoinProgress` of every micro-batch.
+    """Return a `StreamingQueryListener` that calls `tell` with the `JoinProgress` of every micro-batch.
 
     Register it once per session: `spark.streams.addListener(handshake.listener(print))`.
+
+    Args:
+        tell: Called with each `JoinProgress`.
     """
     return spark_module("progress").JoinListener(tell)
 
 
 def watch(query: Any, seconds: float | None = None, **options: Any) -> None:
-    """Show the joins of a streaming query live in the terminal, until it ends or `seconds` are over.
+    """Show the joins of a streaming query live in the terminal, until it ends.
 
-    Where standard output is no terminal, it is a line for each micro-batch.
+    If standard output is no terminal, a line per micro-batch is printed.
+
+    Args:
+        query: The `StreamingQuery`.
+        seconds: Stop after this time.
+        **options: See `handshake.engines.spark.console.watch`.
     """
     spark_module("console").watch(query, seconds, **options)

@@ -110,7 +110,7 @@ def test_explain_tells_of_wires_and_cycles(tmp_path: Path, capsys: Any) -> None:
         ),
         (
             ["--window", "9 tuples", "--pin"],
-            "--pin is for --backend local, not for --backend circuit: it alone has its cores in threads",
+            "--pin is only supported by --backend local",
         ),
         (
             ["--window", "9 tuples", "--text-bytes", "1"],

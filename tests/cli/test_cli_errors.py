@@ -42,10 +42,6 @@ def test_bad_predicates(handshake: Any, inputs: tuple[Path, Path], predicate: st
     assert handshake("join", *inputs, "--on", predicate).complaint == message
 
 
-MASTER = (
-    "--master is for --backend spark, not for --backend local: it alone runs on a cluster; leave it out, or "
-    "use --backend spark"
-)
 OPTIONS = [
     (["--window", "0 seconds"], "a time window must be longer than zero; '0 seconds' is not"),
     (["--window=-5s"], "a time window must be longer than zero; '-5s' is not"),
@@ -69,11 +65,10 @@ OPTIONS = [
         "a timestamp, a date or a number of seconds is",
     ),
     (["--backend", "lokal"], "unknown backend 'lokal'; choose local, spark, circuit; did you mean 'local'?"),
-    (["--master", "local[2]"], MASTER),
+    (["--master", "local[2]"], "--master is only supported by --backend spark"),
     (
         ["--backend", "spark", "--algorithm", "cell"],
-        "--algorithm is for --backend local, not for --backend spark: it alone arranges its cores by one of "
-        "these algorithms; leave it out, or use --backend local",
+        "--algorithm is only supported by --backend local",
     ),
     (
         ["--backend", "spark", "--master", "spark://host:7077"],
@@ -152,6 +147,25 @@ def test_output_column_that_would_appear_twice(handshake: Any, tmp_path: Path) -
     assert handshake("join", tmp_path / "l.csv", tmp_path / "r.csv", "--on", "l.x = r.x").complaint == (
         "output column 'x_right' would appear twice; rename a column or choose another suffix"
     )
+
+
+QUERY = "CREATE INPUT STREAM L (x int); SELECT x FROM L INTO T"
+
+
+@pytest.mark.parametrize("backend", ["local", "spark", "circuit"])
+@pytest.mark.parametrize("command", ["join", "run"])
+def test_metrics_that_cannot_be_written_are_refused_before_anything_runs(
+    handshake: Any, inputs: tuple[Path, Path], tmp_path: Path, command: str, backend: str
+) -> None:
+    (tmp_path / "q.sql").write_text(QUERY)
+    lost, out = tmp_path / "no" / "m.json", tmp_path / "o.csv"
+    asked = {
+        "join": ("join", *inputs, "--on", "l.x = r.x"),
+        "run": ("run", tmp_path / "q.sql", "--input", f"L={inputs[0]}"),
+    }[command]
+    outcome = handshake(*asked, "--backend", backend, "--metrics", lost, "--output", out)
+    assert outcome.complaint == f"metrics file '{lost}' cannot be written: No such file or directory"
+    assert not out.exists()
 
 
 USAGE = [

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
 
 from cli_runs import run_here
 from handshake.cli.app import app
-from handshake.cli.options import OPTIONS
+from handshake.cli.options import engines_of
+from handshake.errors import UnsupportedError
+from handshake.joins.gate import OVERLOAD
+from handshake.joins.plan import ALGORITHMS
+from handshake.joins.spec import METHODS
+from handshake.options import ENGINES, OPTIONS, GivenOptions, Options
 
 BACKENDS = {
     "run": ("local", "spark", "circuit"),
@@ -40,14 +45,21 @@ VALUES = {
     "svg_file": "p.svg", "master": "local[2]", "state_dir": "folder",
 }  # fmt: skip
 """Where a number will not do."""
-USES = [(command, name, use) for command, uses in OPTIONS.items() for name, use in uses.items()]
+USES = {command: engines_of(command) for command in BACKENDS}
 IDLE = [
     (command, name, backend)
-    for command, name, use in USES
+    for command, uses in USES.items()
+    for name, engines in uses.items()
     for backend in BACKENDS[command]
-    if backend not in use.backends
+    if backend not in engines
 ]
-USED = [(c, name, backend) for c, name, use in USES for backend in use.backends if c != "demo"]
+USED = [
+    (command, name, backend)
+    for command, uses in USES.items()
+    for name, engines in uses.items()
+    for backend in engines
+    if command != "demo"
+]
 
 
 def _parameters(command: str) -> dict[str, Any]:
@@ -72,23 +84,19 @@ def _called(command: str, *backends: str) -> str:
     return " or ".join("--circuit" if each == "circuit" else f"--backend {each}" for each in backends)
 
 
-@pytest.mark.parametrize("command", OPTIONS)
+@pytest.mark.parametrize("command", USES)
 def test_every_option_is_common_or_somebodys(command: str) -> None:
-    assert set(_parameters(command)) == COMMON[command] | set(OPTIONS[command])
-    assert not COMMON[command] & set(OPTIONS[command])
+    assert set(_parameters(command)) == COMMON[command] | set(USES[command])
+    assert not COMMON[command] & set(USES[command])
 
 
 @pytest.mark.parametrize(("command", "name", "backend"), IDLE)
 def test_what_a_back_end_would_ignore_is_refused(
     capfd: pytest.CaptureFixture[str], command: str, name: str, backend: str
 ) -> None:
-    option, use = _option(command, name), OPTIONS[command][name]
+    option = _option(command, name)
     told = run_here(capfd, *_typed(command, option, backend)).complaint
-    owners = _called(command, *use.backends)
-    assert told == (
-        f"{option[0]} is for {owners}, not for {_called(command, backend)}: {use.why}; leave it out, or use "
-        f"{owners}"
-    )
+    assert told == f"{option[0]} is only supported by {_called(command, *USES[command][name])}"
 
 
 @pytest.mark.parametrize(("command", "name", "backend"), USED)
@@ -102,7 +110,7 @@ def test_what_a_back_end_uses_is_not_refused(
 def test_a_default_that_is_typed_counts(capfd: pytest.CaptureFixture[str]) -> None:
     for name, value in (("buffer", "8"), ("simulator", "auto"), ("join", "auto"), ("divider", "pipelined")):
         told = run_here(capfd, *_typed("run", _option("run", name, value), "local")).complaint
-        assert told.startswith(f"--{name} is for --backend circuit, not for --backend local: ")
+        assert told == f"--{name} is only supported by --backend circuit"
 
 
 @pytest.mark.parametrize(("name", "value"), [("algorithm", "low_latency"), ("overload", "block")])
@@ -116,7 +124,7 @@ def test_a_value_that_asks_for_nothing_may_be_spelled_out(
 
 def test_a_back_end_that_nobody_knows_is_told_of_first(capfd: pytest.CaptureFixture[str]) -> None:
     told = run_here(capfd, *_typed("run", ["--vcd", "w.vcd"], "circiut")).complaint
-    assert told == "no back end 'circiut' (local, spark, circuit); did you mean 'circuit'?"
+    assert told == "unknown backend 'circiut'; choose local, spark, circuit; did you mean 'circuit'?"
 
 
 @pytest.mark.parametrize("backend", ["local", "spark"])
@@ -134,3 +142,38 @@ def test_what_comes_live_has_a_pace_of_its_own(
     assert run_here(capfd, *asked).complaint == (
         f"--pace is for files, and S comes from '{path}' at the pace of its sender; leave it out"
     )
+
+
+# The options of runs, from which the command line is made.
+
+
+def test_the_typed_dict_and_the_entries_agree() -> None:
+    given, entries = get_type_hints(GivenOptions), get_type_hints(Options)
+    assert given == entries
+    assert list(given) == list(OPTIONS)
+
+
+def test_choices_are_those_of_the_joins() -> None:
+    found = [OPTIONS[name].choices for name in ("method", "algorithm", "overload")]
+    assert found == [METHODS, ALGORITHMS, OVERLOAD]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_options_are_refused_in_python_as_on_the_command_line(engine: str) -> None:
+    Options().check(engine)
+    for name, option in OPTIONS.items():
+        value = option.choices[-1] if option.choices else "x"
+        if option.choices and value == getattr(Options(), name):
+            value = option.choices[0]
+        options = Options(**{name: value})
+        if engine in option.engines or value in option.neutral:
+            options.check(engine)
+        else:
+            with pytest.raises(UnsupportedError, match=f"^{name}='{value}' is only supported by the "):
+                options.check(engine)
+
+
+def test_the_table_of_options_has_a_line_for_each(capfd: pytest.CaptureFixture[str]) -> None:
+    shown = run_here(capfd, "options").out.splitlines()
+    assert len(shown) == len(OPTIONS) + 2
+    assert {line.count("|") - line.count("\\|") for line in shown} == {6}

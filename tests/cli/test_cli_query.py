@@ -292,7 +292,7 @@ WRONG = {
     "--input Trades=t.csv --output x=y.csv": "--output 'x=y.csv': the query has no output 'x' (UBS, Counts)",
     "--input Trades=t.csv --output UBS=y.csv --output Counts=./y.csv": "UBS and Counts both go to './y.csv'; give each a file of its own",
     "--input Trades=t.csv --output UBS=y.csv --bad y.csv": "UBS and --bad both go to 'y.csv'; give each a file of its own",
-    "--input Trades=t.csv --backend quantum": "no back end 'quantum' (local, spark, circuit)",
+    "--input Trades=t.csv --backend quantum": "unknown backend 'quantum'; choose local, spark, circuit",
     "--input Trades=t.csv --pace 0": "a pace is more than 0, and goes by the time columns of all inputs",
 }
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import query_oracle
-from handshake.engines.local.replay import replayed
+from handshake.engines.inputs import Address, read_inputs, slices
 from handshake.errors import HandshakeError, InputError, QueryError
 from handshake.io.declared import BadRows
 from handshake.operators.query import Query
@@ -156,9 +156,9 @@ def arriving(tmp_path: Path, s: str, r: str, pace: float | None = None) -> list[
     for name, text in (("S", s), ("R", r)):
         (tmp_path / f"{name}.csv").write_text("v,t\n" + text)
     query = Query(REPLAYED)
-    paths = {name: str(tmp_path / f"{name}.csv") for name in "SR"}
+    given = {name: Address(str(tmp_path / f"{name}.csv"), BadRows()) for name in "SR"}
     found = []
-    for piece in replayed(query.plan, paths, BadRows(), pace=pace):
+    for piece in slices(query.plan, read_inputs(query.plan, given), pace=pace):
         found += query.push_together(piece.batches)["result"]
     return [value for batch in found for value in batch.column("v").to_pylist()]
 

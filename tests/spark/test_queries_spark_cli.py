@@ -23,7 +23,7 @@ from spark_session import spark
 __all__ = ["spark"]
 
 pytest.importorskip("pyspark")
-from handshake.cli.query_spark import Where, parse_input
+from handshake.engines.spark.live import Where, parse_input
 
 TRADES = """CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp) TIMESTAMP BY Ts;
 SELECT Symbol, Price + 1 AS More FROM Trades WHERE Price > 10 INTO Some;
@@ -201,7 +201,7 @@ def test_where_inputs_come_from(text: str, wanted: Where) -> None:
             'its own: set PYSPARK_SUBMIT_ARGS="--packages io.delta:delta-spark_2.13:VERSION --conf ',
         ),
         (["--input", "Trades=-"], "--backend spark does not read standard input; give a file"),
-        (["--input", "Trades=t.csv", "--pace", "1"], "--pace is for --backend local"),
+        (["--input", "Trades=t.csv", "--pace", "1"], "--pace is only supported by --backend local"),
         (
             ["--input", "Trades=rate:a,b"],
             "'b' in --input 'rate:a,b' is no option; write FORMAT:PATH,option=value",

@@ -22,7 +22,7 @@ import pytest
 from pyarrow import feather, parquet
 
 from cli_runs import COMMAND, process, run_here, write_inputs
-from handshake.cli import demo_spark
+from handshake.cli import demo
 from handshake.errors import UnsupportedError
 from handshake.io import read
 
@@ -307,7 +307,7 @@ def test_workers_run_on_this_python(tmp_path: Path) -> None:
 
 
 def test_demo_streams_are_the_same_in_sql_and_python(spark: Any) -> None:
-    streams = demo_spark.Streams(100, 300, 1_700_000_000_000_000)
+    streams = demo.Streams(100, 300, 1_700_000_000_000_000)
     numbers = spark.range(300).withColumnRenamed("id", "value")
     frames = [frame.toArrow().drop_columns(key) for frame, key in _static(streams, numbers)]
     for frame, batch in zip(frames, streams.batches(), strict=True):
@@ -342,10 +342,10 @@ def test_demo(handshake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_demo_says_so_when_results_are_wrong(capfd: pytest.CaptureFixture[str]) -> None:
-    streams = demo_spark.Streams(100, 200, 0)
-    right = sorted(demo_spark._double_loop(streams, range(200), 200))
+    streams = demo.Streams(100, 200, 0)
+    right = sorted(demo._double_loop(streams, range(200), 200))
     assert len(right) > 0
-    assert demo_spark._check(streams, right, (200, 200))
+    assert demo._check(streams, right, (200, 200))
     for wrong in (right[1:], [*right, right[0]], [*right[1:], (0, 199)]):
-        assert not demo_spark._check(streams, wrong, (200, 200))
+        assert not demo._check(streams, wrong, (200, 200))
     assert capfd.readouterr().out.count("NOT exact") == 3

@@ -147,10 +147,15 @@ def test_a_dataframe_with_something_else(batch, spark):
         handshake.explain(pa.table({"a": [1]}), batch)
 
 
-@pytest.mark.parametrize("options", [{"algorithm": "cell"}, {"cores": 2}, {"ordered": True}])
-def test_options_of_the_other_engine(batch, other, options):
-    ((name, value),) = options.items()
-    message = f"{name}={value!r} is for joins in this process; Spark decides that for DataFrames"
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "cell"}, "algorithm='cell' is only supported by the local engine"),
+        ({"ordered": True}, "order='time' is only supported by the local engine"),
+        ({"cores": 2}, "cores=2 has no effect on Spark DataFrames; use segments=2"),
+    ],
+)
+def test_options_of_the_other_engine(batch, other, options, message):
     refused(UnsupportedError, message, batch, other, "l.x = r.a", **options)
 
 
@@ -159,7 +164,7 @@ def test_options_of_the_other_engine(batch, other, options):
 )
 def test_options_of_spark(options):
     ((name, value),) = options.items()
-    message = f"{name}={value!r} is for joins of Spark DataFrames; leave it out"
+    message = f"{name}={value!r} is only supported by the spark engine"
     refused(UnsupportedError, message, {"x": [1]}, {"a": [1]}, "l.x = r.a", **options)
 
 

@@ -1,5 +1,5 @@
 """The command `handshake`."""
 
-from handshake.cli.app import app, main
+from handshake.cli.app import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

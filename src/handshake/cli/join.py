@@ -1,253 +1,104 @@
-"""`handshake join`: read two inputs, run the join, deliver the rows and a summary."""
+"""`handshake join`: two files, on any engine."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Annotated, Any
 
-import pyarrow as pa
+import typer
 
-from handshake.cli.preview import Preview, plain_table, progress_bar
-from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
-from handshake.io import check_output, read, sink_for
-from handshake.joins import join as local
-from handshake.joins.gate import OVERLOAD as OVERLOAD_NAMES
-from handshake.joins.join import JoinPlan, Metrics, Replay, prepare
-from handshake.joins.latency import Latency
-from handshake.joins.running import old_objects_spared
-from handshake.joins.spec import METHODS as METHOD_NAMES
+from handshake.cli.options import BACKEND, check_options, given_options, with_options
+from handshake.cli.report import Delivery, reporting
+from handshake.engines.engine import engine
+from handshake.engines.joins import JOIN, join_plan
+from handshake.engines.local.engine import JoinRun
+from handshake.io import read
 from handshake.plan import parse
 from handshake.windows import windows_of
 
-__all__ = [
-    "ALGORITHMS",
-    "BACKENDS",
-    "DEMO_BACKENDS",
-    "METHODS",
-    "OVERLOAD",
-    "Choice",
-    "JoinRequest",
-    "join_files",
-    "write_metrics",
-]
+__all__ = ["join"]
+
+Text = str | None
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The values of an option: those that work, and those that a later release will bring."""
+@with_options("join")
+def join(
+    context: typer.Context,
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")],
+    on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
+    window: Annotated[
+        Text, typer.Option(metavar="SPEC", help="Window of both: '15 minutes', '900s' or '1000 tuples'.")
+    ] = None,
+    left_window: Annotated[Text, typer.Option(metavar="SPEC", help="Window of LEFT, if it differs.")] = None,
+    right_window: Annotated[
+        Text, typer.Option(metavar="SPEC", help="Window of RIGHT, if it differs.")
+    ] = None,
+    time: Annotated[
+        Text, typer.Option(metavar="COL", help="Time column of both; a time window needs one.")
+    ] = None,
+    left_time: Annotated[
+        Text, typer.Option(metavar="COL", help="Time column of LEFT, if it differs.")
+    ] = None,
+    right_time: Annotated[
+        Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
+    ] = None,
+    backend: Annotated[str, typer.Option(metavar="|".join(BACKEND.choices), help=BACKEND.help)] = "local",
+    output: Annotated[
+        Text,
+        typer.Option(metavar="FILE", help="Write results there (by extension); - is CSV on standard output."),
+    ] = None,
+    metrics: Annotated[
+        Text, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show how the join would run, and stop.")
+    ] = False,
+    **options: Any,
+) -> None:
+    """Join two inputs, replayed as streams.
 
-    name: str
-    here: tuple[str, ...]
-    later: tuple[str, ...] = ()
+    LEFT and RIGHT are files or folders of files: {formats}. In the predicate, l.x is column x of LEFT and r.a column a of
+    RIGHT. A pair joins if the predicate is true and each row arrives while the other is still in its window;
+    without a window every pair is compared. The result has all columns of LEFT, then those of RIGHT; a name
+    that both have gets the suffix _right there.
 
-    @property
-    def metavar(self) -> str:
-        """All values, for the help text."""
-        return "|".join(self.here + self.later)
-
-    @property
-    def help(self) -> str:
-        """What the option is, and which values work."""
-        if self.later:
-            return f"In this release: {', '.join(self.here)}."
-        return f"The {self.name}{'; auto picks one' if 'auto' in self.here else ''}."
-
-    def check(self, value: str) -> None:
-        """Refuse a value that does not work, saying which ones do."""
-        choose = (
-            f"choose {' or '.join(self.here)}" if len(self.here) < 3 else f"choose {', '.join(self.here)}"
+    \b
+    Examples:
+      Trades within the spread of a quote of the last five seconds:
+        handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
+            --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05" --output matches.parquet
+      The last 1000 rows of each stream, results to another program:
+        handshake join a.csv b.csv --window "1000 tuples" --on "ABS(l.x - r.y) <= 10" --output - | head
+      As fast as the times say, dropping what the join cannot keep up with, and counting it:
+        handshake join a.parquet b.parquet --time t --window 1min --on "l.x < r.y" --pace 1 --overload shed
+      The same files and options, run by Spark on this machine, or on a cluster:
+        handshake join trades.parquet quotes.parquet --time time --window "5 seconds" \\
+            --on "l.price BETWEEN r.bid AND r.ask" --backend spark
+        … --backend spark --master spark://host:7077 --state-dir /mnt/shared
+      In a circuit of 8 join cores, simulated:
+        handshake join a.csv b.csv --window "64 tuples" --on "l.key = r.key" --backend circuit --cores 8
+      Different windows and time columns, and how the join would run:
+        handshake join a.csv b.csv --left-window 10min --right-window 90s --left-time sent --right-time got \\
+            --on "l.id = r.id AND l.size > r.size" --explain
+    """
+    delivery = Delivery({} if output is None else {JOIN: output}, metrics)
+    with reporting(delivery.interrupted):
+        check_options(context, backend)
+        wanted = given_options(options, order="any")
+        windows, times = (
+            windows_of(window, left_window, right_window),
+            (left_time or time, right_time or time),
         )
-        if value in self.later:
-            raise UnsupportedError(f"{self.name} '{value}' is not in this release; {choose}")
-        if value not in self.here:
-            raise HandshakeError(f"unknown {self.name} '{value}'; {choose}{suggest(value, self.here)}")
-
-
-BACKENDS = Choice("backend", ("local", "spark", "circuit"))
-DEMO_BACKENDS = Choice("backend", ("local", "spark"))
-ALGORITHMS = Choice("algorithm", local.ALGORITHMS)
-METHODS = Choice("access method", METHOD_NAMES)
-OVERLOAD = Choice("overload", OVERLOAD_NAMES)
-
-
-@dataclass(frozen=True)
-class JoinRequest:
-    """What was asked for on the command line."""
-
-    left: str
-    right: str
-    on: str
-    window: str | None = None
-    left_window: str | None = None
-    right_window: str | None = None
-    time: str | None = None
-    left_time: str | None = None
-    right_time: str | None = None
-    backend: str = "local"
-    algorithm: str = "low_latency"
-    cores: int | None = None
-    method: str = "auto"
-    output: str | None = None
-    metrics: str | None = None
-    explain: bool = False
-    pace: float | None = None
-    overload: str = "block"
-    room: int | None = None
-    adapt: bool = False
-    pin: bool = False
-
-    @property
-    def interrupted(self) -> str:
-        """What to say after Ctrl-C."""
-        if self.output is None or self.output == "-":
-            return "interrupted"
-        return f"interrupted; '{self.output}' was not written"
-
-    @property
-    def summary_to(self) -> IO[str]:
-        """Where the summary goes: not among rows."""
-        return sys.stderr if self.output == "-" else sys.stdout
-
-    def check(self) -> None:
-        """Refuse, before any file is read, what cannot work with any."""
-        BACKENDS.check(self.backend)
-        ALGORITHMS.check(self.algorithm)
-        METHODS.check(self.method)
-        OVERLOAD.check(self.overload)
-        windows_of(self.window, self.left_window, self.right_window)
-        parse(self.on)
-        if self.output is not None:
-            check_output(self.output)
-        if self.metrics is not None and Path(self.metrics).is_dir():
-            raise InputError(f"metrics file '{self.metrics}' is a folder; name a file in it")
-
-
-def join_files(request: JoinRequest) -> None:
-    """Run a request from the files to the summary."""
-    request.check()
-    left, right = read(request.left, "left"), read(request.right, "right")
-    plan = _prepare(request, left.schema, right.schema)
-    if request.explain:
-        print(plan.explain())
-        return
-    if request.cores is not None and request.cores > plan.cores:
-        note = f"handshake: {request.algorithm} runs on one core; --cores {request.cores} changes nothing"
-        print(note, file=sys.stderr)
-    _run(request, plan, left, right)
-
-
-def _prepare(request: JoinRequest, left: pa.Schema, right: pa.Schema) -> JoinPlan:
-    return prepare(
-        left,
-        right,
-        request.on,
-        window=request.window,
-        left_window=request.left_window,
-        right_window=request.right_window,
-        time=request.time,
-        left_time=request.left_time,
-        right_time=request.right_time,
-        method=request.method,
-        algorithm=request.algorithm,
-        cores=request.cores,
-        overload=request.overload,
-        room=request.room,
-        adapt=request.adapt,
-        pin=request.pin,
-    )
-
-
-def _run(request: JoinRequest, plan: JoinPlan, left: pa.Table, right: pa.Table) -> None:
-    replay = Replay(plan, left, right, pace=request.pace)
-    preview = Preview(plan.output_schema)
-    with contextlib.ExitStack() as stack:
-        deliver: Callable[[pa.RecordBatch], None] = preview.add
-        if request.output is not None:
-            deliver = stack.enter_context(sink_for(request.output, plan.output_schema)).write
-        stack.enter_context(_progress(request, replay))
-        stack.enter_context(old_objects_spared())
-        for batch in replay:
-            deliver(batch)
-    if request.metrics is not None:
-        write_metrics(request.metrics, replay.metrics())
-    if request.output is None:
-        for line in preview.lines():
-            print(line)
-    for line in _summary(request, plan, replay.metrics()):
-        print(line, file=request.summary_to)
-
-
-def _summary(request: JoinRequest, plan: JoinPlan, metrics: Metrics) -> Iterator[str]:
-    rows = metrics.left_rows + metrics.right_rows
-    facts = [
-        ("left", f"{metrics.left_rows:,} rows"),
-        ("right", f"{metrics.right_rows:,} rows"),
-        ("results", f"{metrics.results:,}"),
-        ("late", f"{metrics.late:,}"),
-        ("elapsed", f"{metrics.elapsed:.2f} s"),
-        ("rate", f"{rows / metrics.elapsed if metrics.elapsed else 0:,.0f} input rows/s"),
-        ("method", f"{plan.method}: {plan.why}"),
-        ("cores", f"{_cores(plan, metrics)}, {metrics.algorithm}"),
-    ]
-    if request.pace is not None:
-        facts.insert(4, ("latency", _latency(metrics.latency)))
-    if request.overload == "shed":
-        facts.insert(4, ("shed", _shed(metrics)))
-    if metrics.no_time:
-        facts.insert(4, ("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
-    if request.output not in (None, "-"):
-        facts.append(("output", str(request.output)))
-    return plain_table(facts)
-
-
-def _cores(plan: JoinPlan, metrics: Metrics) -> str:
-    """How many; under adaptation, from the fewest to the most that were in use."""
-    used = [cores for _, cores in metrics.core_counts]
-    return f"{min(used)} to {max(used)} of {plan.cores}" if used else str(plan.cores)
-
-
-def _latency(latency: Latency) -> str:
-    """Percentiles, in milliseconds."""
-    p50, p99, longest = (1e3 * seconds for seconds in (latency.p50, latency.p99, latency.longest))
-    return f"p50 {p50:,.1f} ms, p99 {p99:,.1f} ms, longest {longest:,.1f} ms"
-
-
-def _shed(metrics: Metrics) -> str:
-    """How many tuples of each side, and which share of them."""
-    left, right = metrics.shed_shares
-    return f"left {metrics.left_shed:,} ({left:.2%}), right {metrics.right_shed:,} ({right:.2%})"
-
-
-class Figures(Protocol):
-    """What a run did, as plain data."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-
-
-def write_metrics(path: str, metrics: Figures) -> None:
-    """The figures of a run as JSON, written whole or not at all."""
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        partial.write_text(json.dumps(metrics.to_dict(), indent=2) + "\n")
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"cannot write metrics to '{path}': {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def _progress(request: JoinRequest, replay: Replay) -> Iterator[None]:
-    """A bar on standard error, where that is a terminal and no rows are shown on one."""
-    shows_rows = request.output == "-" and sys.stdout.isatty()
-    if shows_rows or not sys.stderr.isatty():
-        yield
-        return
-    with progress_bar(lambda: (replay.done, replay.total)):
-        yield
+        predicate = parse(on)
+        delivery.check()
+        tables = {"left": read(left, "left"), "right": read(right, "right")}
+        plan = join_plan(tables["left"].schema, tables["right"].schema, predicate, windows, times)
+        if explain:
+            print(engine(backend).explain(plan, wanted))
+            return
+        run = engine(backend).run(plan, tables, wanted)
+        if isinstance(run, JoinRun) and wanted.cores is not None and wanted.cores > run.plan.cores:
+            note = f"{wanted.algorithm} runs on one core; --cores {wanted.cores} changes nothing"
+            print(f"handshake: {note}", file=sys.stderr)
+        delivery.deliver(run)

@@ -1,97 +1,98 @@
-"""Which options are for which back ends: what was typed and would be left aside is refused."""
+"""Options on the command line: parameters, checks and values, all from `handshake.options`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from handshake.errors import UnsupportedError
+from handshake.options import ENGINES, OPTIONS, Option, Options
 
-__all__ = ["OPTIONS", "Use", "check_options", "typed"]
+__all__ = ["BACKEND", "OWN", "check_options", "engines_of", "given_options", "typed", "with_options"]
 
-
-@dataclass(frozen=True)
-class Use:
-    """Who an option is for, and why it says nothing to others."""
-
-    backends: tuple[str, ...]
-    why: str
-    same: str | None = None
-    """A value that says no more than leaving the option out, so that anyone may spell it out."""
-
-
-_LOCAL, _SPARK, _CIRCUIT, _SOFTWARE = ("local",), ("spark",), ("circuit",), ("local", "spark")
-_BACKENDS = _SOFTWARE + _CIRCUIT
-
-_PACE = "it alone lets rows wait for their times"
-_THREADS = "it alone has its cores in threads of this machine"
-_BOUNDS: Mapping[str, Use] = {
-    "groups": Use(_CIRCUIT, "it alone has places for a fixed number of groups"),
-    "text": Use(_CIRCUIT, "it alone has wires, on which a string has a fixed length"),
-    "join": Use(_CIRCUIT, "it alone has joins that are arranged in one of these ways"),
-    "window_tuples": Use(_CIRCUIT, "it alone has places for a fixed number of tuples"),
-    "divider": Use(_CIRCUIT, "it alone has a unit that divides"),
-    "without": Use(_CIRCUIT, "these rules are about circuits"),
-}
-
-OPTIONS: Mapping[str, Mapping[str, Use]] = {
-    "run": {
-        **_BOUNDS,
-        "buffer": Use(_CIRCUIT, "it alone has join cores with buffers of a fixed size"),
-        "simulator": Use(_CIRCUIT, "it alone is simulated"),
-        "vcd": Use(_CIRCUIT, "it alone has a waveform"),
-        "pace": Use(_LOCAL, _PACE),
-    },
-    "join": {
-        "algorithm": Use(_LOCAL, "it alone arranges its cores by one of these algorithms", "low_latency"),
-        "method": Use(_SOFTWARE, "a circuit compares every pair in its windows", "auto"),
-        "pace": Use(_LOCAL, _PACE),
-        "overload": Use(_LOCAL, _PACE, "block"),
-        "room": Use(_LOCAL, _PACE),
-        "adapt": Use(_LOCAL, _THREADS),
-        "pin": Use(_LOCAL, _THREADS),
-        "master": Use(_SPARK, "it alone runs on a cluster"),
-        "state_dir": Use(_SPARK, "it alone has executors that share a folder"),
-        "text_bytes": Use(_CIRCUIT, "it alone has wires, on which a text has a fixed length"),
-    },
+BACKEND = Option("The engine that runs it.", ENGINES, choices=ENGINES, noun="backend")
+OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "explain": {
-        **_BOUNDS,
-        "cores": Use(_CIRCUIT, "a plan has no cores"),
-        "dot_file": Use(_LOCAL, "graphs for Graphviz show the plan and nothing else"),
-        "svg_file": Use(("local", "circuit"), "what is said of Spark is text, and no part of a drawing"),
-        "optimised": Use(_SOFTWARE, "a circuit has rules of its own, all in use unless --without names them"),
+        "dot_file": ("local",),
+        "svg_file": ("local", "circuit"),
+        "optimised": ("local", "spark"),
     },
-    "demo": {"ui": Use(_SPARK, "it alone has such pages")},
+    "demo": {"ui": ("spark",)},
 }
-"""By command, the options that not every back end uses."""
+"""By command, parameters that are no options of runs and that not every engine uses."""
+Command = TypeVar("Command", bound=Callable[..., Any])
+_DEFAULTS = {field.name: field.default for field in fields(Options)}
+
+
+def with_options(command: str) -> Callable[[Command], Command]:
+    """Give a command the parameters of its options, which it takes as keywords.
+
+    Args:
+        command: The name of the command.
+    """
+
+    def add(function: Command) -> Command:
+        signature = inspect.signature(function, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        added = [_parameter(name, command) for name, each in OPTIONS.items() if command in each.commands]
+        setattr(function, "__signature__", signature.replace(parameters=[*own, *added]))  # noqa: B010
+        return function
+
+    return add
+
+
+def _parameter(name: str, command: str) -> inspect.Parameter:
+    option, kind, default = OPTIONS[name], get_type_hints(Options)[name], _DEFAULTS[name]
+    if default == ():
+        kind, default = list[str] | None, None
+    shown = typer.Option(
+        option.flag(name, command),
+        help=option.help,
+        metavar=option.metavar or "|".join(option.choices) or None,
+        min=option.least,
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown]
+    )
+
+
+def engines_of(command: str) -> dict[str, tuple[str, ...]]:
+    """Return the parameters of a command that not every engine uses, each with the engines that do."""
+    options = {name: each.engines_in(command) for name, each in OPTIONS.items() if command in each.commands}
+    return {name: each for name, each in options.items() if each != ENGINES} | dict(OWN.get(command, {}))
 
 
 def check_options(context: typer.Context, backend: str) -> None:
-    """Refuse the first option that was typed and is not for `backend`."""
-    if backend not in _BACKENDS:  # which is told of where it is looked for
-        return
-    for name, use in OPTIONS[context.command.name or ""].items():
-        idle = backend not in use.backends and context.params[name] != use.same
-        if idle and typed(context, name):
-            raise UnsupportedError(_message(context, name, use, backend))
+    """Refuse an unknown engine, and the first parameter on the command line that the engine does not use."""
+    command = context.command.name or ""
+    BACKEND.check(backend)
+    for name, engines in engines_of(command).items():
+        neutral = OPTIONS[name].neutral if name in OPTIONS else ()
+        if backend not in engines and context.params[name] not in neutral and typed(context, name):
+            flag = next(each.opts[0] for each in context.command.params if each.name == name)
+            raise UnsupportedError(f"{flag} is only supported by {_backends(command, engines)}")
 
 
 def typed(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line, be it with its default."""
+    """Whether a parameter is on the command line, even with its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _message(context: typer.Context, name: str, use: Use, backend: str) -> str:
-    option = next(each.opts[0] for each in context.command.params if each.name == name)
-    owners, given = _called(context, *use.backends), _called(context, backend)
-    return f"{option} is for {owners}, not for {given}: {use.why}; leave it out, or use {owners}"
+def _backends(command: str, engines: tuple[str, ...]) -> str:
+    if command != "explain":
+        return f"--backend {' or '.join(engines)}"
+    return " or ".join("--circuit" if each == "circuit" else f"--backend {each}" for each in engines)
 
 
-def _called(context: typer.Context, *backends: str) -> str:
-    """How a command is asked for back ends."""
-    if context.command.name != "explain":
-        return f"--backend {' or '.join(backends)}"
-    return " or ".join("--circuit" if each == "circuit" else f"--backend {each}" for each in backends)
+def given_options(given: Mapping[str, Any], **more: Any) -> Options:
+    """Return the options of a command, after a check of those with choices."""
+    for name, value in given.items():
+        OPTIONS[name].check(value)
+    values: dict[str, Any] = {**given, **more}
+    values |= {name: tuple(given[name] or ()) for name in given if _DEFAULTS[name] == ()}
+    return Options(**values)

@@ -4,108 +4,88 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from handshake.cli.report import read_text, reporting
 from handshake.errors import InputError
-from handshake.io import one_line, read
+from handshake.io import read
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import layout_of, receiver_for, record
 from handshake.io.udp.sockets import UdpReceiver, UdpSender
 from handshake.plan.query import parse_query
 
-__all__ = ["register"]
+__all__ = ["receive", "send"]
 
-Reporting = Callable[..., AbstractContextManager[None]]
 _DECLARED = "File with the query, whose declarations say what comes; - is standard input."
 
 
-def register(app: typer.Typer, reporting: Reporting) -> None:
-    """Add the commands."""
+def receive(
+    address: Annotated[str, typer.Argument(metavar="URL", help="As udp://127.0.0.1:5000?sequence=yes.")],
+    query: Annotated[str, typer.Option("--query", metavar="FILE", help=_DECLARED)],
+    stream: Annotated[str, typer.Option("--input", metavar="NAME", help="The input that comes here.")],
+    log: Annotated[str, typer.Option("--log", metavar="DIR", help="Where the log is written.")],
+    bad: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Keep malformed datagrams there, as JSON lines.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a malformed datagram.")] = False,
+    sync: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Between syncs to the disk; 0: each batch.")
+    ] = 0.2,
+    keep: Annotated[
+        int | None, typer.Option(min=1, metavar="MB", help="Remove the oldest of more than this.")
+    ] = None,
+    idle: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="End after this long without any.")
+    ] = None,
+    ends: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="End when N senders say that they are done.")
+    ] = None,
+) -> None:
+    """Receive datagrams of packed rows, and put them into a durable log.
 
-    @app.command(
-        help="""Receive datagrams of packed tuples, and put them into a durable log.
+    The query's CREATE INPUT STREAM says what a datagram holds. The log is a folder per stream, which Spark
+    reads as format("handshake-udp"). Ctrl-C ends it when all that came is written.
 
-The query's CREATE INPUT STREAM says what a datagram holds. The log is a folder per stream, which Spark reads
-as format("handshake-udp"). Ctrl-C ends it when all that came is written.
-
-\b
-Example:
-  handshake receive udp://127.0.0.1:5000?sequence=yes --query trades.sql --input Trades --log log
-""",
-    )
-    def receive(
-        address: Annotated[str, typer.Argument(metavar="URL", help="As udp://127.0.0.1:5000?sequence=yes.")],
-        query: Annotated[str, typer.Option("--query", metavar="FILE", help=_DECLARED)],
-        stream: Annotated[str, typer.Option("--input", metavar="NAME", help="The input that comes here.")],
-        log: Annotated[str, typer.Option("--log", metavar="DIR", help="Where the log is written.")],
-        bad: Annotated[
-            str | None, typer.Option(metavar="FILE", help="Keep malformed datagrams there, as JSON lines.")
-        ] = None,
-        strict: Annotated[bool, typer.Option("--strict", help="Stop at a malformed datagram.")] = False,
-        sync: Annotated[
-            float, typer.Option(min=0, metavar="SECONDS", help="Between syncs to the disk; 0: each batch.")
-        ] = 0.2,
-        keep: Annotated[
-            int | None, typer.Option(min=1, metavar="MB", help="Remove the oldest of more than this.")
-        ] = None,
-        idle: Annotated[
-            float | None, typer.Option(min=0.1, metavar="SECONDS", help="End after this long without any.")
-        ] = None,
-        ends: Annotated[
-            int | None, typer.Option(min=1, metavar="N", help="End when N senders say that they are done.")
-        ] = None,
-    ) -> None:
-        with reporting():
-            plan = parse_query(_text(query))
-            with receiver_for(address, plan, stream, bad=bad, strict=strict, arrival=True) as receiver:
-                _record(receiver, log, sync, keep, idle, ends)
-
-    @app.command(
-        help="""Send the rows of a file as datagrams of packed tuples.
-
-\b
-Example:
-  handshake send trades.parquet udp://127.0.0.1:5000?sequence=yes --query trades.sql --input Trades
-""",
-    )
-    def send(
-        rows: Annotated[str, typer.Argument(metavar="FILE", help="File or folder of files.")],
-        address: Annotated[str, typer.Argument(metavar="URL", help="As udp://127.0.0.1:5000?sequence=yes.")],
-        query: Annotated[str, typer.Option("--query", metavar="FILE", help=_DECLARED)],
-        stream: Annotated[
-            str, typer.Option("--input", metavar="NAME", help="The input whose tuples these are.")
-        ],
-        rate: Annotated[
-            float | None, typer.Option(min=1, help="Datagrams per second; as fast as can be.")
-        ] = None,
-        tuples: Annotated[int, typer.Option(min=1, help="Tuples in a datagram.")] = 1,
-        offload: Annotated[
-            bool, typer.Option("--offload", help="Hand runs of datagrams to the kernel as one (Linux).")
-        ] = False,
-    ) -> None:
-        with reporting():
-            plan = parse_query(_text(query))
-            source = next((s for s in plan.inputs if s.name == stream), None)
-            if source is None:
-                raise InputError(f"no input stream '{stream}' in the query")
-            with UdpSender(address, layout_of(source), per_datagram=tuples, offload=offload) as sender:
-                sent = sender.send(read(rows, stream), rate=rate)
-                sender.end()
-            print(f"{sent:,} datagrams")
+    \b
+    Example:
+      handshake receive udp://127.0.0.1:5000?sequence=yes --query trades.sql --input Trades --log log
+    """
+    with reporting():
+        plan = parse_query(read_text(query))
+        with receiver_for(address, plan, stream, bad=bad, strict=strict, arrival=True) as receiver:
+            _record(receiver, log, sync, keep, idle, ends)
 
 
-def _text(path: str) -> str:
-    if path == "-":
-        return sys.stdin.read()
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the query '{path}': {one_line(error)}") from None
+def send(
+    rows: Annotated[str, typer.Argument(metavar="FILE", help="File or folder of files.")],
+    address: Annotated[str, typer.Argument(metavar="URL", help="As udp://127.0.0.1:5000?sequence=yes.")],
+    query: Annotated[str, typer.Option("--query", metavar="FILE", help=_DECLARED)],
+    stream: Annotated[str, typer.Option("--input", metavar="NAME", help="The input whose rows these are.")],
+    rate: Annotated[
+        float | None, typer.Option(min=1, help="Datagrams per second; as fast as can be.")
+    ] = None,
+    tuples: Annotated[int, typer.Option(min=1, help="Rows in a datagram.")] = 1,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="Hand runs of datagrams to the kernel as one (Linux).")
+    ] = False,
+) -> None:
+    """Send the rows of a file as datagrams of packed rows.
+
+    \b
+    Example:
+      handshake send trades.parquet udp://127.0.0.1:5000?sequence=yes --query trades.sql --input Trades
+    """
+    with reporting():
+        plan = parse_query(read_text(query))
+        source = next((s for s in plan.inputs if s.name == stream), None)
+        if source is None:
+            raise InputError(f"no input stream '{stream}' in the query")
+        with UdpSender(address, layout_of(source), per_datagram=tuples, offload=offload) as sender:
+            sent = sender.send(read(rows, stream), rate=rate)
+            sender.end()
+        print(f"{sent:,} datagrams")
 
 
 def _record(
@@ -114,20 +94,13 @@ def _record(
     names = ", ".join(stream.name for stream in receiver.demux.streams)
     print(f"receiving {names} on {receiver.endpoint}", file=sys.stderr, flush=True)
     try:
-        record(
-            receiver,
-            log,
-            sync=sync,
-            keep_bytes=None if keep is None else keep << 20,
-            idle=idle,
-            ends=ends,
-            tell=_tell,
-        )
+        kept = None if keep is None else keep << 20
+        record(receiver, log, sync=sync, keep_bytes=kept, idle=idle, ends=ends, tell=_report)
     finally:
         print(json.dumps(receiver.counters.json()), flush=True)
 
 
-def _tell(counters: Counters) -> None:
+def _report(counters: Counters) -> None:
     dropped = "?" if counters.kernel_dropped is None else f"{counters.kernel_dropped:,}"
     print(
         f"{counters.datagrams:,} datagrams, {counters.tuples:,} tuples; malformed {counters.malformed:,}, "

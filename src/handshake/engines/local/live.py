@@ -1,32 +1,44 @@
-"""Inputs that come over UDP, as slices for a query."""
+"""Inputs that arrive while a query runs: datagrams over UDP, and rows on standard input."""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from handshake.engines.local.replay import Slice
+import pyarrow as pa
+
+from handshake.engines.inputs import Address, Slice, carried_schema
 from handshake.errors import UnsupportedError
+from handshake.io.csv_files import read_standard_input
 from handshake.io.declared import BadRows
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import receiver_for
 from handshake.io.udp.sockets import Batches, UdpReceiver
+from handshake.operators.sources import times_in
 from handshake.plan.algebra import Plan, Source
 from handshake.schema import UNITS
 
-__all__ = ["Receivers", "comes_live"]
+__all__ = ["Receivers", "all_over_udp", "standard_input"]
 
 _WAIT = 0.05
-"""Seconds for which one receiver is listened to before the next one's turn."""
+"""Seconds for which one receiver is polled before the next one."""
 
 
-def comes_live(paths: dict[str, str]) -> bool:
-    """Whether inputs come over UDP; then all of them do."""
-    live = [name for name, path in paths.items() if path.startswith("udp:")]
-    if live and len(live) < len(paths):
-        other = next(name for name in paths if name not in live)
+def all_over_udp(inputs: Mapping[str, Any]) -> bool:
+    """Whether the inputs come over UDP: all of them, or none.
+
+    Raises:
+        UnsupportedError: One input comes over UDP, another one does not.
+    """
+    live = [
+        name for name, each in inputs.items() if isinstance(each, Address) and each.path.startswith("udp:")
+    ]
+    if live and len(live) < len(inputs):
+        other = next(name for name in inputs if name not in live)
         raise UnsupportedError(
             f"stream {live[0]} comes over UDP and {other} from a file, which have no common order of "
             f"arrival; send the file: handshake send"
@@ -35,20 +47,20 @@ def comes_live(paths: dict[str, str]) -> bool:
 
 
 class Receivers:
-    """One receiver per input; streams that an input carries come out by their own names."""
+    """One UDP receiver per input. Streams that an input carries come out by their own names."""
 
-    def __init__(self, plan: Plan, paths: dict[str, str], bad: BadRows) -> None:
+    def __init__(self, plan: Plan, inputs: Mapping[str, Address]) -> None:
         self._sources = {source.name: source for source in plan.inputs}
         self._receivers: dict[str, UdpReceiver] = {}
         try:
-            for name, path in paths.items():
-                self._receivers[name] = receiver_for(path, plan, name, bad=_telling(name, bad))
+            for name, place in inputs.items():
+                self._receivers[name] = receiver_for(place.path, plan, name, bad=_malformed(name, place.bad))
         except BaseException:
             self.close()
             raise
 
     def slices(self, stop: Callable[[], bool]) -> Iterator[Slice]:
-        """What comes, until all have ended; after `stop`, what the kernel holds is still taken."""
+        """Yield what arrives until all senders have ended; after `stop`, what the kernel still holds."""
         open_ = dict(self._receivers)
         while open_:
             for name, receiver in list(open_.items()):
@@ -63,14 +75,12 @@ class Receivers:
                     del open_[name]
 
     def _lag(self, batches: Batches) -> float | None:
-        """Seconds from the newest time to now."""
-        newest = [_newest(self._sources[name], batch) for name, batch in batches.items()]
-        known = [at for at in newest if at is not None]
-        return None if not known else max(time.time() - max(known), 0.0)
+        known = [age for n, batch in batches.items() if (age := _age(self._sources[n], batch)) is not None]
+        return min(known, default=None)
 
     @property
     def counters(self) -> dict[str, Counters]:
-        """Of each input."""
+        """The counters of each input."""
         return {name: receiver.counters for name, receiver in self._receivers.items()}
 
     def close(self) -> None:
@@ -87,14 +97,40 @@ class Receivers:
         self.close()
 
 
-def _telling(name: str, bad: BadRows) -> Callable[[bytes, str], None]:
+def _malformed(name: str, bad: BadRows) -> Callable[[bytes, str], None]:
     return lambda data, reason: bad.add(name, bad.count + 1, reason, data.hex())
 
 
-def _newest(source: Source, batch: object) -> float | None:
-    if source.time is None:
+def standard_input(plan: Plan, source: Source, bad: BadRows, stop: Callable[[], bool]) -> Iterator[Slice]:
+    """Yield batches from standard input as they come. A thread reads them, so that Ctrl-C need not wait."""
+    waiting: queue.Queue[Any] = queue.Queue(maxsize=4)
+
+    def read() -> None:
+        try:
+            for batch in read_standard_input(carried_schema(plan, source), bad.add):
+                waiting.put(batch)
+            waiting.put(None)
+        except BaseException as error:
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            batch = waiting.get(timeout=0.1)
+        except queue.Empty:
+            if stop():  # what has been read is still taken
+                return
+            continue
+        if isinstance(batch, BaseException):
+            raise batch
+        if batch is None:
+            return
+        yield Slice({source.name: (batch, None)}, _age(source, batch))
+
+
+def _age(source: Source, batch: pa.RecordBatch) -> float | None:
+    """Return the seconds from the newest time of a batch to now."""
+    if source.time is None or not batch.num_rows:
         return None
-    column = batch.column(source.time)  # type: ignore[attr-defined]
-    last = column[len(column) - 1]
-    whole = last.value if hasattr(last, "value") else last.as_py()
-    return None if whole is None else int(whole) * UNITS[source.clock.unit] / 1e9
+    times, _ = times_in(source, dict(zip(batch.schema.names, batch.columns, strict=True)))
+    return max(0.0, time.time() - int(times.max()) * UNITS[source.clock.unit] / 1e9)

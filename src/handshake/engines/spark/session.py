@@ -36,10 +36,12 @@ from handshake.windows import Spec, Windows, windows_of
 
 __all__ = [
     "Predicate",
+    "check_windows",
     "define",
     "explain_frames",
     "explained",
     "join_frames",
+    "predicate_for",
     "prepare_session",
     "state_root",
 ]
@@ -136,14 +138,14 @@ def define(
     """The join as a value that travels to the tasks."""
     frames, session = (left, right), left.sparkSession
     streaming = [frame.isStreaming for frame in frames]
-    _check_windows(windows, streaming)
+    check_windows(windows, streaming)
     schemas = tuple(arrow_schema(frame, side) for side, frame in enumerate(frames))
     named = tuple(event_time(frame, side, times[side], windows) for side, frame in enumerate(frames))
     if (named[0] is None) != (named[1] is None):
         if windows.timed:
             raise WindowError("a time column is named for one input only; name one for both")
         named = (None, None)
-    predicate, aliases = _predicate(on, left, right, aliases)
+    predicate, aliases = predicate_for(on, left, right, aliases)
     root = _root(session, state_dir)
     partitions = _setting(session, _PARTITIONS, 200)
     segments = _segments(session, segments, partitions)
@@ -159,7 +161,8 @@ def define(
     return definition
 
 
-def _check_windows(windows: Windows, streaming: list[bool]) -> None:
+def check_windows(windows: Windows, streaming: list[bool]) -> None:
+    """Raise `WindowError` if windows do not fit what streams: two streams need them, one takes none."""
     if all(streaming) and (windows.left is None or windows.right is None):
         raise WindowError(
             "a join of two streams needs a window on both, or its state would grow for ever; give one, such "
@@ -175,10 +178,10 @@ def _check_windows(windows: Windows, streaming: list[bool]) -> None:
 # The predicate
 
 
-def _predicate(
+def predicate_for(
     on: Predicate, left: DataFrame, right: DataFrame, aliases: tuple[str, str] | None
 ) -> tuple[Expr, tuple[str, str] | None]:
-    """The predicate, and what its qualifiers mean besides `l` and `r`."""
+    """Return the predicate, and what its qualifiers mean besides `l` and `r`."""
     if isinstance(on, Column):
         return translate(on, left, right), None
     if on is None:

@@ -1,0 +1,171 @@
+"""Joins as plans: `join_plan` builds one, `plain_join` recognises it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from handshake.engines.inputs import Address, read_inputs
+from handshake.errors import SchemaError, WindowError
+from handshake.io.frames import plain_schema, table_of
+from handshake.plan.algebra import ARRIVAL, Clock, Output, Plan, Project, Source, WindowJoin
+from handshake.plan.bind import Scope, bind
+from handshake.plan.expr import Expr
+from handshake.schema import Date, Decimal, Float, Int, Null, Opaque, Schema, Timestamp, Type, arrow_of
+from handshake.windows import Windows
+
+__all__ = ["JOIN", "PlainJoin", "join_plan", "join_tables", "plain_join"]
+
+JOIN = "join"
+"""The name of the result."""
+_SIDES = ("left", "right")
+_OPAQUE = pa.struct([])
+
+
+def join_plan(
+    left: pa.Schema,
+    right: pa.Schema,
+    on: Expr,
+    windows: Windows,
+    times: tuple[str | None, str | None],
+    *,
+    suffix: str = "_right",
+    aliases: tuple[str, str] | None = None,
+) -> Plan:
+    """Build the plan of a join of two inputs, `left` and `right`.
+
+    Args:
+        left: The columns of the left input.
+        right: The columns of the right input.
+        on: The predicate, in which `l` and `r` stand for the inputs.
+        windows: The windows of both.
+        times: The time columns of both, or neither.
+        suffix: Added to a name of the right input that the left one has too.
+        aliases: Other names for `l` and `r` in the predicate.
+
+    Returns:
+        A plan with one result, `join`: all columns of the left input, then those of the right.
+    """
+    if (times[0] is None) != (times[1] is None):
+        raise WindowError("a time column is named for one input only; name one for both, or for neither")
+    schemas = [Schema.from_arrow(plain_schema(s), n) for s, n in zip((left, right), _SIDES, strict=True)]
+    if windows.timed and times[0] is None:
+        raise WindowError(
+            f"a time window needs a time column, and none is named for the left input; name one of "
+            f"{', '.join(schemas[0].names)} (time=…, or --time)"
+        )
+    sources = tuple(_source(schema, time) for schema, time in zip(schemas, times, strict=True))
+    bound = bind(on, Scope.of(schemas[0], schemas[1], aliases))
+    join = WindowJoin(sources, _SIDES, (windows.left, windows.right), bound)
+    names = _result_names(schemas[0].names, schemas[1].names, suffix)
+    columns = tuple(zip(names, join.schema.names, strict=True))
+    return Plan(sources, (Output(Project(join, columns), JOIN),))
+
+
+def _source(schema: Schema, time: str | None) -> Source:
+    if time is None:
+        return Source(schema.stream, schema)
+    field = schema.get(time)
+    return Source(schema.stream, schema, field.name, Clock(field.type, _unit(field.type) or ARRIVAL.unit))
+
+
+def _unit(kind: Type) -> str | None:
+    """Return the unit in which a time column counts; plain numbers count seconds."""
+    match kind:
+        case Timestamp(unit=unit):
+            return unit
+        case Date() | Int() | Null():
+            return "s"
+        case Float() | Decimal():
+            return "ns"
+    return None
+
+
+def _result_names(left: Sequence[str], right: Sequence[str], suffix: str) -> list[str]:
+    names = list(left)
+    for name in right:
+        name = name + suffix if name in left else name
+        if name in names:
+            raise SchemaError(
+                f"output column '{name}' would appear twice; rename a column or choose another suffix"
+            )
+        names.append(name)
+    return names
+
+
+@dataclass(frozen=True)
+class PlainJoin:
+    """A plan that is one join of two inputs and nothing else."""
+
+    name: str
+    """The name of the result."""
+    sources: tuple[Source, Source]
+    windows: Windows
+    on: Expr
+    columns: tuple[tuple[str, int], ...]
+    """Each column of the result: its name, and its number among the columns of both inputs."""
+
+    @property
+    def times(self) -> tuple[str | None, str | None]:
+        """The time columns of both inputs."""
+        return self.sources[0].time, self.sources[1].time
+
+    @property
+    def schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """The columns of both inputs; a type that predicates cannot look into is only a placeholder."""
+        left, right = (pa.schema([(f.name, _arrow(f.type)) for f in s.fields]) for s in self.sources)
+        return left, right
+
+    def output(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the result, where the inputs have these columns."""
+        return pa.schema([columns.field(at).with_name(name) for name, at in self.columns])
+
+    def select(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return a batch of the result from one with the columns of both inputs."""
+        return pa.RecordBatch.from_arrays([batch.column(at) for _, at in self.columns], schema=schema)
+
+
+def _arrow(kind: Type) -> pa.DataType:
+    return _OPAQUE if isinstance(kind, Opaque) else arrow_of(kind)
+
+
+def plain_join(plan: Plan) -> PlainJoin | None:
+    """Return the join that a plan consists of; None if the plan does anything else."""
+    node = plan.outputs[0].input
+    join = node.input if isinstance(node, Project) else node
+    if len(plan.outputs) > 1 or not isinstance(join, WindowJoin) or len(join.inputs) != 2:
+        return None
+    left, right = join.inputs
+    if not isinstance(left, Source) or not isinstance(right, Source):
+        return None
+    sources, windows = (left, right), Windows(join.windows[0], join.windows[1])
+    if any(s.demux is not None or not _as_joins_count(s) for s in sources):
+        return None
+    if (left.time is None) != (right.time is None) or (windows.timed and left.time is None):
+        return None
+    numbers = {name: at for at, name in enumerate(join.schema.names)}
+    renamed = node.columns if isinstance(node, Project) else tuple((n, n) for n in numbers)
+    columns = tuple((new, numbers[old]) for new, old in renamed)
+    return PlainJoin(plan.outputs[0].name, sources, windows, join.on, columns)
+
+
+def join_tables(plan: Plan, join: PlainJoin, inputs: Mapping[str, Any]) -> tuple[pa.Table, pa.Table]:
+    """Return both inputs of a join as tables; Arrow types that a plan does not know stay as they are."""
+    left, right = (_table(plan, source, inputs[source.name]) for source in join.sources)
+    return left, right
+
+
+def _table(plan: Plan, source: Source, given: Any) -> pa.Table:
+    if not isinstance(given, Address):
+        table = table_of(given)
+        if Schema.from_arrow(plain_schema(table.schema), source.name) == source.fields:
+            return table
+    return read_inputs(plan, {source.name: given})[source.name]
+
+
+def _as_joins_count(source: Source) -> bool:
+    """Whether times have the unit that joins give to a column of that type."""
+    return source.time is None or _unit(source.clock.type) in (None, source.clock.unit)

@@ -1,0 +1,286 @@
+"""The local engine: plans on the CPU cores of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from handshake.engines.engine import Run, progress_text
+from handshake.engines.inputs import Address, Slice, check_inputs, comes_live, read_inputs, slices
+from handshake.engines.joins import PlainJoin, join_tables, plain_join
+from handshake.engines.local.live import Receivers, all_over_udp, standard_input
+from handshake.errors import UnsupportedError
+from handshake.io.udp.demux import Counters
+from handshake.io.udp.receive import direct
+from handshake.joins.join import JoinPlan, Metrics, Replay, prepare
+from handshake.joins.latency import Latency
+from handshake.joins.multiway.multi_join import MultiMetrics, MultiReplay
+from handshake.operators.query import Query
+from handshake.options import Options
+from handshake.plan.algebra import Plan
+from handshake.plan.build import E
+from handshake.plan.explain import explain_plan
+from handshake.plan.optimise import optimise
+
+__all__ = ["JoinRun", "LocalEngine", "MultiJoinRun", "QueryRun"]
+
+_SUFFIX = "\0right"
+"""Keeps the columns of both inputs apart until the result gives them their names."""
+
+
+class LocalEngine:
+    """Runs a plan that is one join on join cores, and any other plan by the operators of queries."""
+
+    name = "local"
+
+    def check(self, plan: Plan, options: Options) -> None:
+        """Raise a `HandshakeError` if the plan cannot run with these options."""
+        options.check(self.name)
+        join = _fast_join(plan, options)
+        if join is None:
+            Query(plan, optimised=options.optimised, cores=options.cores or 1).close()
+        else:
+            _prepare(join, *join.schemas, options)
+
+    def explain(self, plan: Plan, options: Options) -> str:
+        """Return the access method and the arrangement of a join, or the operators of a query."""
+        options.check(self.name)
+        join = _fast_join(plan, options)
+        if join is not None:
+            return _prepare(join, *join.schemas, options).explain()
+        return explain_plan(optimise(plan) if options.optimised else plan).rstrip("\n")
+
+    def run(self, plan: Plan, inputs: Mapping[str, Any], options: Options) -> Run:
+        """Start a plan; see `Engine.run`."""
+        options.check(self.name)
+        check_inputs(plan, inputs)
+        join = _fast_join(plan, options)
+        if join is None or any(map(comes_live, inputs.values())):
+            return QueryRun(plan, inputs, options)
+        return JoinRun(join, join_tables(plan, join, inputs), options)
+
+
+def _fast_join(plan: Plan, options: Options) -> PlainJoin | None:
+    """Return the join that a plan consists of, if its results may come in another order than rows arrive."""
+    return None if options.order == "arrival" else plain_join(plan)
+
+
+def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
+    return prepare(
+        left, right, E(join.on), left_window=join.windows.left, right_window=join.windows.right,
+        left_time=join.times[0], right_time=join.times[1], method=options.method,
+        algorithm=options.algorithm, cores=options.cores, ordered=options.order == "time", suffix=_SUFFIX,
+        overload=options.overload, room=options.room, adapt=options.adapt, pin=options.pin,
+    )  # fmt: skip
+
+
+class JoinRun(Run):
+    """Two tables, replayed as streams through join cores."""
+
+    def __init__(self, join: PlainJoin, tables: tuple[pa.Table, pa.Table], options: Options) -> None:
+        left, right = tables
+        self.plan = _prepare(join, left.schema, right.schema, options)
+        self._join, self._options = join, options
+        self._replay = Replay(self.plan, left, right, pace=options.pace, on_shed=options.on_shed)
+        self.schemas = {join.name: join.output(self.plan.output_schema)}
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        name = self._join.name
+        schema = self.schemas[name]
+        for batch in self._replay:
+            yield name, self._join.select(batch, schema)
+
+    def results(self) -> Mapping[str, Any]:
+        """Return the table of results; warn about shed rows unless `on_shed` was given."""
+        found = super().results()
+        metrics = self._replay.metrics()
+        if self._options.on_shed is None and metrics.left_shed + metrics.right_shed:
+            shed = f"{metrics.left_shed:,} left and {metrics.right_shed:,} right tuples"
+            message = f"the join was behind and shed {shed}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return found
+
+    def progress(self) -> tuple[str, int, int | None]:
+        """Return how many rows have been joined."""
+        return "joining", self._replay.done, self._replay.total
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics of the join as plain data."""
+        return self._replay.metrics().to_dict()
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return rows, results, rate, access method and cores."""
+        metrics, options = self._replay.metrics(), self._options
+        facts = [
+            ("left", f"{metrics.left_rows:,} rows"),
+            ("right", f"{metrics.right_rows:,} rows"),
+            ("results", f"{metrics.results:,}"),
+            ("late", f"{metrics.late:,}"),
+        ]
+        if metrics.no_time:
+            facts.append(("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
+        if options.overload == "shed":
+            left, right = metrics.shed_shares
+            shed = f"left {metrics.left_shed:,} ({left:.2%}), right {metrics.right_shed:,} ({right:.2%})"
+            facts.append(("shed", shed))
+        if options.pace is not None:
+            facts.append(("latency", _latency(metrics.latency)))
+        return [
+            *facts,
+            *_speed(metrics.left_rows + metrics.right_rows, metrics.elapsed),
+            ("method", f"{self.plan.method}: {self.plan.why}"),
+            ("cores", f"{_cores(self.plan, metrics)}, {metrics.algorithm}"),
+        ]
+
+
+def _cores(plan: JoinPlan, metrics: Metrics) -> str:
+    """Return the number of cores; with `adapt`, the fewest and the most that were in use."""
+    used = [cores for _, cores in metrics.core_counts]
+    return f"{min(used)} to {max(used)} of {plan.cores}" if used else str(plan.cores)
+
+
+def _latency(latency: Latency) -> str:
+    p50, p99, longest = (1e3 * seconds for seconds in (latency.p50, latency.p99, latency.longest))
+    return f"p50 {p50:,.1f} ms, p99 {p99:,.1f} ms, longest {longest:,.1f} ms"
+
+
+def _speed(rows: int, elapsed: float) -> list[tuple[str, str]]:
+    rate = rows / elapsed if elapsed else 0
+    return [("elapsed", f"{elapsed:.2f} s"), ("rate", f"{rate:,.0f} input rows/s")]
+
+
+class MultiJoinRun(Run):
+    """Tables of several streams, replayed through a join of all of them."""
+
+    def __init__(self, replay: MultiReplay, name: str, schema: pa.Schema) -> None:
+        self._replay, self._name = replay, name
+        self.schemas = {name: schema}
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        return ((self._name, batch) for batch in self._replay)
+
+    def progress(self) -> tuple[str, int, int | None]:
+        """Return how many rows have been joined."""
+        return "joining", self._replay.done, self._replay.total
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics of the join as plain data."""
+        return self._replay.metrics().to_dict()
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return rows and join order of each stream, results, rate and cores."""
+        metrics: MultiMetrics = self._replay.metrics()
+        facts = [
+            (stream.name, f"{stream.rows:,} rows, joined with {', then '.join(stream.order)}")
+            for stream in metrics.streams
+        ]
+        facts += [("results", f"{metrics.results:,}"), ("late", f"{metrics.late:,}")]
+        if metrics.shed:
+            shed = (f"{s.name} {s.shed:,} ({s.shed_share:.2%})" for s in metrics.streams)
+            facts.append(("shed", ", ".join(shed)))
+        if metrics.no_time:
+            facts.append(("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
+        cores = ("cores", f"{len(metrics.cores)}, {metrics.algorithm}")
+        return [*facts, *_speed(metrics.rows, metrics.elapsed), cores]
+
+
+class QueryRun(Run):
+    """Inputs in the order of arrival through the operators of a query."""
+
+    stoppable = True
+
+    def __init__(self, plan: Plan, inputs: Mapping[str, Any], options: Options) -> None:
+        self._plan, self._inputs, self._options = plan, inputs, options
+        self._live = all_over_udp(inputs)
+        _check_pace(inputs, self._live, options)
+        cores = options.cores or 1
+        self._query = Query(direct(plan) if self._live else plan, optimised=options.optimised, cores=cores)
+        self.schemas = {output.name: self._query.schema(output.name) for output in plan.outputs}
+        self._seconds, self._began = 0.0, 0.0
+        self._lag: float | None = None
+        self._counters: dict[str, Counters] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        with contextlib.ExitStack() as stack:
+            pieces = self._slices(stack)
+            self._began = time.perf_counter()
+            for piece in pieces:
+                self._lag = piece.lag
+                yield from _flat(self._query.push_together(piece.batches))
+            yield from _flat(self._query.finish())
+        self._seconds = time.perf_counter() - self._began
+
+    def _slices(self, stack: contextlib.ExitStack) -> Iterator[Slice]:
+        def stopped() -> bool:
+            return self.stopped
+
+        if self._live:
+            receivers = stack.enter_context(Receivers(self._plan, self._inputs))
+            stack.callback(lambda: self._counters.update(receivers.counters))
+            return receivers.slices(stopped)
+        if _is_standard_input(self._inputs):
+            name, place = next(iter(self._inputs.items()))
+            source = next(source for source in self._plan.inputs if source.name == name)
+            return standard_input(self._plan, source, place.bad, stopped)
+        tables = read_inputs(self._plan, self._inputs)
+        return slices(self._plan, tables, pace=self._options.pace, stop=stopped)
+
+    def progress(self) -> tuple[str, int, int | None]:
+        """Return rows, rate, lag and results so far."""
+        counts = self._query.metrics()
+        rows, seconds = sum(counts.rows.values()), time.perf_counter() - self._began
+        return progress_text(rows, seconds, self._lag, sum(counts.results.values())), rows, None
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the counts of the query, and those of datagrams."""
+        received = {name: counts.json() for name, counts in self._counters.items()}
+        figures = {**dataclasses.asdict(self._query.metrics()), "seconds": self._seconds}
+        return {**figures, **({"datagrams": received} if received else {})}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return rows of each input, results, rows that were lost, and the rate."""
+        counts = self._query.metrics()
+        rows = sum(counts.rows.values())
+        facts = [(name, f"{n:,} rows") for name, n in counts.rows.items()]
+        facts += [(name, f"{n:,} results") for name, n in counts.results.items()]
+        lost = {"late": counts.late, "without a time": counts.no_time, "of no stream": counts.unknown}
+        facts += [(what, f"{n:,} rows") for what, n in lost.items() if n]
+        facts += [(f"{name}, datagrams", _datagrams(counts)) for name, counts in self._counters.items()]
+        rate = rows / max(self._seconds, 1e-9)
+        return [*facts, ("time", f"{self._seconds:.2f} s, {rate:,.0f} rows/s")]
+
+
+def _flat(results: Mapping[str, list[pa.RecordBatch]]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    return ((name, batch) for name, batches in results.items() for batch in batches)
+
+
+def _is_standard_input(inputs: Mapping[str, Any]) -> bool:
+    return len(inputs) == 1 and all(
+        isinstance(each, Address) and each.path == "-" for each in inputs.values()
+    )
+
+
+def _check_pace(inputs: Mapping[str, Any], live: bool, options: Options) -> None:
+    """Refuse a pace for rows that come at the pace of their sender."""
+    if options.pace is not None and (live or _is_standard_input(inputs)):
+        name, place = next(iter(inputs.items()))
+        raise UnsupportedError(
+            f"--pace is for files, and {name} comes from '{place.path}' at the pace of its sender; leave it "
+            "out"
+        )
+
+
+def _datagrams(counts: Counters) -> str:
+    """Return how many datagrams came, and how many were lost, by the reason."""
+    lost = {
+        "malformed": counts.malformed, "of unknown type": counts.unknown,
+        "out of sequence": counts.out_of_sequence, "missing": counts.missing,
+        "dropped by the kernel": counts.kernel_dropped or 0,
+    }  # fmt: skip
+    return ", ".join((f"{counts.datagrams:,}", *(f"{n:,} {what}" for what, n in lost.items() if n)))

@@ -1,0 +1,397 @@
+"""The Spark engine: plans on DataFrames, streaming if an input is."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from handshake.engines.engine import Run
+from handshake.engines.inputs import Address, check_inputs, read_inputs
+from handshake.engines.joins import PlainJoin, join_plan, join_tables, plain_join
+from handshake.engines.spark.cluster import Cluster, started
+from handshake.engines.spark.frames import arrow_schema, event_time
+from handshake.engines.spark.live import LOST, Live, Receiver, Where, parse_input, typed_batches, unreadable
+from handshake.engines.spark.queries.translate import QueryFrames, query_frames
+from handshake.engines.spark.queries.ways import told_ways
+from handshake.engines.spark.replay import SPARK, SparkReplay, dealt
+from handshake.engines.spark.session import Predicate, check_windows, join_frames, predicate_for
+from handshake.engines.spark.state.store import open_store
+from handshake.engines.spark.tables import carried, frame_of
+from handshake.engines.spark.udp_source import FORMAT, register
+from handshake.errors import InputError, UnsupportedError
+from handshake.io.frames import is_spark
+from handshake.io.udp.receive import direct, streams_for
+from handshake.joins.driver import times_of
+from handshake.joins.plan import JoinPlan, prepare
+from handshake.joins.spec import SIDES
+from handshake.operators.query import output_schema
+from handshake.options import Options
+from handshake.plan.algebra import Plan, Source
+from handshake.plan.build import E
+from handshake.plan.explain import explain_plan
+from handshake.plan.optimise import optimise
+from handshake.windows import Windows
+
+__all__ = ["SparkEngine", "frames_plan"]
+
+_SUFFIX = "\0right"
+
+
+class SparkEngine:
+    """Runs plans on a Spark session: the one that this process has, or one of its own."""
+
+    name = "spark"
+
+    def check(self, plan: Plan, options: Options) -> None:
+        """Raise a `HandshakeError` if the plan cannot run with these options."""
+        options.check(self.name)
+        if (
+            options.master is not None
+            and not options.master.startswith("local")
+            and options.state_dir is None
+        ):
+            raise UnsupportedError(
+                f"a join on '{options.master}' needs a directory that every executor reaches, for tuples on "
+                "their way; name one: --state-dir s3://bucket/folder, or a shared mount"
+            )
+
+    def explain(self, plan: Plan, options: Options) -> str:
+        """Return the operators of a query and what runs in one task, or how a join is spread."""
+        self.check(plan, options)
+        join = _join_of(plan, options)
+        if join is None:
+            shown = explain_plan(optimise(plan) if options.optimised else plan).rstrip("\n")
+            return "\n".join([shown, *told_ways(plan)])
+        prepared = _prepare(join, *join.schemas, options)
+        segments = options.segments or prepared.cores
+        spread = f"segments    {segments} on Spark; tuples go by {dealt(prepared.spec, segments)}"
+        return f"{prepared.spec.explain()}\n{spread}"
+
+    def run(self, plan: Plan, inputs: Mapping[str, Any], options: Options) -> Run:
+        """Start a plan; see `Engine.run`. DataFrames give DataFrames, other inputs Arrow tables."""
+        self.check(plan, options)
+        check_inputs(plan, inputs)
+        join = _join_of(plan, options)
+        if all(is_spark(each) for each in inputs.values()):
+            if options.cores is not None:
+                raise UnsupportedError(
+                    f"cores={options.cores} has no effect on Spark DataFrames; use segments={options.cores}"
+                )
+            return _FrameRun(plan, join, inputs, options)
+        if join is not None:
+            return _TableJoinRun(join, join_tables(plan, join, inputs), options)
+        places = {name: _place(each) for name, each in inputs.items()}
+        if any(place is not None and place.live for place in places.values()):
+            return _LiveRun(plan, inputs, options, places)
+        return _BatchRun(plan, inputs, options, places)
+
+
+def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
+    return None if options.order == "arrival" else plain_join(plan)
+
+
+def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
+    return prepare(
+        left, right, E(join.on), left_window=join.windows.left, right_window=join.windows.right,
+        left_time=join.times[0], right_time=join.times[1], method=options.method, suffix=_SUFFIX,
+        cores=options.segments or options.cores,
+    )  # fmt: skip
+
+
+def frames_plan(
+    left: DataFrame,
+    right: DataFrame,
+    on: Predicate,
+    windows: Windows,
+    times: tuple[str | None, str | None],
+    *,
+    suffix: str,
+    aliases: tuple[str, str] | None,
+) -> Plan:
+    """Build the plan of a join of DataFrames; see `join_plan`. Streams have the times of their watermarks."""
+    check_windows(windows, [left.isStreaming, right.isStreaming])
+    schemas = [arrow_schema(frame, side) for side, frame in enumerate((left, right))]
+    found = [event_time(frame, side, times[side], windows) for side, frame in enumerate((left, right))]
+    if None in found and not windows.timed:
+        found = [None, None]
+    predicate, names = predicate_for(on, left, right, aliases)
+    return join_plan(
+        schemas[0], schemas[1], predicate, windows, (found[0], found[1]), suffix=suffix, aliases=names
+    )
+
+
+class _FrameRun(Run):
+    """DataFrames in, DataFrames out; nothing runs before Spark is asked for rows."""
+
+    def __init__(
+        self, plan: Plan, join: PlainJoin | None, inputs: Mapping[str, Any], options: Options
+    ) -> None:
+        self._frames = (
+            query_frames(plan, inputs, state_dir=options.state_dir)
+            if join is None
+            else {join.name: _joined(join, inputs, options)}
+        )
+        self.schemas = {name: frame.schema for name, frame in self._frames.items()}
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        for name, frame in self._frames.items():
+            for batch in frame.toArrow().to_batches():
+                yield name, batch
+
+    def results(self) -> Mapping[str, Any]:
+        """Return the DataFrames of the results by name."""
+        return self._frames
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return nothing: DataFrames have not run."""
+        return []
+
+    def metrics(self) -> dict[str, Any]:
+        """Return nothing: DataFrames have not run."""
+        return {}
+
+
+def _joined(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -> Any:
+    left, right = (inputs[source.name] for source in join.sources)
+    names = [name for name, _ in join.columns]
+    right_names = join.sources[1].fields.names
+    renamed = zip(names[-len(right_names) :], right_names, strict=False)
+    frame = join_frames(
+        left, right, E(join.on), left_window=join.windows.left, right_window=join.windows.right,
+        left_time=join.times[0], right_time=join.times[1], method=options.method,
+        suffix=next((new.removeprefix(old) for new, old in renamed if new != old), "_right"),
+        segments=options.segments, state_dir=options.state_dir, name=options.name,
+        result_time=options.result_time,
+    )  # fmt: skip
+    if frame.columns[: len(names)] == names:
+        return frame
+    return frame.select(*(frame[frame.columns[at]].alias(name) for name, at in join.columns))
+
+
+class _TableJoinRun(Run):
+    """Two tables joined by Spark's batch mode, as if they were streams."""
+
+    def __init__(self, join: PlainJoin, tables: tuple[pa.Table, pa.Table], options: Options) -> None:
+        self._join, self._options = join, options
+        self._left, self._right = tables
+        self._plan = _prepare(join, self._left.schema, self._right.schema, options)
+        self.schemas = {join.name: join.output(self._plan.output_schema)}
+        self._figures: dict[str, Any] = {}
+        self._cluster: Cluster | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        options, join = self._options, self._join
+        title = f"handshake join on {self._plan.spec.text}"
+        with started(title, options.master, options.cores) as cluster:
+            self._cluster = cluster
+            segments = options.segments or options.cores or cluster.cores
+            root = options.state_dir or str(cluster.folder / "state")
+            replay = SparkReplay(
+                cluster, self._left, self._right, self._plan.output_schema, title, root, segments
+            )
+            how = {
+                "left_window": join.windows.left, "right_window": join.windows.right,
+                "left_time": join.times[0], "right_time": join.times[1], "method": options.method,
+                "suffix": _SUFFIX,
+            }  # fmt: skip
+            rows, began = 0, time.perf_counter()
+            for batch in replay.results(E(join.on), how):
+                rows += batch.num_rows
+                yield join.name, join.select(batch, self.schemas[join.name])
+            self._figures = {
+                "left_rows": self._left.num_rows, "right_rows": self._right.num_rows, "results": rows,
+                "late": 0, "no_time": self._no_time(), "elapsed": time.perf_counter() - began,
+                "method": self._plan.method, "segments": segments,
+                "routing": dealt(self._plan.spec, segments),
+                "master": cluster.session.sparkContext.master, "spark": SPARK,
+            }  # fmt: skip
+        self._cluster = None
+
+    def _no_time(self) -> int:
+        """Return the number of rows that no time window can hold."""
+        if not self._join.windows.timed:
+            return 0
+        return sum(self._untimed(table, side) for side, table in enumerate((self._left, self._right)))
+
+    def _untimed(self, table: pa.Table, side: int) -> int:
+        name = self._join.times[side]
+        assert name is not None
+        column = table.column(name).combine_chunks()
+        _, valid = times_of(column, self._plan.spec.unit, name, SIDES[side])
+        return 0 if valid is None else len(column) - int(valid.sum())
+
+    def progress(self) -> tuple[str, int, int | None]:
+        """Return how many tasks are done."""
+        done, total = (0, 0) if self._cluster is None else self._cluster.tasks()
+        return f"joining on Spark, {done} of {total} tasks", done, None
+
+    def metrics(self) -> dict[str, Any]:
+        """Return rows, results, segments and where it ran."""
+        return self._figures
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return rows, results, rate, access method and segments."""
+        figures = self._figures
+        rows, elapsed = figures["left_rows"] + figures["right_rows"], figures["elapsed"]
+        facts = [
+            ("left", f"{figures['left_rows']:,} rows"),
+            ("right", f"{figures['right_rows']:,} rows"),
+            ("results", f"{figures['results']:,}"),
+            ("late", f"{figures['late']:,}"),
+        ]
+        if figures["no_time"]:
+            facts.append(("no time", f"{figures['no_time']:,} rows without a timestamp join nothing"))
+        return [
+            *facts,
+            ("elapsed", f"{elapsed:.2f} s"),
+            ("rate", f"{rows / elapsed if elapsed else 0:,.0f} input rows/s"),
+            ("method", f"{self._plan.method}: {self._plan.why}"),
+            ("segments", f"{figures['segments']} by {figures['routing']}"),
+            ("spark", f"{figures['spark']} on {figures['master']}"),
+        ]
+
+
+# Queries on tables, files, datagrams and formats of Spark's
+
+
+def _place(given: Any) -> Where | None:
+    """Return where an input comes from; None if its rows are given."""
+    if not isinstance(given, Address):
+        return None
+    place = parse_input(given.path)
+    if place.path == "-":
+        raise UnsupportedError(
+            "--backend spark does not read standard input; give a file, or use --backend local"
+        )
+    return place
+
+
+class _BatchRun(Run):
+    """A query on finite inputs: each result in turn."""
+
+    def __init__(
+        self, plan: Plan, inputs: Mapping[str, Any], options: Options, places: Mapping[str, Where | None]
+    ) -> None:
+        self._plan, self._inputs, self._options, self._places = plan, inputs, options, places
+        self.schemas = {output.name: output_schema(output) for output in plan.outputs}
+        self._rows = {output.name: 0 for output in plan.outputs}
+        self._lost = dict.fromkeys(LOST, 0)
+        self._unknown, self._seconds = 0, 0.0
+        self._receivers: list[Receiver] = []
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            cluster = stack.enter_context(started("handshake run", self._options.master, self._options.cores))
+            for name, place in self._places.items():
+                if place is not None and place.kind == "udp":
+                    receiving = Receiver.receive(self._plan, name, self._inputs[name], folder)
+                    self._receivers.append(stack.enter_context(receiving))
+            frames = self._frames(cluster.session, folder)
+            yield from self._results(frames, folder)
+
+    def _frames(self, session: SparkSession, folder: Path) -> QueryFrames:
+        inputs: dict[str, Any] = {}
+        for source in self._plan.inputs:
+            if source.name in self._places:
+                inputs |= self._input(session, source, folder)
+        plan = direct(self._plan) if self._receivers else self._plan
+        state = self._options.state_dir or str(folder / "state")
+        return query_frames(plan, inputs, state_dir=state)
+
+    def _input(self, session: SparkSession, source: Source, folder: Path) -> dict[str, Any]:
+        place, reader = self._places[source.name], session.readStream
+        if place is None or place.kind == "file":
+            return {source.name: self._table(session, source, folder)}
+        if place.kind == "udp":
+            register(session)
+            names = [stream.name for stream in streams_for(self._plan, source.name)[0]]
+            return {name: reader.format(FORMAT).load(str(folder / "log" / name)) for name in names}
+        try:
+            opened = reader.format(place.kind).options(**place.options)
+            return {source.name: opened.load(place.path) if place.path else opened.load()}
+        except Exception as error:
+            raise InputError(unreadable(place.kind, source.name, error)) from None
+
+    def _table(self, session: SparkSession, source: Source, folder: Path) -> Any:
+        """Return the DataFrame of a finite input."""
+        if is_spark(self._inputs[source.name]):
+            return self._inputs[source.name]
+        read = read_inputs(self._plan, {source.name: self._inputs[source.name]})[source.name]
+        table = carried(read, source.name)
+        self._unknown += _unclaimed(self._plan, source, table)
+        return frame_of(session, table, open_store(str(folder)), f"input-{source.name}")
+
+    def _results(self, frames: QueryFrames, folder: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
+        began = time.perf_counter()
+        for name, frame in frames.items():
+            for batch in typed_batches(frame.toArrow(), self.schemas[name]):
+                self._rows[name] += batch.num_rows
+                yield name, batch
+            counted = frames.observations[name].get if name in frames.observations else {}
+            for what in LOST:
+                self._lost[what] += counted.get(what) or 0
+        self._lost["unknown"] = self._unknown
+        self._seconds = time.perf_counter() - began
+
+    def metrics(self) -> dict[str, Any]:
+        """Return results, rows that were lost, and the counters of datagrams."""
+        received = {receiver.name: receiver.counters for receiver in self._receivers}
+        return {"results": self._rows, **self._lost, "seconds": self._seconds, "datagrams": received}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return results, rows that were lost, datagrams and the time."""
+        facts = [(name, f"{rows:,} results") for name, rows in self._rows.items()]
+        facts += [(LOST[what], f"{rows:,} rows") for what, rows in self._lost.items() if rows]
+        for receiver in self._receivers:
+            shown = ", ".join(f"{what} {n}" for what, n in receiver.counters.items() if n)
+            facts.append((f"{receiver.name}, datagrams", shown))
+        return [*facts, ("time", f"{self._seconds:.2f} s on Spark")]
+
+
+class _LiveRun(_BatchRun):
+    """A query on inputs without end: until it is stopped, or all senders of datagrams are done."""
+
+    stoppable = endless = True
+
+    def __init__(
+        self, plan: Plan, inputs: Mapping[str, Any], options: Options, places: Mapping[str, Where | None]
+    ) -> None:
+        super().__init__(plan, inputs, options, places)
+        self._live = Live(self.schemas)
+
+    def _results(self, frames: QueryFrames, folder: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
+        began = time.perf_counter()
+        for name, batch in self._live.results(frames, self._receivers, folder, lambda: self.stopped):
+            self._rows[name] += batch.num_rows
+            yield name, batch
+        for receiver in self._receivers:
+            receiver.report(self._inputs[receiver.name].bad)
+        self._lost = self._live.lost
+        self._seconds = time.perf_counter() - began
+
+    def progress(self) -> tuple[str, int, int | None]:
+        """Return the rate and the lag of the last micro-batches, and the rows of each result."""
+        results = ", ".join(f"{name} {rows:,}" for name, rows in self._rows.items())
+        return f"{self._live.speed()}  {results}", sum(self._rows.values()), None
+
+
+def _unclaimed(plan: Plan, source: Source, table: pa.Table) -> int:
+    """Return the number of rows of an input that belong to none of the streams that it carries."""
+    values = [s.demux for s in plan.inputs if s.demux is not None and s.demux.stream == source.name]
+    if not values:
+        return 0
+    parts = []
+    for demux in values:
+        column = table.column(demux.field)
+        parts.append(pc.is_in(column, value_set=pa.array(demux.values, column.type)))
+    return int(table.num_rows) - int(pc.sum(reduce(pc.or_, parts)).as_py() or 0)

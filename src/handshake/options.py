@@ -1,0 +1,287 @@
+"""The options of runs: one entry per option, from which signatures, flags, checks and the table derive.
+
+To add an option, add a field to `Options`, the same name to `GivenOptions`, and use it in an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypedDict, get_type_hints
+
+from handshake.errors import UnsupportedError, suggest
+
+__all__ = ["ENGINES", "OPTIONS", "GivenOptions", "Option", "Options", "options_table"]
+
+ENGINES = ("local", "spark", "circuit")
+_LOCAL, _SPARK, _CIRCUIT, _SOFTWARE = ("local",), ("spark",), ("circuit",), ("local", "spark")
+_QUERY_CIRCUIT = ("compile", "run", "explain")
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known about an option besides its type and its default."""
+
+    help: str
+    engines: tuple[str, ...]
+    commands: tuple[str, ...] = ()
+    """Commands that have a flag for it."""
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    least: float | None = None
+    neutral: tuple[Any, ...] = ()
+    """Values that every engine accepts, since they ask for nothing special."""
+    flags: Mapping[str, str] | None = None
+    """The flag in commands where it is not `--` and the name."""
+    only: Mapping[str, tuple[str, ...]] | None = None
+    """The engines that take it in commands where that is not `engines`."""
+    noun: str = ""
+    """What a value of it is called in messages."""
+
+    def flag(self, name: str, command: str) -> str:
+        """Return the flag of the option called `name` in a command."""
+        return (self.flags or {}).get(command, f"--{name.replace('_', '-')}")
+
+    def engines_in(self, command: str) -> tuple[str, ...]:
+        """Return the engines that take the option in a command."""
+        return (self.only or {}).get(command, self.engines)
+
+    def check(self, value: Any) -> None:
+        """Raise `UnsupportedError` if a value is none of the choices."""
+        if self.choices and value not in self.choices:
+            choose = f"choose {(' or ' if len(self.choices) < 3 else ', ').join(self.choices)}"
+            hint = suggest(str(value), self.choices)
+            raise UnsupportedError(f"unknown {self.noun} '{value}'; {choose}{hint}")
+
+
+class GivenOptions(TypedDict, total=False):
+    """The options that `handshake.run`, `join` and `explain` take by name; see `Options`."""
+
+    cores: int | None
+    method: str
+    algorithm: str
+    order: str
+    pace: float | None
+    overload: str
+    room: int | None
+    on_shed: Callable[[str, Any], None] | None
+    adapt: bool
+    pin: bool
+    optimised: bool
+    segments: int | None
+    state_dir: str | None
+    master: str | None
+    name: str | None
+    result_time: str | None
+    groups: int | None
+    text: int | None
+    join: str
+    buffer: int
+    window_tuples: int | None
+    divider: str
+    nullable: Sequence[str]
+    without: Sequence[str]
+    simulator: str
+    vcd: str | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one run. Each field has its help text, its default and the engines that take it.
+
+    >>> Options(cores=2).cores
+    2
+    >>> Options(pace=2.0).check("spark")
+    Traceback (most recent call last):
+    handshake.errors.UnsupportedError: pace=2.0 is only supported by the local engine
+    """
+
+    cores: Annotated[
+        int | None,
+        Option(
+            "Join cores. Default: all for joins, 1 for queries, 4 in a circuit.",
+            ENGINES, ("join", "multijoin", "compile", "run", "explain"), metavar="N", least=1,
+            only={"explain": _CIRCUIT},
+        ),
+    ] = None  # fmt: skip
+    method: Annotated[
+        str,
+        Option(
+            "The access method; auto picks one.", _SOFTWARE, ("join",), ("auto", "scan", "hash", "band"),
+            neutral=("auto",), noun="access method",
+        ),
+    ] = "auto"  # fmt: skip
+    algorithm: Annotated[
+        str,
+        Option(
+            "The arrangement of the join cores.", _LOCAL, ("join",),
+            ("three_step", "cell", "handshake", "low_latency"), neutral=("low_latency",), noun="algorithm",
+        ),
+    ] = "low_latency"  # fmt: skip
+    order: Annotated[
+        str,
+        Option(
+            "The order of results: by arrival (queries), any (joins, the fastest), or by time.", _LOCAL,
+            choices=("arrival", "any", "time"), neutral=("any",), noun="order",
+        ),
+    ] = "arrival"  # fmt: skip
+    pace: Annotated[
+        float | None,
+        Option(
+            "Let rows arrive X times as fast as their times say. Default: as fast as they are read.", _LOCAL,
+            ("join", "multijoin", "run"), metavar="X",
+        ),
+    ] = None  # fmt: skip
+    overload: Annotated[
+        str,
+        Option(
+            "When the join is behind: block (hold rows back) or shed (drop and count them).", _LOCAL,
+            ("join", "multijoin"), ("block", "shed"), neutral=("block",), noun="overload",
+        ),
+    ] = "block"  # fmt: skip
+    room: Annotated[
+        int | None,
+        Option(
+            "Rows of an input that may wait for the join.", _LOCAL, ("join", "multijoin"), metavar="N",
+            least=1,
+        ),
+    ] = None  # fmt: skip
+    on_shed: Annotated[
+        Callable[[str, Any], None] | None,
+        Option("Called with the stream and each batch that is shed.", _LOCAL),
+    ] = None
+    adapt: Annotated[
+        bool,
+        Option(
+            "Start with one core and use more as the load grows (algorithm cell).", _LOCAL,
+            ("join", "multijoin"),
+        ),
+    ] = False  # fmt: skip
+    pin: Annotated[
+        bool,
+        Option("Keep each join core on a processor of its own (Linux).", _LOCAL, ("join", "multijoin")),
+    ] = False
+    optimised: Annotated[bool, Option("Apply the optimiser's rules to the plan.", _SOFTWARE)] = True
+    segments: Annotated[int | None, Option("Join cores that the rows of a join are spread over.", _SPARK)] = (
+        None
+    )
+    state_dir: Annotated[
+        str | None,
+        Option("A folder or URI that every executor of Spark reaches.", _SPARK, ("join",), metavar="DIR"),
+    ] = None
+    master: Annotated[
+        str | None,
+        Option(
+            "The Spark cluster, such as spark://host:7077. Default: this machine.",
+            _SPARK,
+            ("join",),
+            metavar="URL",
+        ),
+    ] = None
+    name: Annotated[str | None, Option("The name of a join in the progress of Spark's query.", _SPARK)] = None
+    result_time: Annotated[
+        str | None, Option("Add a column of this name with the later time of both rows.", _SPARK)
+    ] = None
+    groups: Annotated[
+        int | None,
+        Option("Circuit: the most groups of a window.", _CIRCUIT, _QUERY_CIRCUIT, metavar="N", least=1),
+    ] = None
+    text: Annotated[
+        int | None,
+        Option(
+            "Circuit: the most bytes of a string that is declared without a length.", _CIRCUIT,
+            ("join", *_QUERY_CIRCUIT), metavar="BYTES", least=1, flags={"join": "--text-bytes"},
+        ),
+    ] = None  # fmt: skip
+    join: Annotated[
+        str,
+        Option(
+            "Circuit: join cores in a line (handshake), or results in order; auto picks one.", _CIRCUIT,
+            _QUERY_CIRCUIT, metavar="auto|handshake|ordered",
+        ),
+    ] = "auto"  # fmt: skip
+    buffer: Annotated[
+        int,
+        Option(
+            "Circuit: results that the buffer of a join core holds.", _CIRCUIT, ("compile", "run"),
+            metavar="N", least=1,
+        ),
+    ] = 8  # fmt: skip
+    window_tuples: Annotated[
+        int | None,
+        Option(
+            "Circuit: the most rows in the time window of a joined stream.", _CIRCUIT, _QUERY_CIRCUIT,
+            metavar="N", least=1,
+        ),
+    ] = None  # fmt: skip
+    divider: Annotated[
+        str,
+        Option(
+            "Circuit: averages are divided by a pipeline, by a small serial unit, or by the host.", _CIRCUIT,
+            _QUERY_CIRCUIT, metavar="pipelined|serial|host",
+        ),
+    ] = "pipelined"  # fmt: skip
+    nullable: Annotated[
+        Sequence[str],
+        Option(
+            "Circuit: a field that may be NULL; can be repeated.", _CIRCUIT, ("compile",),
+            metavar="STREAM.FIELD",
+        ),
+    ] = ()  # fmt: skip
+    without: Annotated[
+        Sequence[str],
+        Option(
+            "Circuit: an optimisation to leave out; can be repeated.", _CIRCUIT, _QUERY_CIRCUIT,
+            metavar="RULE",
+        ),
+    ] = ()  # fmt: skip
+    simulator: Annotated[
+        str,
+        Option(
+            "Circuit: the simulator in Python, or a compiled one; auto goes by the rows.",
+            _CIRCUIT, ("run",), metavar="auto|amaranth|cxxrtl",
+        ),
+    ] = "auto"  # fmt: skip
+    vcd: Annotated[
+        str | None, Option("Circuit: write the waveform to this file.", _CIRCUIT, ("run",), metavar="FILE")
+    ] = None
+
+    def check(self, engine: str) -> None:
+        """Raise `UnsupportedError` at the first option that an engine does not take.
+
+        Args:
+            engine: The name of the engine.
+        """
+        for field in fields(self):
+            option, value = OPTIONS[field.name], getattr(self, field.name)
+            if engine not in option.engines and value not in (field.default, *option.neutral):
+                raise UnsupportedError(f"{field.name}={value!r} is only supported by {_engines(option)}")
+
+
+def _engines(option: Option) -> str:
+    return f"the {' or '.join(option.engines)} engine"
+
+
+def _entries() -> Iterator[tuple[str, Option]]:
+    for name, hint in get_type_hints(Options, include_extras=True).items():
+        yield name, next(each for each in hint.__metadata__ if isinstance(each, Option))
+
+
+OPTIONS: Mapping[str, Option] = dict(_entries())
+"""The entry of each option by its name."""
+
+
+def options_table() -> str:
+    """Return all options as a table in Markdown, for the documentation.
+
+    >>> print(options_table().splitlines()[3])
+    | `method` | `--method` | local, spark | `'auto'` | The access method; auto picks one. |
+    """
+    lines = ["| option | flag | engines | default | meaning |", "|---|---|---|---|---|"]
+    for field in fields(Options):
+        option = OPTIONS[field.name]
+        flags = dict.fromkeys(f"`{option.flag(field.name, command)}`" for command in option.commands)
+        meaning = option.help.replace("|", "\\|")
+        cells = (f"`{field.name}`", ", ".join(flags), ", ".join(option.engines), f"`{field.default!r}`")
+        lines.append(f"| {' | '.join((*cells, meaning))} |")
+    return "\n".join(lines) + "\n"
