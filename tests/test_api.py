@@ -317,7 +317,7 @@ def test_a_text_that_is_one_join_may_run_as_one():
         ({"Trades": trades()}, {"groups": 3}, "groups=3 is only supported by the circuit engine"),
         ({"Trades": trades()}, {"engine": "spark", "pace": 2.0}, "pace=2.0 is only supported by the local"),
         ({"Trades": {"Symbol": ["UBSN"], "Price": [1]}}, {}, "lacks column 'Ts'"),
-        ({"Trades": 5}, {}, "cannot read tuples from int"),
+        ({"Trades": 5}, {}, "cannot read rows from int"),
     ],
 )
 def test_runs_that_are_refused(inputs, options, message):

@@ -58,10 +58,10 @@ def join(
 ) -> None:
     """Join two inputs, replayed as streams.
 
-    LEFT and RIGHT are files or folders of files: {formats}. In the predicate, l.x is column x of LEFT and r.a column a of
-    RIGHT. A pair joins if the predicate is true and each row arrives while the other is still in its window;
-    without a window every pair is compared. The result has all columns of LEFT, then those of RIGHT; a name
-    that both have gets the suffix _right there.
+    LEFT and RIGHT are files or folders of files: {formats}. In the predicate, l.x is column x of LEFT and
+    r.a column a of RIGHT. A pair joins if the predicate is true and each row arrives while the other is
+    still in its window; without a window every pair is compared. The result has all columns of LEFT, then
+    those of RIGHT; a name that both have gets the suffix _right there.
 
     \b
     Examples:

@@ -42,11 +42,12 @@ def run(
 ) -> None:
     """Run continuous queries on files, or on standard input.
 
-    QUERY.sql declares input streams and selects from them; docs/queries.md has the language. Inputs are files
-    or folders: {formats}; - is CSV on standard input, and udp://HOST:PORT datagrams (docs/sources.md). Files are replayed
-    by time. Rows that do not fit the declared types are counted and left out; --bad keeps them, --strict
-    stops at the first. Ctrl-C ends the input, and finishes what has come. --backend spark also takes any
-    format of Spark's, with options: NAME=kafka:kafka.bootstrap.servers=host:9092,subscribe=trades.
+    QUERY.sql declares input streams and selects from them; docs/queries.md has the language. Inputs are
+    files or folders: {formats}; - is CSV on standard input, and udp://HOST:PORT datagrams
+    (docs/sources.md). Files are replayed by time. Rows that do not fit the declared types are counted and
+    left out; --bad keeps them, --strict stops at the first. Ctrl-C ends the input, and finishes what has
+    come. --backend spark also takes any format of Spark's, with options:
+    NAME=kafka:kafka.bootstrap.servers=host:9092,subscribe=trades.
 
     \b
     Examples:
