@@ -17,19 +17,19 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 # Files outside docs/ and the pages they become; links between all pages are rewritten accordingly.
 MOVED = {
-    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "bench/README.md": "benchmarks/index.md",
 }
+# The last line before a list or a table without a blank line, which Markdown in Python needs.
+LIST = re.compile(r"^((?![-|#>\s]|\d+\. |```).+\n)(?=(?:- |1\. |\| ))", re.MULTILINE)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)([^)\s]*)\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, the moved ones and the benchmark tables."""
     for source, page in MOVED.items():
-        if not files.get_file_from_path(page):
-            files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     for path in sorted((ROOT / "bench/results").iterdir()):
         if path.suffix in (".txt", ".svg"):
             uri = f"benchmarks/results/{path.name}"
@@ -42,6 +42,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links at the pages of the site instead of the files of the repository."""
     here = page.file.src_uri
+    if here in ("index.md", "tutorial.md", "concepts.md"):
+        page.meta["hide"] = ["navigation"]  # tabs with one page need no list of pages
     sources = {target: source for source, target in MOVED.items()}
     origin = PurePosixPath(sources.get(here, f"docs/{here}")).parent
 
@@ -54,11 +56,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return f"{text} (`{path}`)"
         return f"[{text}]({os.path.relpath(site_path, PurePosixPath(here).parent)}{anchor})"
 
-    return LINK.sub(rewrite, markdown)
+    return LIST.sub(r"\1\n", LINK.sub(rewrite, markdown))
 
 
 def _site_path(path: str) -> str | None:
     """Return where a file of the repository is on the site, or None if it is not there."""
+    if path == "README.md":
+        return "index.md"
     if path in MOVED:
         return MOVED[path]
     if path.startswith("bench/results/") and path.endswith((".txt", ".svg")):
