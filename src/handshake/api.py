@@ -15,7 +15,7 @@ from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.plan import predicate_of, prepare
 from handshake.options import GivenOptions, Options
 from handshake.plan.algebra import Plan
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.plan.query import parse_query
 from handshake.windows import Spec, windows_of
 
@@ -81,7 +81,7 @@ def _kind(given: Any) -> str:
 def join(
     left: Any,
     right: Any,
-    on: str | E | Any | None = None,
+    on: str | Expression | Any | None = None,
     *,
     window: Spec = None,
     left_window: Spec = None,
@@ -173,7 +173,7 @@ def _on_spark(left: Any, right: Any) -> bool:
 def explain(
     query: Any,
     right: Any = None,
-    on: str | E | Any | None = None,
+    on: str | Expression | Any | None = None,
     *,
     engine: str | None = None,
     **options: Any,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from handshake.errors import ExpressionError
-from handshake.plan import E, bind, call, col, left, lit, parse, right, sql
+from handshake.plan import Expression, bind, call, col, left, lit, parse, right, sql
 from handshake.plan.expr import Udf
 from oracle import evaluate
 from strategies import Case, cases, scope_of
@@ -29,7 +29,7 @@ LEFT = pa.schema(
 RIGHT = pa.schema({"a": pa.int32(), "b": pa.float64(), "z": pa.string(), "u": pa.timestamp("us")})
 SCOPE = scope_of(LEFT, RIGHT)
 
-SAME: list[tuple[E, str]] = [
+SAME: list[tuple[Expression, str]] = [
     (left.x == right.a, "l.x = r.a"),
     (left.x != right.a, "l.x <> r.a"),
     (left.x < right.a, "l.x < r.a"),
@@ -70,7 +70,7 @@ SAME: list[tuple[E, str]] = [
 
 
 @pytest.mark.parametrize(("built", "text"), SAME, ids=[text for _, text in SAME])
-def test_the_builder_makes_the_trees_of_sql(built: E, text: str) -> None:
+def test_the_builder_makes_the_trees_of_sql(built: Expression, text: str) -> None:
     assert bind(built.expr, SCOPE) == bind(parse(text), SCOPE)
 
 
@@ -106,7 +106,7 @@ def test_unknown_types_are_refused() -> None:
 # Python callables.
 
 
-def value(built: E, l: dict[str, Any], r: dict[str, Any]) -> Any:  # noqa: E741
+def value(built: Expression, l: dict[str, Any], r: dict[str, Any]) -> Any:  # noqa: E741
     return evaluate(bind(built.expr, SCOPE), (l, r))
 
 

@@ -114,7 +114,7 @@ def test_a_column_condition_means_what_the_text_means(frames, in_arrow, name):
     left, right = frames
     condition, text = conditions(left, right)[name]
     found = handshake.join(
-        *in_arrow, handshake.plan.build.E(translate(condition, left, right)), method="scan"
+        *in_arrow, handshake.plan.build.Expression(translate(condition, left, right)), method="scan"
     )
     wanted = handshake.join(*in_arrow, text, method="scan")
     assert found.num_rows > 0
@@ -144,7 +144,9 @@ def test_not_a_number_is_found(spark):
     left = spark.createDataFrame([(float("nan"),), (1.0,), (None,)], "x double")
     right = spark.createDataFrame([(1,)], "a int")
     found = handshake.join(
-        left.toArrow(), right.toArrow(), handshake.plan.build.E(translate(F.isnan(left.x), left, right))
+        left.toArrow(),
+        right.toArrow(),
+        handshake.plan.build.Expression(translate(F.isnan(left.x), left, right)),
     )
     assert found.num_rows == 1
 

@@ -24,7 +24,7 @@ from handshake.joins.running import (
     checked_pace,
 )
 from handshake.joins.spec import SIDES
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.schema import UNITS
 from handshake.windows import Spec
 
@@ -57,7 +57,7 @@ class Join(PushedJoin[Metrics]):
         *,
         left: Any,
         right: Any,
-        on: str | E | None = None,
+        on: str | Expression | None = None,
         window: Spec = None,
         left_window: Spec = None,
         right_window: Spec = None,

@@ -21,7 +21,7 @@ from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
 from handshake.joins.ordering import InOrder
 from handshake.joins.spec import SIDES, JoinSpec, join_spec
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
 from handshake.schema import BOOL, UNITS, Schema
@@ -131,7 +131,7 @@ class JoinPlan:
 def prepare(
     left: pa.Schema,
     right: pa.Schema,
-    on: str | E | None = None,
+    on: str | Expression | None = None,
     window: Spec = None,
     *,
     left_window: Spec = None,
@@ -239,13 +239,13 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def predicate_of(on: str | E | None) -> Expr:
+def predicate_of(on: str | Expression | None) -> Expr:
     """A predicate as it may be given; none is TRUE."""
     if on is None:
         return Literal(True, type=BOOL)
     if isinstance(on, str):
         return parse(on)
-    if isinstance(on, E):
+    if isinstance(on, Expression):
         return on.expr
     raise ExpressionError(
         f"the predicate must be SQL text or a built expression, not {type(on).__name__}; "

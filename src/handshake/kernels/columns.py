@@ -128,7 +128,7 @@ def _tame_range(kind: Type) -> tuple[np.dtype[Any], int, int] | None:
         return None
     bits = 64 if isinstance(kind, Decimal) else storage_bits(kind)
     sign = "u" if type_range(kind, False)[0] == 0 else "i"
-    return (np.dtype(f"{sign}{bits // 8}"), *type_range(kind, tame=True))
+    return (np.dtype(f"{sign}{bits // 8}"), *type_range(kind, headroom=True))
 
 
 def _decimals_fit(words: np.ndarray[Any, Any], low: int, high: int) -> bool:

@@ -24,8 +24,8 @@ __all__ = [
     "beyond",
     "check_results",
     "check_times",
+    "concat_chunks",
     "fit",
-    "joined",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ class Chunk:
         return replace(self, columns=columns)
 
 
-def joined(chunks: Sequence[Chunk]) -> Chunk:
+def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
     """Several chunks of a stream, one after the other."""
     if len(chunks) == 1:
         return chunks[0]

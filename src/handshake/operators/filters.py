@@ -47,11 +47,11 @@ def _direct(expr: Expr) -> tuple[Column | None, _Search]:
         case Compare(op="=", left=Column() as column, right=Literal(value=str() as text)):
             return column, lambda array: rows_equal(array, text.encode())
         case Compare(op=op, left=Column(type=Int()) as column, right=Literal(value=int() as number)):
-            return column, lambda array: _compared(array, op, number)
+            return column, lambda array: _compare(array, op, number)
     return None, lambda array: None
 
 
-def _compared(array: pa.Array, op: str, number: int) -> Array | None:
+def _compare(array: pa.Array, op: str, number: int) -> Array | None:
     if array.null_count or not pa.types.is_integer(array.type):
         return None
     return np.flatnonzero(_OPERATORS[op](integers(array), number))

@@ -21,7 +21,7 @@ def _canonical(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
 
 
-def _encoded(array: pa.Array) -> tuple[Array, pa.Array]:
+def _encode(array: pa.Array) -> tuple[Array, pa.Array]:
     """A number for each value of a column, and the values by number."""
     coded = _canonical(array).dictionary_encode(null_encoding="encode")
     return np.asarray(coded.indices).astype(np.int64), coded.dictionary
@@ -29,9 +29,9 @@ def _encoded(array: pa.Array) -> tuple[Array, pa.Array]:
 
 def codes_of(keys: Sequence[pa.Array]) -> tuple[Array, Array]:
     """For each row the number of its combination of keys, and a row that has each combination."""
-    codes, _ = _encoded(keys[0])
+    codes, _ = _encode(keys[0])
     for key in keys[1:]:
-        more, others = _encoded(key)
+        more, others = _encode(key)
         _, codes = np.unique(codes * max(len(others), 1) + more, return_inverse=True)
     count = int(codes.max()) + 1 if len(codes) else 0
     first = np.zeros(count, np.int64)

@@ -36,7 +36,7 @@ class Values:
     bounds: Array
     """Slot k has the values from `bounds[k]` to `bounds[k + 1]`."""
 
-    def ranked(self) -> tuple[pa.Array, Array]:
+    def rank(self) -> tuple[pa.Array, Array]:
         """Return the values sorted within each slot, and whole numbers in their order."""
         keys = keys_of(self.array, self.array.type, False)
         if keys.dtype == object:
@@ -114,7 +114,7 @@ def _exact_sums(aggregate: Aggregate, values: pa.Array, kind: Decimal) -> pa.Arr
 
 def modes(aggregate: Aggregate, values: Values) -> pa.Array:
     """Return the most frequent value of each slot; of several, the least."""
-    ranked, keys = values.ranked()
+    ranked, keys = values.rank()
     rows: list[int | None] = []
     for start, stop in pairwise(values.bounds):
         if start == stop:
@@ -128,7 +128,7 @@ def modes(aggregate: Aggregate, values: Values) -> pa.Array:
 def medians(aggregate: Aggregate, values: Values) -> pa.Array:
     """Return the median of each slot."""
     kind, counts = aggregate.schema.get(aggregate.name).type, np.diff(values.bounds)
-    ranked, _ = values.ranked()
+    ranked, _ = values.rank()
     some = np.flatnonzero(counts)
     low = ranked.take(pa.array(values.bounds[:-1][some] + (counts[some] - 1) // 2)).to_pylist()
     high = ranked.take(pa.array(values.bounds[:-1][some] + counts[some] // 2)).to_pylist()

@@ -18,7 +18,7 @@ from handshake.joins.pieces import pieces
 from handshake.kernels.columns import integers
 from handshake.operators.chunk import Array
 from handshake.plan.algebra import WindowJoin
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
 
 __all__ = ["TIME", "Engine", "Held", "engine_of"]
@@ -76,7 +76,7 @@ class _Two:
     def __init__(self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> None:
         times = [f"{name}.{TIME}" if timed else None for name in node.names]
         plan = prepare(
-            schemas[0], schemas[1], E(_named(node)), left_window=node.windows[0],
+            schemas[0], schemas[1], Expression(_named(node)), left_window=node.windows[0],
             right_window=node.windows[1], left_time=times[0], right_time=times[1], cores=cores,
             algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
         )  # fmt: skip
@@ -135,7 +135,7 @@ class _Many:
 
     def __init__(self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> None:
         plan = prepare_streams(
-            dict(zip(node.names, schemas, strict=True)), E(_named(node)),
+            dict(zip(node.names, schemas, strict=True)), Expression(_named(node)),
             windows=dict(zip(node.names, node.windows, strict=True)), cores=cores,
             time={name: f"{name}.{TIME}" for name in node.names} if timed else None,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from handshake.plan.algebra import Aggregate, Windowing
 from handshake.plan.panes import PaneShape
 from handshake.schema import arrow_of
 
-__all__ = ["Panes", "Table", "stacked"]
+__all__ = ["Panes", "Table", "stack_tables"]
 
 _FEW = 1 << 16
 _RESULTS = 1 << 20
@@ -57,7 +57,7 @@ class Table:
         """The earliest and the latest of the panes' last windows."""
         return (int(self.last.min()), int(self.last.max())) if len(self.last) else (END, BEGINNING)
 
-    def parted(self, window: int) -> tuple[list[Table], list[Table]]:
+    def split_before(self, window: int) -> tuple[list[Table], list[Table]]:
         """Panes whose last window comes before this one, and the others."""
         if self.ends[1] < window:
             return [self], []
@@ -71,7 +71,7 @@ def _rows(part: Any, rows: Array) -> Any:
     return tuple(p[rows] for p in part) if isinstance(part, tuple) else part[rows]
 
 
-def stacked(tables: list[Table]) -> Table:
+def stack_tables(tables: list[Table]) -> Table:
     if len(tables) == 1:
         return tables[0]
     first, last, groups, counts = (
@@ -220,7 +220,7 @@ class Panes:
         slots, begin, end = _pane_numbers(first, last)
         counts = np.bincount(slots, minlength=len(begin))
         selected = slots if places is None else slots[places]
-        parts = [self._reduced(part, selected, len(begin), columns) for part in self._parts]
+        parts = [self._reduce(part, selected, len(begin), columns) for part in self._parts]
         groups = np.zeros(len(begin), np.int32)
         self._waiting.append(Table(begin, end, groups, counts, tuple(parts)))
 
@@ -229,7 +229,7 @@ class Panes:
         panes, begin, end = _pane_numbers(first, last)
         slots, pane, group = _dense(panes, len(begin), groups, len(self._index))
         count = len(pane)
-        parts: list[Any] = [self._reduced(part, slots, count, columns) for part in self._parts]
+        parts: list[Any] = [self._reduce(part, slots, count, columns) for part in self._parts]
         arrivals = np.full(count, -1, np.int64)
         arrivals[slots[::-1]] = np.arange(rows)[::-1] + self._seen
         parts.append((~arrivals, np.ones(count, np.bool_)))
@@ -237,7 +237,7 @@ class Panes:
         table = Table(begin[pane], end[pane], group, np.bincount(slots, minlength=count), tuple(parts))
         self._waiting.append(table)
 
-    def _reduced(
+    def _reduce(
         self, part: Additive | Extreme, slots: Array, count: int, columns: dict[str, pa.Array]
     ) -> Any:
         return part.reduce(slots, count, None if part.field is None else columns[part.field])
@@ -271,7 +271,7 @@ class Panes:
         if self._shape.keys is not None:
             ordinals, columns = self._in_order(moves, ordinals, columns, values[-1])
         self._prune()
-        return self._finished(columns, windows[ordinals])
+        return self._finish(columns, windows[ordinals])
 
     def _in_order(
         self, moves: _Moves, ordinals: Array, columns: dict[str, pa.Array], first: Any
@@ -282,7 +282,7 @@ class Panes:
         keys = dict(zip(self._shape.keys or (), (k.take(numbers) for k in self._index.keys), strict=True))
         return ordinals[order], {**keys, **{name: column.take(rows) for name, column in columns.items()}}
 
-    def _finished(self, columns: dict[str, pa.Array], windows: Array) -> Results:
+    def _finish(self, columns: dict[str, pa.Array], windows: Array) -> Results:
         named = {f.name: columns[f.name] for f in self._shape.result.schema}
         if self._after is None:
             return Results(named, windows)
@@ -291,15 +291,17 @@ class Panes:
 
     def _moves(self, windows: Array) -> _Moves:
         """Let panes in whose first window is among these, and out whose last is."""
-        waiting = stacked(self._waiting)
+        waiting = stack_tables(self._waiting)
         coming = waiting.first <= windows[-1]
         entering = waiting.take(np.flatnonzero(coming))
         entering = entering.take(np.argsort(entering.first, kind="stable"))
         self._waiting = [waiting.take(np.flatnonzero(~coming))]
-        parted = [table.parted(int(windows[-1])) for table in (*self._inside, entering)]
-        leaving = stacked([entering.take(np.empty(0, np.int64)), *(t for gone, _ in parted for t in gone)])
+        parts = [table.split_before(int(windows[-1])) for table in (*self._inside, entering)]
+        leaving = stack_tables(
+            [entering.take(np.empty(0, np.int64)), *(t for gone, _ in parts for t in gone)]
+        )
         leaving = leaving.take(np.argsort(leaving.last, kind="stable"))
-        self._inside = [table for _, stay in parted for table in stay if len(table)]
+        self._inside = [table for _, stay in parts for table in stay if len(table)]
         ins = np.concatenate([[0], np.searchsorted(entering.first, windows, "right")])
         outs = np.concatenate([[0], np.searchsorted(leaving.last, windows, "left")])
         self._grow(max(1, len(self._index)))
@@ -325,8 +327,8 @@ class Panes:
         if 4 * len(used) > len(self._index):
             return
         self._index.keep(used)
-        self._waiting = [_renumbered(table, used) for table in self._waiting]
-        self._inside = [_renumbered(table, used) for table in self._inside]
+        self._waiting = [_renumber(table, used) for table in self._waiting]
+        self._inside = [_renumber(table, used) for table in self._inside]
         for state in self._states:
             state.keep(used)
         self._held = self._held[used]
@@ -338,7 +340,7 @@ class Panes:
         self._present = len(there)
 
 
-def _renumbered(table: Table, used: Array) -> Table:
+def _renumber(table: Table, used: Array) -> Table:
     groups = np.searchsorted(used, table.groups).astype(np.int32)
     return Table(table.first, table.last, groups, table.counts, table.parts)
 

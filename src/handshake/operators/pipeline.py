@@ -14,7 +14,7 @@ from handshake.kernels.evaluate import Evaluator
 from handshake.operators.chunk import Array, Chunk, fit
 from handshake.operators.filters import Condition
 from handshake.plan.algebra import Apply, Node, Project, Select, reads
-from handshake.plan.assemble import fused
+from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, Literal, conjuncts, walk
 from handshake.schema import Decimal, Field, Int, Type, arrow_of, type_from_arrow
 
@@ -88,7 +88,7 @@ class Pipeline:
     """A compiled chain: columns in, columns out, and which rows they are."""
 
     def __init__(self, fields: tuple[Field, ...], nodes: list[Node]) -> None:
-        self._columns = {f.name: _held(f.name, f.type) for f in fields}
+        self._columns = {f.name: _stored_column(f.name, f.type) for f in fields}
         self._steps: list[_Let | _Keep] = []
         self._compile({**self._columns}, {f.name: f.type for f in fields}, nodes)
         self._prune()
@@ -98,7 +98,7 @@ class Pipeline:
         for node in nodes:
             match node:
                 case Apply(name=name, operation=operation, type=kind):
-                    known[name], types[name] = fused(operation, known), kind
+                    known[name], types[name] = substitute(operation, known), kind
                     if uses[name] > 1 and not isinstance(known[name], (Column, Literal)) and _holds(kind):
                         known[name] = self._let(name, known[name], kind)
                 case Select(field=field):
@@ -109,7 +109,7 @@ class Pipeline:
         self._results = [_Result(expr, types[name], name) for name, expr in known.items()]
 
     def _let(self, name: str, expr: Expr, kind: Type) -> Column:
-        column = _held(f"\0{len(self._steps)}.{name}", kind)
+        column = _stored_column(f"\0{len(self._steps)}.{name}", kind)
         self._steps.append(_Let(expr, kind, column))
         return column
 
@@ -211,7 +211,7 @@ def _names(expr: Expr) -> set[str]:
     return {column.name for column in _columns(expr)}
 
 
-def _held(name: str, kind: Type) -> Column:
+def _stored_column(name: str, kind: Type) -> Column:
     """A column as it is in memory, where whole numbers of odd widths have the next one up.
 
     Beyond 64 bits that is a decimal: of no more digits than they need, so that sums of them are known to fit.

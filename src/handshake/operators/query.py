@@ -145,17 +145,17 @@ class Query:
         carried = [op for op in self._sources.values() if (d := op.source.demux) and d.stream == name]
         source = self._sources[name]
         if not carried:
-            batch = source.conformed(tuples)
+            batch = source.conform_batch(tuples)
             batches[name] = (batch, self._places(places, batch.num_rows) if self._needs.times else _NOWHERE)
             return int(batch.num_rows)
         table = table_of(tuples)
         own = [column for column in source.schema.names if column in table.schema.names]
-        batch = source.conformed(table.select(own))
+        batch = source.conform_batch(table.select(own))
         at = self._places(places, batch.num_rows)
         batches[name] = (batch, at)
         claimed = np.zeros(batch.num_rows, np.bool_)
         for operator in carried:
-            part, rows = operator.picked(table.combine_chunks())
+            part, rows = operator.pick_rows(table.combine_chunks())
             batches[operator.source.name] = (part, at[rows])
             claimed[rows] = True
         self._unknown += int(np.count_nonzero(~claimed))

@@ -67,13 +67,13 @@ class SourceOperator:
         self._clock = BEGINNING
         self.rows = 0
 
-    def conformed(self, tuples: object) -> pa.RecordBatch:
+    def conform_batch(self, tuples: object) -> pa.RecordBatch:
         """Tuples in the columns and types of the declaration."""
         if isinstance(tuples, pa.RecordBatch) and tuples.schema.equals(self.schema):
             return tuples
         return conform(tuples, self.schema, self.source.name)
 
-    def picked(self, batch: pa.RecordBatch | pa.Table) -> tuple[pa.RecordBatch, Array]:
+    def pick_rows(self, batch: pa.RecordBatch | pa.Table) -> tuple[pa.RecordBatch, Array]:
         """This stream's tuples of a batch of the input that carries it, and which rows they are."""
         demux = self.source.demux
         assert demux is not None
@@ -81,7 +81,7 @@ class SourceOperator:
         wanted = pc.is_in(field, pa.array(demux.values, field.type))
         rows = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
         own = [name for name in self.schema.names if name in batch.schema.names]
-        return self.conformed(batch.select(own).take(pa.array(rows))), rows
+        return self.conform_batch(batch.select(own).take(pa.array(rows))), rows
 
     def step(self, batch: pa.RecordBatch, places: Array, *, ended: bool = False) -> Flow:
         """Tuples that have come, each at its place among all arrivals."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from handshake.errors import InputError
-from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, joined
+from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, concat_chunks
 from handshake.plan.algebra import Node
 from handshake.schema import UNITS
 
@@ -23,12 +23,17 @@ def in_unit(flow: Flow, own: str, unit: str) -> Flow:
     times = np.where(chunk.timed, chunk.times, 0) if chunk.timed is not None else chunk.times
     _check_scaled(times, flow.trace.clocks, own, unit)
     scaled = Chunk(
-        chunk.columns, chunk.rows, times * factor, chunk.timed, _scaled(chunk.clocks, factor), chunk.places
+        chunk.columns,
+        chunk.rows,
+        times * factor,
+        chunk.timed,
+        _scale_clocks(chunk.clocks, factor),
+        chunk.places,
     )
-    return Flow(scaled, Trace(flow.trace.places, _scaled(flow.trace.clocks, factor)), flow.ended)
+    return Flow(scaled, Trace(flow.trace.places, _scale_clocks(flow.trace.clocks, factor)), flow.ended)
 
 
-def _scaled(clocks: Array, factor: int) -> Array:
+def _scale_clocks(clocks: Array, factor: int) -> Array:
     """A clock that shows less than times can be has not moved yet."""
     inside = np.clip(clocks, BEGINNING // factor, END // factor)
     return np.where(clocks >= END, END, np.where(inside > BEGINNING // factor, inside * factor, BEGINNING))
@@ -79,7 +84,7 @@ class UnionOperator:
     def step(self, flows: list[Flow]) -> Flow:
         """What has come on all inputs."""
         flows = [in_unit(flow, own, self._unit) for flow, own in zip(flows, self._units, strict=True)]
-        chunk = joined([flow.chunk for flow in flows])
+        chunk = concat_chunks([flow.chunk for flow in flows])
         assert chunk.places is not None
         if np.any(chunk.places[1:] < chunk.places[:-1]):
             chunk = chunk.take(np.argsort(chunk.places, kind="stable"))

@@ -17,14 +17,14 @@ from handshake.operators.chunk import (
     Chunk,
     Flow,
     check_results,
+    concat_chunks,
     empty,
-    joined,
 )
 from handshake.operators.segments import Body, Segments
 from handshake.plan.algebra import Windowing
 from handshake.schema import UNITS
 
-__all__ = ["Results", "Spans", "Store", "WindowOperator", "covered"]
+__all__ = ["Results", "Spans", "Store", "WindowOperator", "covered_windows"]
 
 _BLOCK = 1 << 16
 """Windows that are computed together, at most."""
@@ -47,7 +47,7 @@ class Spans:
         """The last window that has begun."""
         return at // self.advance
 
-    def closed(self, clock: int) -> int:
+    def last_closed(self, clock: int) -> int:
         """The last window that has ended when the clock shows this."""
         return (clock - self.size) // self.advance
 
@@ -86,7 +86,7 @@ class Tuples:
 
     def add(self, chunk: Chunk, first: Array, last: Array) -> None:
         """Take tuples."""
-        self._kept = joined([self._kept, Chunk(chunk.columns, chunk.rows)])
+        self._kept = concat_chunks([self._kept, Chunk(chunk.columns, chunk.rows)])
         self._first = np.concatenate([self._first, first])
         self._last = np.concatenate([self._last, last])
 
@@ -131,7 +131,7 @@ def _rising(values: Array) -> bool:
     return bool(np.all(values[1:] >= values[:-1]))
 
 
-def covered(first: Array, last: Array, low: int, high: int) -> Array:
+def covered_windows(first: Array, last: Array, low: int, high: int) -> Array:
     """Windows from `low` to `high` that lie between the first and the last of some tuple, in order."""
     wanted = (first <= high) & (last >= low)
     if not wanted.any():
@@ -164,11 +164,11 @@ class WindowOperator:
         else:
             self._take_by_count(flow.chunk)
         found = list(self._results(flow)) or [
-            self._stamped(Results(empty(self._node.schema), np.empty(0, np.int64)), flow)
+            self._stamp(Results(empty(self._node.schema), np.empty(0, np.int64)), flow)
         ]
         if not self._timed:
             self._stamps.forget(self._next * self._spans.advance)
-        return Flow(joined(found), flow.trace, flow.ended)
+        return Flow(concat_chunks(found), flow.trace, flow.ended)
 
     def _take_by_time(self, chunk: Chunk) -> None:
         assert chunk.times is not None
@@ -206,7 +206,7 @@ class WindowOperator:
                 results = self._store.close(block, starts, starts + self._spans.size)
                 self.windows += len(block)
                 if len(results.windows):
-                    yield self._stamped(results, flow)
+                    yield self._stamp(results, flow)
 
     def _closing(self, flow: Flow) -> Iterator[Array]:
         """Windows that have ended by now, in order."""
@@ -215,8 +215,8 @@ class WindowOperator:
             high = flow.trace.last
             if high is None or not len(first):
                 return
-            until = int(last.max()) if high == END else self._spans.closed(high)
-            yield covered(first, last, self._next, until)
+            until = int(last.max()) if high == END else self._spans.last_closed(high)
+            yield covered_windows(first, last, self._next, until)
         else:
             until = (self._count - self._spans.size) // self._spans.advance
             yield np.arange(self._next, until + 1)
@@ -227,7 +227,7 @@ class WindowOperator:
         step = self._store.block(len(windows)) if len(windows) else 1
         return (windows[at : at + step] for at in range(0, len(windows), step))
 
-    def _stamped(self, results: Results, flow: Flow) -> Chunk:
+    def _stamp(self, results: Results, flow: Flow) -> Chunk:
         """Results with their times, clocks and places."""
         ends = results.windows * self._spans.advance + self._spans.size
         rows, chunk = len(results.windows), flow.chunk
@@ -250,7 +250,7 @@ class _Recent:
     def add(self, chunk: Chunk) -> None:
         """The next tuples."""
         bare = Chunk({}, chunk.rows, *chunk.stamps)
-        self._kept, self._begun = joined([self._kept, bare]) if self._begun else bare, True
+        self._kept, self._begun = concat_chunks([self._kept, bare]) if self._begun else bare, True
 
     def forget(self, position: int) -> None:
         """No window that is still open has a tuple before this one."""

@@ -2,16 +2,16 @@
 
 from handshake.plan.analyse import Analysis, Bound, Equality, analyse
 from handshake.plan.bind import Scope, bind
-from handshake.plan.build import E, call, col, left, lit, right, sql
+from handshake.plan.build import Expression, call, col, left, lit, right, sql
 from handshake.plan.expr import Expr
 from handshake.plan.parse import parse
 
 __all__ = [
     "Analysis",
     "Bound",
-    "E",
     "Equality",
     "Expr",
+    "Expression",
     "Scope",
     "analyse",
     "bind",

@@ -158,7 +158,7 @@ def _bounds(part: Expr) -> Iterator[Bound]:
 
 def _in_float32(part: Compare) -> Compare:
     """A float32 against a constant that none is: the same, against the float32 next to the constant."""
-    for compare in (part, _mirrored(part)):
+    for compare in (part, _mirror(part)):
         match compare:
             case Compare(left=Cast(arg=arg), right=Literal(value=float() as limit)) if arg.type == Float(
                 32
@@ -182,21 +182,21 @@ def _float32_next_to(limit: float, *, below: bool) -> float:
 
 def _without_abs(part: Compare) -> Iterator[Compare]:
     """`ABS(e) <= c` is `e <= c AND e >= -c`."""
-    for compare in (part, _mirrored(part)):
+    for compare in (part, _mirror(part)):
         match compare:
             case Compare(op="<" | "<=", left=Call(name="abs", args=(inside,)), right=limit):
-                negative = _negated(limit)
+                negative = _negate(limit)
                 yield replace(compare, left=inside)
                 yield Compare(_MIRROR[compare.op], inside, negative, type=BOOL)
                 return
     yield part
 
 
-def _mirrored(part: Compare) -> Compare:
+def _mirror(part: Compare) -> Compare:
     return replace(part, op=_MIRROR[part.op], left=part.right, right=part.left)
 
 
-def _negated(expr: Expr) -> Expr:
+def _negate(expr: Expr) -> Expr:
     if isinstance(expr, Literal) and expr.value is not None:
         return replace(expr, value=-expr.value)
     return Negate(expr, type=expr.type)
@@ -265,7 +265,7 @@ def _times(factor: int, term: Expr) -> Expr:
 def separate_floats(compare: Compare) -> Bound | None:
     """Bring a float comparison to `left op right + offset`, remembering what rounding that may hide."""
     if not sides(compare.left):
-        compare = _mirrored(compare)
+        compare = _mirror(compare)
     difference = compare.left
     if isinstance(compare.right, Literal) and isinstance(difference, Arithmetic) and difference.op == "-":
         return _float_bound(compare, difference.left, difference.right, 0.0, compare.right.value)

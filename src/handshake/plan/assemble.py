@@ -12,7 +12,7 @@ from handshake.plan.expr import Cast, Column, Expr, Literal, show, transform
 from handshake.plan.ranges import ranges
 from handshake.schema import BOOL, NULL, Decimal, Int, Type
 
-__all__ = ["Fresh", "appended", "column_of", "exact_type", "fused", "selected"]
+__all__ = ["Fresh", "add_filter", "append_column", "column_of", "exact_type", "substitute"]
 
 _WIDEST = 512
 
@@ -58,7 +58,7 @@ def column_of(node: Node, name: str) -> Column:
     return Column(0, name, type=node.schema.get(name).type)
 
 
-def appended(node: Node, expr: Expr, fresh: Fresh, name: str | None = None) -> tuple[Node, str]:
+def append_column(node: Node, expr: Expr, fresh: Fresh, name: str | None = None) -> tuple[Node, str]:
     """Compute a typed expression over a plan's columns, step by step; the plan, and where the value is.
 
     `name` is for the last column, unless the expression is one that is there already.
@@ -70,7 +70,7 @@ def appended(node: Node, expr: Expr, fresh: Fresh, name: str | None = None) -> t
         if isinstance(child, Literal):
             operands.append(child)
             continue
-        node, column = appended(node, child, fresh)
+        node, column = append_column(node, child, fresh)
         operands.append(column_of(node, column))
     operation = expr.with_children(tuple(operands)) if operands else expr
     called = name or fresh()
@@ -78,19 +78,19 @@ def appended(node: Node, expr: Expr, fresh: Fresh, name: str | None = None) -> t
     return Apply(node, called, operation, kind), called
 
 
-def selected(node: Node, condition: Expr, fresh: Fresh) -> Node:
+def add_filter(node: Node, condition: Expr, fresh: Fresh) -> Node:
     """Keep tuples for which a typed condition holds."""
     if isinstance(condition, Literal) and condition.value is True:
         return node
-    node, column = appended(node, condition, fresh)
+    node, column = append_column(node, condition, fresh)
     return Select(node, column)
 
 
-def fused(operation: Expr, columns: dict[str, Expr]) -> Expr:
+def substitute(operation: Expr, columns: dict[str, Expr]) -> Expr:
     """An operation with its operands' own computations in place of their columns."""
     return transform(operation, lambda e: columns.get(e.name, e) if isinstance(e, Column) else e)
 
 
-def kept(node: Node, names: Iterable[str]) -> Node:
+def keep_columns(node: Node, names: Iterable[str]) -> Node:
     """Only these columns, by their own names."""
     return Project(node, tuple((name, name) for name in names))

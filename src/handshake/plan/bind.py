@@ -84,7 +84,7 @@ class Scope:
     def resolve(self, name: Name) -> Column:
         """The column that a name stands for."""
         if len(name.parts) == 1:
-            return self._unqualified(name)
+            return self._find_unqualified(name)
         if len(name.parts) > 2:
             raise fail(f"'{show(name)}' has too many parts; write l.column or r.column", name)
         qualifier, column = name.parts
@@ -103,7 +103,7 @@ class Scope:
             raise fail(f"no column '{column}' in the {schema.stream} input ({columns}){hint}", name)
         return Column(side, field.name, type=field.type, at=name.at)
 
-    def _unqualified(self, name: Name) -> Column:
+    def _find_unqualified(self, name: Name) -> Column:
         found = [side for side, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
         if len(found) == 1:
             return self._column(found[0], name.parts[0], name)
@@ -204,7 +204,7 @@ def _(expr: Negate, scope: Scope) -> Expr:
         raise fail(f"cannot negate {show(arg)} ({arg.type})", expr)
     if isinstance(arg, Literal) and arg.value is not None:
         return Literal(-arg.value, type=arg.type, at=expr.at)
-    kind = INT64 if isinstance(arg.type, Int) else _unbounded(arg.type)
+    kind = INT64 if isinstance(arg.type, Int) else _without_precision(arg.type)
     return Negate(arg, type=kind, at=expr.at)
 
 
@@ -303,10 +303,10 @@ def _exact(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
         scale = sum(e.type.scale for e in (a, b) if isinstance(e.type, Decimal))
         return _make(expr, a, b, Decimal(0, scale))
     a, b = common((a, b), expr)
-    return _make(expr, a, b, _unbounded(a.type))
+    return _make(expr, a, b, _without_precision(a.type))
 
 
-def _unbounded(kind: Type) -> Type:
+def _without_precision(kind: Type) -> Type:
     """The type of a result that may have outgrown its operands' precision."""
     return Decimal(0, kind.scale) if isinstance(kind, Decimal) else kind
 

@@ -24,10 +24,10 @@ from handshake.plan.expr import (
 )
 from handshake.plan.parse import parse, parse_type
 
-__all__ = ["E", "Side", "call", "col", "left", "lit", "right", "sql"]
+__all__ = ["Expression", "Side", "call", "col", "left", "lit", "right", "sql"]
 
 
-class E:
+class Expression:
     """An expression under construction: operators build a tree and compute nothing.
 
     >>> left.x.between(right.a - 10, right.a + 10) & (left.y < right.b)
@@ -46,90 +46,90 @@ class E:
     def __bool__(self) -> bool:
         raise ExpressionError("an expression has no truth value; use & | ~ instead of and, or, not")
 
-    def __add__(self, other: Any) -> E:
+    def __add__(self, other: Any) -> Expression:
         return _arith("+", self, other)
 
-    def __radd__(self, other: Any) -> E:
+    def __radd__(self, other: Any) -> Expression:
         return _arith("+", other, self)
 
-    def __sub__(self, other: Any) -> E:
+    def __sub__(self, other: Any) -> Expression:
         return _arith("-", self, other)
 
-    def __rsub__(self, other: Any) -> E:
+    def __rsub__(self, other: Any) -> Expression:
         return _arith("-", other, self)
 
-    def __mul__(self, other: Any) -> E:
+    def __mul__(self, other: Any) -> Expression:
         return _arith("*", self, other)
 
-    def __rmul__(self, other: Any) -> E:
+    def __rmul__(self, other: Any) -> Expression:
         return _arith("*", other, self)
 
-    def __truediv__(self, other: Any) -> E:
+    def __truediv__(self, other: Any) -> Expression:
         return _arith("/", self, other)
 
-    def __rtruediv__(self, other: Any) -> E:
+    def __rtruediv__(self, other: Any) -> Expression:
         return _arith("/", other, self)
 
-    def __mod__(self, other: Any) -> E:
+    def __mod__(self, other: Any) -> Expression:
         return _arith("%", self, other)
 
-    def __neg__(self) -> E:
-        return E(Negate(self.expr))
+    def __neg__(self) -> Expression:
+        return Expression(Negate(self.expr))
 
-    def __abs__(self) -> E:
-        return E(Call((self.expr,), "abs"))
+    def __abs__(self) -> Expression:
+        return Expression(Call((self.expr,), "abs"))
 
-    def __eq__(self, other: Any) -> E:  # type: ignore[override]
+    def __eq__(self, other: Any) -> Expression:  # type: ignore[override]
         return _compare("=", self, other)
 
-    def __ne__(self, other: Any) -> E:  # type: ignore[override]
+    def __ne__(self, other: Any) -> Expression:  # type: ignore[override]
         return _compare("<>", self, other)
 
-    def __lt__(self, other: Any) -> E:
+    def __lt__(self, other: Any) -> Expression:
         return _compare("<", self, other)
 
-    def __le__(self, other: Any) -> E:
+    def __le__(self, other: Any) -> Expression:
         return _compare("<=", self, other)
 
-    def __gt__(self, other: Any) -> E:
+    def __gt__(self, other: Any) -> Expression:
         return _compare(">", self, other)
 
-    def __ge__(self, other: Any) -> E:
+    def __ge__(self, other: Any) -> Expression:
         return _compare(">=", self, other)
 
-    def __and__(self, other: Any) -> E:
-        return E(And((*_parts(self.expr, And), *_parts(_expr(other), And))))
+    def __and__(self, other: Any) -> Expression:
+        return Expression(And((*_parts(self.expr, And), *_parts(_expr(other), And))))
 
-    def __or__(self, other: Any) -> E:
-        return E(Or((*_parts(self.expr, Or), *_parts(_expr(other), Or))))
+    def __or__(self, other: Any) -> Expression:
+        return Expression(Or((*_parts(self.expr, Or), *_parts(_expr(other), Or))))
 
-    def __invert__(self) -> E:
-        return E(Not(self.expr))
+    def __invert__(self) -> Expression:
+        return Expression(Not(self.expr))
 
-    def between(self, low: Any, high: Any) -> E:
+    def between(self, low: Any, high: Any) -> Expression:
         """Inclusive on both ends, as SQL's."""
         return _compare(">=", self, low) & _compare("<=", self, high)
 
-    def isin(self, *values: Any) -> E:
+    def isin(self, *values: Any) -> Expression:
         """Equal to one of `values`."""
         equal = tuple(Compare("=", self.expr, _expr(value)) for value in values)
-        return E(Or(equal)) if equal else lit(False)
+        return Expression(Or(equal)) if equal else lit(False)
 
-    def is_null(self) -> E:
+    def is_null(self) -> Expression:
         """True where there is no value."""
-        return E(IsNull(self.expr))
+        return Expression(IsNull(self.expr))
 
-    def is_not_null(self) -> E:
+    def is_not_null(self) -> Expression:
         """True where there is a value."""
-        return E(Not(IsNull(self.expr)))
+        return Expression(Not(IsNull(self.expr)))
 
-    def cast(self, to: str) -> E:
+    def cast(self, to: str) -> Expression:
         """Convert to an SQL type, `cast("decimal(10, 2)")`."""
-        return E(Cast(self.expr, type=parse_type(to)))
+        return Expression(Cast(self.expr, type=parse_type(to)))
 
-    def like(self, pattern: str) -> E:
+    def like(self, pattern: str) -> Expression:
         """SQL's LIKE: `%` any text, `_` any character."""
-        return E(Call((self.expr, Literal(pattern)), "like"))
+        return Expression(Call((self.expr, Literal(pattern)), "like"))
 
 
 class Side:
@@ -138,53 +138,53 @@ class Side:
     def __init__(self, qualifier: str) -> None:
         self._qualifier = qualifier
 
-    def __getattr__(self, name: str) -> E:
+    def __getattr__(self, name: str) -> Expression:
         if name.startswith("__"):
             raise AttributeError(name)
-        return E(Name((self._qualifier, name)))
+        return Expression(Name((self._qualifier, name)))
 
-    def __getitem__(self, name: str) -> E:
-        return E(Name((self._qualifier, name)))
+    def __getitem__(self, name: str) -> Expression:
+        return Expression(Name((self._qualifier, name)))
 
 
 left = Side("l")
 right = Side("r")
 
 
-def col(name: str) -> E:
+def col(name: str) -> Expression:
     """A column by name, `col("l.x")`."""
-    return E(Name(tuple(name.split("."))))
+    return Expression(Name(tuple(name.split("."))))
 
 
-def lit(value: Any) -> E:
+def lit(value: Any) -> Expression:
     """A constant."""
-    return E(Literal(value))
+    return Expression(Literal(value))
 
 
-def sql(text: str) -> E:
+def sql(text: str) -> Expression:
     """An expression from SQL text, to mix with built ones."""
-    return E(parse(text))
+    return Expression(parse(text))
 
 
-def call(function: Callable[..., Any], *args: Any, returns: str = "boolean") -> E:
+def call(function: Callable[..., Any], *args: Any, returns: str = "boolean") -> Expression:
     """A Python callable on the values of candidate pairs; a missing value arrives as None.
 
     >>> call(lambda x, a: x == a, left.x, right.a)
     <<lambda>(l.x, r.a)>
     """
-    return E(Udf(tuple(_expr(a) for a in args), function, type=parse_type(returns)))
+    return Expression(Udf(tuple(_expr(a) for a in args), function, type=parse_type(returns)))
 
 
 def _expr(value: Any) -> Expr:
-    return value.expr if isinstance(value, E) else Literal(value)
+    return value.expr if isinstance(value, Expression) else Literal(value)
 
 
-def _arith(op: str, a: Any, b: Any) -> E:
-    return E(Arithmetic(op, _expr(a), _expr(b)))
+def _arith(op: str, a: Any, b: Any) -> Expression:
+    return Expression(Arithmetic(op, _expr(a), _expr(b)))
 
 
-def _compare(op: str, a: Any, b: Any) -> E:
-    return E(Compare(op, _expr(a), _expr(b)))
+def _compare(op: str, a: Any, b: Any) -> Expression:
+    return Expression(Compare(op, _expr(a), _expr(b)))
 
 
 def _parts(expr: Expr, kind: type[And] | type[Or]) -> tuple[Expr, ...]:

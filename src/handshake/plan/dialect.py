@@ -34,10 +34,10 @@ def _exactly(count: int, name: str) -> _Build:
     """sqlglot's reading of a function, kept from dropping arguments."""
     build: _Build = SparkParser.FUNCTIONS[name]
 
-    def checked(args: list[exp.Expr]) -> exp.Expr:
+    def build_exactly(args: list[exp.Expr]) -> exp.Expr:
         return build(args) if len(args) == count else exp.Anonymous(this=name, expressions=args)
 
-    return checked
+    return build_exactly
 
 
 _CASTS = (

@@ -58,10 +58,10 @@ def _(node: Output) -> str:
 @label.register
 def _(node: Source) -> str:
     timed = f" by {node.time}" if node.time else ""
-    return f"{node.name}{timed}{_carried(node.demux)}"
+    return f"{node.name}{timed}{_carrier(node.demux)}"
 
 
-def _carried(demux: Demux | None) -> str:
+def _carrier(demux: Demux | None) -> str:
     if demux is None:
         return ""
     values = " or ".join(str(value) for value in demux.values)

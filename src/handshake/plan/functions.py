@@ -86,7 +86,7 @@ def no_function(name: str) -> str:
     return f"no function {name}(); known are {', '.join(NAMES)}{suggest(name, NAMES)}"
 
 
-def _typed(call: Call, args: tuple[Expr, ...], kind: Type) -> Call:
+def _with_type(call: Call, args: tuple[Expr, ...], kind: Type) -> Call:
     return replace(call, args=args, type=kind)
 
 
@@ -104,7 +104,7 @@ def _same_number(call: Call, args: tuple[Expr, ...]) -> Call:
     kind = args[0].type
     if not isinstance(kind, (Int, Decimal, Float, Interval, Null)):
         raise _wrong(call, args[0], "a number")
-    return _typed(call, args, INT64 if isinstance(kind, Int) else kind)
+    return _with_type(call, args, INT64 if isinstance(kind, Int) else kind)
 
 
 def _sign(call: Call, args: tuple[Expr, ...]) -> Call:
@@ -125,7 +125,7 @@ def _real(count: int) -> _Rule:
                 raise _wrong(call, arg, "a number")
         narrow = call.name == "sqrt" and args[0].type == FLOAT32
         kind = FLOAT32 if narrow else FLOAT64
-        return _typed(call, tuple(coerce(arg, kind) for arg in args), kind)
+        return _with_type(call, tuple(coerce(arg, kind) for arg in args), kind)
 
     return rule
 
@@ -135,10 +135,10 @@ def _common(call: Call, args: tuple[Expr, ...]) -> Call:
         raise fail(f"{call.name}() needs at least one argument", call)
     args = common(args, call)
     kind = args[0].type
-    return _typed(call, args, INT64 if isinstance(kind, Int) else kind)
+    return _with_type(call, args, INT64 if isinstance(kind, Int) else kind)
 
 
-def _ordered(call: Call, args: tuple[Expr, ...]) -> Call:
+def _comparable(call: Call, args: tuple[Expr, ...]) -> Call:
     bound = _common(call, args)
     if isinstance(bound.type, (String, Binary, Bool)):
         raise _wrong(call, bound.args[0], "numbers, dates or timestamps")
@@ -153,7 +153,7 @@ def _texts(low: int, high: int, kind: Type) -> _Rule:
         for arg in args:
             if not isinstance(arg.type, (String, Null)):
                 raise _wrong(call, arg, "text")
-        return _typed(call, tuple(coerce(arg, STRING) for arg in args), kind)
+        return _with_type(call, tuple(coerce(arg, STRING) for arg in args), kind)
 
     return rule
 
@@ -171,7 +171,7 @@ def _field(call: Call, args: tuple[Expr, ...]) -> Call:
         raise _wrong(call, args[0], "a date or timestamp")
     if isinstance(args[0].type, Date) and call.name in ("hour", "minute", "second"):
         raise _wrong(call, args[0], "a timestamp")
-    return _typed(call, args, INT64)
+    return _with_type(call, args, INT64)
 
 
 def _regexp(call: Call, args: tuple[Expr, ...]) -> Call:
@@ -194,7 +194,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("sqrt", "exp", "ln", "sin", "cos"), _real(1)),
     "power": _real(2),
     "coalesce": _common,
-    **dict.fromkeys(("least", "greatest"), _ordered),
+    **dict.fromkeys(("least", "greatest"), _comparable),
     **dict.fromkeys(("lower", "upper", "trim", "ltrim", "rtrim"), _texts(1, 1, STRING)),
     "length": _texts(1, 1, INT64),
     "concat": _texts(1, 99, STRING),

@@ -8,11 +8,11 @@ from sqlglot import exp
 
 from handshake.errors import ExpressionError, QueryError, suggest
 from handshake.plan.algebra import Node, Output, Plan, Project, Source, Union
-from handshake.plan.assemble import Fresh, appended, column_of
+from handshake.plan.assemble import Fresh, append_column, column_of
 from handshake.plan.declare import declare
 from handshake.plan.expr import Cast
 from handshake.plan.language import CreateStream
-from handshake.plan.select import Selecting
+from handshake.plan.select import SelectPlanner
 from handshake.plan.statements import StatementReader
 from handshake.plan.types import unify
 from handshake.schema import Decimal, Int, Type
@@ -112,7 +112,7 @@ class _Planner:
             self._reader.check(node, frozenset(("this", "expression", "distinct", "into")))
             return self._union(node)
         if isinstance(node, exp.Select):
-            return Selecting(self, self._reader, node).plan()
+            return SelectPlanner(self, self._reader, node).plan()
         raise self._reader.error("a SELECT is needed here", node)
 
     def _union(self, node: exp.Union) -> Node:
@@ -132,7 +132,12 @@ class _Planner:
                     node.expression,
                 )
             kinds.append(kind)
-        return Union((_shaped(left, left.schema.names, kinds), _shaped(right, left.schema.names, kinds)))
+        return Union(
+            (
+                _conform_branch(left, left.schema.names, kinds),
+                _conform_branch(right, left.schema.names, kinds),
+            )
+        )
 
 
 def _into(node: exp.Expr) -> exp.Into | None:
@@ -167,7 +172,7 @@ def _digits(kind: Type) -> int:
     return kind.precision - kind.scale if isinstance(kind, Decimal) else 0
 
 
-def _shaped(node: Node, names: tuple[str, ...], kinds: list[Type]) -> Node:
+def _conform_branch(node: Node, names: tuple[str, ...], kinds: list[Type]) -> Node:
     """Columns of a union's branch under the names and in the types that the union has."""
     own = node.schema.names
     fresh = Fresh((*own, *names))
@@ -175,7 +180,7 @@ def _shaped(node: Node, names: tuple[str, ...], kinds: list[Type]) -> Node:
     for old, new, kind in zip(own, names, kinds, strict=True):
         column, source = column_of(node, old), old
         if column.type != kind:
-            node, source = appended(node, Cast(column, type=kind), fresh)
+            node, source = append_column(node, Cast(column, type=kind), fresh)
         columns.append((new, source))
     same = all(new == old for new, old in columns) and len(columns) == len(node.schema.fields)
     return node if same else Project(node, tuple(columns))

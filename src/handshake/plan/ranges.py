@@ -38,16 +38,16 @@ def storage_bits(kind: Type) -> int:
     return 64
 
 
-def type_range(kind: Type, tame: bool) -> Range:
-    """All values of a type; when `tame`, those with two bits to spare, so that sums still fit."""
+def type_range(kind: Type, headroom: bool) -> Range:
+    """All values of a type; when `headroom`, those with two bits to spare, so that sums still fit."""
     match kind:
         case Int(bits=bits, signed=False):
-            return (0, 2 ** (bits - (2 if tame and bits >= 32 else 0)) - 1)
+            return (0, 2 ** (bits - (2 if headroom and bits >= 32 else 0)) - 1)
         case Decimal(precision=precision) if precision:
             limit = 10**precision - 1
-            return (-min(limit, 2**62 - 1), min(limit, 2**62 - 1)) if tame else (-limit, limit)
+            return (-min(limit, 2**62 - 1), min(limit, 2**62 - 1)) if headroom else (-limit, limit)
     bits = storage_bits(kind)
-    if tame and bits >= 32:
+    if headroom and bits >= 32:
         limit = 2 ** (min(bits, 64) - 2) - 1
         return (-limit, limit)
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -61,36 +61,36 @@ def width_of(span: Range) -> int | None:
     return None
 
 
-def ranges(expr: Expr, tame: bool) -> Range:
+def ranges(expr: Expr, headroom: bool) -> Range:
     """The values that a bound exact expression can take."""
-    return _range(expr, tame)
+    return _range(expr, headroom)
 
 
 @singledispatch
-def _range(expr: Expr, tame: bool) -> Range:
+def _range(expr: Expr, headroom: bool) -> Range:
     raise UnsupportedError(f"{show(expr)} has no range")
 
 
 @_range.register
-def _(expr: Column, tame: bool) -> Range:
-    return type_range(expr.type, tame)
+def _(expr: Column, headroom: bool) -> Range:
+    return type_range(expr.type, headroom)
 
 
 @_range.register
-def _(expr: Literal, tame: bool) -> Range:
+def _(expr: Literal, headroom: bool) -> Range:
     value = 0 if expr.value is None else int(expr.value)
     return (value, value)
 
 
 @_range.register
-def _(expr: Negate, tame: bool) -> Range:
-    low, high = _range(expr.arg, tame)
+def _(expr: Negate, headroom: bool) -> Range:
+    low, high = _range(expr.arg, headroom)
     return (-high, -low)
 
 
 @_range.register
-def _(expr: Arithmetic, tame: bool) -> Range:
-    (a, b), (c, d) = _range(expr.left, tame), _range(expr.right, tame)
+def _(expr: Arithmetic, headroom: bool) -> Range:
+    (a, b), (c, d) = _range(expr.left, headroom), _range(expr.right, headroom)
     match expr.op:
         case "+":
             return (a + c, b + d)
@@ -106,30 +106,30 @@ def _(expr: Arithmetic, tame: bool) -> Range:
 
 
 @_range.register
-def _(expr: Case, tame: bool) -> Range:
-    return _union([v for _, v in expr.pairs] + [expr.default], tame)
+def _(expr: Case, headroom: bool) -> Range:
+    return _union([v for _, v in expr.pairs] + [expr.default], headroom)
 
 
 @_range.register
-def _(expr: Call, tame: bool) -> Range:
+def _(expr: Call, headroom: bool) -> Range:
     match expr.name:
         case "abs":
-            low, high = _range(expr.args[0], tame)
+            low, high = _range(expr.args[0], headroom)
             return (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
         case "sign":
             return (-1, 1)
         case "floor" | "ceil" | "round":
-            low, high = _range(expr.args[0], tame)
+            low, high = _range(expr.args[0], headroom)
             return (low - 1, high + 1) if isinstance(expr.args[0].type, Decimal) else (low, high)
-    return _union(list(expr.args), tame)
+    return _union(list(expr.args), headroom)
 
 
 @_range.register
-def _(expr: Cast, tame: bool) -> Range:
+def _(expr: Cast, headroom: bool) -> Range:
     if isinstance(expr.arg.type, (Float, Bool)):
         return type_range(expr.type, False)
     up, down = scale_factor(expr.arg.type, expr.type)
-    low, high = (_scaled(bound, up, down) for bound in _range(expr.arg, tame))
+    low, high = (_scaled(bound, up, down) for bound in _range(expr.arg, headroom))
     if isinstance(expr.type, Int) or (isinstance(expr.type, Decimal) and expr.type.precision):
         # The check that makes an unfitting value NULL comes after; the value itself stays in range.
         floor, ceiling = type_range(expr.type, False)
@@ -141,8 +141,8 @@ def _scaled(bound: int, up: int, down: int) -> int:
     return bound * up // down
 
 
-def _union(exprs: list[Expr], tame: bool) -> Range:
-    spans = [_range(e, tame) for e in exprs]
+def _union(exprs: list[Expr], headroom: bool) -> Range:
+    spans = [_range(e, headroom) for e in exprs]
     return (min(low for low, _ in spans), max(high for _, high in spans))
 
 

@@ -49,13 +49,13 @@ class Reader:
     def read(self) -> Expr:
         """Parse and translate the whole text."""
         try:
-            tree = self.expr(self._parsed())
+            tree = self.expr(self._parse_tree())
         except RecursionError:
             raise ExpressionError("the predicate is nested too deeply") from None
         check_size(tree)
         return tree
 
-    def _parsed(self) -> exp.Expr:
+    def _parse_tree(self) -> exp.Expr:
         try:
             return sqlglot.parse_one(self.text, dialect=Predicate, into=exp.Condition)
         except SqlglotError as error:

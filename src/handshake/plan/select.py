@@ -23,7 +23,7 @@ from handshake.plan.algebra import (
     Windowing,
     WindowJoin,
 )
-from handshake.plan.assemble import Fresh, appended, selected
+from handshake.plan.assemble import Fresh, add_filter, append_column
 from handshake.plan.bind import Scope, bind, bind_value
 from handshake.plan.declare import duration
 from handshake.plan.dialect import sql_text
@@ -33,7 +33,7 @@ from handshake.plan.types import fail
 from handshake.schema import NULL, UNITS, Schema, arrow_of
 from handshake.windows import TimeWindow, TupleWindow, Window
 
-__all__ = ["Selecting"]
+__all__ = ["SelectPlanner"]
 
 _CLAUSES = frozenset(("expressions", "from_", "joins", "where", "group", "having", "into"))
 
@@ -61,14 +61,14 @@ class _Item:
 class QueryScope(Scope):
     """What names mean in a query: columns of the streams in FROM, by the names that these have there."""
 
-    def _unqualified(self, name: Name) -> Column:
+    def _find_unqualified(self, name: Name) -> Column:
         found = [side for side, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
         if len(found) > 1:
             ways = " or ".join(f"{self.schemas[side].stream}.{name.parts[0]}" for side in found)
             raise fail(f"column '{name.parts[0]}' is in more than one stream; write {ways}", name)
         if not found and len(self.schemas) == 1:
             return self._column(0, name.parts[0], name)
-        return super()._unqualified(name)
+        return super()._find_unqualified(name)
 
     def _column(self, side: int, column: str, name: Name) -> Column:
         schema = self.schemas[side]
@@ -78,7 +78,7 @@ class QueryScope(Scope):
         return replace(super()._column(side, column, name), shown=show(name))
 
 
-class Selecting:
+class SelectPlanner:
     """Plans one SELECT."""
 
     def __init__(self, streams: Streams, reader: StatementReader, node: exp.Select) -> None:
@@ -89,7 +89,7 @@ class Selecting:
         """The plan."""
         self._reader.check(self._node, _CLAUSES)
         items = self._items()
-        return self._joined(items) if len(items) > 1 else self._single(items[0])
+        return self._plan_join(items) if len(items) > 1 else self._plan_single(items[0])
 
     # FROM.
 
@@ -98,7 +98,7 @@ class Selecting:
         if first is None:
             raise self._reader.error("FROM is missing: a query reads a stream", self._node)
         joins = self._node.args.get("joins") or []
-        items = [self._item(first.this), *(self._item(self._joining(join)) for join in joins)]
+        items = [self._item(first.this), *(self._item(self._check_join(join)) for join in joins)]
         for at, item in enumerate(items):
             if item.name.casefold() in (other.name.casefold() for other in items[:at]):
                 raise self._reader.error(
@@ -106,7 +106,7 @@ class Selecting:
                 )
         return items
 
-    def _joining(self, join: exp.Join) -> Any:
+    def _check_join(self, join: exp.Join) -> Any:
         kind = str(join.args.get("kind") or "").upper()
         unread = {k for k, v in join.args.items() if v and k not in ("this", "kind", "on")}
         if unread or kind not in ("", "CROSS", "INNER"):
@@ -128,7 +128,7 @@ class Selecting:
 
     # One stream.
 
-    def _single(self, item: _Item) -> Node:
+    def _plan_single(self, item: _Item) -> Node:
         self._fresh.take(item.node.schema.names)
         if item.slide is None:
             return self._body(item, item.node)
@@ -142,19 +142,19 @@ class Selecting:
         scope = QueryScope((schema,), {item.name: 0})
         where = self._node.args.get("where")
         if where is not None:
-            node = selected(node, bind(self._expr(where.this), scope), self._fresh)
+            node = add_filter(node, bind(self._expr(where.this), scope), self._fresh)
         listed = self._list(scope)
         if self._reader_noted or self._node.args.get("group") is not None:
             if item.slide is None:
-                raise self._unbounded(item)
-            return self._aggregated(node, scope, listed)
+                raise self._no_window_error(item)
+            return self._plan_aggregates(node, scope, listed)
         if self._node.args.get("having") is not None:
             raise self._reader.error(
                 "HAVING needs GROUP BY or aggregates; use WHERE", self._node.args["having"]
             )
-        return self._computed(node, [(name, bind_value(e, scope), e) for name, e in listed])
+        return self._compute(node, [(name, bind_value(e, scope), e) for name, e in listed])
 
-    def _unbounded(self, item: _Item) -> ExpressionError:
+    def _no_window_error(self, item: _Item) -> ExpressionError:
         what = next((call.function + "()" for call in self._reader_noted), "GROUP BY")
         return self._reader.error(
             f"{what} over {item.name}, which never ends; give it a window, as in "
@@ -183,7 +183,7 @@ class Selecting:
         having = self._node.args.get("having")
         self._having = None if having is None else self._expr(having.this)
         self._reader_noted, self._reader.noted = dict(self._reader.noted), None
-        return self._named(listed)
+        return self._complete_names(listed)
 
     def _star(self, node: exp.Expr, scope: Scope) -> list[tuple[str | None, Expr]]:
         self._reader.check(node, frozenset(("this", "table")))
@@ -211,7 +211,7 @@ class Selecting:
         plain = re.sub(r"[^0-9A-Za-z]+", "_", sql_text(node)).strip("_").lower()
         return plain or None
 
-    def _named(self, listed: list[tuple[str | None, Expr]]) -> list[tuple[str | None, Expr]]:
+    def _complete_names(self, listed: list[tuple[str | None, Expr]]) -> list[tuple[str | None, Expr]]:
         names = [name or f"column{at}" for at, (name, _) in enumerate(listed, 1)]
         for at, name in enumerate(names):
             if name.casefold() in (other.casefold() for other in names[:at]):
@@ -222,7 +222,7 @@ class Selecting:
         self._fresh.take(names)
         return [(name, e) for name, (_, e) in zip(names, listed, strict=True)]
 
-    def _computed(self, node: Node, items: list[tuple[str | None, Expr, Expr]]) -> Node:
+    def _compute(self, node: Node, items: list[tuple[str | None, Expr, Expr]]) -> Node:
         """Compute what is selected, then keep that alone."""
         columns = []
         for name, bound, written in items:
@@ -232,7 +232,7 @@ class Selecting:
                     f"column '{name}' is NULL and has no type; cast it, as in CAST(NULL AS INT)", written
                 )
             free = name not in node.schema.names
-            node, column = appended(node, bound, self._fresh, name if free else None)
+            node, column = append_column(node, bound, self._fresh, name if free else None)
             _check_held(node, column, written)
             columns.append((name, column))
         same = tuple((name, name) for name in node.schema.names)
@@ -240,7 +240,7 @@ class Selecting:
 
     # Aggregates.
 
-    def _aggregated(self, node: Node, scope: Scope, listed: list[tuple[str | None, Expr]]) -> Node:
+    def _plan_aggregates(self, node: Node, scope: Scope, listed: list[tuple[str | None, Expr]]) -> Node:
         node, keys = self._keys(node, scope)
         node, calls = self._arguments(node, scope)
         names = self._result_names(listed, keys.values())
@@ -253,10 +253,10 @@ class Selecting:
         columns = {Name((f"\0{at}",)): names[call] for at, call in enumerate(calls)}
         after = _Grouped(result, keys, columns, scope)
         if self._having is not None:
-            condition = bind(after.rewritten(self._having), after.scope)
-            result = selected(result, condition, self._fresh)
-        items = [(name, bind_value(after.rewritten(e), after.scope), e) for name, e in listed]
-        return self._computed(result, items)
+            condition = bind(after.rewrite(self._having), after.scope)
+            result = add_filter(result, condition, self._fresh)
+        items = [(name, bind_value(after.rewrite(e), after.scope), e) for name, e in listed]
+        return self._compute(result, items)
 
     def _keys(self, node: Node, scope: Scope) -> tuple[Node, dict[Expr, str]]:
         """Group keys: the expressions as written, and the columns that hold them."""
@@ -272,7 +272,7 @@ class Selecting:
                 raise self._reader.error(
                     f"GROUP BY takes a column or what is computed from one, not {sql_text(tree)}", tree
                 )
-            node, keys[written] = appended(node, bound, self._fresh)
+            node, keys[written] = append_column(node, bound, self._fresh)
             _check_held(node, keys[written], written)
         if len(set(keys.values())) < len(keys):
             raise self._reader.error("a column stands twice in GROUP BY", group)
@@ -286,7 +286,7 @@ class Selecting:
                 bound = bind_value(call.argument, scope)
                 if bound.type == NULL:
                     raise fail(f"{call.function}() of NULL has no type; cast it", call.argument)
-                node, argument = appended(node, bound, self._fresh)
+                node, argument = append_column(node, bound, self._fresh)
                 _check_held(node, argument, call.argument)
                 calls[call] = argument
         return node, calls
@@ -322,7 +322,7 @@ class Selecting:
 
     # Several streams.
 
-    def _joined(self, items: list[_Item]) -> Node:
+    def _plan_join(self, items: list[_Item]) -> Node:
         schemas = tuple(Schema(item.node.schema.fields, item.name) for item in items)
         scope = QueryScope(schemas, {item.name: side for side, item in enumerate(items)})
         conditions = [join.args["on"] for join in self._node.args["joins"] if join.args.get("on") is not None]
@@ -332,19 +332,19 @@ class Selecting:
         join = WindowJoin(
             tuple(item.node for item in items),
             tuple(item.name for item in items),
-            tuple(self._held(item) for item in items),
+            tuple(self._join_window(item) for item in items),
             on,
         )
         self._fresh.take(join.schema.names)
         listed = self._list(scope)
         for clause in ("group", "having"):
             if self._node.args.get(clause) is not None:
-                raise self._join_unbounded("GROUP BY", self._node.args[clause])
+                raise self._no_join_window_error("GROUP BY", self._node.args[clause])
         if self._reader_noted:
-            raise self._join_unbounded(f"{next(iter(self._reader_noted)).function}()", self._node)
-        return self._computed(join, [(n, self._flat(bind_value(e, scope), items), e) for n, e in listed])
+            raise self._no_join_window_error(f"{next(iter(self._reader_noted)).function}()", self._node)
+        return self._compute(join, [(n, self._flat(bind_value(e, scope), items), e) for n, e in listed])
 
-    def _join_unbounded(self, what: str, node: exp.Expr) -> ExpressionError:
+    def _no_join_window_error(self, what: str, node: exp.Expr) -> ExpressionError:
         return self._reader.error(
             f"{what} over the results of a join, which never end; put the join in parentheses and give it a "
             "window: FROM (SELECT …) [SIZE 600 ADVANCE 60 TIME]", node
@@ -358,7 +358,7 @@ class Selecting:
 
         return transform(expr, flat)
 
-    def _held(self, item: _Item) -> Window:
+    def _join_window(self, item: _Item) -> Window:
         if item.slide is None:
             raise self._reader.error(
                 f"stream {item.name} of the join has no window, and would have to be kept for ever; write "
@@ -420,7 +420,7 @@ class _Grouped:
         self._keys, self._columns, self._before = keys, columns, scope
         self.scope = QueryScope((Schema(node.schema.fields, "the groups"),), {})
 
-    def rewritten(self, expr: Expr) -> Expr:
+    def rewrite(self, expr: Expr) -> Expr:
         """An expression of the list with columns of the groups in place of keys and aggregates."""
         for known, column in (*self._keys.items(), *self._columns.items()):
             if expr == known or self._same(expr, known):
@@ -431,7 +431,7 @@ class _Grouped:
                 f"column '{show(expr)}' is neither grouped nor aggregated; put it in GROUP BY, or in an "
                 f"aggregate such as max({show(expr)})", expr
             )  # fmt: skip
-        children = tuple(self.rewritten(child) for child in expr.children)
+        children = tuple(self.rewrite(child) for child in expr.children)
         return expr.with_children(children) if children else expr
 
     def _same(self, expr: Expr, key: Expr) -> bool:

@@ -100,7 +100,7 @@ class StatementReader(Reader):
         noted, self.noted = self.noted, None  # no aggregates of aggregates
         try:
             if AGGREGATES[function].weighted:
-                return self._weighted(function, arguments, node)
+                return self._weighted_call(function, arguments, node)
             self._check_count(function, arguments, node)
             argument = self.expr(arguments[0]) if arguments else None
             return AggregateCall(function, argument, at=self.at(node))
@@ -122,7 +122,7 @@ class StatementReader(Reader):
             wanted = {(0,): "no argument", (1,): "one argument", (0, 1): "one argument or none"}[allowed]
             raise self.error(f"{function}() takes {wanted}", node)
 
-    def _weighted(self, function: str, arguments: list[Any], node: exp.Expr) -> AggregateCall:
+    def _weighted_call(self, function: str, arguments: list[Any], node: exp.Expr) -> AggregateCall:
         if len(arguments) != 2 or not isinstance(arguments[1], exp.Array) or not arguments[1].expressions:
             raise self.error(
                 f"{function}() takes a field and its weights, as in {function}(Price, [.5, .25, .25])", node

@@ -246,7 +246,7 @@ def _coerce_literal(expr: Literal, kind: Type) -> Expr:
         case (Int() | Decimal(), Decimal(scale=scale)):
             return Literal(value * 10 ** (scale - _scale(expr.type)), type=kind, at=expr.at)
         case (Interval(unit=x), Interval(unit=y)) | (TimeOfDay(unit=x), TimeOfDay(unit=y)):
-            return _rescaled(expr, x, y, kind)
+            return _rescale(expr, x, y, kind)
         case Int(), Interval(unit="d"):
             return Literal(value, type=kind, at=expr.at)
         case String(), Date():
@@ -256,15 +256,15 @@ def _coerce_literal(expr: Literal, kind: Type) -> Expr:
         case String(), TimeOfDay():
             return _coerce_literal(_time_literal(parse_time(value, expr), expr), kind)
         case Date(), Timestamp(unit=y):
-            return _rescaled(expr, "d", y, kind)
+            return _rescale(expr, "d", y, kind)
         case Timestamp(unit=x, zone=None), Timestamp(unit=y, zone=str() as zone):
-            return _rescaled(_in_zone(expr, x, zone), x, y, kind)
+            return _rescale(_in_zone(expr, x, zone), x, y, kind)
         case Timestamp(unit=x), Timestamp(unit=y):
-            return _rescaled(expr, x, y, kind)
+            return _rescale(expr, x, y, kind)
     return Cast(expr, type=kind, at=expr.at)
 
 
-def _rescaled(expr: Literal, x: str, y: str, kind: Type) -> Expr:
+def _rescale(expr: Literal, x: str, y: str, kind: Type) -> Expr:
     scaled, rest = divmod(expr.value * UNITS[x], UNITS[y])
     return Cast(expr, type=kind, at=expr.at) if rest else Literal(scaled, type=kind, at=expr.at)
 

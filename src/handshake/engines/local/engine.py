@@ -24,7 +24,7 @@ from handshake.joins.multiway.multi_join import MultiMetrics, MultiReplay
 from handshake.operators.query import Query
 from handshake.options import Options
 from handshake.plan.algebra import Plan
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
 
@@ -73,7 +73,7 @@ def _fast_join(plan: Plan, options: Options) -> PlainJoin | None:
 
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
     return prepare(
-        left, right, E(join.on), left_window=join.windows.left, right_window=join.windows.right,
+        left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
         left_time=join.times[0], right_time=join.times[1], method=options.method,
         algorithm=options.algorithm, cores=options.cores, ordered=options.order == "time", suffix=_SUFFIX,
         overload=options.overload, room=options.room, adapt=options.adapt, pin=options.pin,

@@ -36,7 +36,7 @@ from handshake.joins.spec import SIDES
 from handshake.operators.query import output_schema
 from handshake.options import Options
 from handshake.plan.algebra import Plan, Source
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
 from handshake.windows import Windows
@@ -101,7 +101,7 @@ def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
 
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
     return prepare(
-        left, right, E(join.on), left_window=join.windows.left, right_window=join.windows.right,
+        left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
         left_time=join.times[0], right_time=join.times[1], method=options.method, suffix=_SUFFIX,
         cores=options.segments or options.cores,
     )  # fmt: skip
@@ -166,7 +166,7 @@ def _joined(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -> Any
     right_names = join.sources[1].fields.names
     renamed = zip(names[-len(right_names) :], right_names, strict=False)
     frame = join_frames(
-        left, right, E(join.on), left_window=join.windows.left, right_window=join.windows.right,
+        left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
         left_time=join.times[0], right_time=join.times[1], method=options.method,
         suffix=next((new.removeprefix(old) for new, old in renamed if new != old), "_right"),
         segments=options.segments, state_dir=options.state_dir, name=options.name,
@@ -204,7 +204,7 @@ class _TableJoinRun(Run):
                 "suffix": _SUFFIX,
             }  # fmt: skip
             rows, began = 0, time.perf_counter()
-            for batch in replay.results(E(join.on), how):
+            for batch in replay.results(Expression(join.on), how):
                 rows += batch.num_rows
                 yield join.name, join.select(batch, self.schemas[join.name])
             self._figures = {

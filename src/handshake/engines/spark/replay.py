@@ -16,7 +16,7 @@ from handshake.engines.spark.session import join_frames
 from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.tables import batches_in, carried, frame_of, restored, results_of
 from handshake.joins.spec import SIDES, JoinSpec
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 
 __all__ = ["SPARK", "SparkReplay", "dealt", "started"]
 
@@ -43,7 +43,7 @@ class SparkReplay:
     segments: int
 
     def results(
-        self, on: str | E, options: dict[str, Any], meanwhile: Callable[[], None] = lambda: None
+        self, on: str | Expression, options: dict[str, Any], meanwhile: Callable[[], None] = lambda: None
     ) -> Iterator[pa.RecordBatch]:
         """Run the join to its end, then hand out its results; `meanwhile` is called while it runs."""
         store, folder = open_store(self.root), f"join-{uuid.uuid4().hex}"
@@ -55,7 +55,7 @@ class SparkReplay:
         finally:
             store.remove_folder(folder)
 
-    def _run(self, on: str | E, options: dict[str, Any], folder: str) -> list[str]:
+    def _run(self, on: str | Expression, options: dict[str, Any], folder: str) -> list[str]:
         """Names of files with results."""
         session, store = self.cluster.session, open_store(self.root)
         session.sparkContext.setJobDescription(self.title)

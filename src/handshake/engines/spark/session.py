@@ -28,7 +28,7 @@ from handshake.engines.spark.native import is_native, join_natively
 from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.versions import versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal
 from handshake.plan.parse import parse
 from handshake.schema import BOOL
@@ -52,7 +52,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _STATE = "spark.handshake.stateDir"
 _numbers = itertools.count(1)
 
-Predicate = str | E | Column | None
+Predicate = str | Expression | Column | None
 """SQL text, a built expression, or a condition in Spark's own notation."""
 
 
@@ -188,7 +188,7 @@ def predicate_for(
         return Literal(True, type=BOOL), aliases
     if isinstance(on, str):
         return parse(on), aliases or qualifiers(left, right)
-    if isinstance(on, E):  # it says l and r for left and right, whatever the DataFrames are called
+    if isinstance(on, Expression):  # it says l and r for left and right, whatever the DataFrames are called
         found = aliases or qualifiers(left, right)
         return on.expr, aliases or (None if found and {*found} & {"l", "r"} else found)
     raise ExpressionError(

@@ -17,7 +17,7 @@ from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.multi_plan import MultiPlan, StreamOptions, listed, named, prepare_streams
 from handshake.joins.multiway.multi_replay import MultiReplay
 from handshake.joins.running import PushedJoin, Stream
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.windows import Spec
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 
 def join_streams(
     streams: Mapping[str, Any],
-    on: str | E | None = None,
+    on: str | Expression | None = None,
     *,
     window: Spec = None,
     windows: Mapping[str, Spec] | None = None,
@@ -81,7 +81,7 @@ def _report_shed(metrics: MultiMetrics, on_shed: OnShed | None) -> None:
 
 
 def explain_streams(
-    streams: Mapping[str, Any], on: str | E | None = None, **options: Unpack[StreamOptions]
+    streams: Mapping[str, Any], on: str | Expression | None = None, **options: Unpack[StreamOptions]
 ) -> str:
     """How a join of these streams would be run, going by a sample of them; options as of `prepare_streams`.
 
@@ -112,8 +112,8 @@ class MultiJoin(PushedJoin[MultiMetrics]):
     """
 
     def __init__(
-        self, streams: Mapping[str, Any], on: str | E | None = None, *, on_shed: OnShed | None = None,
-        **options: Unpack[StreamOptions],
+        self, streams: Mapping[str, Any], on: str | Expression | None = None, *,
+        on_shed: OnShed | None = None, **options: Unpack[StreamOptions],
     ) -> None:  # fmt: skip
         schemas = {name: schema_of(value, name) for name, value in named(streams).items()}
         self.plan = plan = prepare_streams(schemas, on, **options)

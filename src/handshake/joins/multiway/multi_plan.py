@@ -17,7 +17,7 @@ from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.ordering import ManyInOrder
 from handshake.joins.multiway.plan import ManySpec, StreamSpec, many_spec
 from handshake.joins.plan import cores_of, lateness_of, overload_of, predicate_of, room_of
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.schema import Schema
 from handshake.windows import Spec, Window, windows_of
 
@@ -85,7 +85,7 @@ class StreamOptions(TypedDict, total=False):
 
 def prepare_streams(
     streams: Mapping[str, pa.Schema],
-    on: str | E | None = None,
+    on: str | Expression | None = None,
     *,
     window: Spec = None,
     windows: Mapping[str, Spec] | None = None,

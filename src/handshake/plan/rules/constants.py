@@ -14,10 +14,10 @@ __all__ = ["fold_constants"]
 
 def fold_constants(node: Node) -> Node:
     """Compute what constants alone determine, once and here."""
-    return rebuild(node, _folded)
+    return rebuild(node, _fold)
 
 
-def _folded(node: Node) -> Node:
+def _fold(node: Node) -> Node:
     if isinstance(node, Apply):
         return _apply(node)
     if isinstance(node, Select):

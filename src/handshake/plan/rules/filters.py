@@ -18,7 +18,7 @@ from handshake.plan.algebra import (
     WindowJoin,
     rebuild,
 )
-from handshake.plan.assemble import Fresh, column_of, fused, kept, selected
+from handshake.plan.assemble import Fresh, add_filter, column_of, keep_columns, substitute
 from handshake.plan.expr import Column, Expr, Literal, conjunction, conjuncts, sides, transform, walk
 from handshake.schema import BOOL
 
@@ -27,10 +27,10 @@ __all__ = ["push_down_filters"]
 
 def push_down_filters(node: Node) -> Node:
     """Move selections below what does not need the tuples that they drop."""
-    return rebuild(node, _pushed)
+    return rebuild(node, _push)
 
 
-def _pushed(node: Node) -> Node:
+def _push(node: Node) -> Node:
     match node:
         case Select(input=below, field=field):
             return _sink(below, column_of(below, field))
@@ -44,8 +44,8 @@ def _pushed(node: Node) -> Node:
 def _here(node: Node, condition: Expr) -> Node:
     """The condition right above a plan, whose columns stay as they were."""
     names = node.schema.names
-    made = selected(node, condition, Fresh(names))
-    return made if made.schema.names == names else kept(made, names)
+    made = add_filter(node, condition, Fresh(names))
+    return made if made.schema.names == names else keep_columns(made, names)
 
 
 @singledispatch
@@ -57,12 +57,12 @@ def _sink(node: Any, condition: Expr) -> Node:
 @_sink.register
 def _(node: Project, condition: Expr) -> Node:
     names = {new: column_of(node.input, old) for new, old in node.columns}
-    return replace(node, input=_sink(node.input, fused(condition, dict(names))))
+    return replace(node, input=_sink(node.input, substitute(condition, dict(names))))
 
 
 @_sink.register
 def _(node: Apply, condition: Expr) -> Node:
-    below = fused(condition, {node.name: node.operation})
+    below = substitute(condition, {node.name: node.operation})
     if isinstance(below, Literal):
         return node if below.value is True else _here(node, condition)
     return replace(node, input=_sink(node.input, below))
@@ -145,10 +145,10 @@ def _out_of_window(node: Windowing) -> Node:
         above.append(body)
         body = body.input
     if isinstance(body, Group):
-        condition, before = _lifted(body.input, node.parameter)
+        condition, before = _lift(body.input, node.parameter)
         made: Node = replace(body, input=before)
     elif isinstance(body, Parameter) and above:
-        condition, made = _lifted(node.body, node.parameter)
+        condition, made = _lift(node.body, node.parameter)
         above = []
     else:
         return node
@@ -159,13 +159,13 @@ def _out_of_window(node: Windowing) -> Node:
     return replace(node, input=_sink(node.input, condition), body=made)
 
 
-def _lifted(node: Node, parameter: str) -> tuple[Expr | None, Node]:
+def _lift(node: Node, parameter: str) -> tuple[Expr | None, Node]:
     """The conditions of a chain on a window's tuples, in terms of these, and the chain without selections."""
     if isinstance(node, Parameter):
         return None, node
     if not isinstance(node, (Project, Select, Apply)):
         return None, node
-    condition, below = _lifted(node.input, parameter)
+    condition, below = _lift(node.input, parameter)
     if isinstance(node, Select):
         own = _in_terms(node.input, node.field)
         if own is not None:
@@ -179,10 +179,10 @@ def _in_terms(node: Node, name: str) -> Expr | None:
     while not isinstance(node, Parameter):
         match node:
             case Apply(input=below, name=called, operation=operation):
-                expr = fused(expr, {called: operation})
+                expr = substitute(expr, {called: operation})
             case Project(input=below, columns=columns):
                 names = {new: column_of(below, old) for new, old in columns}
-                expr = fused(expr, dict(names))
+                expr = substitute(expr, dict(names))
             case Select(input=below):
                 pass
             case _:

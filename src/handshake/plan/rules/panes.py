@@ -12,10 +12,10 @@ __all__ = ["use_panes"]
 
 def use_panes(node: Node) -> Node:
     """Mark windows whose aggregates are algebraic (section 4.6)."""
-    return rebuild(node, _marked)
+    return rebuild(node, _mark)
 
 
-def _marked(node: Node) -> Node:
+def _mark(node: Node) -> Node:
     if isinstance(node, Windowing) and pane_shape(node.body, node.parameter) is not None:
         return replace(node, pane=pane_length(node.window))
     return node

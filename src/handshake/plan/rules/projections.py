@@ -22,7 +22,7 @@ from handshake.plan.algebra import (
     rebuild,
     walk,
 )
-from handshake.plan.assemble import kept
+from handshake.plan.assemble import keep_columns
 from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
 from handshake.schema import Schema
@@ -35,19 +35,19 @@ Names = frozenset[str]
 def push_down_projections(node: Node) -> Node:
     """Ask for the columns that are read, from the result down."""
     assert isinstance(node, Output)
-    return replace(node, input=_pruned(node.input, frozenset(node.schema.names)))
+    return replace(node, input=_prune(node.input, frozenset(node.schema.names)))
 
 
 @singledispatch
-def _pruned(node: Node, needed: Names) -> Node:
+def _prune(node: Node, needed: Names) -> Node:
     """A plan that has at least the needed columns, in the order in which they were."""
     return node
 
 
-@_pruned.register
+@_prune.register
 def _(node: Project, needed: Names) -> Node:
     columns = tuple((new, old) for new, old in node.columns if new in needed) or node.columns[:1]
-    below = _pruned(node.input, frozenset(old for _, old in columns))
+    below = _prune(node.input, frozenset(old for _, old in columns))
     if isinstance(below, Project):
         inner = dict(below.columns)
         columns, below = tuple((new, inner[old]) for new, old in columns), below.input
@@ -55,24 +55,24 @@ def _(node: Project, needed: Names) -> Node:
     return below if columns == same else Project(below, columns)
 
 
-@_pruned.register
+@_prune.register
 def _(node: Select, needed: Names) -> Node:
-    return replace(node, input=_pruned(node.input, needed | {node.field}))
+    return replace(node, input=_prune(node.input, needed | {node.field}))
 
 
-@_pruned.register
+@_prune.register
 def _(node: Apply, needed: Names) -> Node:
     if node.name not in needed:
-        return _pruned(node.input, needed)
-    return replace(node, input=_pruned(node.input, (needed - {node.name}) | reads(node.operation)))
+        return _prune(node.input, needed)
+    return replace(node, input=_prune(node.input, (needed - {node.name}) | reads(node.operation)))
 
 
-@_pruned.register
+@_prune.register
 def _(node: Union, needed: Names) -> Node:
     return Union(tuple(_exactly(child, needed) for child in node.inputs))
 
 
-@_pruned.register
+@_prune.register
 def _(node: WindowJoin, needed: Names) -> Node:
     read: list[set[str]] = [set() for _ in node.inputs]
     for e in walk_expr(node.on):
@@ -88,28 +88,28 @@ def _(node: WindowJoin, needed: Names) -> Node:
 def _exactly(node: Node, needed: Names) -> Node:
     """A plan with the needed columns and no other; with its first one, if none is needed."""
     names = [name for name in node.schema.names if name in needed] or [node.schema.names[0]]
-    below = _pruned(node, frozenset(names))
+    below = _prune(node, frozenset(names))
     if list(below.schema.names) == names:
         return below
-    return _pruned(kept(below, names), frozenset(names))
+    return _prune(keep_columns(below, names), frozenset(names))
 
 
-@_pruned.register
+@_prune.register
 def _(node: Windowing, needed: Names) -> Node:
-    body = _pruned(node.body, needed)
-    below = _exactly(node.input, _used(body, node.parameter))
-    return replace(node, input=below, body=_typed(body, node.parameter, below.schema))
+    body = _prune(node.body, needed)
+    below = _exactly(node.input, _columns_used(body, node.parameter))
+    return replace(node, input=below, body=_set_columns(body, node.parameter, below.schema))
 
 
-@_pruned.register
+@_prune.register
 def _(node: Group, needed: Names) -> Node:
-    body = _pruned(node.body, needed)
-    used = _used(body, node.parameter) | set(node.keys)
-    below = _pruned(node.input, frozenset(used))
-    return replace(node, input=below, body=_typed(body, node.parameter, below.schema))
+    body = _prune(node.body, needed)
+    used = _columns_used(body, node.parameter) | set(node.keys)
+    below = _prune(node.input, frozenset(used))
+    return replace(node, input=below, body=_set_columns(body, node.parameter, below.schema))
 
 
-def _typed(body: Node, parameter: str, schema: Schema) -> Node:
+def _set_columns(body: Node, parameter: str, schema: Schema) -> Node:
     """A sub-plan whose parameter has other columns."""
 
     def put(node: Node) -> Node:
@@ -118,50 +118,52 @@ def _typed(body: Node, parameter: str, schema: Schema) -> Node:
         return node
 
     changed = rebuild(body, put)
-    return rebuild(changed, _refreshed)
+    return rebuild(changed, _refresh_groups)
 
 
-def _refreshed(node: Node) -> Node:
+def _refresh_groups(node: Node) -> Node:
     """Inner parameters of groups follow the columns of what they stand for."""
     if isinstance(node, Group):
         wanted = node.input.schema.fields
         for leaf in walk(node.body):
             if isinstance(leaf, Parameter) and leaf.name == node.parameter and leaf.fields.fields != wanted:
-                return replace(node, body=_typed(node.body, node.parameter, node.input.schema))
+                return replace(node, body=_set_columns(node.body, node.parameter, node.input.schema))
     return node
 
 
-def _used(body: Node, parameter: str) -> Names:
+def _columns_used(body: Node, parameter: str) -> Names:
     """The columns of the parameter that a sub-plan reads."""
-    return _asked(body, frozenset(body.schema.names), parameter)
+    return _columns_read(body, frozenset(body.schema.names), parameter)
 
 
-def _asked(node: Node, needed: Names, parameter: str) -> Names:
+def _columns_read(node: Node, needed: Names, parameter: str) -> Names:
     match node:
         case Parameter(name=name):
             return needed if name == parameter else frozenset()
         case Project(input=below, columns=columns):
-            return _asked(below, frozenset(old for _, old in columns), parameter)
+            return _columns_read(below, frozenset(old for _, old in columns), parameter)
         case Select(input=below, field=field):
-            return _asked(below, needed | {field}, parameter)
+            return _columns_read(below, needed | {field}, parameter)
         case Apply(input=below, name=name, operation=operation):
-            return _asked(below, (needed - {name}) | reads(operation), parameter)
+            return _columns_read(below, (needed - {name}) | reads(operation), parameter)
         case Aggregate(input=below, field=field):
-            return _asked(below, frozenset() if field is None else frozenset((field,)), parameter)
+            return _columns_read(below, frozenset() if field is None else frozenset((field,)), parameter)
         case Concat(inputs=inputs):
-            return frozenset().union(*(_asked(i, needed, parameter) for i in inputs))
+            return frozenset().union(*(_columns_read(i, needed, parameter) for i in inputs))
         case Group(input=below, body=body, keys=keys, parameter=inner):
-            own = _asked(body, needed - set(keys), inner) | set(keys)
-            return _asked(below, frozenset(own), parameter) | _asked(body, needed - set(keys), parameter)
+            own = _columns_read(body, needed - set(keys), inner) | set(keys)
+            return _columns_read(below, frozenset(own), parameter) | _columns_read(
+                body, needed - set(keys), parameter
+            )
     return needed
 
 
-@_pruned.register
+@_prune.register
 def _(node: Concat, needed: Names) -> Node:
     wanted = [child for child in node.inputs if needed & set(child.schema.names)] or [node.inputs[0]]
     made = _side_by_side([child for child in wanted if isinstance(child, Aggregate)])
     if len(made) < len(wanted):
-        made = tuple(_pruned(child, needed) for child in wanted)
+        made = tuple(_prune(child, needed) for child in wanted)
     return made[0] if len(made) == 1 else Concat(made)
 
 
@@ -172,10 +174,10 @@ def _side_by_side(aggregates: list[Aggregate]) -> tuple[Node, ...]:
         own = fields.setdefault(aggregate.input, set())
         if aggregate.field is not None:
             own.add(aggregate.field)
-    inputs = {below: _pruned(below, frozenset(names)) for below, names in fields.items()}
+    inputs = {below: _prune(below, frozenset(names)) for below, names in fields.items()}
     return tuple(replace(aggregate, input=inputs[aggregate.input]) for aggregate in aggregates)
 
 
-@_pruned.register
+@_prune.register
 def _(node: Aggregate, needed: Names) -> Node:
-    return replace(node, input=_pruned(node.input, frozenset((node.field,) if node.field else ())))
+    return replace(node, input=_prune(node.input, frozenset((node.field,) if node.field else ())))

@@ -1,4 +1,4 @@
-"""Common sub-expressions: what was computed already is not computed again."""
+"""Common sub-expressions: what was known_operations already is not known_operations again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["share_expressions"]
 
 def share_expressions(node: Node) -> Node:
     """Let an operation that an earlier column holds already be a second name for that column."""
-    return rebuild(node, _shared)
+    return rebuild(node, _share)
 
 
-def _shared(node: Node) -> Node:
+def _share(node: Node) -> Node:
     if not isinstance(node, Apply):
         return node
-    known, same = computed(node.input)
-    operation = _renamed(node.operation, same)
+    known, same = known_operations(node.input)
+    operation = _rename(node.operation, same)
     found = known.get(operation)
     types = {f.name: f.type for f in node.input.schema}
     if found is None or types[found] != node.type:
@@ -28,7 +28,7 @@ def _shared(node: Node) -> Node:
     return Project(node.input, columns)
 
 
-def _renamed(operation: Expr, same: dict[str, str]) -> Expr:
+def _rename(operation: Expr, same: dict[str, str]) -> Expr:
     operands = tuple(
         replace(child, name=same.get(child.name, child.name)) if isinstance(child, Column) else child
         for child in operation.children
@@ -36,16 +36,16 @@ def _renamed(operation: Expr, same: dict[str, str]) -> Expr:
     return operation.with_children(operands) if operands else operation
 
 
-def computed(node: Node) -> tuple[dict[Expr, str], dict[str, str]]:
+def known_operations(node: Node) -> tuple[dict[Expr, str], dict[str, str]]:
     """Operations whose values a plan's columns hold, and columns that are other names of earlier ones."""
     match node:
         case Apply(input=below, name=name, operation=operation):
-            known, same = computed(below)
-            return {**known, _renamed(operation, same): name}, same
+            known, same = known_operations(below)
+            return {**known, _rename(operation, same): name}, same
         case Select(input=below):
-            return computed(below)
+            return known_operations(below)
         case Project(input=below, columns=columns):
-            return _through(columns, *computed(below))
+            return _through(columns, *known_operations(below))
     return {}, {}
 
 
@@ -65,5 +65,5 @@ def _through(
     for operation, name in known.items():
         reads = [child.name for child in operation.children if isinstance(child, Column)]
         if name in first and all(read in first for read in reads):
-            kept[_renamed(operation, first)] = first[name]
+            kept[_rename(operation, first)] = first[name]
     return kept, copies

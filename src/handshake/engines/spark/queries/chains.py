@@ -9,7 +9,7 @@ from handshake.engines.spark.expressions import native
 from handshake.engines.spark.queries.inputs import quoted
 from handshake.engines.spark.queries.tasks import carried, chained, in_arrow
 from handshake.plan.algebra import Apply, Node, Project, Select
-from handshake.plan.assemble import fused
+from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, conjuncts
 from handshake.schema import Schema
 
@@ -30,7 +30,7 @@ def _natively(frame: DataFrame, below: Schema, nodes: list[Node], result: Schema
     for node in nodes:
         match node:
             case Apply(name=name, operation=operation):
-                known[name] = fused(operation, known)
+                known[name] = substitute(operation, known)
             case Select(field=field):
                 for part in conjuncts(known[field]):
                     condition = native(part, columns)

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from handshake.engines.spark.session import join_frames
 from handshake.engines.spark.tables import carrier
 from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
-from handshake.plan.build import E
+from handshake.plan.build import Expression
 from handshake.plan.expr import (
     Arithmetic,
     Column,
@@ -126,7 +126,7 @@ def _joined(
     on = conjunction((*(_named(part, node, left) for part in now), *_further(node, left, right)))
     at = f"{streams[-1]}_at" if timed or len(streams) < len(node.inputs) else None
     joined = join_frames(
-        left.frame, right.frame, E(on), left_window=left.window, right_window=right.window,
+        left.frame, right.frame, Expression(on), left_window=left.window, right_window=right.window,
         left_time=left.time, right_time=right.time, state_dir=state_dir, result_time=at,
     )  # fmt: skip
     return _Side(joined, streams, at, _shorter(left.window, right.window)), later

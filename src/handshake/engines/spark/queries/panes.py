@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from handshake.operators.aggregates import Additive, Extreme
 from handshake.operators.chunk import Array, Chunk, Flow
-from handshake.operators.panes import Panes, Table, stacked
+from handshake.operators.panes import Panes, Table, stack_tables
 from handshake.operators.windows import WindowOperator
 
 __all__ = ["PaneTable", "Reduced", "SharedPanes", "SharedWindows"]
@@ -47,7 +47,7 @@ class SharedPanes(Panes):
 
     def taken(self) -> tuple[PaneTable | None, list[pa.Array]]:
         """All panes that were made, and the keys of their groups by number."""
-        return (stacked(self._waiting) if self._waiting else None), self._index.keys
+        return (stack_tables(self._waiting) if self._waiting else None), self._index.keys
 
     def put(self, table: PaneTable, keys: list[pa.Array], opened: int) -> None:
         """Add panes of a later partition; windows before `opened` had ended when it began."""

@@ -14,7 +14,7 @@ from handshake.engines.spark.expressions import native
 from handshake.engines.spark.queries.inputs import quoted
 from handshake.operators.pipeline import chain
 from handshake.plan.algebra import Apply, Node, Output, Parameter, Project, Select, Source, Windowing, rebuild
-from handshake.plan.assemble import fused
+from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, conjuncts
 from handshake.plan.panes import PaneShape, pane_shape
 from handshake.schema import BOOL, Field
@@ -107,7 +107,7 @@ class Chained:
         for node in nodes:
             match node:
                 case Apply(name=name, operation=operation):
-                    known[name] = fused(operation, known)
+                    known[name] = substitute(operation, known)
                 case Select(field=field):
                     conditions += conjuncts(known[field])
                 case Project(columns=kept):

@@ -18,7 +18,17 @@ from handshake.engines.spark.jvm.pane_blobs import read_panes
 from handshake.engines.spark.queries.clocks import ToldSource, patient
 from handshake.engines.spark.queries.panes import Reduced, SharedPanes, SharedWindows
 from handshake.errors import HandshakeError
-from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, Flow, Trace, empty, joined
+from handshake.operators.chunk import (
+    BEGINNING,
+    EARLIEST,
+    END,
+    Array,
+    Chunk,
+    Flow,
+    Trace,
+    concat_chunks,
+    empty,
+)
 from handshake.operators.pipeline import Pipeline, chain
 from handshake.operators.query import Query
 from handshake.operators.sources import Needs, SourceOperator, instants
@@ -167,7 +177,7 @@ class PaneQuery:
     def _batches(self, chunks: Sequence[Chunk]) -> list[pa.RecordBatch]:
         if not chunks:
             return []
-        chunk = joined(list(chunks))
+        chunk = concat_chunks(list(chunks))
         columns, rows = chunk.columns, chunk.rows
         if self._above is not None:
             columns, rows, _ = self._above.run(columns, rows)
