@@ -1,0 +1,130 @@
+"""One suite for every engine: the same text and inputs give the rows of the oracle.
+
+A gap of an engine is declared below and strict: closing it makes the test fail until the mark is removed.
+"""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import handshake as hs
+import query_oracle
+from handshake.errors import UnsupportedError
+from handshake.operators.query import Query
+from handshake.options import ENGINES
+from handshake.plan.algebra import Plan, Source
+from handshake.plan.query import parse_query
+from handshake.schema import arrow_of
+from query_backends import by_time, plain, restored, tables
+from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
+from query_streams import Item, seen
+
+CASES = {
+    # Two windows at a time instead of ten: a window of a circuit is a copy of its sub-plan.
+    **{name: TRADES + text.replace("SIZE 600 ADVANCE", "SIZE 120 ADVANCE") for name, text in PAPER.items()},
+    **{name: "".join(case) for name, case in QUERIES.items()},
+    **{f"join {name}": TWO + text for name, text in JOINS.items()},
+}
+GAPS: dict[str, dict[str, str]] = {
+    "circuit": {
+        "arithmetic": "float64",
+        "averages": "no unit for avg",
+        "computed keys": "float64",
+        "contents": "would have to be kept whole",
+        "extremes": "no unit for min",
+        "holistic": "needs all",
+        "join mixed": "float64",
+        "keys": "cannot group by 'h'",
+        "sums": "no unit for sum",
+        "uneven": "no unit for sum",
+        "union": "a time window over a union",
+        "union of results": "depends on the order",
+        "weighted": "no unit for wsum",
+    }
+}
+"""For each engine the cases that it refuses, and words of its message."""
+OPTIONS: dict[str, dict[str, Any]] = {"circuit": {"groups": 9, "window_tuples": 24}}
+VALUES: dict[pa.DataType, list[Any]] = {
+    pa.int8(): [1, 2, 3, -3, 127, -128],
+    pa.int32(): [0, 5, 7, 100_001, -4],
+    pa.int64(): [1, 2, 3, -(2**63), 2**63 - 1],
+    pa.uint64(): [0, 2**64 - 1],
+    pa.string(): ["UBSN", "UBSN", "CSGN", ""],
+    pa.float64(): [0.1, -0.0, 1e300, float("nan"), float("-inf")],
+    pa.float32(): [0.5, 3.0],
+    pa.bool_(): [True, False],
+}
+
+
+def parameters() -> list[Any]:
+    """Return engine and case for every test, with strict marks on the gaps."""
+    gap = pytest.mark.xfail(raises=UnsupportedError, strict=True)
+    return [
+        pytest.param(engine, name, marks=[gap] if name in GAPS.get(engine, {}) else [])
+        for engine in ENGINES
+        for name in CASES
+    ]
+
+
+@pytest.mark.parametrize(("engine", "name"), parameters())
+def test_engine_agrees_with_the_oracle(request: pytest.FixtureRequest, engine: str, name: str) -> None:
+    start_spark(request, engine)
+    plan = parse_query(CASES[name])
+    query, items = Query(plan), by_time(plan, rows_for(plan))
+    found = hs.run(plan, tables(query, items), engine=engine, **OPTIONS.get(engine, {}))
+    wanted = query_oracle.run(plan, seen(query, items))
+    assert any(wanted.values())
+    rows = {output: restored(table, query.schema(output)) for output, table in found.items()}
+    assert plain(rows) == plain(wanted)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engine_takes_empty_inputs(request: pytest.FixtureRequest, engine: str) -> None:
+    start_spark(request, engine)
+    for name in ("Q1", "Q5", "join band"):
+        plan = parse_query(CASES[name])
+        found = hs.run(plan, tables(Query(plan), []), engine=engine, **OPTIONS.get(engine, {}))
+        assert [table.num_rows for table in found.values()] == [0]
+
+
+@pytest.mark.parametrize(("engine", "name"), [(e, name) for e, gaps in GAPS.items() for name in gaps])
+def test_refusals_name_what_is_missing(engine: str, name: str) -> None:
+    plan = parse_query(CASES[name])
+    with pytest.raises(UnsupportedError, match=GAPS[engine][name]):
+        hs.run(plan, tables(Query(plan), []), engine=engine, **OPTIONS.get(engine, {}))
+
+
+def start_spark(request: pytest.FixtureRequest, engine: str) -> None:
+    """Let the Spark engine use the session of the tests."""
+    if engine == "spark":
+        request.getfixturevalue("spark")
+
+
+def rows_for(plan: Plan, count: int = 24) -> list[Item]:
+    """Return rows of all inputs: ties and gaps in time, some NULLs, the extremes of the types."""
+    draw, now, items = random.Random(7), 0, list[Item]()
+    inputs = [source for source in plan.inputs if source.demux is None]
+    step = 30 if inputs[0].name == "Trades" else 1
+    for _ in range(count):
+        source = draw.choice(inputs)
+        now += draw.randrange(0, 3) * step
+        items.append((source.name, row_for(draw, source, now)))
+    return items
+
+
+def row_for(draw: random.Random, source: Source, now: int) -> dict[str, Any]:
+    """Return one row that arrives at `now`."""
+    row = {f.name: None if draw.random() < 0.05 else value_for(draw, arrow_of(f.type)) for f in source.fields}
+    return {**row, str(source.time): now}
+
+
+def value_for(draw: random.Random, kind: pa.DataType) -> Any:
+    """Return a value of a type."""
+    if pa.types.is_decimal(kind):
+        return Decimal(draw.randrange(-30, 30)).scaleb(-kind.scale)
+    return draw.choice(VALUES.get(kind, [0]))
