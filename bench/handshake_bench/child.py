@@ -17,8 +17,8 @@ from llvmlite import ir
 
 from handshake.errors import HandshakeError
 from handshake.kernels import compile as kernels
+from handshake.kernels.compile_cache import disable_cache
 from handshake.kernels.lower import I64, Env, truth
-from handshake.kernels.ondisk import keep_nothing
 from handshake.plan.expr import Expr
 
 __all__ = ["in_child", "scalar_kernels"]
@@ -56,7 +56,7 @@ def _one_by_one(
 
 
 def _main(target: str, scalar: str, options: str) -> None:
-    keep_nothing()
+    disable_cache()
     if int(scalar):
         scalar_kernels()
     module, function = target.split(":")

@@ -17,6 +17,7 @@ import handshake.joins.join as local
 import handshake.joins.segment as segment
 from handshake.errors import UnsupportedError
 from handshake.joins.join import Join, Replay, prepare
+from pairs import numbered, pairs_of
 from strategies import Case, cases, expect, known_cases, make_case
 
 METHODS = ("auto", "scan", "hash", "band")
@@ -48,12 +49,6 @@ THRESHOLDS = (nullcontext, all_indexed)
 """Once as users run it. Both in one example: its predicate is compiled once, which is what takes time."""
 
 
-def numbered(case: Case) -> tuple[pa.Table, pa.Table]:
-    """Tables whose last column says which row it is."""
-    tables = ((case.left, "row of left"), (case.right, "row of right"))
-    return tuple(t.append_column(name, pa.array(range(t.num_rows), pa.int64())) for t, name in tables)
-
-
 def options(case: Case) -> dict:
     return {
         "left_window": case.windows.left,
@@ -61,11 +56,6 @@ def options(case: Case) -> dict:
         "left_time": case.left_time,
         "right_time": case.right_time,
     }
-
-
-def pairs_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
-    names = ("row of left", "row of right")
-    return sorted(p for b in batches for p in zip(*(b.column(n).to_pylist() for n in names), strict=True))
 
 
 def planned(left: pa.Table, right: pa.Table, case: Case, chosen: dict):

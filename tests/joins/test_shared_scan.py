@@ -21,6 +21,7 @@ from handshake.joins.basic_window import BasicWindow, sealed
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
 from handshake.kernels.compile import TILE
+from pairs import rows_of
 from strategies import known_cases
 
 TIMED = pa.schema([("ts", pa.int64()), ("x", pa.int32())])
@@ -58,10 +59,6 @@ def wanted(piece: BasicWindow, held: list[list[BasicWindow]]) -> tuple[list[tupl
                         found.append((*left.values(), *right.values()))
                         counts[home] += 1
     return found, counts
-
-
-def rows_of(batches: list[pa.RecordBatch]) -> list[tuple]:
-    return sorted((tuple(row.values()) for batch in batches for row in batch.to_pylist()), key=repr)
 
 
 @pytest.mark.parametrize("room", [TILE + 3, 16 * TILE])

@@ -12,8 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_batching import EXAMPLES
-from test_shared_scan import rows_of
 
 from handshake.joins import basic_window
 from handshake.joins.arrangements.low_latency import shared_scan
@@ -22,6 +20,7 @@ from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
 from handshake.kernels.codes import Codes
+from pairs import EXAMPLES, rows_of
 
 TIMED = pa.schema([("ts", pa.int64()), ("x", pa.int32()), ("y", pa.float32())])
 BAND = "l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y BETWEEN r.y - 2.5 AND r.y + 2.5"

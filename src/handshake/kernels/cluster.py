@@ -1,9 +1,9 @@
-"""Clustering: the order in which a basic window stores its tuples, and the cells that probes look into.
+"""Clustering: the order in which a basic window stores its tuples, and the cells that probes search.
 
-One shape serves both indexes. A cell is a run of tuples; inside it they are sorted by a second key if there
-is one. Hash: cells are ranges of the hash. Band on two attributes: equally filled ranges of the first, sorted
-by the second, so that clumps and equal values make neither empty nor overfull cells. Band on one attribute: a
-single cell, sorted.
+Both indexes have the same structure. A cell is a run of tuples, sorted by a second key if there is one. For a
+hash, cells are ranges of the hash. For a band on two attributes, cells are equally filled ranges of the
+first, sorted by the second, so skewed values make neither empty nor overfull cells. For a band on one
+attribute, there is a single sorted cell.
 """
 
 from __future__ import annotations
@@ -16,26 +16,16 @@ import numpy as np
 from handshake.kernels.lower import LANES
 from handshake.kernels.sorting import order_of
 
-__all__ = [
-    "GRANULE",
-    "NO_CELLS",
-    "Cells",
-    "Probe",
-    "cluster_band",
-    "cluster_hash",
-    "probe_cost",
-    "probe_hash",
-    "sweep_cost",
-    "sweep_order",
-]
+__all__ = ["GRANULE", "NO_CELLS", "Cells", "Probe", "cluster_band", "cluster_hash", "probe_cost",
+           "probe_hash", "sweep_cost", "sweep_order"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Ranges = tuple[Array, Array]
-"""(low, high) for each outer tuple, inclusive."""
+"""(low, high) per outer tuple, inclusive."""
 GRANULE = LANES
-"""Tuples that share a fence, and that the band index compares at once."""
+"""Tuples per fence, which the band index compares at once."""
 NO_CELLS = (0, 0, 0, 0, 0)
-"""The same where there is no index."""
+"""`Cells.places` of a window without an index."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +35,15 @@ class Cells:
     offsets: Array
     low: Array | None = None
     high: Array | None = None
-    """Bands: the first attribute's extremes per cell."""
+    """Bands: the least and largest value of the first attribute per cell."""
     fences: Array | None = None
-    """Bands: the key that each granule of a cell begins with."""
+    """Bands: the first key of each granule."""
     shift: int = 0
-    """How far a hash is shifted down to give its cell."""
+    """Number of bits by which a hash is shifted right to give its cell."""
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Where the index lies, for a shared scan's table (`kernels.shared_scan`)."""
+        """Addresses of the index, for the table of a shared scan (`kernels.shared_scan`)."""
         offsets = int(self.offsets.ctypes.data)
         if self.low is None:
             return (len(self.offsets) - 1, offsets, self.shift, 0, 0)
@@ -62,13 +52,13 @@ class Cells:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the index takes besides the tuples."""
+        """Memory of the index, without the tuples."""
         return sum(a.nbytes for a in (self.offsets, self.low, self.high, self.fences) if a is not None)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Outer tuples in the order in which they visit the cells, with each one's cells and second-key range."""
+    """Outer tuples in the order of their cells, with the cells and the second-key range of each."""
 
     order: Array
     first: Array
@@ -79,14 +69,14 @@ class Probe:
 
 _NONE = np.empty(0, np.int64)
 _VISIT = 256
-"""What finding one's place in a cell costs, in tuples scanned."""
+"""Cost of finding a place in a cell, in tuples scanned."""
 _LOOSE, _SWEPT = 1.1, 2.0
-"""What a candidate costs, in tuples scanned: ranges begin and end inside blocks, and walk past the cache; and
-what one costs that is compared in granules (an estimate)."""
+"""Cost of a candidate, in tuples scanned: in a cell, whose ranges begin and end inside blocks, and in a
+granule (an estimate)."""
 
 
 def probe_cost(cells: Cells, probe: Probe, keys: Array) -> float:
-    """About what a probe costs on average, in tuples scanned; `keys` is a sorted sample of second keys."""
+    """Estimate the mean cost of a probe, in tuples scanned; `keys` is a sorted sample of second keys."""
     some = slice(None, None, max(len(probe.order) // 64, 1))
     first, last = probe.first[some], np.maximum(probe.last[some], probe.first[some])
     candidates = (cells.offsets[last] - cells.offsets[first]).astype(np.float64)
@@ -97,7 +87,7 @@ def probe_cost(cells: Cells, probe: Probe, keys: Array) -> float:
 
 
 def cluster_band(first: Array, second: Array | None) -> tuple[Array, Cells]:
-    """Cluster by one or two attributes; returns the order to store tuples in, and the cells."""
+    """Cluster by one or two attributes. Return the order to store tuples in, and the cells."""
     rows = len(first)
     size = rows if second is None else _cell_rows(rows)
     by_first, order = (order_of(first),) * 2 if second is None else _cell_order(first, second, size)
@@ -108,7 +98,7 @@ def cluster_band(first: Array, second: Array | None) -> tuple[Array, Cells]:
 
 
 def _cell_order(first: Array, second: Array, size: int) -> tuple[Array, Array]:
-    """Rows by the first key, and those again with each run of `size` put in order of the second."""
+    """Return the order by the first key, and the same with each run of `size` sorted by the second."""
     by_first = order_of(first)
     whole = len(first) - len(first) % size
     cells = by_first[:whole].reshape(-1, size)
@@ -119,12 +109,12 @@ def _cell_order(first: Array, second: Array, size: int) -> tuple[Array, Array]:
 
 
 def _cell_rows(rows: int) -> int:
-    """About eight times the square root: cells to visit and rows to search in one grow together."""
+    """Return about eight times the square root, so that cells grow in number and size together."""
     return int(max(64, 2 ** round(np.log2(8 * np.sqrt(max(rows, 1))))))
 
 
 def cluster_hash(hashes: Array, second: Array | None) -> tuple[Array, Cells]:
-    """Cluster by hash, four tuples to a cell on average, by the second key inside."""
+    """Cluster by hash, with four tuples per cell on average, sorted by the second key."""
     bits = max(0, int(np.ceil(np.log2(max(len(hashes), 1) / 4)))) if len(hashes) > 4 else 0
     shift = 64 - bits
     cell = (hashes >> np.uint64(shift)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)
@@ -135,15 +125,13 @@ def cluster_hash(hashes: Array, second: Array | None) -> tuple[Array, Cells]:
 
 
 def sweep_order(first: Array, second: Array | None) -> Array:
-    """Runs of outer tuples that look into the same few cells, walking through each of them in order."""
+    """Return an order of outer tuples in which runs visit the same few cells, each in order."""
     return order_of(first) if second is None else _cell_order(first, second, 512)[1]
 
 
 def sweep_cost(cells: Cells, first: Ranges, second: Ranges) -> float:
-    """About what an outer tuple with such ranges costs on average, in tuples scanned."""
-    assert cells.low is not None
-    assert cells.high is not None
-    assert cells.fences is not None
+    """Estimate the mean cost of an outer tuple with such ranges, in tuples scanned."""
+    assert cells.low is not None and cells.high is not None and cells.fences is not None  # noqa: PT018
     some = slice(None, None, max(len(first[0]) // 64, 1))
     start = np.searchsorted(cells.high, first[0][some])
     stop = np.maximum(np.searchsorted(cells.low, first[1][some], "right"), start)
@@ -154,14 +142,10 @@ def sweep_cost(cells: Cells, first: Ranges, second: Ranges) -> float:
 
 
 def probe_hash(cells: Cells, hashes: Array, second: Ranges | None) -> Probe:
-    """The one cell that each outer tuple's hash falls into."""
+    """Return the one cell of each outer tuple's hash."""
     whole = len(cells.offsets) == 2
     cell = np.zeros(len(hashes), np.int64) if whole else (hashes >> np.uint64(cells.shift)).astype(np.int64)
-    order = _order(cell)
+    # Sorted probes walk through memory once; a few need not be sorted.
+    order = order_of(cell) if len(cell) > 32 else np.arange(len(cell))
     low, high = (bound[order] for bound in second) if second is not None else (_NONE, _NONE)
     return Probe(order, cell[order], cell[order] + 1, low, high)
-
-
-def _order(keys: Array) -> Array:
-    """Sorted probes walk through memory once; a few need not be sorted."""
-    return order_of(keys) if len(keys) > 32 else np.arange(len(keys))

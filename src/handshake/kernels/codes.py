@@ -1,9 +1,9 @@
-"""Columns in one byte a value: a scan of a few tuples waits for memory, and this is an eighth of it.
+"""Codes: columns with one byte per value, since a scan of a few tuples is limited by memory bandwidth.
 
-A code says in which of 256 equal parts of a basic window's range a value lies. Codes grow with values, so a
-value between two limits has a code between theirs. A scan that looks at the codes of two bands first asks
-the predicate only about blocks where some tuple lies near enough in both: few tuples are compared twice, and
-none is missed. (Weber, Schek and Blott call such columns a vector approximation file.)
+A code is the number of the 256th part of a basic window's range that holds the value. Codes grow with values,
+so a value between two limits has a code between theirs. The scan first compares the codes of two bands, and
+evaluates the predicate only on blocks in which some tuple passes both. No match is missed. (Weber, Schek and
+Blott call such columns a vector approximation file.)
 """
 
 from __future__ import annotations
@@ -17,17 +17,11 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from handshake.kernels.compile import (
-    BLOCK,
-    JIT,
-    Program,
-    addresses,
-    as_intrinsic,
-    column_value,
-)
+from handshake.kernels.compile import BLOCK, Program, addresses, as_intrinsic, column_value
+from handshake.kernels.compile_cache import compile_loop, predicate_function
+from handshake.kernels.intrinsics import JIT
 from handshake.kernels.lower import I64
-from handshake.kernels.ondisk import compiled, part
-from handshake.kernels.scan import pair_notes
+from handshake.kernels.scan import pair_writers
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column
 
@@ -35,19 +29,19 @@ __all__ = ["CODES", "NO_CODES", "PASSED", "Band", "Codes", "coded_search"]
 
 Array = np.ndarray[Any, Any]
 Band = tuple[Column, tuple[Bound, ...]]
-"""A column of the outer side, and the bounds that it puts on the coded column."""
+"""A column of the outer side, and its bounds on the coded column."""
 CODES, WORDS = 12, 3
-"""Where in a row of a shared scan's table the codes of two columns are: for each the address (0: there are
-none), and the least value and the parts in a unit as words."""
+"""Place of the codes of two columns in a row of a shared scan's table, and the words of each: address (0 for
+none), least value and parts per unit."""
 NO_CODES = (0,) * (2 * WORDS)
 PASSED = 7
-"""Where a thread's state counts blocks that the predicate was asked about."""
+"""Place in a thread's state that counts the blocks on which the predicate was evaluated."""
 _DOUBLE = ir.DoubleType()
 _PARTS = 256
 _ROUNDING = 2.0**-52
 
 
-@compiled(**JIT)
+@compile_loop(**JIT)
 def _encode(values, codes):  # type: ignore[no-untyped-def]
     least, most = np.inf, -np.inf
     for value in values:
@@ -67,11 +61,11 @@ class Codes(NamedTuple):
 
     arrays: tuple[Array, ...]
     places: tuple[int, ...]
-    """What a table says of them; good as long as they are held."""
+    """Their words in a table, valid as long as the codes are referenced."""
 
     @classmethod
     def of(cls, columns: Sequence[Array]) -> Codes:
-        """Those of some numbers."""
+        """Encode columns of numbers."""
         arrays, places = [], list[int]()
         for values in columns:
             arrays.append(np.empty(len(values), np.uint8))
@@ -81,20 +75,19 @@ class Codes(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Memory held."""
         return sum(codes.nbytes for codes in self.arrays)
 
 
 @numba.njit(**JIT, inline="always")
 def _code(number, least, scale):  # type: ignore[no-untyped-def]
-    """Not below the code of any smaller number: each step rounds, if at all, in one direction."""
+    """Return a code that is not below that of any smaller number: each step rounds monotonically."""
     part = (number - least) * scale
     return np.uint8(part if part < _PARTS - 1 else _PARTS - 1) if part > 0 else np.uint8(0)
 
 
 @intrinsic
 def _number(typing_context, word):  # type: ignore[no-untyped-def]
-    """The float that a word is."""
+    """Return the float with the given bits."""
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.bitcast(args[0], ir.DoubleType())
@@ -104,7 +97,7 @@ def _number(typing_context, word):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _near(typing_context, codes, at, first, span):  # type: ignore[no-untyped-def]
-    """Which codes of a block are `first`, or up to `span` above it, as a mask."""
+    """Return a mask of the codes in a block that are `first` or up to `span` above it."""
     lanes = ir.VectorType(ir.IntType(8), BLOCK)
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
@@ -123,7 +116,7 @@ def _near(typing_context, codes, at, first, span):  # type: ignore[no-untyped-de
 
 
 def _limits(program: Program, inner: int, band: Band) -> Any:
-    """`limits(outer, i)`: between what the coded column must be for an outer tuple, or a little wider."""
+    """Return `limits(outer, i)`: the range of the coded column for an outer tuple, or a little more."""
     low, high = (_limit(program, inner, band, lower) for lower in (True, False))
 
     @numba.njit(**JIT, inline="always")
@@ -147,39 +140,37 @@ def _limit(program: Program, inner: int, band: Band, lower: bool) -> Any:
             )
             slack = builder.fadd(builder.fmul(rounding, builder.fadd(size, magnitude)), least)
             found = (builder.fsub if lower else builder.fadd)(builder.fadd(value, offset), slack)
-            # NaN, as infinity may lead to, is neither above nor below, and leaves the limit as it is.
+            # NaN, which infinity may lead to, is neither above nor below and leaves the limit as it is.
             limit = builder.select(builder.fcmp_ordered(">" if lower else "<", found, limit), found, limit)
         return limit
 
     arguments = ir.FunctionType(_DOUBLE, [addresses(program, 1 - inner), I64])
-    return as_intrinsic(part("limit", arguments, emit_limit), types.float64)
+    return as_intrinsic(predicate_function("limit", arguments, emit_limit), types.float64)
 
 
 class _Edge(NamedTuple):
-    """The limit that a bound puts on the inner side."""
+    """The limit of a bound on the inner side."""
 
     offset: float
     lower: bool
     rounding: float
-    """How far it may be off in parts of the value and of `magnitude`: by what indexes allow for, and by what
-    a float has fewer digits than a number."""
+    """Relative error of the value and of `magnitude`, in indexes and in the conversion to float."""
     magnitude: float
 
 
 def _edge(bound: Bound, inner: int) -> _Edge:
-    """Of `left op right + offset`."""
     offset = float(bound.offset if inner == 0 else -bound.offset)
     is_lower = bound.is_lower if inner == 0 else not bound.is_lower
     return _Edge(offset, is_lower, 4 * (bound.rounding + _ROUNDING), float(bound.magnitude + abs(offset)))
 
 
 def coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:
-    """One outer tuple against a tile of a basic window, which begins with a block.
+    """Return `search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)`.
 
-    As `kernels.scan.tile_search`, and looks at the codes of the basic window first, where row `w` of the
-    table has some: `search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)`.
+    It does the same as `kernels.scan.tile_search`, but first compares the codes of the basic window if row
+    `w` of the table has some.
     """
-    block, rest = pair_notes(program, inner)
+    block, rest = pair_writers(program, inner)
     first, second = (_limits(program, inner, band) for band in bands)
 
     @numba.njit(**JIT, inline="always")

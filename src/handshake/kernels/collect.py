@@ -1,7 +1,7 @@
-"""Rows of several runs of tuples as one batch: a result has a few tuples of each of many basic windows.
+"""Rows of many basic windows as one batch.
 
-Arrow would be asked once for each column and basic window, which for a small batch takes longer than finding
-the pairs. Here one call copies all columns of a side that have a fixed width, and two each column of texts.
+A result has a few tuples of each of many windows. Calling Arrow per column and window would take longer than
+finding the pairs. Here one call copies all fixed-width columns of a side, and two calls each text column.
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from handshake.kernels.compile import JIT, QUICK
+from handshake.kernels.compile_cache import compile_loop
+from handshake.kernels.intrinsics import JIT, QUICK, prefetch
 from handshake.kernels.lower import I8
-from handshake.kernels.memory import prefetch
-from handshake.kernels.ondisk import compiled
 
 __all__ = ["TEXTS", "Places", "Shape", "collect", "collect_texts", "places_of", "row_bytes", "shape_of"]
 
 Array = np.ndarray[Any, Any]
 _CHUNK = 32
 _AHEAD = 24
-"""How many texts ahead memory is asked for: 1.3 times faster than Arrow's `take` on large windows."""
+"""Texts to prefetch ahead, which is 1.3 times faster than Arrow's `take` on large windows."""
 _BITS = 0
 _ALIGNED = 64
 _LITTLE = 1 << 16
 _FEW = 1024
-"""So few rows are copied in some microseconds."""
+"""Rows that are copied in a few microseconds."""
 REACH = {4: 1 << 31, 8: 1 << 63}
-"""Bytes of text that offsets of so many bytes reach."""
+"""Bytes of text that offsets of 4 and 8 bytes can address."""
 TEXTS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
 
 
 class Shape(NamedTuple):
-    """How the columns of a side lie in memory."""
+    """The memory layout of the columns of a side."""
 
     kinds: tuple[pa.DataType, ...]
     widths: Array
-    """Bytes of a value; 0 for bits, minus those of an offset for texts."""
+    """Bytes per value; 0 for bits, and the negative size of an offset for texts."""
     sizes: tuple[int, ...]
-    """The same as plain numbers."""
+    """The widths as Python numbers."""
     texts: tuple[int, ...]
-    """Which columns are texts."""
+    """Positions of the text columns."""
 
 
 Places = Array
-"""Where the columns of one batch are: an address of values for each, one of validity (0 where no value is
-missing), then for each column of texts where the bytes are, and how many. Addresses of bits count bits: a
-slice may begin anywhere."""
+"""Addresses of the columns of one batch: of the values per column, of the validity per column (0 if no value
+is missing), then address and size of the bytes per text column. Addresses of bits count bits, since a slice
+may begin anywhere."""
 
 
 def shape_of(schema: pa.Schema) -> Shape | None:
-    """None where a column lies in a way that is not known here (dictionaries, lists, …)."""
+    """Return the layout of a schema, or None if a column has an unknown one (dictionary, list, …)."""
     widths = [_width(kind) for kind in schema.types]
     sizes = tuple(width for width in widths if width is not None)
     if len(sizes) < len(widths):
@@ -77,7 +76,7 @@ def _width(kind: pa.DataType) -> int | None:
 
 
 def places_of(shape: Shape, batch: pa.RecordBatch) -> Places:
-    """The first columns of a batch, as many as the shape has. The batch must outlive what comes of it."""
+    """Return the addresses of the first columns of a batch, which must outlive them."""
     values, valid, texts = [], [], []
     for position, width in enumerate(shape.sizes):
         array = batch.column(position)
@@ -91,7 +90,7 @@ def places_of(shape: Shape, batch: pa.RecordBatch) -> Places:
 
 
 def row_bytes(shape: Shape, places: Places, rows: int) -> float:
-    """The memory of a tuple on average; quicker to find than by Arrow."""
+    """Return the mean memory of a row, faster than Arrow does."""
     total = float(sum(map(abs, shape.sizes)))
     for column in shape.texts:
         width, start = -shape.sizes[column], int(places[column])
@@ -102,10 +101,10 @@ def row_bytes(shape: Shape, places: Places, rows: int) -> float:
 
 
 def collect(shape: Shape, places: Sequence[Places], rows: Array, ends: Array) -> list[pa.Array]:
-    """Rows of several batches: those up to `ends[k]` are numbers of rows in batch `k`."""
+    """Return rows of several batches; `rows[ends[k - 1] : ends[k]]` are row numbers of batch `k`."""
     count, columns = len(rows), len(shape.sizes)
     table = np.concatenate(places).reshape(len(places), -1)
-    values = _allocated(
+    values = _allocate(
         [(count * width if width else count // 8 + 1) if width > -1 else 0 for width in shape.sizes]
     )
     copy = _copy_values if count > _FEW else _copy_few_values
@@ -119,8 +118,8 @@ def collect(shape: Shape, places: Sequence[Places], rows: Array, ends: Array) ->
     ]
 
 
-def _allocated(sizes: list[int]) -> list[tuple[pa.Buffer, ...]]:
-    """Memory of these sizes; little of it in one piece, since asking for it takes longer than copying."""
+def _allocate(sizes: list[int]) -> list[tuple[pa.Buffer, ...]]:
+    """Allocate buffers; small ones in one piece, since allocating takes longer than copying."""
     if sum(sizes) > _LITTLE:
         return [(pa.allocate_buffer(size),) for size in sizes]
     starts = list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0))
@@ -129,7 +128,7 @@ def _allocated(sizes: list[int]) -> list[tuple[pa.Buffer, ...]]:
 
 
 def collect_texts(array: pa.Array, rows: Array) -> pa.Array:
-    """The texts at these rows of one array, none of them missing."""
+    """Return the texts at some rows of an array without NULLs."""
     width = TEXTS[array.type]
     _, offsets, data = array.buffers()
     at = np.array([(offsets.address + width * array.offset, data.address, data.size)])
@@ -149,14 +148,14 @@ def _validity(table: Array, columns: int, rows: Array, ends: Array) -> list[pa.B
 def _texts(
     table: Array, values: int, data: int, width: int, rows: Array, ends: Array
 ) -> tuple[pa.Buffer, pa.Buffer]:
-    """Texts whose offsets are at column `values` of a table, their bytes and how many at `data` and after."""
+    """Copy texts; column `values` of the table holds offsets, `data` and `data + 1` address and size."""
     places = pa.allocate_buffer((len(rows) + 1) * width)
     offsets = np.frombuffer(places, np.int32 if width == 4 else np.int64)
     few = len(rows) <= _FEW
     total = (_measure_few if few else _measure)(table, values, rows, ends, offsets)
     if total >= REACH[width]:
-        raise pa.ArrowInvalid(f"offsets of {8 * width} bits do not reach {total} bytes of text")
-    copy = pa.allocate_buffer(total + _CHUNK)  # the last chunk may go beyond the end
+        raise pa.ArrowInvalid(f"offsets of {8 * width} bits cannot address {total} bytes of text")
+    copy = pa.allocate_buffer(total + _CHUNK)  # the last chunk may exceed the end
     copying = _copy_few_texts if few else _copy_texts
     copying(table, values, data, rows, ends, offsets, copy.address)
     return places, copy.slice(0, total)
@@ -220,9 +219,9 @@ def _copy_value(width, source, target):  # type: ignore[no-untyped-def]
         _copy_chunk(source, target)
 
 
-@compiled(**JIT)
+@compile_loop(**JIT)
 def _copy_bits(at, rows, ends, out):  # type: ignore[no-untyped-def]
-    """Bits from addresses in bits; where the address is 0, all are set."""
+    """Copy bits from addresses in bits. An address of 0 stands for set bits."""
     k = 0
     byte = np.uint8(0)
     for r in range(rows.shape[0]):
@@ -239,7 +238,7 @@ def _copy_bits(at, rows, ends, out):  # type: ignore[no-untyped-def]
     _write_byte(out + (rows.shape[0] >> 3), byte)
 
 
-@compiled(**JIT)
+@compile_loop(**JIT)
 def _copy_values(table, widths, rows, ends, outs):  # type: ignore[no-untyped-def]
     for c in range(widths.shape[0]):
         width, out = widths[c], outs[c]
@@ -258,9 +257,9 @@ def _offset(width, address, row):  # type: ignore[no-untyped-def]
     return np.int64(_short(address + 4 * row)) if width == 4 else _long(address + 8 * row)
 
 
-@compiled(**JIT)
+@compile_loop(**JIT)
 def _measure(table, values, rows, ends, offsets):  # type: ignore[no-untyped-def]
-    """Where each text will end; the whole length, which may be more than offsets can say."""
+    """Compute the end of each text; return the total, which may exceed the range of offsets."""
     total = np.int64(0)
     offsets[0] = 0
     k = 0
@@ -274,7 +273,7 @@ def _measure(table, values, rows, ends, offsets):  # type: ignore[no-untyped-def
     return total
 
 
-@compiled(**JIT)
+@compile_loop(**JIT)
 def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore[no-untyped-def]
     k = ahead = 0
     count, width = rows.shape[0], offsets.itemsize
@@ -290,7 +289,7 @@ def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore
         start = _offset(width, table[k, values], np.int64(rows[r]))
         stop = start + np.int64(offsets[r + 1] - offsets[r])
         place = out + offsets[r]
-        # Whole chunks: what goes beyond a text is overwritten by the next one.
+        # Whole chunks: bytes beyond a text are overwritten by the next one.
         while start < stop and start + _CHUNK <= size:
             _copy_chunk(data + start, place)
             start += _CHUNK
@@ -302,5 +301,5 @@ def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore
 
 
 _copy_few_values, _measure_few, _copy_few_texts = (
-    compiled(**QUICK)(kernel.py_func) for kernel in (_copy_values, _measure, _copy_texts)
+    compile_loop(**QUICK)(kernel.py_func) for kernel in (_copy_values, _measure, _copy_texts)
 )

@@ -1,4 +1,4 @@
-"""Arrow arrays as the plain addresses that kernels read, without copying where the layout allows it."""
+"""Arrow arrays as the plain addresses that kernels read, without a copy if the layout allows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.kernels.ondisk import compiled
+from handshake.kernels.compile_cache import compile_loop
 from handshake.plan.expr import Column
 from handshake.plan.ranges import storage_bits, type_range
 from handshake.plan.types import is_exact
@@ -23,7 +23,7 @@ _FEW = 4096
 
 @dataclass(frozen=True)
 class View:
-    """One column in memory. `validity` is 0 where no value is missing; `owner` keeps the memory alive."""
+    """One column in memory. `validity` is 0 if no value is missing; `owner` keeps the memory alive."""
 
     data: int
     validity: int
@@ -32,7 +32,7 @@ class View:
 
 
 def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One contiguous array."""
+    """Return a column as one contiguous array."""
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return column.chunk(0)
@@ -48,11 +48,11 @@ _PLAIN = frozenset(
         pa.string(), pa.binary(), pa.decimal128(1),
     )
 )  # fmt: skip
-"""What lies as kernels want it: one look here instead of five questions, for each column of a small batch."""
+"""Ids of the types in a layout that kernels know, to save five tests per column of a small batch."""
 
 
 def layout(array: pa.Array) -> pa.Array:
-    """The array in one of the layouts that kernels know."""
+    """Return the array in a layout that kernels know."""
     kind = array.type
     if kind.id in _PLAIN:
         return array
@@ -68,7 +68,7 @@ def layout(array: pa.Array) -> pa.Array:
 
 
 def view(array: pa.Array, kind: Type, known_tame: bool = False) -> View:
-    """The addresses of a column of the given predicate type."""
+    """Return the addresses of a column of the given predicate type."""
     array = layout(array)
     validity, data = array.buffers()[:2]
     owners = [array]
@@ -81,12 +81,12 @@ def view(array: pa.Array, kind: Type, known_tame: bool = False) -> View:
 
 
 def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any]) -> int:
-    """The address of a bitmap whose first bit is the array's; shifted into place where it is not."""
+    """Return the address of a bitmap that begins with the array's first bit; copy it if need be."""
     if buffer is None or rows == 0:
         return 0
     if offset % 8 == 0:
         return int(buffer.address) + offset // 8
-    # Only the bytes of this slice: a piece must not cost what the whole batch does.
+    # Only the bytes of this slice, not those of the whole batch.
     start, stop = offset // 8, (offset + rows + 7) // 8
     bits = np.unpackbits(np.frombuffer(buffer, np.uint8, stop - start, start), bitorder="little")
     packed = np.packbits(bits[offset % 8 : offset % 8 + rows], bitorder="little")
@@ -95,7 +95,7 @@ def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any])
 
 
 def _is_tame(data: pa.Buffer | None, offset: int, rows: int, kind: Type) -> bool:
-    """Whether all whole numbers leave two bits to spare (see plan.ranges)."""
+    """Return whether all whole numbers leave two bits to spare (see plan.ranges)."""
     limits = _tame_range(kind)
     if rows == 0 or data is None or limits is None:
         return True
@@ -107,13 +107,13 @@ def _is_tame(data: pa.Buffer | None, offset: int, rows: int, kind: Type) -> bool
 
 
 def extremes(values: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """The least and the largest of some whole numbers: of a few, one call is half of NumPy's two."""
+    """Return the least and the largest number. For a few, one call takes half the time of NumPy's two."""
     if len(values) <= _FEW:
         return _extremes(values)  # type: ignore[no-any-return]
     return int(values.min()), int(values.max())
 
 
-@compiled()
+@compile_loop()
 def _extremes(values):  # type: ignore[no-untyped-def]
     least = most = values[0]
     for value in values:
@@ -123,7 +123,7 @@ def _extremes(values):  # type: ignore[no-untyped-def]
 
 @lru_cache(maxsize=256)
 def _tame_range(kind: Type) -> tuple[np.dtype[Any], int, int] | None:
-    """How to read values of a type, and within what they are tame; None where they always are."""
+    """Return the NumPy type and the limits of tame values; None if all values are tame."""
     if not is_exact(kind) or storage_bits(kind) < 32:
         return None
     bits = 64 if isinstance(kind, Decimal) else storage_bits(kind)
@@ -137,7 +137,7 @@ def _decimals_fit(words: np.ndarray[Any, Any], low: int, high: int) -> bool:
 
 
 def integers(array: pa.Array) -> np.ndarray[Any, Any]:
-    """The whole numbers behind a fixed-width exact array of up to 64 bits, nulls being arbitrary."""
+    """Return the whole numbers of a fixed-width exact array of up to 64 bits, any number for NULL."""
     array = layout(array)
     width = array.type.bit_width
     sign = "u" if pa.types.is_unsigned_integer(array.type) else "i"
@@ -155,7 +155,7 @@ _ones = [_with_address(np.full(1 << 13, 0xFF, np.uint8))]
 
 
 def _all_valid(rows: int) -> int:
-    """The address of a bitmap of ones; older and smaller ones stay alive for those who hold them."""
+    """Return the address of a bitmap of ones. Smaller ones that are in use stay alive."""
     need = rows // 8 + 16
     ones, address = _ones[-1]
     if len(ones) < need:
@@ -166,13 +166,13 @@ def _all_valid(rows: int) -> int:
 
 
 def address_words(columns: int) -> int:
-    """Addresses that kernels take of so many columns: as of an even number, so that loops have few shapes."""
+    """Return the number of addresses for some columns, rounded up so that loops have few shapes."""
     return 4 * max((columns + 1) // 2, 1)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The kernel columns of a run of tuples."""
+    """The kernel columns of some rows."""
 
     rows: int
     views: tuple[View, ...]
@@ -183,7 +183,7 @@ class Columns:
     def of(
         cls, rows: int, order: Sequence[Column], arrays: Sequence[pa.Array], known_tame: bool = False
     ) -> Columns:
-        """View the arrays of columns, which come in the order in which a program loads them."""
+        """View arrays, given in the order in which a program loads its columns."""
         views = tuple(
             view(array, column.type, known_tame) for column, array in zip(order, arrays, strict=True)
         )
@@ -191,7 +191,7 @@ class Columns:
         return cls(rows, views, tame, any(v.validity for v in views))
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
-        """(data, validity) for each column, and zeros up to `address_words`."""
+        """Return (data, validity) per column, and zeros up to `address_words`."""
         ones = _all_valid(self.rows) if nullable else 0
         found = [address for v in self.views for address in (v.data, v.validity or ones)]
         return (*found, *(0,) * (address_words(len(self.views)) - len(found)))

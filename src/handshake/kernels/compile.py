@@ -1,9 +1,8 @@
-"""Kernels: a lowered predicate inside compiled loops. Arrays in, index pairs out.
+"""Kernels: a predicate inside compiled loops. Arrays in, index pairs out.
 
-Loops are Numba's; the predicate is a part that they call (`kernels.parts`), so there is no source text to
-run. Columns arrive as plain addresses, (data, validity) each, which makes every kernel of one shape the same
-type. A kernel that fills its output returns with its place in `state`; the caller empties the buffers and
-calls again.
+Numba compiles the loops. The predicate is a function in LLVM that they call (`kernels.compile_cache`).
+Columns are passed as plain addresses, (data, validity) each, so all kernels of one shape have the same type.
+A kernel whose output is full returns its place in `state`; the caller empties the buffers and calls again.
 """
 
 from __future__ import annotations
@@ -21,9 +20,16 @@ from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic
 
-import handshake.kernels.functions  # noqa: F401  (registers the functions)
 from handshake.kernels.columns import address_words
-from handshake.kernels.loosen import loosened
+from handshake.kernels.compile_cache import (
+    Emit,
+    PredicateFunction,
+    building,
+    compile_loop,
+    predicate_function,
+)
+from handshake.kernels.intrinsics import JIT, lower_bound, lowest_bit
+from handshake.kernels.loosen import loosen
 from handshake.kernels.lower import (
     I1,
     I8,
@@ -38,57 +44,32 @@ from handshake.kernels.lower import (
     splat,
     truth,
 )
-from handshake.kernels.ondisk import compiled, made_for, part
-from handshake.kernels.parts import Emit, Part
 from handshake.plan.expr import Column, Expr
 from handshake.plan.ranges import ranges, storage_bits, type_range, width_of
 from handshake.schema import Bool, Float, Int
 
-__all__ = [
-    "BLOCK",
-    "FEW_PASS",
-    "JIT",
-    "PASS",
-    "QUICK",
-    "TILE",
-    "Program",
-    "addresses",
-    "as_intrinsic",
-    "block_intrinsic",
-    "block_mask",
-    "cells_kernel",
-    "column_value",
-    "lowest_bit",
-    "mask_intrinsic",
-    "memory_bytes",
-    "once",
-    "pair_intrinsic",
-    "rows_kernel",
-]
+__all__ = ["BLOCK", "FEW_PASS", "PASS", "TILE", "Program", "addresses", "as_intrinsic", "block_intrinsic",
+           "block_mask", "cells_kernel", "column_value", "mask_intrinsic", "memory_bytes", "once",
+           "pair_intrinsic", "rows_kernel"]  # fmt: skip
 
 BLOCK = 64
 """Inner tuples per predicate mask."""
 TILE = 4096
-"""Inner tuples that are looked at before a kernel asks whether its buffers have room."""
+"""Inner tuples per check whether the output buffers have room."""
 PASS, FEW_PASS = 2048, 1024
-"""Inner tuples that stay in the first-level cache while all outer ones, or a few, pass: 16 or 8 KiB of two
-int32 columns. Twice or four times as many just fill it: then 1,000 outer tuples take 1.04 times as long, and
-3 take 1.4 times."""
+"""Inner tuples that stay in the first-level cache while many, or a few, outer tuples pass: 16 or 8 KiB of two
+int32 columns. With 4096, 1,000 outer tuples take 1.04 times as long, and 3 take 1.4 times."""
 
 for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversion, exp, log, …
     with contextlib.suppress(RuntimeError):
         binding.load_library_permanently(_library)
 
-JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
-QUICK = {**JIT, "nogil": False}
-"""What takes some microseconds does not let other threads in: coming back to the interpreter takes longer."""
-
 
 @dataclass(frozen=True)
 class Program:
-    """A predicate ready to compile: which columns each side passes, and what may be assumed of their values.
+    """A predicate ready to compile: the columns of each side, and assumptions about their values.
 
-    `tame`: whole numbers have two bits to spare. `nullable`: validity bitmaps are passed and looked at.
+    `tame`: whole numbers have two bits to spare. `nullable`: validity bitmaps are passed and tested.
     """
 
     expr: Expr
@@ -96,9 +77,9 @@ class Program:
     tame: bool
     nullable: bool
     guard: Expr | None = None
-    """A cheaper condition that `expr` implies; blocks are tested with it first."""
+    """A cheaper condition that `expr` implies. Blocks are tested with it first."""
     text: str = field(init=False, repr=False)
-    """The expression spelt out: constants that are equal but not the same (0.0, -0.0) must differ as keys."""
+    """The `repr` of the expression, so that equal but different constants (0.0, -0.0) differ as keys."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", repr(self.expr))
@@ -113,7 +94,7 @@ def _loader(
     pointers: dict[int, tuple[ir.Value, ir.Value]],
     vector: int | None,
 ) -> Callable[[Column], Lowered]:
-    """A function that loads a column at its side's index; `vector` names the side loaded in lanes."""
+    """Return a function that loads a column at the index of its side; side `vector` is loaded in lanes."""
     once = builder.module.add_metadata([])
 
     def fetch(kind: ir.Type, address: ir.Value, index: ir.Value, align: int) -> ir.Value:
@@ -142,14 +123,14 @@ def _loader(
         kind = _memory_type(column)
         align = memory_bytes(column)
         if lanes:
-            # A vector at element `index`: address arithmetic by element, then the vector's type.
+            # Address arithmetic by element, then the type of the vector.
             start = builder.gep(builder.inttoptr(data, ir.PointerType(kind)), [index])
             place = builder.bitcast(start, ir.PointerType(ir.VectorType(kind, LANES)))
             value = builder.load(place, align=min(align, 8))
             value.set_metadata("invariant.load", once)
         else:
             value = fetch(kind, data, index, min(align, 8))
-        return Number(_widened(builder, column, value, program.tame), valid)
+        return Number(_widen(builder, column, value, program.tame), valid)
 
     return load
 
@@ -171,11 +152,11 @@ def _memory_type(column: Column) -> ir.Type:
 
 
 def memory_bytes(column: Column) -> int:
-    """The width of a value in memory; not for bools, which are bits."""
+    """Return the bytes per value of a column; not for bools, which are bits."""
     return (column.type.bits if isinstance(column.type, Float) else storage_bits(column.type)) // 8
 
 
-def _widened(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool) -> ir.Value:
+def _widen(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool) -> ir.Value:
     if isinstance(column.type, Float):
         return value
     width = width_of(type_range(column.type, tame))
@@ -188,12 +169,12 @@ def _widened(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool)
 
 
 def addresses(program: Program, side: int) -> ir.Type:
-    """LLVM's type of the addresses of a side's columns."""
+    """Return the LLVM type of the addresses of a side's columns."""
     return ir.ArrayType(I64, address_words(len(program.columns[side])))
 
 
-def as_intrinsic(function: Part, kind: types.Type) -> Any:
-    """A part of two or of four arguments, as loops call it; it gives a value of this kind."""
+def as_intrinsic(function: PredicateFunction, kind: types.Type) -> Any:
+    """Make a function of two or four arguments, with a result of this kind, callable from loops."""
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return function.call(context, builder, args)
@@ -219,11 +200,11 @@ def pair_intrinsic(program: Program, inner: int) -> Any:
         env = Env(builder, _loader(builder, program, pointers, None), program.tame, inner)
         return truth(program.expr, env).yes
 
-    return as_intrinsic(part("pair", _mask_of(program, inner, I1), emit_pair), types.boolean)
+    return as_intrinsic(predicate_function("pair", _mask_of(program, inner, I1), emit_pair), types.boolean)
 
 
 def column_value(builder: ir.IRBuilder, program: Program, side: int, column: Column, args: Any) -> ir.Value:
-    """A whole number or float of the tuple `args[1]` of a side, as a float."""
+    """Load a number of the tuple `args[1]` of a side as a float64."""
     found = _loader(builder, program, {side: (args[0], args[1])}, None)(column)
     assert isinstance(found, Number)
     if not isinstance(column.type, Float):
@@ -232,34 +213,37 @@ def column_value(builder: ir.IRBuilder, program: Program, side: int, column: Col
 
 
 def block_intrinsic(program: Program, inner: int) -> Any:
-    """Which of `BLOCK` inner tuples match, as a mask; first loosely, where that is cheaper."""
-    loose = loosened(program.guard or program.expr, inner) or program.guard
+    """Return `matches(outer, i, inner, j)`: a mask of the matches among `BLOCK` inner tuples.
+
+    A loosened predicate is tested first if that is cheaper.
+    """
+    loose = loosen(program.guard or program.expr, inner) or program.guard
 
     def emit_block(builder: ir.IRBuilder, args: Any) -> ir.Value:
         if loose is None:
             return block_mask(builder, program, program.expr, inner, args)
         mask = block_mask(builder, program, loose, inner, args)
-        tested = builder.block
+        before = builder.block
         with builder.if_then(builder.icmp_unsigned("!=", mask, ir.Constant(I64, 0)), likely=False):
             confirmed = builder.and_(mask, block_mask(builder, program, program.expr, inner, args))
-            asked = builder.block
+            after = builder.block
         result = builder.phi(I64)
-        result.add_incoming(mask, tested)
-        result.add_incoming(confirmed, asked)
+        result.add_incoming(mask, before)
+        result.add_incoming(confirmed, after)
         return result
 
     return mask_intrinsic("block", program, inner, emit_block)
 
 
 def mask_intrinsic(role: str, program: Program, inner: int, emit_mask: Emit) -> Any:
-    """`matches(outer, i, inner, j)`: which inner tuples from `j` on match."""
-    return as_intrinsic(part(role, _mask_of(program, inner), emit_mask), types.uint64)
+    """Return `matches(outer, i, inner, j)`: a mask of the matches among inner tuples from `j` on."""
+    return as_intrinsic(predicate_function(role, _mask_of(program, inner), emit_mask), types.uint64)
 
 
 def block_mask(
     builder: ir.IRBuilder, program: Program, expr: Expr, inner: int, args: Any, tuples: int = BLOCK
 ) -> ir.Value:
-    """Which of the inner tuples from `args[3]` on match."""
+    """Emit the mask of the matches among inner tuples from `args[3]` on."""
     mask = ir.Constant(I64, 0)
     for step in range(0, tuples, LANES):
         start = builder.add(args[3], ir.Constant(I64, step))
@@ -271,61 +255,38 @@ def block_mask(
     return mask
 
 
-@intrinsic
-def lowest_bit(typing_context, mask):  # type: ignore[no-untyped-def]
-    """Index of the lowest set bit."""
-
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.cttz(args[0], ir.Constant(I1, 1))
-
-    return types.int64(mask), code
-
-
-_building = threading.Lock()
+_lock = threading.Lock()
 
 
 def once(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Build a kernel once, whichever threads ask for it first: compiling it twice would double the wait."""
+    """Build a kernel once, even if several threads ask for it at the same time."""
 
     @lru_cache(maxsize=512)
-    def cached(*args: Any) -> Any:
-        with made_for(args, _shape(*args)):
+    def build_once(*args: Any) -> Any:
+        with building(args, _shape(*args)):
             return build(*args)
 
     @wraps(build)
-    def locked(*args: Any) -> Any:
-        with _building:
-            return cached(*args)
+    def build_locked(*args: Any) -> Any:
+        with _lock:
+            return build_once(*args)
 
-    return locked
+    return build_locked
 
 
 def _shape(program: Program, inner: int = 0, *rest: Any) -> tuple[Any, ...]:
-    """What loops depend on beside their parts: how many addresses tuples have, and what else was asked for;
-    of bands, how many. Which side is the inner one is known to the parts alone."""
+    """Return what loops depend on apart from predicate functions: the number of addresses per side, the
+    number of bands, and other options. Which side is the inner one matters to predicate functions alone."""
     words = (address_words(len(program.columns[side])) for side in (1 - inner, inner))
-    return (*words, *(len(asked) if isinstance(asked, tuple) else asked for asked in rest))
+    return (*words, *(len(option) if isinstance(option, tuple) else option for option in rest))
 
 
 # Loops.
 
 
 @numba.njit(**JIT, inline="always")
-def _lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
-    """First place whose key is not below `key`; the step is a conditional move, not a jump."""
-    length = stop - start
-    while length > 1:
-        half = length >> 1
-        start += half if keys[start + half - 1] < key else 0
-        length -= half
-    if length == 1 and keys[start] < key:
-        start += 1
-    return start
-
-
-@numba.njit(**JIT, inline="always")
 def _upper_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
-    """First place whose key is above `key`, found by doubling steps: it is near in a selective band."""
+    """Return the first place whose key is above `key`. Doubling steps find it quickly if it is near."""
     step = 4
     while start + step < stop and keys[start + step] <= key:
         start += step
@@ -341,19 +302,20 @@ def _upper_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
 
 
 SMALL = 24
-"""Up to so many candidates in a row are checked one by one; above, in blocks."""
+"""Candidates in a row up to which they are tested one by one; more are tested in blocks."""
 
 
 @once
 def cells_kernel(program: Program, inner: int) -> Any:
-    """Index probe: outer tuple `order[p]` meets cells `first[p] … last[p] - 1` of the clustered inner tuples.
+    """Return the index probe: outer tuple `order[p]` against cells `first[p] … last[p] - 1` of inner tuples.
 
-    A cell is the run `offsets[c] … offsets[c + 1]`; where `keys` is not empty, it is sorted by them and
-    narrowed to `low[p] … high[p]`. `kernel(…) -> (count, candidates)`; done when `state[0] >= len(order)`.
+    A cell is the run `offsets[c] … offsets[c + 1]`. If `keys` is not empty, the cell is sorted by them and
+    only `low[p] … high[p]` is searched. `kernel(…) -> (count, candidates)`; done when `state[0] >=
+    len(order)`.
     """
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
 
-    @compiled(**JIT)
+    @compile_loop(**JIT)
     def cells(  # type: ignore[no-untyped-def]
         outer, order, first, last, low, high, inner, inner_rows, offsets, keys, state, out_outer, out_inner
     ):
@@ -369,7 +331,7 @@ def cells_kernel(program: Program, inner: int) -> Any:
             while c < last[p]:
                 start, stop = np.int64(offsets[c]), np.int64(offsets[c + 1])
                 if sorted_cells:
-                    start = _lower_bound(keys, start, stop, low[p])
+                    start = lower_bound(keys, start, stop, low[p])
                     stop = _upper_bound(keys, start, stop, high[p])
                 start = max(start, at)
                 while start < stop:
@@ -416,10 +378,10 @@ def cells_kernel(program: Program, inner: int) -> Any:
 
 @once
 def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
-    """`kernel(columns, rows, out_address, valid_address)` computes an expression for each row.
+    """Return `kernel(columns, rows, out_address, valid_address)`, which computes an expression per row.
 
-    Conditions and validity come out as bytes; exact values as int64, or, with None for a type, as 128 bits.
-    All columns are of side 0 in the program.
+    Conditions and validity are bytes. Exact values are int64, or 128 bits if the returned type is None. All
+    columns are of side 0 in the program.
     """
     kind = _result_type(program)
 
@@ -429,9 +391,9 @@ def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
         _store(builder, env, lowered, kind, args[1], args[2], args[3])
 
     arguments = ir.FunctionType(ir.VoidType(), [addresses(program, 0), I64, I64, I64])
-    store = as_intrinsic(part("store", arguments, emit_store), types.void)
+    store = as_intrinsic(predicate_function("store", arguments, emit_store), types.void)
 
-    @compiled(**JIT)
+    @compile_loop(**JIT)
     def rows(columns, count, out, valid):  # type: ignore[no-untyped-def]
         for row in range(count):
             store(columns, row, out, valid)
@@ -463,15 +425,15 @@ def _store(
     else:
         value = lowered.value
         if isinstance(value.type, ir.IntType):
-            value = _stored(builder, env, value, 64 if kind is not None else 128)
+            value = _saturate(builder, env, value, 64 if kind is not None else 128)
         present = ir.Constant(I8, 1) if lowered.valid is None else builder.zext(lowered.valid, I8)
     place = builder.gep(builder.inttoptr(out, ir.PointerType(value.type)), [row])
     builder.store(value, place, align=1 if value.type == I8 else 4 if value.type == ir.FloatType() else 8)
     builder.store(present, builder.gep(builder.inttoptr(valid, ir.PointerType(I8)), [row]), align=1)
 
 
-def _stored(builder: ir.IRBuilder, env: Env, value: ir.Value, width: int) -> ir.Value:
-    """A whole number in its output width; wider ones are held at its ends (they serve as sort keys only)."""
+def _saturate(builder: ir.IRBuilder, env: Env, value: ir.Value, width: int) -> ir.Value:
+    """Return a whole number in its output width. Wider ones are saturated: they only serve as sort keys."""
     if value.type.width > 128:
         for limit, op in ((2**127 - 1, ">"), (-(2**127), "<")):
             edge = ir.Constant(value.type, limit)

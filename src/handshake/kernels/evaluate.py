@@ -1,4 +1,4 @@
-"""Expressions on whole columns: compiled where kernels can, else Arrow's functions, else Python per value."""
+"""Expressions on whole columns: compiled if kernels can, else by Arrow, else by Python per value."""
 
 from __future__ import annotations
 
@@ -53,15 +53,20 @@ Arrays = Mapping[Column, pa.Array]
 
 
 def holds(condition: Expr, arrays: Arrays, rows: int) -> np.ndarray[Any, Any]:
-    """Where a condition is TRUE, as a mask."""
+    """Return a mask of the rows for which a condition is TRUE."""
     result = evaluate(condition, arrays, rows)
     return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def evaluate(expr: Expr, arrays: Arrays, rows: int, *, as_key: bool = False) -> pa.Array:
-    """The values of a bound expression, as an Arrow array of its natural type.
+    """Return the values of a bound expression as an Arrow array of its natural type.
 
-    A whole number of more than 128 bits has none; it can be had `as_key`, held at the ends of 128 bits.
+    Args:
+        expr: The expression.
+        arrays: The columns that it reads.
+        rows: Their length.
+        as_key: Saturate whole numbers beyond 128 bits, which serve as sort keys, instead of raising
+            `UnsupportedError`.
     """
     if isinstance(expr, Column):
         return arrays[expr]
@@ -79,7 +84,7 @@ def evaluate(expr: Expr, arrays: Arrays, rows: int, *, as_key: bool = False) -> 
 
 
 def _hoist(expr: Expr, arrays: dict[Column, pa.Array], rows: int) -> Expr:
-    """Replace what kernels cannot compute by columns that hold it already."""
+    """Replace operations that kernels cannot compute by columns of their values."""
     if node_compiles(expr):
         children = tuple(_hoist(child, arrays, rows) for child in expr.children)
         return expr.with_children(children) if children else expr
@@ -89,7 +94,7 @@ def _hoist(expr: Expr, arrays: dict[Column, pa.Array], rows: int) -> Expr:
 
 
 class _Compiled:
-    """A compilable expression over aligned rows; sides no longer matter."""
+    """A compilable expression over aligned rows, whose sides no longer matter."""
 
     def __init__(self, expr: Expr) -> None:
         used = sorted({n for n in walk(expr) if isinstance(n, Column)}, key=lambda c: (c.side, c.name))
@@ -115,21 +120,21 @@ class _Compiled:
 
 
 class Evaluator:
-    """An expression that is computed for batch after batch: what depends on it alone is found out once."""
+    """An expression that is computed for many batches and analysed once."""
 
     def __init__(self, expr: Expr) -> None:
         self._expr = expr
         self._compiled = _Compiled(expr) if _compiles(expr) else None
 
     def __call__(self, arrays: Arrays, rows: int) -> pa.Array:
-        """As `evaluate`."""
+        """Evaluate it; see `evaluate`."""
         if self._compiled is None:
             return evaluate(self._expr, arrays, rows)
         return self._compiled(arrays, rows)
 
 
 def _compiles(expr: Expr) -> bool:
-    """Whether kernels compute all of it, within 128 bits; what is refused is told when it is evaluated."""
+    """Return whether kernels can compute all of it within 128 bits. `evaluate` reports errors."""
     if isinstance(expr, (Column, Literal)):
         return False
     try:
@@ -163,7 +168,7 @@ def _natural(kind: Type) -> pa.DataType:
     match kind:
         case Bool():
             return pa.bool_()
-        case Int():
+        case Int() | Interval(unit="d"):
             return pa.int64()
         case Float(bits=bits):
             return pa.float32() if bits == 32 else pa.float64()
@@ -173,10 +178,8 @@ def _natural(kind: Type) -> pa.DataType:
             return pa.date32()
         case Timestamp(unit=unit, zone=zone):
             return pa.timestamp(unit, zone)
-        case Interval(unit=unit) if unit != "d":
+        case Interval(unit=unit):
             return pa.duration(unit)
-        case Interval():
-            return pa.int64()
         case TimeOfDay(unit=unit):
             return pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)
         case String():
@@ -200,7 +203,7 @@ def _constant(expr: Literal, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, natural), rows)
 
 
-# What kernels cannot compute.
+# Operations that kernels cannot compute.
 
 
 def _in_arrow(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
@@ -230,7 +233,7 @@ def _in_arrow(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
 
 
 def _comparable(expr: Compare, operands: list[pa.Array]) -> list[Any]:
-    """Operands in one layout; a constant on the right stays one, which spares a column of it."""
+    """Return the operands in one layout. A constant on the right stays a scalar."""
     if len(operands) > 1:
         return [_text(a) for a in operands]
     assert isinstance(expr.right, Literal)
@@ -249,7 +252,7 @@ _COMPARE: dict[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """Text and bytes in one layout, so that Arrow's kernels take any two of them."""
+    """Return text and bytes in one layout, so that Arrow's functions accept any two of them."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _text(array.dictionary_decode())
@@ -282,29 +285,27 @@ def _apply(function: Callable[..., Any], operands: list[pa.Array], expr: Expr, r
 
 
 def _for_python(array: pa.Array, kind: Type) -> list[Any]:
-    """Values for a callable; whole numbers of more than 64 bits are computed as decimals but stay int."""
+    """Return values for a Python function. Whole numbers that were computed as decimals become int."""
     values: list[Any] = array.to_pylist()
     if isinstance(kind, Int) and pa.types.is_decimal(array.type):
         return [None if value is None else int(value) for value in values]
     return values
 
 
-def _literal_text(expr: Call) -> str | None:
-    pattern = expr.args[1]
-    return pattern.value if isinstance(pattern, Literal) else None
-
-
 def _matcher(
-    whole: Callable[[pa.Array, str], pa.Array], single: Callable[[str, str], bool]
+    match: Callable[[str, str], bool], match_column: Callable[[pa.Array, str], pa.Array] | None = None
 ) -> Callable[[Call, list[pa.Array]], pa.Array]:
-    """A pattern function: over a whole column where the pattern is constant, else value by value."""
+    """Return a pattern function. `match_column` serves constant patterns if it is given."""
 
-    def match(expr: Call, operands: list[pa.Array]) -> pa.Array:
-        if (pattern := _literal_text(expr)) is not None:
-            return whole(operands[0], pattern)
-        return _per_value(single, operands, pa.bool_())
+    def match_values(expr: Call, operands: list[pa.Array]) -> pa.Array:
+        pattern = expr.args[1].value if isinstance(expr.args[1], Literal) else None
+        if pattern is None:
+            return _per_value(match, operands, pa.bool_())
+        if match_column is not None:
+            return match_column(operands[0], pattern)
+        return _per_value(lambda text: match(text, pattern), operands[:1], pa.bool_())
 
-    return match
+    return match_values
 
 
 def _per_value(function: Callable[..., Any], operands: list[pa.Array], kind: pa.DataType) -> pa.Array:
@@ -326,28 +327,21 @@ def _like_pattern(pattern: str, fold: bool) -> re.Pattern[str]:
     return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if fold else 0))
 
 
-def _searched(text: str, pattern: str) -> bool:
+def _matches(text: str, pattern: str) -> bool:
     try:
         return re.search(pattern, text) is not None
     except re.error as error:
         raise HandshakeError(f"'{pattern}' is not a regular expression: {error}") from None
 
 
-def _substring(expr: Call, operands: list[pa.Array]) -> pa.Array:
-    return _per_value(_slice, operands, pa.large_string())
-
-
 def _slice(text: str, start: int, length: int | None = None) -> str:
-    """SQL's substring: positions count from 1, or from the end when negative."""
+    """Cut a substring as SQL does: positions count from 1, or from the end if negative."""
     first = start - 1 if start > 0 else len(text) + start if start < 0 else 0
     stop = len(text) if length is None else first + max(length, 0)
     return text[max(first, 0) : max(stop, 0)]
 
 
-def _concat(expr: Call, operands: list[pa.Array]) -> pa.Array:
-    return pc.binary_join_element_wise(*operands, pa.scalar("", pa.large_string()), null_handling="emit_null")
-
-
+_NO_TEXT = pa.scalar("", pa.large_string())
 _TEXT: dict[str, Callable[[Call, list[pa.Array]], pa.Array]] = {
     "lower": lambda _, a: pc.utf8_lower(a[0]),
     "upper": lambda _, a: pc.utf8_upper(a[0]),
@@ -355,23 +349,14 @@ _TEXT: dict[str, Callable[[Call, list[pa.Array]], pa.Array]] = {
     "ltrim": lambda _, a: pc.utf8_ltrim(a[0], " "),
     "rtrim": lambda _, a: pc.utf8_rtrim(a[0], " "),
     "length": lambda _, a: pc.utf8_length(a[0]).cast(pa.int64()),
-    "concat": _concat,
-    "substring": _substring,
-    "like": _matcher(
-        lambda a, p: _per_value(lambda t: bool(_like_pattern(p, False).fullmatch(t)), [a], pa.bool_()),
-        lambda t, p: bool(_like_pattern(p, False).fullmatch(t)),
-    ),
-    "ilike": _matcher(
-        lambda a, p: _per_value(lambda t: bool(_like_pattern(p, True).fullmatch(t)), [a], pa.bool_()),
-        lambda t, p: bool(_like_pattern(p, True).fullmatch(t)),
-    ),
-    "regexp_like": _matcher(
-        lambda a, p: _per_value(lambda t: _searched(t, p), [a], pa.bool_()),
-        lambda t, p: _searched(t, p),
-    ),
-    "starts_with": _matcher(pc.starts_with, str.startswith),
-    "ends_with": _matcher(pc.ends_with, str.endswith),
-    "contains": _matcher(pc.match_substring, lambda t, p: p in t),
+    "concat": lambda _, a: pc.binary_join_element_wise(*a, _NO_TEXT, null_handling="emit_null"),
+    "substring": lambda _, a: _per_value(_slice, a, pa.large_string()),
+    "like": _matcher(lambda text, pattern: bool(_like_pattern(pattern, False).fullmatch(text))),
+    "ilike": _matcher(lambda text, pattern: bool(_like_pattern(pattern, True).fullmatch(text))),
+    "regexp_like": _matcher(_matches),
+    "starts_with": _matcher(str.startswith, pc.starts_with),
+    "ends_with": _matcher(str.endswith, pc.ends_with),
+    "contains": _matcher(lambda text, pattern: pattern in text, pc.match_substring),
 }
 
 
@@ -400,12 +385,7 @@ def _from_text(text: str, target: Type) -> Any:
         return None
 
 
-def _read_int(text: str, target: Type) -> int | None:
-    assert isinstance(target, Int)
-    return _bounded(int(text), target.bits) if _WHOLE.fullmatch(text) else None
-
-
-def _bounded(value: int, bits: int) -> int | None:
+def _check_bits(value: int, bits: int) -> int | None:
     return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
 
 
@@ -415,46 +395,32 @@ def _read_float(text: str, target: Type) -> float | None:
     return round_float32(float(text)) if target == Float(32) else float(text)
 
 
-def _read_decimal(text: str, target: Type) -> PyDecimal | None:
-    return _quantised(PyDecimal(text), target) if _NUMBER.fullmatch(text) else None
-
-
-# What SQL reads; Python's own readers take more, such as 1_000 or a date without dashes.
+# SQL's forms of numbers and dates. Python's own parsers accept more, such as 1_000 or a date without dashes.
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _SPECIAL = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def _read_date(text: str, target: Type) -> date | None:
-    return date.fromisoformat(text) if _DAY.fullmatch(text) else None
-
-
-def _read_timestamp(text: str, target: Type) -> datetime | None:
-    return _in_utc(datetime.fromisoformat(text)) if _DAY.match(text) else None
-
-
-def _read_bool(text: str, target: Type) -> bool | None:
-    return {"true": True, "false": False}.get(text.lower())
+def _read_timestamp(text: str) -> datetime | None:
+    if not _DAY.match(text):
+        return None
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
 
 
 _TEXT_READERS: dict[type[Type], Callable[[str, Any], Any]] = {
-    Int: _read_int,
+    Int: lambda text, target: _check_bits(int(text), target.bits) if _WHOLE.fullmatch(text) else None,
     Float: _read_float,
-    Decimal: _read_decimal,
-    Bool: _read_bool,
-    Date: _read_date,
-    Timestamp: _read_timestamp,
+    Decimal: lambda text, target: _quantise(PyDecimal(text), target) if _NUMBER.fullmatch(text) else None,
+    Bool: lambda text, _: {"true": True, "false": False}.get(text.lower()),
+    Date: lambda text, _: date.fromisoformat(text) if _DAY.fullmatch(text) else None,
+    Timestamp: lambda text, _: _read_timestamp(text),
 }
 
 
-def _in_utc(read: datetime) -> datetime:
-    """A timestamp read from text: with an offset it is an instant, held in UTC."""
-    return read if read.tzinfo is None else read.astimezone(UTC).replace(tzinfo=None)
-
-
-def _quantised(value: PyDecimal, target: Type) -> PyDecimal | None:
-    """A decimal of the target's scale, rounded half away from zero; None where it does not fit."""
+def _quantise(value: PyDecimal, target: Type) -> PyDecimal | None:
+    """Round half away from zero to the target's scale; return None if it does not fit."""
     assert isinstance(target, Decimal)
     if not value.is_finite():
         return None
@@ -462,7 +428,7 @@ def _quantised(value: PyDecimal, target: Type) -> PyDecimal | None:
     whole = int("".join(map(str, digits)))
     shift = int(exponent) + target.scale
     if whole and len(digits) + shift > 80:
-        return None  # far too large; do not write it out
+        return None  # far too large to write out
     if len(digits) + shift < 0:
         return PyDecimal(0).scaleb(-target.scale)
     scaled = whole * 10**shift if shift >= 0 else (whole * 2 + 10**-shift) // (2 * 10**-shift)
@@ -475,4 +441,4 @@ def _from_number(value: Any, target: Type) -> Any:
     if isinstance(target, Float):
         number = float(value)
         return round_float32(number) if target.bits == 32 else number
-    return _quantised(PyDecimal(value), target)
+    return _quantise(PyDecimal(value), target)

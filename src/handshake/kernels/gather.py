@@ -1,7 +1,7 @@
-"""Rows of columns by number. The numbers are our own, so nobody has to check them again.
+"""Rows of columns by number, without a bounds check.
 
-Texts are what takes most of the time when windows are larger than caches: each lies somewhere else. Many of
-them are copied by a kernel that asks for the next few from memory meanwhile (`collect`).
+Texts take most of the time if windows are larger than caches, since each is a cache miss. A kernel that
+prefetches the next few copies them (`collect`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["gather", "gather_batch"]
 Array = np.ndarray[Any, Any]
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 _MANY = 256
-"""From so many rows on, texts are worth a kernel of their own."""
+"""Rows from which the kernel for texts is faster."""
 
 
 def gather(array: pa.Array, rows: Array) -> pa.Array:
-    """The values at these rows, which must all be there.
+    """Return the values at some rows, which must exist.
 
     >>> gather(pa.array(["a", "b"]), np.array([1, 0, 1])).to_pylist()
     ['b', 'a', 'b']
@@ -36,13 +36,13 @@ def gather(array: pa.Array, rows: Array) -> pa.Array:
 
 
 def gather_batch(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:
-    """The rows of a batch."""
+    """Return some rows of a batch."""
     columns = [gather(column, rows) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _gather_texts(array: pa.Array, rows: Array) -> pa.Array | None:
-    """None where there is no text at all, or more than the offsets reach."""
+    """Return None if there is no text at all, or more than the offsets can address."""
     if array.buffers()[2] is None:
         return None
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.kernels.columns import integers, layout
-from handshake.kernels.ondisk import compiled, kernel
+from handshake.kernels.compile_cache import compile_loop
 
 __all__ = ["has_value", "hash_of", "moved_floats", "moved_keys", "prefix_of", "row_hash", "sort_key"]
 
@@ -17,7 +17,7 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@kernel
+@compile_loop(nogil=True)
 def _hash_texts(data, offsets, out):  # type: ignore[no-untyped-def]
     for row in range(out.shape[0]):
         code = np.uint64(0xCBF29CE484222325)
@@ -28,7 +28,7 @@ def _hash_texts(data, offsets, out):  # type: ignore[no-untyped-def]
         out[row] = code ^ (code >> np.uint64(29))
 
 
-@kernel
+@compile_loop(nogil=True)
 def _prefix_texts(data, offsets, out):  # type: ignore[no-untyped-def]
     for row in range(out.shape[0]):
         word = np.uint64(0)
@@ -39,7 +39,7 @@ def _prefix_texts(data, offsets, out):  # type: ignore[no-untyped-def]
 
 
 def _bytes(array: pa.Array) -> tuple[Array, Array]:
-    """(data, offsets) of text or bytes."""
+    """Return (data, offsets) of text or bytes."""
     array = layout(array)
     if pa.types.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
@@ -62,17 +62,17 @@ def _over_texts(kernel: Any, array: pa.Array) -> pa.Array:
 
 
 def hash_of(array: pa.Array) -> pa.Array:
-    """A 64-bit hash per text: other hashes are other texts."""
+    """Return a 64-bit hash per text. Different hashes mean different texts."""
     return _over_texts(_hash_texts, array)
 
 
 def prefix_of(array: pa.Array) -> pa.Array:
-    """The first eight bytes per text as a number that sorts alike (equal numbers may be other texts)."""
+    """Return the first eight bytes per text as a number of the same order. Equal numbers decide nothing."""
     return _over_texts(_prefix_texts, array)
 
 
 def _words(array: pa.Array) -> Array:
-    """One 64-bit word per value; equal values have equal words whatever the type they come in."""
+    """Return one 64-bit word per value. Equal values of any type have equal words."""
     array = layout(array)
     kind = array.type
     if pa.types.is_decimal(kind):
@@ -96,24 +96,24 @@ def _decimal_words(array: pa.Array) -> Array:
 
 
 def row_hash(arrays: list[pa.Array]) -> Array:
-    """One hash per row over several key columns."""
+    """Return one hash per row over several key columns."""
     total = np.zeros(len(arrays[0]), np.uint64)
     for array in arrays:
-        total = _mixed(total * np.uint64(31) + _words(array))
+        total = _mix(total * np.uint64(31) + _words(array))
     return total
 
 
-def _mixed(words: Array) -> Array:
-    """splitmix64's finaliser, so that near keys fall far apart."""
+def _mix(words: Array) -> Array:
+    """Apply the finaliser of splitmix64, so that near keys get very different hashes."""
     words = words + _GOLDEN
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = words ^ (words >> np.uint64(31))
-    return mixed
+    result: Array = words ^ (words >> np.uint64(31))
+    return result
 
 
 def sort_key(array: pa.Array) -> Array:
-    """Values that sort as the column does: signed integers (saturated to 64 bits) or floats."""
+    """Return values of the same order as the column: signed integers (saturated to 64 bits) or floats."""
     array = layout(array)
     kind = array.type
     if pa.types.is_decimal(kind):
@@ -129,9 +129,9 @@ def sort_key(array: pa.Array) -> Array:
 
 
 def moved_keys(keys: Array, offset: int, is_lower: bool) -> Array:
-    """`keys + offset`, held at the ends of 64 bits: an inclusive limit there excludes nothing.
+    """Return `keys + offset`, saturated to 64 bits, as inclusive limits.
 
-    A key at an end may stand for a value far beyond it (see `sort_key`), so its limit stays there, too.
+    A key at an end may stand for a value beyond it (see `sort_key`), so its limit stays there.
     """
     moved, left = keys, min(max(offset, 2 * _LEAST), -2 * _LEAST)  # twice the range is beyond every end
     while moved is keys or left:  # in steps of 64 bits
@@ -141,7 +141,7 @@ def moved_keys(keys: Array, offset: int, is_lower: bool) -> Array:
     return moved
 
 
-@compiled()
+@compile_loop()
 def _move_keys(keys, offset, is_lower, moved):  # type: ignore[no-untyped-def]
     end = _LEAST if is_lower else _MOST
     for row in range(keys.shape[0]):
@@ -155,14 +155,14 @@ def _move_keys(keys, offset, is_lower, moved):  # type: ignore[no-untyped-def]
 
 
 def moved_floats(values: Array, offset: float, rounding: float, magnitude: float, is_lower: bool) -> Array:
-    """`values + offset` as limits, where arithmetic as written may round otherwise: then wider by more than
-    it can be off (see plan.analyse)."""
+    """Return `values + offset` as limits, widened by more than arithmetic as written may be off by rounding
+    (see plan.analyse)."""
     moved = np.empty(len(values), np.float64)
     _move_floats(values, offset, float(rounding), float(magnitude), is_lower, moved)
     return moved
 
 
-@compiled()
+@compile_loop()
 def _move_floats(values, offset, rounding, magnitude, is_lower, moved):  # type: ignore[no-untyped-def]
     for row in range(values.shape[0]):
         value = np.float64(values[row])
@@ -176,7 +176,7 @@ def _move_floats(values, offset, rounding, magnitude, is_lower, moved):  # type:
 
 
 def has_value(array: pa.Array) -> Array | None:
-    """Where a key can match at all: neither NULL nor NaN. None when that is everywhere."""
+    """Return a mask of the keys that can match: neither NULL nor NaN. None if all can."""
     valid = np.asarray(array.is_valid()) if array.null_count else None
     if not pa.types.is_floating(array.type):
         return valid
@@ -187,7 +187,7 @@ def has_value(array: pa.Array) -> Array | None:
 
 
 def _numbers(array: pa.Array) -> Array:
-    """Floats as NumPy has them, 0 for NULL."""
+    """Return floats as a NumPy array, with 0 for NULL."""
     if not array.null_count and len(array) and array.type.bit_width > 16:
         width = array.type.bit_width // 8
         return np.frombuffer(array.buffers()[1], f"f{width}", len(array), width * array.offset)

@@ -1,8 +1,8 @@
-"""A few tuples looked up in many basic windows by one call: what the interpreter does is done once for all.
+"""Look-ups of a few tuples in the indexes of many basic windows, in one call.
 
-Looking a tuple up in a clustered window takes a tenth of a microsecond; getting ready for it in Python took a
-hundred times as long, for each window. So the kernel is given a table of windows, as scans are, and where the
-index of each of them lies in memory.
+A look-up in a clustered window takes a tenth of a microsecond. A call from Python per window would take a
+hundred times as long. So the kernel gets a table of windows, as scans do, with the addresses of their
+indexes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,17 @@ from numba.extending import intrinsic
 
 from handshake.kernels.cluster import GRANULE
 from handshake.kernels.columns import address_words
-from handshake.kernels.compile import JIT, QUICK, TILE, Program, once, pair_intrinsic
-from handshake.kernels.ondisk import compiled
-from handshake.kernels.scan import row_intrinsic
+from handshake.kernels.compile import TILE, Program, once, pair_intrinsic
+from handshake.kernels.compile_cache import compile_loop
+from handshake.kernels.intrinsics import JIT, QUICK, lowest_bit_or_64, row_intrinsic
 from handshake.kernels.shared_scan import CELLS, FACTS
-from handshake.kernels.sweep import ask_intrinsic, granule_intrinsic, lowest_or_all
+from handshake.kernels.sweep import LISTED, SHIFT, granule_intrinsic, prefetch_intrinsic
 
 __all__ = ["look_up_hashes_kernel", "look_up_kernel"]
 
-_LISTED = TILE // GRANULE
-"""Granules on the list: what they can give at most is what buffers have room for."""
-_SHIFT = GRANULE.bit_length() - 1
-
 
 def _at(dtype: np.dtype[Any]) -> Any:
-    """The value number `at` of an array that lies at an address."""
+    """Return `value(address, at)`: value number `at` of an array."""
     kind = numba.from_dtype(dtype)
 
     @intrinsic
@@ -46,7 +42,7 @@ def _at(dtype: np.dtype[Any]) -> Any:
 
 
 def _searches(key: Any) -> tuple[Any, Any]:
-    """The first place of a sorted array whose key is not below, and whose key is above another."""
+    """Return two binary searches: the first key that is not below, and the first above another."""
 
     @numba.njit(**JIT, inline="always")
     def not_below(keys, start, stop, sought):  # type: ignore[no-untyped-def]
@@ -72,7 +68,7 @@ def _searches(key: Any) -> tuple[Any, Any]:
 
 
 def _comparison(program: Program, inner: int) -> Any:
-    """An outer tuple against a granule's tuples from one row up to another; appends pairs."""
+    """Return a function that compares an outer tuple with some rows of a granule and appends pairs."""
     matches, holds = granule_intrinsic(program, inner), pair_intrinsic(program, inner)
 
     @numba.njit(**JIT, inline="always")
@@ -81,7 +77,7 @@ def _comparison(program: Program, inner: int) -> Any:
             mask = matches(outer, i, inner, granule)
             mask &= ~np.uint64(0) << np.uint64(max(first - granule, 0))
             while mask != np.uint64(0):
-                found = granule + lowest_or_all(mask)
+                found = granule + lowest_bit_or_64(mask)
                 if found >= last:
                     break
                 out_outer[count] = i
@@ -101,33 +97,33 @@ def _comparison(program: Program, inner: int) -> Any:
 
 @once
 def look_up_kernel(program: Program, inner: int, first: str, second: str) -> Any:
-    """Outer tuples against the granules of all basic windows of a kind; see `kernels.sweep`.
+    """Return the look-up in the band indexes of all basic windows of a kind; see `kernels.sweep`.
 
     Keys of the cells have the NumPy type `first`, fences `second`. `kernel(k, part, outer, rows, base, table,
-    homes, kinds, kind, low_first, high_first, low, high, seen, state, out_outer, out_inner, windows,
-    ends)` leaves pairs and state as `shared_scan_kernel` does, and adds what it compared to `seen` by home.
+    homes, kinds, kind, low_first, high_first, low, high, seen, state, out_outer, out_inner, windows, ends)`
+    returns pairs and state as `shared_scan_kernel` does. It adds the tuples compared to `seen` by home.
     """
-    ask = ask_intrinsic(program, inner)
+    ask_for = prefetch_intrinsic(program, inner)
     row_of = row_intrinsic(address_words(len(program.columns[inner])), FACTS)
     offset, fence = _at(np.dtype(np.int64)), _at(np.dtype(second))
     first_not_below, first_above = _searches(_at(np.dtype(first)))
     not_below, _ = _searches(fence)
     compare = _comparison(program, inner)
 
-    @compiled(**QUICK)
+    @compile_loop(**QUICK)
     def look_up(  # type: ignore[no-untyped-def]
         k, part, outer, rows, base, table, homes, kinds, kind, low_first, high_first, low, high, seen,
         state, out_outer, out_inner, windows, ends,
     ):  # fmt: skip
-        listed = np.empty((_LISTED, 3), np.int32)
+        listed = np.empty((LISTED, 3), np.int32)
         room = out_outer.shape[0] - TILE
         w, c, i, count, groups, g = state[0], state[1], state[2], state[3], state[4], state[6]
         if w < 0:
             w, c, i, g = 0, -1, 0, -1
         granules, done = 0, False
         while not done:
-            # List granules, and ask for their memory, until the list is full or there are no more.
-            while granules < _LISTED:
+            # List granules and prefetch them, until the list is full or there are no more.
+            while granules < LISTED:
                 if w >= table.shape[0]:
                     done = True
                     break
@@ -140,19 +136,19 @@ def look_up_kernel(program: Program, inner: int, first: str, second: str) -> Any
                 if c >= first_above(table[w, CELLS + 2], 0, cells, high_first[i]):
                     c, i, g = -1, i + 1, -1
                     continue
-                start, stop = offset(offsets, c) >> _SHIFT, (offset(offsets, c + 1) + GRANULE - 1) >> _SHIFT
+                start, stop = offset(offsets, c) >> SHIFT, (offset(offsets, c + 1) + GRANULE - 1) >> SHIFT
                 if g < 0:
                     g = max(not_below(fences, start, stop, low[i]) - 1, start)
                 inner = row_of(table, w)
-                while granules < _LISTED and g < stop and fence(fences, g) <= high[i]:
-                    ask(inner, g << _SHIFT)
+                while granules < LISTED and g < stop and fence(fences, g) <= high[i]:
+                    ask_for(inner, g << SHIFT)
                     listed[granules, 0], listed[granules, 1], listed[granules, 2] = w, i, g
                     granules += 1
                     g += 1
                 if g >= stop or fence(fences, g) > high[i]:
                     c, g = c + 1, -1
             for n in range(granules):
-                at, start = np.int64(listed[n, 0]), np.int64(listed[n, 2]) << _SHIFT
+                at, start = np.int64(listed[n, 0]), np.int64(listed[n, 2]) << SHIFT
                 before, inner, here = count, row_of(table, at), np.int64(listed[n, 1])
                 size = table[at, 0]
                 count = compare(outer, here, inner, size, start, 0, size, out_outer, out_inner, count)
@@ -174,14 +170,15 @@ def look_up_kernel(program: Program, inner: int, first: str, second: str) -> Any
 
 @once
 def look_up_hashes_kernel(program: Program, inner: int) -> Any:
-    """Outer tuples against the cells of all basic windows of a kind that their hashes fall into.
+    """Return the look-up in the hash indexes of all basic windows of a kind.
 
-    `kernel(k, part, outer, rows, base, table, homes, kinds, kind, hashes, seen, state, …)`; as above.
+    `kernel(k, part, outer, rows, base, table, homes, kinds, kind, hashes, seen, state, …)`; see
+    `look_up_kernel`.
     """
     compare, offset = _comparison(program, inner), _at(np.dtype(np.int32))
     row_of = row_intrinsic(address_words(len(program.columns[inner])), FACTS)
 
-    @compiled(**QUICK)
+    @compile_loop(**QUICK)
     def look_up(  # type: ignore[no-untyped-def]
         k, part, outer, rows, base, table, homes, kinds, kind, hashes, seen,
         state, out_outer, out_inner, windows, ends,

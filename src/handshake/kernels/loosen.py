@@ -1,8 +1,8 @@
-"""A cheaper predicate that lets through all that the real one does.
+"""A cheaper predicate that accepts everything the real one does.
 
-`y >= b - 10` with b in vectors costs an addition per lane; `b <= y + 10` costs none, since the outer tuple's
-part is computed once. For floats the two round differently, so the second is loosened by more than that and
-tested first; the real predicate is asked only about blocks that pass.
+`y >= b - 10` with b in vectors costs an addition per lane. `b <= y + 10` costs none, since the outer tuple's
+part is computed once. For floats the two round differently. So the second is loosened by more than that and
+tested first; the real predicate is evaluated on blocks that pass.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from handshake.plan.analyse import Bound, separate_floats
 from handshake.plan.expr import Arithmetic, Call, Compare, Expr, Literal, conjunction, conjuncts, sides
 from handshake.schema import BOOL, FLOAT64, Float
 
-__all__ = ["loosened"]
+__all__ = ["loosen"]
 
 
-def loosened(expr: Expr, inner: int) -> Expr | None:
-    """The loosened predicate, or None where nothing would be gained."""
-    parts = [(part, _loosened_part(part, inner)) for part in conjuncts(expr)]
+def loosen(expr: Expr, inner: int) -> Expr | None:
+    """Return the loosened predicate, or None if nothing would be gained."""
+    parts = [(part, _loosen_part(part, inner)) for part in conjuncts(expr)]
     if all(loose is None for _, loose in parts):
         return None
     return conjunction(tuple(part if loose is None else loose for part, loose in parts))
 
 
-def _loosened_part(part: Expr, inner: int) -> Expr | None:
+def _loosen_part(part: Expr, inner: int) -> Expr | None:
     if not isinstance(part, Compare) or part.op not in ("<", "<=", ">", ">="):
         return None
     vectors = [e for e in (part.left, part.right) if inner in sides(e)]

@@ -1,10 +1,10 @@
-"""A bound expression to LLVM IR: one small function per node, the default being an error.
+"""Lowering of bound expressions to LLVM IR: one small function per node. Unknown nodes are an error.
 
-The same functions serve a single pair (scalars) and a block of pairs (vectors of `LANES`): an operand
-that reads only the outer tuple stays scalar until it meets a vector, so LLVM hoists it out of the loop.
+The same functions serve a single pair (scalars) and a block of pairs (vectors of `LANES`). An operand that
+reads only the outer tuple stays scalar until it meets a vector, so LLVM moves it out of the loop.
 
-Truth is a pair of masks, `yes` (the condition may be true) and `no` (it may be false). NULL is neither,
-so three-valued logic needs no third state; a condition that cannot be decided here is both.
+Truth is a pair of masks: `yes` (the condition may be true) and `no` (it may be false). NULL is neither. A
+condition that cannot be decided here is both.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from handshake.schema import INT64, Bool, Date, Decimal, Float, Int, Timestamp, 
 __all__ = ["FUNCTIONS", "LANES", "Env", "Lowered", "Number", "Truth", "emit", "number", "truth"]
 
 LANES = 16
-"""Tuples of one vector step: 512 bits of int32, and a mask that fits a 16-bit register."""
+"""Tuples per vector: 512 bits of int32, and a mask of 16 bits."""
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 @dataclass(frozen=True)
 class Number:
-    """A value and whether there is one; `valid` is None where there always is."""
+    """A value and its validity; `valid` is None if the value is never NULL."""
 
     value: ir.Value
     valid: ir.Value | None
@@ -56,7 +56,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Truth:
-    """Masks: may be true, may be false."""
+    """Two masks: the condition may be true, and it may be false."""
 
     yes: ir.Value
     no: ir.Value
@@ -67,7 +67,7 @@ Lowered = Number | Truth
 
 @dataclass(frozen=True)
 class Env:
-    """Where columns come from, and which side runs through the vectors (None: all is scalar)."""
+    """The source of columns, and the side that is in vectors (None: all is scalar)."""
 
     builder: ir.IRBuilder
     load: Callable[[Column], Lowered]
@@ -75,7 +75,7 @@ class Env:
     inner: int | None = None
 
     def width(self, expr: Expr) -> int:
-        """Bits in which an exact expression is computed."""
+        """Return the bits in which an exact expression is computed."""
         width = width_of(ranges(expr, self.tame))
         if width is None:
             raise UnsupportedError(f"{show(expr)} needs more than 512 bits; make its operands smaller")
@@ -96,30 +96,28 @@ def truth(expr: Expr, env: Env) -> Truth:
     return lowered
 
 
-# Small tools on scalar or vector values.
+# Helpers for scalar or vector values.
 
 
 def lanes(value: ir.Value) -> int:
-    """How many elements a value has; 0 for a scalar."""
+    """Return the number of elements of a value, 0 for a scalar."""
     return value.type.count if isinstance(value.type, ir.VectorType) else 0
 
 
 def vector_of(element: ir.Type, count: int) -> ir.Type:
-    """A vector type, or the element itself for no lanes."""
+    """Return a vector type, or the element itself if the count is 0."""
     return ir.VectorType(element, count) if count else element
 
 
 def element_of(value: ir.Value) -> ir.Type:
-    """The type of one lane."""
+    """Return the type of one lane."""
     return value.type.element if isinstance(value.type, ir.VectorType) else value.type
 
 
 def constant(element: ir.Type, value: Any, like: ir.Value | None = None) -> ir.Value:
-    """A constant, repeated over the lanes of `like`."""
+    """Return a constant, repeated over the lanes of `like`."""
     count = lanes(like) if like is not None else 0
-    return (
-        ir.Constant(ir.VectorType(element, count), [value] * count) if count else ir.Constant(element, value)
-    )
+    return ir.Constant(vector_of(element, count), [value] * count if count else value)
 
 
 def splat(env: Env, value: ir.Value, count: int) -> ir.Value:
@@ -132,41 +130,38 @@ def splat(env: Env, value: ir.Value, count: int) -> ir.Value:
     return env.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, count), [0] * count))
 
 
-def aligned(env: Env, *values: ir.Value) -> list[ir.Value]:
-    """The values, all of them vectors if one is."""
+def align(env: Env, *values: ir.Value) -> list[ir.Value]:
+    """Turn all values into vectors if one is."""
     count = max(lanes(value) for value in values)
     return [splat(env, value, count) for value in values]
 
 
 def both(env: Env, a: ir.Value | None, b: ir.Value | None) -> ir.Value | None:
-    """Conjunction of validities, None being always valid."""
+    """Combine two validities; None is always valid."""
     if a is None or b is None:
         return a if b is None else b
-    return env.builder.and_(*aligned(env, a, b))
+    return env.builder.and_(*align(env, a, b))
 
 
 def conj(env: Env, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Both masks."""
-    return env.builder.and_(*aligned(env, a, b))
+    return env.builder.and_(*align(env, a, b))
 
 
 def disj(env: Env, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Either mask."""
-    return env.builder.or_(*aligned(env, a, b))
+    return env.builder.or_(*align(env, a, b))
 
 
 def inverse(env: Env, mask: ir.Value) -> ir.Value:
-    """The other lanes."""
     return env.builder.xor(mask, constant(I1, 1, mask))
 
 
 def select(env: Env, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Lane by lane, `a` where the mask is set, else `b`."""
-    return env.builder.select(*aligned(env, mask, a, b))
+    """Choose `a` in the lanes of the mask, else `b`."""
+    return env.builder.select(*align(env, mask, a, b))
 
 
 def resize(env: Env, value: ir.Value, width: int, signed: bool = True) -> ir.Value:
-    """A whole number in another width."""
+    """Convert a whole number to another width."""
     have = element_of(value).width
     if have == width:
         return value
@@ -182,7 +177,7 @@ def _convert(env: Env, name: str, value: ir.Value, element: ir.Type) -> ir.Value
 
 def intrinsic(env: Env, name: str, *values: ir.Value) -> ir.Value:
     """Call an LLVM intrinsic, lane by lane."""
-    values = tuple(aligned(env, *values))
+    values = tuple(align(env, *values))
     kind = values[0].type
     suffix = f"v{lanes(values[0])}" if lanes(values[0]) else ""
     full = f"llvm.{name}.{suffix}{'f32' if element_of(values[0]) == ir.FloatType() else 'f64'}"
@@ -192,8 +187,8 @@ def intrinsic(env: Env, name: str, *values: ir.Value) -> ir.Value:
     return env.builder.call(function, values)
 
 
-def _masked(env: Env, holds: ir.Value, valid: ir.Value | None) -> Truth:
-    """A comparison's masks, given where its operands have values."""
+def _mask(env: Env, holds: ir.Value, valid: ir.Value | None) -> Truth:
+    """Return the masks of a comparison whose operands are valid in `valid`."""
     fails = inverse(env, holds)
     if valid is None:
         return Truth(holds, fails)
@@ -255,10 +250,7 @@ def _(expr: Not, env: Env) -> Lowered:
 @emit.register
 def _(expr: IsNull, env: Env) -> Lowered:
     inside = emit(expr.arg, env)
-    if isinstance(inside, Truth):
-        known = disj(env, inside.yes, inside.no)
-    else:
-        known = inside.valid if inside.valid is not None else constant(I1, 1)
+    known = _has_value(env, inside)
     return Truth(inverse(env, known), known)
 
 
@@ -266,37 +258,37 @@ def _(expr: IsNull, env: Env) -> Lowered:
 def _(expr: Compare, env: Env) -> Lowered:
     if isinstance(expr.left.type, Bool):
         return _compare_truths(expr, env)
-    a, b = _compared(expr, env)
+    a, b = _operands(expr, env)
     valid = both(env, a.valid, b.valid)
     if isinstance(expr.left.type, Float):
-        x, y = aligned(env, a.value, b.value)
+        x, y = align(env, a.value, b.value)
         test = env.builder.fcmp_unordered if expr.op == "<>" else env.builder.fcmp_ordered
-        return _masked(env, test(_ir_op(expr.op), x, y), valid)
+        return _mask(env, test(_ir_op(expr.op), x, y), valid)
     width = max(element_of(a.value).width, element_of(b.value).width)
-    x, y = aligned(env, resize(env, a.value, width), resize(env, b.value, width))
-    return _masked(env, env.builder.icmp_signed(_ir_op(expr.op), x, y), valid)
+    x, y = align(env, resize(env, a.value, width), resize(env, b.value, width))
+    return _mask(env, env.builder.icmp_signed(_ir_op(expr.op), x, y), valid)
 
 
 def _ir_op(op: str) -> str:
     return {"=": "==", "<>": "!="}.get(op, op)
 
 
-def _compared(expr: Compare, env: Env) -> tuple[Number, Number]:
-    """Operands of a comparison; exact sums are moved so that what the outer tuple gives is computed once."""
+def _operands(expr: Compare, env: Env) -> tuple[Number, Number]:
+    """Return the operands; exact sums are rearranged so that the outer tuple's part is computed once."""
     if env.inner is not None and is_exact(expr.left.type) and (moved := separate(expr)):
         offset = Literal(moved.offset, type=INT64)
         if env.inner == 1 and moved.offset:
             shifted = Arithmetic("-", moved.left, offset, type=INT64)
-            return _oriented(expr, moved.op, shifted, moved.right, env)
+            return _orient(expr, moved.op, shifted, moved.right, env)
         if moved.offset:
             shifted = Arithmetic("+", moved.right, offset, type=INT64)
-            return _oriented(expr, moved.op, moved.left, shifted, env)
-        return _oriented(expr, moved.op, moved.left, moved.right, env)
+            return _orient(expr, moved.op, moved.left, shifted, env)
+        return _orient(expr, moved.op, moved.left, moved.right, env)
     return number(expr.left, env), number(expr.right, env)
 
 
-def _oriented(expr: Compare, op: str, a: Expr, b: Expr, env: Env) -> tuple[Number, Number]:
-    """Keep the comparison's own operator: swap where moving terms has mirrored it."""
+def _orient(expr: Compare, op: str, a: Expr, b: Expr, env: Env) -> tuple[Number, Number]:
+    """Swap the operands if rearranging has mirrored the operator."""
     left, right = number(a, env), number(b, env)
     return (left, right) if op == expr.op else (right, left)
 
@@ -312,7 +304,7 @@ def _compare_truths(expr: Compare, env: Env) -> Truth:
         ">=": lambda: inverse(env, conj(env, a.no, b.yes)),
     }[expr.op]()
     known = conj(env, disj(env, a.yes, a.no), disj(env, b.yes, b.no))
-    return _masked(env, yes, known)
+    return _mask(env, yes, known)
 
 
 @emit.register
@@ -325,7 +317,7 @@ def _(expr: Case, env: Env) -> Lowered:
 
 
 def choose(env: Env, mask: ir.Value, a: Lowered, b: Lowered, width: int) -> Lowered:
-    """One of two lowered values by a mask; exact ones in `width` bits."""
+    """Choose one of two lowered values by a mask; exact ones in `width` bits."""
     if isinstance(a, Truth) and isinstance(b, Truth):
         return Truth(select(env, mask, a.yes, b.yes), select(env, mask, a.no, b.no))
     assert isinstance(a, Number)
@@ -352,10 +344,10 @@ def _(expr: Arithmetic, env: Env) -> Lowered:
     a, b = number(expr.left, env), number(expr.right, env)
     valid = both(env, a.valid, b.valid)
     if isinstance(expr.type, Float):
-        x, y = aligned(env, a.value, b.value)
+        x, y = align(env, a.value, b.value)
         return _float_arithmetic(expr, env, x, y, valid)
     width = max(env.width(expr), element_of(a.value).width, element_of(b.value).width)
-    x, y = aligned(env, resize(env, a.value, width), resize(env, b.value, width))
+    x, y = align(env, resize(env, a.value, width), resize(env, b.value, width))
     if expr.op in ("div", "%"):
         return _divide(expr.op, env, x, y, valid)
     return Number({"+": env.builder.add, "-": env.builder.sub, "*": env.builder.mul}[expr.op](x, y), valid)
@@ -371,7 +363,7 @@ def _float_arithmetic(expr: Arithmetic, env: Env, x: ir.Value, y: ir.Value, vali
 
 
 def _divide(op: str, env: Env, x: ir.Value, y: ir.Value, valid: ir.Value | None) -> Number:
-    """Whole division; the processor must see neither a zero nor a minus one (its overflow traps)."""
+    """Divide whole numbers. The processor traps on division by 0 and on overflow by -1, so avoid both."""
     element = element_of(y)
     zero, minus_one = constant(element, 0, y), constant(element, -1, y)
     present = env.builder.icmp_signed("!=", y, zero)
@@ -379,8 +371,8 @@ def _divide(op: str, env: Env, x: ir.Value, y: ir.Value, valid: ir.Value | None)
     unsafe = disj(env, inverse(env, present), negates)
     safe = select(env, unsafe, constant(element, 1, y), y)
     quotient = env.builder.sdiv(x, safe) if op == "div" else env.builder.srem(x, safe)
-    turned = env.builder.sub(zero, x) if op == "div" else zero
-    return Number(select(env, negates, turned, quotient), both(env, valid, present))
+    negated = env.builder.sub(zero, x) if op == "div" else zero
+    return Number(select(env, negates, negated, quotient), both(env, valid, present))
 
 
 @emit.register
@@ -403,7 +395,7 @@ def _to_float(expr: Cast, env: Env, arg: Number) -> Number:
         return Number(_convert(env, name, arg.value, _float_type(expr.type)), arg.valid)
     value = _convert(env, "sitofp", arg.value, ir.DoubleType())
     if isinstance(expr.arg.type, Decimal) and expr.arg.type.scale:
-        # Correctly rounded: both numbers are exact in float64 (kernels.prepare checks that they are).
+        # Correctly rounded, since both numbers are exact in float64 (kernels.prepare checks that).
         value = env.builder.fdiv(value, constant(ir.DoubleType(), 10.0**expr.arg.type.scale, value))
     if expr.type == Float(32):
         value = _convert(env, "fptrunc", value, ir.FloatType())
@@ -418,11 +410,8 @@ def _float_to_whole(expr: Cast, env: Env, arg: Number) -> Number:
     floor, ceiling = (constant(ir.DoubleType(), float(v), wide) for v in (low - 1, high + 1))
     # float(-2**63 - 1) rounds up to -2**63, which itself fits: compare with >= there.
     above = ">=" if float(low - 1) == float(low) else ">"
-    fits = conj(
-        env,
-        env.builder.fcmp_ordered(above, wide, floor),
-        env.builder.fcmp_ordered("<", wide, ceiling),
-    )
+    fits = env.builder.fcmp_ordered(above, wide, floor)
+    fits = conj(env, fits, env.builder.fcmp_ordered("<", wide, ceiling))
     safe = select(env, fits, wide, constant(ir.DoubleType(), 0.0, wide))
     width = 128 if high >= 2**63 else env.width(expr)
     return Number(_convert(env, "fptosi", safe, ir.IntType(width)), both(env, arg.valid, fits))
@@ -442,11 +431,11 @@ def _rescale(expr: Cast, env: Env, arg: Number) -> Number:
     if down > 1:
         floored = isinstance(expr.type, (Date, Timestamp))
         value = floor_divide(env, value, down) if floored else round_divide(env, value, down)
-    return _checked(expr, env, value, arg.valid)
+    return _null_unless_fits(expr, env, value, arg.valid)
 
 
-def _checked(expr: Cast, env: Env, value: ir.Value, valid: ir.Value | None) -> Number:
-    """A bounded target type: what does not fit is NULL."""
+def _null_unless_fits(expr: Cast, env: Env, value: ir.Value, valid: ir.Value | None) -> Number:
+    """Return NULL for values that do not fit a bounded target type."""
     bounded = isinstance(expr.type, Int) or (isinstance(expr.type, Decimal) and expr.type.precision > 0)
     if not bounded:
         return Number(value, valid)
@@ -454,18 +443,15 @@ def _checked(expr: Cast, env: Env, value: ir.Value, valid: ir.Value | None) -> N
     width = max(element_of(value).width, width_of((low, high)) or 512)
     wide = resize(env, value, width)
     element = ir.IntType(width)
-    fits = conj(
-        env,
-        env.builder.icmp_signed(">=", wide, constant(element, low, wide)),
-        env.builder.icmp_signed("<=", wide, constant(element, high, wide)),
-    )
+    fits = env.builder.icmp_signed(">=", wide, constant(element, low, wide))
+    fits = conj(env, fits, env.builder.icmp_signed("<=", wide, constant(element, high, wide)))
     kept = select(env, fits, wide, constant(element, 0, wide))
     narrow = min(width, max(env.width(expr), width_of((low, high)) or 512))
     return Number(resize(env, kept, narrow), both(env, valid, fits))
 
 
 def floor_divide(env: Env, value: ir.Value, by: int) -> ir.Value:
-    """Toward minus infinity."""
+    """Divide and round toward minus infinity."""
     divisor = constant(element_of(value), by, value)
     quotient, rest = env.builder.sdiv(value, divisor), env.builder.srem(value, divisor)
     negative = env.builder.icmp_signed("<", rest, constant(element_of(value), 0, value))
@@ -473,7 +459,7 @@ def floor_divide(env: Env, value: ir.Value, by: int) -> ir.Value:
 
 
 def round_divide(env: Env, value: ir.Value, by: int) -> ir.Value:
-    """Half away from zero."""
+    """Divide and round half away from zero."""
     element = element_of(value)
     negative = env.builder.icmp_signed("<", value, constant(element, 0, value))
     half = select(env, negative, constant(element, -(by // 2), value), constant(element, by // 2, value))
@@ -487,5 +473,162 @@ def _(expr: Call, env: Env) -> Lowered:
     return FUNCTIONS[expr.name](expr, env)
 
 
-FUNCTIONS: dict[str, Callable[[Call, Env], Lowered]] = {}
-"""Functions of the language by name; kernels.functions fills it."""
+# Functions.
+
+
+def _maybe(expr: Call, env: Env) -> Truth:
+    """Return a condition that only the residual filter can decide."""
+    return Truth(constant(I1, 1), constant(I1, 1))
+
+
+def _may_equal(expr: Call, env: Env) -> Truth:
+    """Compare hashes: different ones mean different values, equal ones must be tested."""
+    a, b = (number(arg, env) for arg in expr.args)
+    valid = both(env, a.valid, b.valid)
+    same = env.builder.icmp_signed("==", *align(env, a.value, b.value))
+    present = valid if valid is not None else constant(I1, 1)
+    return Truth(conj(env, same, present), present)
+
+
+def _may_precede(expr: Call, env: Env) -> Truth:
+    """Compare the first eight bytes, which decide unless they are equal."""
+    a, b = (number(arg, env) for arg in expr.args)
+    valid = both(env, a.valid, b.valid)
+    present = valid if valid is not None else constant(I1, 1)
+    x, y = align(env, a.value, b.value)
+    yes = env.builder.icmp_signed("<=", x, y)
+    no = env.builder.icmp_signed(">=", x, y)
+    return Truth(conj(env, yes, present), conj(env, no, present))
+
+
+def _edge(expr: Call, env: Env) -> Number:
+    """Widen a limit by `slack * |value| + more` (see kernels.loosen); an infinite value has none."""
+    value, offset, slack, more = (number(arg, env) for arg in expr.args)
+    double, below = ir.DoubleType(), expr.name == "edge_below"
+    wide = value.value
+    if wide.type == ir.FloatType():
+        wide = env.builder.fpext(wide, double)
+    size = intrinsic(env, "fabs", wide)
+    widening = env.builder.fadd(env.builder.fmul(size, slack.value), more.value)
+    edge = env.builder.fadd(wide, offset.value)
+    edge = env.builder.fsub(edge, widening) if below else env.builder.fadd(edge, widening)
+    infinite = constant(double, float("-inf") if below else float("inf"))
+    finite = env.builder.fcmp_ordered("<", size, constant(double, float("inf")))
+    edge = env.builder.select(finite, edge, infinite)
+    if isinstance(expr.type, Float) and expr.type.bits == 32:
+        edge = env.builder.fptrunc(edge, ir.FloatType())
+    return Number(edge, value.valid)
+
+
+def _absolute(expr: Call, env: Env) -> Number:
+    arg = number(expr.args[0], env)
+    if isinstance(expr.type, Float):
+        return Number(intrinsic(env, "fabs", arg.value), arg.valid)
+    width = max(env.width(expr), element_of(arg.value).width)
+    value = resize(env, arg.value, width)
+    zero = constant(ir.IntType(width), 0, value)
+    negative = env.builder.icmp_signed("<", value, zero)
+    return Number(select(env, negative, env.builder.sub(zero, value), value), arg.valid)
+
+
+def _sign(expr: Call, env: Env) -> Number:
+    arg = number(expr.args[0], env)
+    if isinstance(expr.type, Float):
+        zero, one = (constant(element_of(arg.value), v, arg.value) for v in (0.0, 1.0))
+        size = intrinsic(env, "copysign", one, arg.value)
+        unequal = env.builder.fcmp_ordered("!=", arg.value, zero)
+        return Number(select(env, unequal, size, arg.value), arg.valid)
+    zero = constant(element_of(arg.value), 0, arg.value)
+    target = vector_of(I32, lanes(arg.value))
+    more = env.builder.zext(env.builder.icmp_signed(">", arg.value, zero), target)
+    less = env.builder.zext(env.builder.icmp_signed("<", arg.value, zero), target)
+    return Number(env.builder.sub(more, less), arg.valid)
+
+
+def _whole(expr: Call, env: Env) -> Number:
+    """Compute FLOOR, CEIL or ROUND."""
+    arg = number(expr.args[0], env)
+    kind = expr.args[0].type
+    if isinstance(kind, Float):
+        return Number(intrinsic(env, expr.name, arg.value), arg.valid)
+    if not isinstance(kind, Decimal) or kind.scale == 0:
+        return arg
+    value = resize(env, arg.value, max(env.width(expr), element_of(arg.value).width))
+    by = 10**kind.scale
+    if expr.name == "round":
+        return Number(round_divide(env, value, by), arg.valid)
+    if expr.name == "floor":
+        return Number(floor_divide(env, value, by), arg.valid)
+    zero = constant(element_of(value), 0, value)
+    return Number(env.builder.sub(zero, floor_divide(env, env.builder.sub(zero, value), by)), arg.valid)
+
+
+def _mathematics(name: str) -> Callable[[Call, Env], Number]:
+    def compute(expr: Call, env: Env) -> Number:
+        args = [number(arg, env) for arg in expr.args]
+        valid = None
+        for arg in args:
+            valid = both(env, valid, arg.valid)
+        return Number(intrinsic(env, name, *(arg.value for arg in args)), valid)
+
+    return compute
+
+
+def _coalesce(expr: Call, env: Env) -> Lowered:
+    *firsts, result = (emit(arg, env) for arg in expr.args)
+    width = env.width(expr) if is_exact(expr.type) else 0
+    for value in reversed(firsts):
+        result = choose(env, _has_value(env, value), value, result, width)
+    return result
+
+
+def _has_value(env: Env, value: Lowered) -> ir.Value:
+    if isinstance(value, Truth):
+        return disj(env, value.yes, value.no)
+    return value.valid if value.valid is not None else constant(I1, 1)
+
+
+def _extreme(expr: Call, env: Env) -> Number:
+    """Compute LEAST or GREATEST. NULL is skipped, NaN is larger than every number."""
+    width = env.width(expr) if is_exact(expr.type) else 0
+    result = number(expr.args[0], env)
+    for arg in expr.args[1:]:
+        other = number(arg, env)
+        keep = _precedes(expr, env, result, other)
+        chosen = conj(env, disj(env, keep, inverse(env, _has_value(env, other))), _has_value(env, result))
+        picked = choose(env, chosen, result, other, width)
+        assert isinstance(picked, Number)
+        result = picked
+    return result
+
+
+def _precedes(expr: Call, env: Env, a: Number, b: Number) -> ir.Value:
+    """Return whether `a` is at least as extreme as `b`."""
+    if isinstance(expr.type, Float):
+        x, y = align(env, a.value, b.value)
+        op, nan = ("<=", y) if expr.name == "least" else (">=", x)
+        return disj(env, env.builder.fcmp_ordered(op, x, y), _is_nan(env, nan))
+    width = max(element_of(a.value).width, element_of(b.value).width)
+    x, y = align(env, resize(env, a.value, width), resize(env, b.value, width))
+    return env.builder.icmp_signed("<=" if expr.name == "least" else ">=", x, y)
+
+
+def _is_nan(env: Env, value: ir.Value) -> ir.Value:
+    return env.builder.fcmp_unordered("!=", value, value)
+
+
+FUNCTIONS: dict[str, Callable[[Call, Env], Lowered]] = {
+    "maybe": _maybe,
+    "may_equal": _may_equal,
+    "may_precede": _may_precede,
+    **dict.fromkeys(("edge_below", "edge_above"), _edge),
+    "abs": _absolute,
+    "sign": _sign,
+    **dict.fromkeys(("floor", "ceil", "round"), _whole),
+    **{name: _mathematics(name) for name in ("sqrt", "exp", "sin", "cos")},
+    "ln": _mathematics("log"),
+    "power": _mathematics("pow"),
+    "coalesce": _coalesce,
+    **dict.fromkeys(("least", "greatest"), _extreme),
+}
+"""The functions that kernels compile, by name."""

@@ -1,9 +1,9 @@
-"""Aggregates of panes, and of windows from panes: plain loops, each tuple and each pane touched once.
+"""Aggregates of panes, and of windows from panes: plain loops that touch each row and each pane once.
 
-A *slot* is a pane of a group (or any other set of tuples that are aggregated together). Exact sums are kept
-in limbs of 32 bits inside 64-bit words, so that 2**31 of them can be added, and taken away again, before one
-runs over; a float64 is a whole multiple of 2**-1074 and has its place among 67 limbs (a superaccumulator), so
-float sums are exact, too, whatever the order.
+A *slot* is a pane of a group, or any other set of rows that are aggregated together. Exact sums are kept in
+limbs of 32 bits inside 64-bit words, so 2**31 of them can be added or subtracted before one overflows. A
+float64 is a whole multiple of 2**-1074 and has its place among 67 limbs (a superaccumulator), so float sums
+are exact in any order.
 """
 
 from __future__ import annotations
@@ -12,35 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from handshake.kernels.ondisk import kernel
+from handshake.kernels.compile_cache import compile_loop
 
-__all__ = [
-    "FLOAT_LIMBS",
-    "add_floats",
-    "add_limbs",
-    "compact",
-    "count_rows",
-    "greatest",
-    "slide_add",
-    "slide_greatest",
-    "slide_present",
-]
+__all__ = ["FLOAT_LIMBS", "add_floats", "add_limbs", "compact", "count_rows", "greatest", "slide_add",
+           "slide_greatest", "slide_present"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 FLOAT_LIMBS = 67
 _MASK = np.int64(0xFFFFFFFF)
 
 
-@kernel
+@compile_loop(nogil=True)
 def count_rows(slots: Array, valid: Array, out: Array) -> None:
-    """Count rows of each slot; an empty `valid` stands for all."""
+    """Count the rows of each slot. An empty `valid` means that all are valid."""
     everything = len(valid) == 0
     for i in range(len(slots)):
         if everything or valid[i]:
             out[slots[i]] += 1
 
 
-@kernel
+@compile_loop(nogil=True)
 def add_limbs(slots: Array, values: Array, valid: Array, out: Array) -> None:
     """Sum whole numbers, given as columns of limbs, by slot."""
     everything = len(valid) == 0
@@ -50,9 +41,9 @@ def add_limbs(slots: Array, values: Array, valid: Array, out: Array) -> None:
                 out[slots[i], k] += values[i, k]
 
 
-@kernel
+@compile_loop(nogil=True)
 def add_floats(slots: Array, values: Array, bits: Array, valid: Array, out: Array, odd: Array) -> None:
-    """Sum float64s exactly by slot; `odd` counts NaN, plus and minus infinity."""
+    """Sum float64 values exactly by slot; `odd` counts NaN, plus and minus infinity."""
     everything = len(valid) == 0
     for i in range(len(slots)):
         if not (everything or valid[i]):
@@ -76,9 +67,9 @@ def add_floats(slots: Array, values: Array, bits: Array, valid: Array, out: Arra
         out[slot, limb + 2] += sign * ((high >> 32) & _MASK)
 
 
-@kernel
+@compile_loop(nogil=True)
 def greatest(slots: Array, keys: Array, valid: Array, out: Array, seen: Array) -> None:
-    """The greatest key of each slot."""
+    """Find the greatest key of each slot."""
     everything = len(valid) == 0
     for i in range(len(slots)):
         if everything or valid[i]:
@@ -88,15 +79,16 @@ def greatest(slots: Array, keys: Array, valid: Array, out: Array, seen: Array) -
                 seen[slot] = True
 
 
-@kernel
+@compile_loop(nogil=True)
 def slide_present(
     ins: Array, in_groups: Array, in_counts: Array, outs: Array, out_groups: Array, out_counts: Array,
     held: Array, active: Array, spots: Array, count: int,
 ) -> tuple[Array, Array, int]:  # fmt: skip
-    """Which groups have tuples in each window: where each window's groups begin, and the groups.
+    """Find the groups with rows in each window; return where each window's groups begin, and the groups.
 
-    Before window i, panes ins[i] to ins[i + 1] come in and outs[i] to outs[i + 1] go out. `held` counts each
-    group's tuples, `active` lists the groups that have some, `spots` says where they are listed.
+    Before window i, panes ins[i] to ins[i + 1] enter and panes outs[i] to outs[i + 1] leave. `held` counts
+    the rows per group, `active` lists the groups that have some, `spots` is the place of a group in that
+    list.
     """
     windows = len(ins) - 1
     starts = np.zeros(windows + 1, np.int64)
@@ -118,7 +110,7 @@ def slide_present(
                 active[spots[group]], spots[last] = last, spots[group]
         if used + count > len(found):
             larger = np.empty(2 * (used + count), np.int32)
-            for at in range(used):  # loops: assigning slices takes Numba seconds more to compile
+            for at in range(used):  # a loop: Numba takes seconds longer to compile slices
                 larger[at] = found[at]
             found = larger
         for at in range(count):
@@ -128,12 +120,12 @@ def slide_present(
     return starts, found[:used], count
 
 
-@kernel
+@compile_loop(nogil=True)
 def slide_add(
     ins: Array, in_groups: Array, in_values: Array, outs: Array, out_groups: Array, out_values: Array,
     starts: Array, groups: Array, sums: Array, result: Array,
 ) -> None:  # fmt: skip
-    """Sums of windows: panes that come in are added, panes that go out are taken away."""
+    """Compute sums of windows: panes that enter are added, panes that leave are subtracted."""
     limbs = sums.shape[1]
     for i in range(len(ins) - 1):
         for row in range(ins[i], ins[i + 1]):
@@ -147,15 +139,15 @@ def slide_add(
                 result[at, k] = sums[groups[at], k]
 
 
-@kernel
+@compile_loop(nogil=True)
 def slide_greatest(
     ins: Array, in_groups: Array, in_keys: Array, in_seen: Array, in_last: Array, windows: Array,
     starts: Array, groups: Array, keys: Array, last: Array, after: Array, before: Array, head: Array,
     tail: Array, used: int, result: Array, known: Array,
 ) -> int:  # fmt: skip
-    """The greatest keys of windows: for each group a list of panes that may still become the greatest.
+    """Find the greatest keys of windows: per group, a list of the panes that may still become the greatest.
 
-    Along a list, keys fall and the last windows that panes belong to rise; its head is the answer.
+    Along a list, keys fall and the last windows of the panes rise; the head is the answer.
     """
     for i in range(len(ins) - 1):
         for row in range(ins[i], ins[i + 1]):
@@ -163,7 +155,7 @@ def slide_greatest(
                 continue
             group, key, until = in_groups[row], in_keys[row], in_last[row]
             right, left = -1, tail[group]
-            while left >= 0 and last[left] > until:  # only behind a tuple that came late
+            while left >= 0 and last[left] > until:  # only behind a late row
                 right, left = left, before[left]
             if right >= 0 and keys[right] >= key:
                 continue
@@ -195,7 +187,7 @@ def slide_greatest(
     return used
 
 
-@kernel
+@compile_loop(nogil=True)
 def compact(
     keys: Array, last: Array, after: Array, before: Array, head: Array, tail: Array,
     new_keys: Array, new_last: Array, new_after: Array, new_before: Array,

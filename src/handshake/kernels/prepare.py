@@ -1,8 +1,8 @@
-"""From a bound predicate to what kernels compute, and what must be looked at afterwards.
+"""Split of a bound predicate into the part that kernels compute and conditions that are tested afterwards.
 
-What reads one side only and kernels cannot compute (text functions, LIKE with a constant, …) becomes a
-derived column, made once per tuple. Comparisons of text across the sides are decided as far as hashes and
-first bytes can. What is left undecided is `doubtful`: candidates are checked against it in Arrow batches.
+An expression of one side that kernels cannot compute (text functions, LIKE with a constant, …) becomes a
+derived column, computed once per tuple. Comparisons of text across the sides use hashes or first bytes.
+Conditions that these do not decide are `doubtful`: candidates are tested with them in Arrow batches.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from handshake.schema import (
 __all__ = ["HIDDEN", "Prepared", "Source", "held_type", "node_compiles", "prepare"]
 
 HIDDEN = "\0"
-"""Names of columns that are made here begin so; those of inputs do not (see cores.spec)."""
+"""First character of the names of derived columns. Names of inputs do not begin with it (see joins.spec)."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """How a kernel column is made: the value of an expression, its hash, or its first eight bytes."""
+    """The definition of a kernel column: the value of an expression, its hash, or its first eight bytes."""
 
     expr: Expr
     form: OneOf["value", "hash", "prefix"] = "value"
@@ -64,7 +64,7 @@ class Source:
 
 @dataclass
 class Prepared:
-    """A predicate that kernels can compute; `doubtful` conjuncts need a second look."""
+    """A predicate that kernels can compute, and the `doubtful` conjuncts to test afterwards."""
 
     expr: Expr
     sources: dict[Column, Source] = field(default_factory=dict)
@@ -90,7 +90,7 @@ _DOUBTS = ("maybe", "may_equal", "may_precede")
 
 
 def _condition(expr: Expr, prepared: Prepared) -> Expr:
-    """Walk down the logic to its atoms."""
+    """Prepare the atoms of a logical expression."""
     if isinstance(expr, (And, Or, Not)):
         return expr.with_children(tuple(_condition(arg, prepared) for arg in expr.children))
     atom = _atom(expr, prepared)
@@ -98,12 +98,12 @@ def _condition(expr: Expr, prepared: Prepared) -> Expr:
 
 
 def _atom(expr: Expr, prepared: Prepared) -> Expr | None:
-    """An atom that kernels compute, one that they can half decide, or None."""
+    """Return an atom that kernels compute or partly decide, or None."""
     compiled = _operand(expr, prepared)
     if compiled is not None:
         return compiled
     if isinstance(expr, Compare) and isinstance(expr.left.type, (String, Binary)):
-        return _keyed(expr, prepared)
+        return _compare_keys(expr, prepared)
     return None
 
 
@@ -116,15 +116,15 @@ def _operand(expr: Expr, prepared: Prepared) -> Expr | None:
             prepared.sources[expr] = Source(expr)
         return expr.with_children(tuple(c for c in children if c is not None)) if children else expr
     if len(sides(expr)) == 1 and not _is_text(expr.type):
-        return _derived(Source(expr), expr.type, prepared)
+        return _derive(Source(expr), expr.type, prepared)
     return None
 
 
-def _derived(source: Source, kind: Type, prepared: Prepared) -> Column:
+def _derive(source: Source, kind: Type, prepared: Prepared) -> Column:
     for column, known in prepared.sources.items():
         if known == source and column.name.startswith(HIDDEN):
             return column
-    # Numbered: expressions of the same text may differ, such as two lambdas.
+    # Numbered, since expressions of the same text may differ, such as two lambdas.
     name = f"{HIDDEN}{source.form} {len(prepared.sources)}"
     column = Column(next(iter(sides(source.expr))), name, type=held_type(kind))
     prepared.sources[column] = source
@@ -132,18 +132,18 @@ def _derived(source: Source, kind: Type, prepared: Prepared) -> Column:
 
 
 def held_type(kind: Type) -> Type:
-    """The type of a column that holds computed values: whole numbers and decimals come in one width."""
+    """Return the type of a column of computed values. Whole numbers and decimals have one width."""
     if isinstance(kind, Decimal):
         return Decimal(38, kind.scale)
     return INT64 if isinstance(kind, Int) else kind
 
 
-def _keyed(expr: Compare, prepared: Prepared) -> Expr | None:
-    """A comparison of text: equality by hash, order by the first bytes."""
+def _compare_keys(expr: Compare, prepared: Prepared) -> Expr | None:
+    """Compare texts: for equality by hash, for order by the first bytes."""
     if len(sides(expr.left)) != 1 or len(sides(expr.right)) != 1:
         return None
     form: OneOf["hash", "prefix"] = "hash" if expr.op in ("=", "<>") else "prefix"
-    a, b = (_derived(Source(side, form), INT64, prepared) for side in (expr.left, expr.right))
+    a, b = (_derive(Source(side, form), INT64, prepared) for side in (expr.left, expr.right))
     if form == "hash":
         same = Call((a, b), "may_equal", type=BOOL)
         return same if expr.op == "=" else Not(same, type=BOOL)
@@ -156,15 +156,24 @@ def _is_text(kind: Type) -> bool:
 
 
 def node_compiles(expr: Expr) -> bool:
-    """Whether kernels can compute this very node, given its operands."""
+    """Return whether kernels can compute this node, given its operands."""
     if _is_text(expr.type) or any(_is_text(child.type) for child in expr.children):
         return False
     if not isinstance(expr, (Column, Literal)) and any(is_exact(e.type) for e in (expr, *expr.children)):
         _check_width(expr)
     match expr:
-        case Column() | Literal() | And() | Or() | Not() | IsNull() | Compare() | Case():
-            return True
-        case Arithmetic() | Negate():
+        case (
+            Column()
+            | Literal()
+            | And()
+            | Or()
+            | Not()
+            | IsNull()
+            | Compare()
+            | Case()
+            | Arithmetic()
+            | Negate()
+        ):
             return True
         case Call(name=name):
             return name in COMPILED
@@ -174,14 +183,14 @@ def node_compiles(expr: Expr) -> bool:
 
 
 def _check_width(expr: Expr) -> None:
-    """Whole numbers may take up to 512 bits on the way."""
+    """Refuse intermediate whole numbers of more than 512 bits."""
     try:
         width = max(width_of(ranges(e, False)) or 1024 for e in (expr, *expr.children) if is_exact(e.type))
     except UnsupportedError:
-        return  # an operand that is not a kernel's: its derived column will have a type, and so a range
+        return  # an operand that kernels cannot compute: its derived column will have a range
     if width > 512:
         raise UnsupportedError(
-            f"{show(expr)} may need more bits than there are; cast its operands to smaller types"
+            f"{show(expr)} may need more than 512 bits; cast its operands to smaller types"
         )
 
 
@@ -191,9 +200,9 @@ def _cast_compiles(arg: Expr, target: Type) -> bool:
     if isinstance(arg.type, Bool):
         return isinstance(target, Int)
     if isinstance(arg.type, Timestamp) and isinstance(target, Date) and arg.type.zone is not None:
-        return False  # the day depends on the zone's rules
+        return False  # the day depends on the rules of the zone
     if isinstance(target, Float) and isinstance(arg.type, Decimal) and arg.type.scale:
-        # One division is correctly rounded only when both numbers are exact in float64.
+        # One division is correctly rounded only if both numbers are exact in float64.
         low, high = ranges(arg, False)
         return max(-low, high) <= 2**53 and arg.type.scale <= 22
     return is_exact(arg.type) and (is_exact(target) or isinstance(target, Float))

@@ -1,7 +1,7 @@
-"""The scan: every outer tuple against every tuple of some inner runs, in one call.
+"""The scan: every outer tuple against every tuple of some basic windows, in one call.
 
-A window is many basic windows, and a call from Python costs as much as a hundred thousand comparisons. So the
-kernel is given a table with the addresses of all runs that it is to search, one row each.
+A call from Python costs as much as a hundred thousand comparisons, and a window is many basic windows. So the
+kernel gets a table with the addresses of all basic windows to search, one row each.
 """
 
 from __future__ import annotations
@@ -10,52 +10,20 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
 from handshake.kernels.columns import address_words
-from handshake.kernels.compile import (
-    BLOCK,
-    JIT,
-    PASS,
-    TILE,
-    Program,
-    block_intrinsic,
-    lowest_bit,
-    once,
-    pair_intrinsic,
-)
-from handshake.kernels.ondisk import compiled
+from handshake.kernels.compile import BLOCK, PASS, TILE, Program, block_intrinsic, once, pair_intrinsic
+from handshake.kernels.compile_cache import compile_loop
+from handshake.kernels.intrinsics import JIT, lowest_bit, row_intrinsic
 
-__all__ = ["pair_notes", "row_intrinsic", "scan_kernel", "tile_search"]
+__all__ = ["pair_writers", "scan_kernel", "tile_search"]
 
 
-def row_intrinsic(width: int, skip: int = 0) -> Any:
-    """Row `at` of a table as the tuple of addresses that predicates load from, after `skip` other words."""
+def pair_writers(program: Program, inner: int) -> tuple[Any, Any]:
+    """Return two functions that append the matches of one outer tuple and return the new count.
 
-    @intrinsic
-    def row(typing_context, table, at):  # type: ignore[no-untyped-def]
-        answer = types.UniTuple(types.int64, width)  # type: ignore[attr-defined]
-
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            array = context.make_array(signature.args[0])(context, builder, args[0])
-            start = builder.mul(args[1], context.get_constant(types.intp, skip + width))
-            places = [
-                builder.gep(array.data, [builder.add(start, context.get_constant(types.intp, skip + k))])
-                for k in range(width)
-            ]
-            return context.make_tuple(builder, answer, [builder.load(place) for place in places])
-
-        return answer(table, types.intp), code
-
-    return row
-
-
-def pair_notes(program: Program, inner: int) -> tuple[Any, Any]:
-    """`block(outer, i, inner, j, out_outer, out_inner, count)` and `rest(outer, i, inner, start, stop,
-    out_outer, out_inner, count)`: the pairs of one outer tuple with a block, and with tuples that fill none.
-
-    Both append those that hold to the `count` that are there already, and give their number.
+    `block(outer, i, inner, j, out_outer, out_inner, count)` searches a block; `rest(outer, i, inner, start,
+    stop, out_outer, out_inner, count)` searches tuples that do not fill one.
     """
     matches, holds = block_intrinsic(program, inner), pair_intrinsic(program, inner)
 
@@ -82,12 +50,12 @@ def pair_notes(program: Program, inner: int) -> tuple[Any, Any]:
 
 
 def tile_search(program: Program, inner: int) -> Any:
-    """One outer tuple against a tile of up to `PASS` tuples, which begins with a block.
+    """Return `search(outer, i, inner, tile, stop, out_outer, out_inner, count)`.
 
-    `search(outer, i, inner, tile, stop, out_outer, out_inner, count)` appends the pairs that hold to the
-    `count` that are there already, and gives their number.
+    It compares one outer tuple with a tile of up to `PASS` tuples that begins with a block, appends the
+    matches and returns the new count.
     """
-    block, rest = pair_notes(program, inner)
+    block, rest = pair_writers(program, inner)
 
     @numba.njit(**JIT, inline="always")
     def search(outer, i, inner, tile, stop, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
@@ -101,16 +69,16 @@ def tile_search(program: Program, inner: int) -> Any:
 
 @once
 def scan_kernel(program: Program, inner: int) -> Any:
-    """Nested loops, a block of a run at a time, tile by tile.
+    """Return nested loops over tiles and blocks of basic windows.
 
-    `kernel(outer, outer_rows, table, rows, state, ends, out_outer, out_inner) -> count`; run `w` has
-    `rows[w]` tuples at the addresses `table[w]`. `ends[w]` of the pairs that it gives are of runs up to `w`,
-    where it has ended one. Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
+    `kernel(outer, outer_rows, table, rows, state, ends, out_outer, out_inner) -> count`. Window `w` has
+    `rows[w]` tuples at the addresses `table[w]`. `ends[w]` is set to the number of pairs of windows 0..w when
+    window `w` is done. Done when `state[0] >= len(rows)`. The buffers must hold at least `TILE` pairs.
     """
     search = tile_search(program, inner)
     row_of = row_intrinsic(address_words(len(program.columns[inner])))
 
-    @compiled(**JIT)
+    @compile_loop(**JIT)
     def scan(outer, outer_rows, table, rows, state, ends, out_outer, out_inner):  # type: ignore[no-untyped-def]
         count = 0
         room = out_outer.shape[0] - TILE

@@ -1,8 +1,8 @@
-"""One scan shared by threads without the interpreter: each takes chunks of basic windows until none is left.
+"""One scan shared by threads: each takes chunks of basic windows until none is left.
 
-A few tuples are joined with a whole window in half a millisecond, in which two threads that ask each other
-in Python get nowhere. Here they take chunks by atomic counters, one for each core's windows: first those of
-their own core, then what others have left. So it does not matter when a thread comes, or whether it does.
+A few tuples are joined with a whole window in half a millisecond, which is too short for coordination in
+Python. So threads take chunks by atomic counters, one per join core: first those of their own core, then
+those of others. A slow thread therefore never delays the scan.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from numba.extending import intrinsic
 
 from handshake.kernels.codes import CODES, NO_CODES, Band, coded_search
 from handshake.kernels.columns import address_words
-from handshake.kernels.compile import FEW_PASS, JIT, QUICK, TILE, Program, once
-from handshake.kernels.ondisk import compiled
-from handshake.kernels.scan import row_intrinsic, tile_search
+from handshake.kernels.compile import FEW_PASS, TILE, Program, once
+from handshake.kernels.compile_cache import compile_loop
+from handshake.kernels.intrinsics import JIT, QUICK, row_intrinsic
+from handshake.kernels.scan import tile_search
 
 __all__ = [
     "CELLS", "CHUNK", "COUNT", "FACTS", "GROUPS", "INDEXED", "INSIDE", "NULLABLE", "PART", "STATE", "TAME",
@@ -27,22 +28,22 @@ __all__ = [
 ]  # fmt: skip
 
 STATE = 8
-"""Words of a thread's state: chunk (-1: none), tile, outer tuple, pairs, groups of pairs, part of the job
-that the chunk is of, one more for look-ups, and blocks whose codes have passed (`kernels.codes`)."""
+"""Words of a thread's state: chunk (-1 for none), tile, outer tuple, pairs, groups of pairs, part of the job,
+one for look-ups, and blocks whose codes have passed (`kernels.codes`)."""
 CHUNK, COUNT, GROUPS, PART = 0, 3, 4, 5
 INDEXED, INSIDE, TAME, NULLABLE = 8, 4, 2, 1
 CELLS, FACTS = 7, CODES + len(NO_CODES)
-"""Words of a table's row before the addresses; from `CELLS` on, of how many cells an index has (0: there is
-none), where their offsets lie, and then where bands have their first key's least and largest values and the
-fences, or how far hashes are shifted; from `CODES` on, of codes."""
+"""Words of a row of the table before the addresses. From `CELLS` on: the number of cells of the index (0 for
+no index), the address of their offsets, then for bands the addresses of the first key's extremes and of the
+fences, or for hashes the shift. From `CODES` on: the codes."""
 _LINE = 8
-"""Words of a cache line: counters that share one would be fought over."""
+"""Words per cache line. Each counter has its own, so that cores do not compete for one."""
 _PAIRS = 1 << 18
-"""Pairs in a chunk: some 25 µs, so that nobody waits long for the last one."""
+"""Pairs per chunk: some 25 µs, so that the wait for the last one is short."""
 
 
 def new_counters(homes: int) -> np.ndarray[Any, Any]:
-    """A counter of chunks taken for each core's windows, and one of the threads at work."""
+    """Return a counter of taken chunks per core, and one of the threads at work."""
     return np.zeros((homes + 1) * _LINE, np.int64)
 
 
@@ -53,7 +54,7 @@ def _place(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir
 
 @intrinsic
 def _add(typing_context, counters, at, value):  # type: ignore[no-untyped-def]
-    """Add to a counter; gives what it was before."""
+    """Add to a counter and return its previous value."""
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.atomic_rmw("add", _place(context, builder, signature, args), args[2], "seq_cst")
@@ -63,7 +64,7 @@ def _add(typing_context, counters, at, value):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _look(typing_context, counters, at):  # type: ignore[no-untyped-def]
-    """What a counter is now."""
+    """Read the current value of a counter."""
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.load_atomic(_place(context, builder, signature, args), "seq_cst", 8)
@@ -71,9 +72,9 @@ def _look(typing_context, counters, at):  # type: ignore[no-untyped-def]
     return types.int64(counters, types.intp), code
 
 
-@compiled(**JIT)
+@compile_loop(**JIT)
 def _take(k, bounds, counters):  # type: ignore[no-untyped-def]
-    """A chunk that nobody has: of core `k`'s windows, or else of the next core that has some; or -1."""
+    """Take a free chunk of core `k`, or else of the next core that has one; return -1 if none is left."""
     homes = bounds.shape[0] - 1
     for step in range(homes):
         home = (k + step) % homes
@@ -85,25 +86,24 @@ def _take(k, bounds, counters):  # type: ignore[no-untyped-def]
     return -1
 
 
-@compiled(**QUICK)
+@compile_loop(**QUICK)
 def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
-    """Whether no thread is at work any more; looks so many times."""
+    """Return whether no thread is at work any more, after at most `patience` reads."""
     at_work = counters.shape[0] - _LINE
     while patience > 0 and _look(counters, at_work) != 0:
         patience -= 1
     return patience > 0
 
 
-@compiled(**QUICK)
+@compile_loop(**QUICK)
 def sort_out(table, homes, old, limits, tame, nullable, indexed, kinds, searched, skipped):  # type: ignore[no-untyped-def]
-    """The kind of predicate that each basic window is asked, -1 where no pair can be in the windows.
+    """Find the kind of predicate per basic window, -1 if no pair can be in the windows.
 
-    A kind is a bit each for `INSIDE` (every pair is in the windows), `TAME`, `NULLABLE` and, where that is
-    wanted, `INDEXED`. A row of the table is the number of tuples, both stamps' extremes, tame, nullable, what
-    an index has, and addresses. The stamp at column
-    `old` must not be below `limits[0]`, and is nowhere too old from `limits[1]` on; the other one must not be
-    above `limits[2]`, and is nowhere too new up to `limits[3]`. Tuples to be scanned and windows left out
-    are counted by home. Gives which kinds there are, as a mask.
+    A kind has a bit each for `INSIDE` (every pair is in the windows), `TAME`, `NULLABLE` and, if wanted,
+    `INDEXED`. A row of the table has the number of tuples, the extremes of both stamps, tame, nullable, the
+    index, and addresses. The stamp at column `old` must be at least `limits[0]`, and no tuple is too old from
+    `limits[1]` on. The other stamp must be at most `limits[2]`, and no tuple is too new up to `limits[3]`.
+    Counts the tuples to scan and the skipped windows by home. Returns a mask of the kinds found.
     """
     present = 0
     new = 4 - old
@@ -125,11 +125,13 @@ def sort_out(table, homes, old, limits, tame, nullable, indexed, kinds, searched
     return present
 
 
-@compiled(**QUICK)
+@compile_loop(**QUICK)
 def cut_chunks(table, homes, kinds, present, outer_rows, chunks, bounds):  # type: ignore[no-untyped-def]
-    """Cut the basic windows that are to be scanned, by kind and, as they come, by home: chunk `c` is the
-    tuples `chunks[c, 1]` to `chunks[c, 2]` of basic window `chunks[c, 0]`; those of kind `k` and home `h`
-    begin with `bounds[k, h]` and end before `bounds[k, h + 1]`. Gives their number."""
+    """Cut the basic windows to scan into chunks by kind and home; return the number of chunks.
+
+    Chunk `c` is the tuples `chunks[c, 1]` to `chunks[c, 2]` of basic window `chunks[c, 0]`. The chunks of
+    kind `k` and home `h` are `bounds[k, h]` up to `bounds[k, h + 1]`.
+    """
     size = max(_PAIRS // max(outer_rows, 1) // TILE, 1) * TILE
     count = 0
     for kind in range(INDEXED):
@@ -157,25 +159,25 @@ def _search(program: Program, inner: int, bands: tuple[Band, ...]) -> Any:
     search = tile_search(program, inner)
 
     @numba.njit(**JIT, inline="always")
-    def uncoded(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+    def search_uncoded(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
         return search(outer, i, inner, tile, stop, out_outer, out_inner, count)
 
-    return uncoded
+    return search_uncoded
 
 
 @once
 def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = ()) -> Any:
-    """Nested loops over chunks, as many as this thread gets; those of some bands look at codes first.
+    """Return nested loops over the chunks that this thread takes; with `bands`, codes are compared first.
 
     `kernel(k, part, outer, rows, base, table, chunks, bounds, counters, state, out_outer, out_inner, windows,
-    ends)` appends pairs to what `state` says is there: those from `ends[g - 1]` up to `ends[g]` are of basic
-    window `windows[g]`, row `windows[g] - base` of the table. Where the buffers, of more than `TILE`
-    pairs, are full, `state[CHUNK]` is not -1: call again with an empty state, but for that place.
+    ends)` appends pairs at the place in `state`. The pairs from `ends[g - 1]` up to `ends[g]` are of basic
+    window `windows[g]`, row `windows[g] - base` of the table. The buffers must hold more than `TILE` pairs.
+    If they are full, `state[CHUNK]` is not -1: call again with a state that is empty except for that place.
     """
     search = _search(program, inner, bands)
     row_of = row_intrinsic(address_words(len(program.columns[inner])), FACTS)
 
-    @compiled(**JIT)
+    @compile_loop(**JIT)
     def scan(  # type: ignore[no-untyped-def]
         k,
         part,
@@ -206,7 +208,7 @@ def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = (
             w, last = chunks[chunk, 0], chunks[chunk, 2]
             inner = row_of(table, w)
             full = False
-            size = FEW_PASS if table[w, CODES] == 0 else TILE  # of codes, more fit the first-level cache
+            size = FEW_PASS if table[w, CODES] == 0 else TILE  # more codes fit the first-level cache
             while tile < last and not full:
                 stop = min(tile + size, last)
                 while i < rows:

@@ -1,4 +1,4 @@
-"""Sorting by radix: the order of a key column, several times faster than a comparison sort."""
+"""Radix sort: the order of a key column, several times faster than a comparison sort."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from handshake.kernels.ondisk import compiled
+from handshake.kernels.compile_cache import compile_loop
 
 __all__ = ["order_of"]
 
 Array = np.ndarray[Any, Any]
 _FEW = 512
-"""Up to so many keys, NumPy's comparison sort is as fast."""
+"""Keys up to which NumPy's comparison sort is as fast."""
 
 
 def order_of(keys: Array) -> Array:
-    """The stable order that sorts `keys` (whole numbers or floats without NaN), as int64 indices.
+    """Return the stable order that sorts `keys` (whole numbers or floats without NaN) as int64 indices.
 
     >>> order_of(np.array([3.0, -1.0, 2.0])).tolist()
     [1, 2, 0]
@@ -30,7 +30,7 @@ def order_of(keys: Array) -> Array:
 
 
 def _ordered_words(keys: Array) -> Array:
-    """Unsigned words that sort as the keys do."""
+    """Return unsigned words of the same order as the keys."""
     if keys.dtype.kind == "u":
         return keys.astype(np.uint64)
     if keys.dtype.kind == "i":
@@ -42,7 +42,7 @@ def _ordered_words(keys: Array) -> Array:
     return flipped.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
 
 
-@compiled(nogil=True, error_model="numpy")
+@compile_loop(nogil=True, error_model="numpy")
 def _radix(words, bits):  # type: ignore[no-untyped-def]
     rows = words.shape[0]
     order = np.arange(rows)

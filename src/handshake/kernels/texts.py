@@ -1,7 +1,7 @@
-"""Rows whose text is a constant: the commonest filter of the paper's queries.
+"""Rows whose text equals a constant, the most common filter of Glacier's queries.
 
-Lengths are compared first and then one byte after the other, of the rows that are still left: few are after
-the first. Texts of one length, as symbols often are, are compared as whole words.
+Lengths are compared first, and then byte by byte the rows that are left, which are few after the first byte.
+Texts of one length, as symbols often are, are compared as whole words.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _OFFSETS: dict[pa.DataType, np.dtype[Any]] = {
     pa.large_string(): np.dtype(np.int64), pa.large_binary(): np.dtype(np.int64),
 }  # fmt: skip
 _FEW = 4
-"""Where more than one row in so many begins as the constant does, Arrow's comparison is faster."""
+"""If more than one row in `_FEW` begins as the constant does, Arrow's comparison is faster."""
 
 
 def rows_equal(column: pa.Array, wanted: bytes) -> Array | None:
-    """The rows whose bytes are the wanted ones, rising; None where Arrow had better look for them.
+    """Return the rows with the wanted bytes in ascending order, or None if Arrow would be faster.
 
     >>> rows_equal(pa.array(["UBSN", "UBS", "", "ABB", "CS"]), b"UBSN")
     array([0])
@@ -38,20 +38,20 @@ def rows_equal(column: pa.Array, wanted: bytes) -> Array | None:
     if not wanted:
         return np.flatnonzero(fitting)
     if fitting.all():
-        return _aligned(raw[offsets[0] : offsets[-1]], wanted)
-    return _narrowed(raw, offsets, np.flatnonzero(fitting), wanted, 0)
+        return _search_fixed(raw[offsets[0] : offsets[-1]], wanted)
+    return _narrow(raw, offsets, np.flatnonzero(fitting), wanted, 0)
 
 
-def _aligned(raw: Array, wanted: bytes) -> Array | None:
-    """Texts of the same length, one after the other."""
+def _search_fixed(raw: Array, wanted: bytes) -> Array | None:
+    """Search texts of the same length that are adjacent in memory."""
     size = len(wanted)
     if size in (1, 2, 4, 8):
         return np.flatnonzero(raw.view(f"u{size}") == np.frombuffer(wanted, f"u{size}")[0])
     starts = np.arange(0, len(raw), size)
-    return _narrowed(raw, starts, np.flatnonzero(raw[::size] == wanted[0]), wanted, 1)
+    return _narrow(raw, starts, np.flatnonzero(raw[::size] == wanted[0]), wanted, 1)
 
 
-def _narrowed(raw: Array, starts: Array, rows: Array, wanted: bytes, compared: int) -> Array | None:
+def _narrow(raw: Array, starts: Array, rows: Array, wanted: bytes, compared: int) -> Array | None:
     for at in range(compared, len(wanted)):
         if at and len(rows) > len(starts) // _FEW:
             return None

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from handshake.errors import UnsupportedError
-from handshake.kernels.ondisk import folder_for
+from handshake.kernels.compile_cache import cache_folder
 
 __all__ = ["SOURCES", "jar_in", "java_array", "java_class", "rows_of"]
 
@@ -76,7 +76,7 @@ def _loaded(context: Any) -> Any:
     """Give the jar to the executors, and a loader of its classes to the driver."""
     jvm = context._jvm
     try:
-        jar = jar_in(folder_for(java_class), jvm)
+        jar = jar_in(cache_folder(java_class), jvm)
     except (OSError, RuntimeError):  # neither folder can be written
         jar = jar_in(_passing_folder(), jvm)
     place = java_array(context, jvm.java.net.URL, [jvm.java.io.File(str(jar)).toURI().toURL()])

@@ -1,4 +1,4 @@
-"""Loops that are compiled once for their shape, with the parts of one predicate after the other."""
+"""Tests of loop templates: a loop is compiled once per shape and filled with the functions of predicates."""
 
 from __future__ import annotations
 
@@ -6,34 +6,37 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pytest
 from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic
-from test_joins import numbered, pairs_of
 
-import handshake.kernels.ondisk as ondisk
 from handshake.joins.join import Replay, prepare
-from handshake.kernels.ondisk import compiled, made_for, part
-from handshake.kernels.parts import Part, frame_of
+from handshake.kernels.compile_cache import PredicateFunction, building, compile_loop, predicate_function
+from handshake.kernels.numba_internals import is_available, template_of
 from handshake.windows import windows_of
+from pairs import numbered, pairs_of
 from strategies import Case, expect
 
 I64 = ir.IntType(64)
+pytestmark = pytest.mark.skipif(not is_available(), reason="the plain path has no templates")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where what is compiled meanwhile lies."""
-    monkeypatch.setattr(ondisk, "folder_for", lambda function: tmp_path)
+    """An empty folder for compiled code."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     return tmp_path
 
 
 def times_intrinsic(number: int) -> Any:
     kind = ir.FunctionType(I64, [I64])
-    function = part("times", kind, lambda builder, args: builder.mul(args[0], ir.Constant(I64, number)))
+    function = predicate_function(
+        "times", kind, lambda builder, args: builder.mul(args[0], ir.Constant(I64, number))
+    )
 
     @intrinsic
     def times(typing_context, value):
@@ -46,11 +49,11 @@ def times_intrinsic(number: int) -> Any:
 
 
 def total(number: int, shape: object) -> Any:
-    """The sum of some values, each times a number that only a part knows of."""
-    with made_for(("total", number), shape):
+    """Return a loop that sums values times a number, which only a predicate function depends on."""
+    with building(("total", number), shape):
         times = times_intrinsic(number)
 
-        @compiled()
+        @compile_loop()
         def add(values):
             result = 0
             for k in range(values.shape[0]):
@@ -64,7 +67,7 @@ def compilations(loop: Any) -> int:
     return sum(loop.stats.cache_misses.values())
 
 
-def test_the_next_of_a_shape_is_filled_in_and_does_not_take_over_what_the_last_one_did(folder: Path) -> None:
+def test_the_next_loop_of_a_shape_is_filled_in_with_its_own_functions(folder: Path) -> None:
     values = np.arange(5)
     first, second, third = (total(number, "sums") for number in (3, 7, 11))
     assert (first(values), compilations(first)) == (30, 1)
@@ -89,24 +92,24 @@ def test_without_a_shape_nothing_is_shared(folder: Path) -> None:
         assert (loop(np.arange(5)), compilations(loop)) == (10 * number, 1)
 
 
-def test_a_frame_that_is_damaged_is_not_used(folder: Path) -> None:
+def test_a_damaged_template_is_not_used(folder: Path) -> None:
     total(3, "sums")(np.arange(5))
-    for path in folder.glob("*.nbc"):
+    for path in folder.rglob("*.nbc"):
         path.write_bytes(path.read_bytes()[:-9])
     loop = total(5, "sums")
     assert (loop(np.arange(5)), compilations(loop)) == (50, 1)
 
 
 def nested(number: int) -> Any:
-    """A loop that calls another one, which is compiled for the same number."""
-    with made_for(("nested", number), "nested"):
+    """Return a loop that calls another one, which is compiled for the same number."""
+    with building(("nested", number), "nested"):
         times = times_intrinsic(number)
 
-        @compiled()
+        @compile_loop()
         def twice(value):
             return times(value) * 2
 
-        @compiled()
+        @compile_loop()
         def add(values):
             result = times(1)
             for k in range(values.shape[0]):
@@ -116,15 +119,18 @@ def nested(number: int) -> Any:
         return add
 
 
-def test_a_loop_that_calls_another_with_parts_leaves_no_frame(folder: Path) -> None:
+def test_a_loop_that_calls_another_with_predicate_functions_leaves_no_template(folder: Path) -> None:
     for number in (3, 5):
         loop = nested(number)
         assert (loop(np.arange(5)), compilations(loop)) == (21 * number, 1)
 
 
-def test_nothing_is_left_of_a_part_but_its_declaration() -> None:
-    module, made = ir.Module(), Part("handshake.a0.12", ir.FunctionType(I64, [I64]), lambda _, args: args[0])
-    other = Part("handshake.a0.123", ir.FunctionType(I64, [I64]), lambda _, args: args[0])
+def test_a_template_only_declares_predicate_functions() -> None:
+    module, made = (
+        ir.Module(),
+        PredicateFunction("handshake.a0.12", ir.FunctionType(I64, [I64]), lambda _, args: args[0]),
+    )
+    other = PredicateFunction("handshake.a0.123", ir.FunctionType(I64, [I64]), lambda _, args: args[0])
     for each in (made, other):
         each.define(module)
     text = made.without_body(str(binding.parse_assembly(str(module))))
@@ -132,8 +138,8 @@ def test_nothing_is_left_of_a_part_but_its_declaration() -> None:
     assert "declare i64 @handshake.a0.12(i64)\n" in text
 
 
-def test_what_numba_has_not_shown_makes_no_frame() -> None:
-    assert frame_of(SimpleNamespace(library=SimpleNamespace()), (), ()) is None
+def test_without_the_text_of_the_loop_there_is_no_template() -> None:
+    assert template_of(SimpleNamespace(library=SimpleNamespace()), (), ()) is None
 
 
 # Predicates in the loops of joins.
@@ -158,7 +164,7 @@ def table(seed: int, nulls: bool) -> pa.Table:
 
 @pytest.mark.parametrize("name", PREDICATES)
 def test_predicates_of_one_shape_agree_with_the_oracle(name: str, folder: Path) -> None:
-    """In an empty folder: the first of each is compiled, the others are filled in."""
+    """Use an empty folder, so that the first predicate is compiled and the others are filled in."""
     for nulls in (False, True):
         for on in PREDICATES[name]:
             case = Case(table(1, nulls), table(2, nulls), on, windows_of("30 tuples"))
