@@ -95,5 +95,5 @@ def test_texts_that_are_too_long_for_one_batch_make_several(monkeypatch):
 
 def test_a_single_text_that_is_too_long_is_an_error(monkeypatch):
     monkeypatch.setitem(collect_module.REACH, 4, 99)
-    with pytest.raises(hs.errors.HandshakeError, match="offsets of 32 bits do not reach 100 bytes of text"):
+    with pytest.raises(hs.errors.HandshakeError, match="offsets of 32 bits cannot address 100 bytes of text"):
         hs.join({"x": [1], "t": ["long" * 25]}, {"y": [2]}, "l.x < r.y", method="scan")
