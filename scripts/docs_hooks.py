@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import io
 import os
 import re
@@ -13,14 +11,23 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from typer.main import get_command
+
+from handshake.cli.app import app, run
+from handshake.options import options_table
 
 ROOT = Path(__file__).resolve().parent.parent
 # Files outside docs/ and the pages they become; links between all pages are rewritten accordingly.
 MOVED = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "bench/README.md": "benchmarks/index.md",
+    "bench/README.md": "benchmarks.md",
 }
+OPTIONS_HEAD = """# Options by engine
+
+`handshake.run`, `join` and `explain` take these options by name, and commands take the flags. An option that
+the engine does not support is an error. The table comes from `handshake/options.py`.
+"""
 # The last line before a list or a table without a blank line, which Markdown in Python needs.
 LIST = re.compile(r"^((?![-|#>\s]|\d+\. |```).+\n)(?=(?:- |1\. |\| ))", re.MULTILINE)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)([^)\s]*)\)")
@@ -72,12 +79,12 @@ def _site_path(path: str) -> str | None:
 
 def _reference_pages() -> Iterator[tuple[str, str]]:
     os.environ["COLUMNS"] = "100"
-    typer_main = importlib.import_module("typer.main")
-    command = typer_main.get_command(importlib.import_module("handshake.cli.app").app)
+    command = get_command(app)
     names = [name for name in command.commands if name != "bench"]
     yield "reference/command-line.md", _command_page("Command line", [[], *([name] for name in names)])
     benchmarks = [["bench", name] for name in command.commands["bench"].commands]
     yield "reference/bench-commands.md", _command_page("Benchmark commands", benchmarks)
+    yield "reference/options.md", f"{OPTIONS_HEAD}\n{options_table()}"
 
 
 def _command_page(title: str, commands: list[list[str]]) -> str:
@@ -89,7 +96,6 @@ def _command_page(title: str, commands: list[list[str]]) -> str:
 
 
 def _help(words: list[str]) -> str:
-    app = importlib.import_module("handshake.cli.app")
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        app.run([*words, "--help"])
+        run([*words, "--help"])
     return output.getvalue().rstrip()

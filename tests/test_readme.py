@@ -24,7 +24,7 @@ PAGES = [
     ROOT / "bench/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-GENERATED = {"docs/reference/command-line.md", "docs/reference/bench-commands.md"}
+GENERATED = {f"docs/reference/{name}.md" for name in ("command-line", "bench-commands", "options")}
 _BLOCK = r"((?:(?!```).)*)```"
 EXAMPLES = [
     pytest.param(code, output, id=f"{page.stem}-{number}")
