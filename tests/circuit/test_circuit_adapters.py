@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuits import SMALL, patterns
+from frames import PORT, Frame
 from handshake.engines.circuit.adapters.cpu import CpuReader, CpuWriter, words
 from handshake.engines.circuit.adapters.udp import BYTES, UdpParser, tuple_bytes
 from handshake.engines.circuit.components.types import Row, wire
@@ -28,54 +29,10 @@ ROW = Row(
         wire(Field("Price", Int(16))),
     )
 )
-PORT = 5001
-
-
-def checksum(data: bytes) -> int:
-    """Of the Internet: the complement of the sum of 16-bit words, carries added back in."""
-    data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def packed(tuples: list[tuple[Any, ...]]) -> bytes:
     return b"".join(struct.pack(">i4s?h", n, symbol.encode(), up, price) for n, symbol, up, price in tuples)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A frame by its parts, each of which can be made wrong."""
-
-    payload: bytes
-    port: int = PORT
-    ethertype: int = 0x0800
-    protocol: int = 17
-    options: bytes = b""
-    version: int = 4
-    fragment: int = 0
-    ip_sum: int | None = None
-    udp_sum: int | None = None
-    udp_length: int | None = None
-    padding: bytes = b""
-
-    def bytes(self) -> bytes:
-        source, target = b"\x0a\0\0\1", b"\x0a\0\0\2"
-        length = 8 + len(self.payload)
-        head = struct.pack(">HHHH", 999, self.port, length if self.udp_length is None else self.udp_length, 0)
-        pseudo = source + target + struct.pack(">BBH", 0, 17, length)
-        right = checksum(pseudo + head + self.payload) or 0xFFFF
-        udp = head[:6] + struct.pack(">H", right if self.udp_sum is None else self.udp_sum) + self.payload
-        words_ = 5 + len(self.options) // 4
-        total = 4 * words_ + len(udp)
-        ip = struct.pack(
-            ">BBHHHBBH", self.version << 4 | words_, 0, total, 7, self.fragment, 64, self.protocol, 0
-        )
-        ip += source + target + self.options
-        sum_ = checksum(ip) if self.ip_sum is None else self.ip_sum
-        ip = ip[:10] + struct.pack(">H", sum_) + ip[12:]
-        return b"\xff" * 6 + b"\x02" * 6 + struct.pack(">H", self.ethertype) + ip + udp + self.padding
 
 
 def beats(frames: list[bytes]) -> list[Beat]:

@@ -27,7 +27,6 @@ from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.engines.circuit.join.local_core import LocalCore
 from handshake.engines.circuit.join.nested import NestedLoops
 from handshake.engines.circuit.join.picture import draw
-from handshake.engines.circuit.simulation.cxxrtl.text import guarded, in_pieces
 from handshake.engines.circuit.simulation.simulate import simulate
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.plan import prepare
@@ -322,17 +321,3 @@ def test_picture_of_the_page_is_that_of_the_circuit() -> None:
     picture = Path(__file__).parents[2] / "docs/circuits-join.svg"
     assert picture.read_text() == draw(Design(4, 32, 32))
     assert draw(Design(5, 10, 10)).count('class="merger"') == 4
-
-
-def test_statements_of_compiled_simulations_are_cut_and_guarded() -> None:
-    text = "\n".join(
-        ("struct p_top : public module {", "};", "bool p_top::eval(performer *performer) {",
-         "\tbool converged = true;", "\tvalue<1> a;", "\t// cell x", "\ta = p_b;", "\treturn converged;",
-         "}", "")
-    )  # fmt: skip
-    cut = in_pieces(text)
-    assert "\tvalue<1> a;\n\tvoid eval0(bool posedge_p_clk, performer *performer);\n" in cut
-    assert "p_top::eval0(bool posedge_p_clk, performer *performer) {\n\t// cell x\n\ta = p_b;\n}" in cut
-    assert in_pieces(text.replace("true", "false")) == text.replace("true", "false")
-    write = "\tmemory_m.update(tmp.index, d, en.repeat<8>().val(), 0);"
-    assert guarded(write) == "\tif (en) memory_m.update(tmp.index, d, en.repeat<8>().val(), 0);"

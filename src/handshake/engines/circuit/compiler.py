@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from handshake.engines.circuit.adapters.attach import AdaptedCircuit, Adapters
 from handshake.engines.circuit.components.trees import deep
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.window_join import JoinSpec
@@ -14,7 +15,7 @@ from handshake.engines.circuit.emit import to_verilog
 from handshake.engines.circuit.nets.assemble import Circuit
 from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.nets.join_nets import JoinNet
-from handshake.engines.circuit.nets.netlist import Net, walk
+from handshake.engines.circuit.nets.netlist import DelayNet, Net, walk
 from handshake.engines.circuit.nets.rules import optimise, prepare
 from handshake.engines.circuit.nets.translate import translate
 from handshake.errors import UnsupportedError
@@ -31,15 +32,26 @@ class Compiled:
 
     plan: Plan
     nets: dict[str, Net]
+    adapters: Adapters = field(default_factory=Adapters)
 
     @deep()
     def circuit(self) -> Circuit:
-        """The circuit: an input stream for each source, an output stream for each result."""
+        """Return the circuit: an input stream for each source, an output stream for each result."""
         return Circuit(self.nets, title="query")
 
+    @deep()
+    def adapted(self) -> AdaptedCircuit:
+        """Return the circuit behind its adapters."""
+        circuit = Circuit(self.nets, title="plan")
+        return AdaptedCircuit(circuit, self.inputs, self.outputs, self.adapters)
+
+    def top(self) -> Circuit | AdaptedCircuit:
+        """Return the top of the design: the circuit, behind its adapters if it has any."""
+        return self.adapted() if self.adapters.latency else self.circuit()
+
     def verilog(self, name: str = "query") -> str:
-        """The circuit as Verilog."""
-        return to_verilog(self.circuit(), name)
+        """Return the circuit as Verilog, with its adapters if it has some."""
+        return to_verilog(self.top(), name)
 
     @cached_property
     def inputs(self) -> dict[str, Row]:
@@ -53,11 +65,11 @@ class Compiled:
 
     @property
     def latency(self) -> dict[str, int]:
-        """For each result, cycles from the tuple that completes it to the result itself.
+        """For each result, cycles from the tuple that completes it to the result itself, adapters included.
 
         A tuple of a new group takes as many more as the CAM needs to take it in.
         """
-        return {name: net.latency for name, net in self.nets.items()}
+        return {name: net.latency + self.adapters.latency for name, net in self.nets.items()}
 
     def drifts(self, name: str) -> bool:
         """Whether a result comes from a handshake join, whose latency is the least: tuples drift together."""
@@ -81,12 +93,36 @@ def _joins(net: Net) -> Iterator[JoinNet]:
 
 
 @deep()
-def compile_plan(plan: Plan, bounds: Bounds | None = None, *, without: Iterable[str] = ()) -> Compiled:
-    """Translate a plan and optimise its circuit; `without` names rules to leave out."""
+def compile_plan(
+    plan: Plan,
+    bounds: Bounds | None = None,
+    *,
+    without: Iterable[str] = (),
+    input_adapter: str = "none",
+    output_adapter: str = "none",
+    udp_port: int = 5001,
+    delay: int = 0,
+) -> Compiled:
+    """Translate a plan and optimise its circuit.
+
+    Args:
+        plan: The query.
+        bounds: What the hardware must know and the query does not say.
+        without: Names of optimisation rules to leave out.
+        input_adapter: `none` (streams), `udp` (Ethernet frames) or `cpu` (registers).
+        output_adapter: `none` (streams) or `cpu` (registers).
+        udp_port: The UDP port of the first input stream; each further stream has the next one.
+        delay: Cycles by which every result is delayed, to meet another circuit in step.
+    """
+    adapters = Adapters(input_adapter, output_adapter, udp_port)
+    taken = (*_TAKEN, *adapters.ports)
     for name in (*(s.name for s in plan.inputs), *(o.name for o in plan.outputs)):
-        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _TAKEN:
+        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in taken:
             raise UnsupportedError(
                 f"ports of the circuit are called after streams, and '{name}' is no name for one; rename it"
             )
     left_out = tuple(without)
-    return Compiled(plan, optimise(translate(prepare(plan, left_out), bounds), left_out))
+    nets = optimise(translate(prepare(plan, left_out), bounds), left_out)
+    if delay:
+        nets = {name: DelayNet(net, delay) for name, net in nets.items()}
+    return Compiled(plan, nets, adapters)

@@ -10,24 +10,36 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from html import escape
 
+from handshake.engines.circuit.adapters.attach import NETWORK
+from handshake.engines.circuit.adapters.cpu import WORD
+from handshake.engines.circuit.adapters.udp import BYTES, UdpParser
+from handshake.engines.circuit.compiler import Compiled
+from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.types import Row, Wire
 from handshake.engines.circuit.components.window_join import JoinSpec
 from handshake.engines.circuit.nets.join_nets import ClaimNet, JoinNet, MaskNet, SequenceNet
 from handshake.engines.circuit.nets.netlist import (
     ComputeNet,
     ConcatNet,
+    DelayNet,
     DivideNet,
     Input,
     Net,
     ProjectNet,
     SelectNet,
     StageNet,
+    UnaryNet,
     UnionNet,
+    rebuild,
 )
 from handshake.engines.circuit.nets.window_nets import AggregateNet, GroupedWindowNet, GroupNet, WindowNet
+from handshake.errors import HandshakeError
 from handshake.plan.expr import show
+from handshake.schema import Int
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_compiled"]
 
+_BUS_ROW = Row((Wire("word", Int(WORD, signed=False), WORD),))
 _LINE, _PAD, _GAP, _CHAR = 16, 10, 34, 7.2
 
 
@@ -65,8 +77,56 @@ class _Plan:
     at: dict[Hashable, _Box] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _AdapterNet(UnaryNet):
+    """An adapter as a block of the picture."""
+
+    lines: tuple[str, ...]
+    after: Row
+
+    @property
+    def row(self) -> Row:
+        return self.after
+
+    def block(self) -> Block:
+        raise HandshakeError("an adapter of the picture has no component")
+
+
+def draw_compiled(compiled: Compiled) -> str:
+    """Return the circuit of a query, with its adapters, as an SVG drawing."""
+    adapters = compiled.adapters
+    if not adapters.latency:
+        return draw(compiled.nets)
+    adapted, nets = compiled.adapted(), compiled.nets
+    where = {each.name: each.address for each in adapted.registers()}
+    outside = Input(NETWORK, BYTES) if adapters.input == "udp" else Input("CPU bus", _BUS_ROW)
+    leaves = {id(net): name for name, net in compiled.circuit().leaves.items()}
+    if adapters.input != "none":
+        done: dict[int, Net] = {}
+
+        def attach(net: Net) -> Net:
+            if id(net) not in leaves:
+                return net
+            name = leaves[id(net)]
+            block = adapted.sources[name]
+            lines = (
+                (f"UDP port {block.port}", "checks, then queues")
+                if isinstance(block, UdpParser)
+                else ("from the CPU", f"registers {where[f'{name}.word0']} to {where[f'{name}.send']}")
+            )
+            return _AdapterNet(outside, (name, *lines), net.row)
+
+        nets = {name: rebuild(net, attach, done) for name, net in nets.items()}
+    if adapters.output == "cpu":
+        nets = {
+            name: _AdapterNet(net, ("to the CPU", f"registers from {where[f'{name}.status']}"), _BUS_ROW)
+            for name, net in nets.items()
+        }
+    return draw(nets)
+
+
 def draw(nets: dict[str, Net]) -> str:
-    """The circuit of some results as an SVG drawing."""
+    """Return the circuit of some results as an SVG drawing."""
     plan = _planned(nets.values())
     tops: dict[Hashable, str] = {}
     for name, net in nets.items():
@@ -102,6 +162,10 @@ def _lines(net: Net) -> list[str]:
             return ["project", ", ".join(new for new, _ in columns)]
         case ComputeNet(operations=operations):
             return [f"{name} = {_short(show(operation))}" for name, operation, _ in operations]
+        case DelayNet(cycles=cycles):
+            return [f"delay of {cycles} cycles"]
+        case _AdapterNet(lines=lines):
+            return list(lines)
         case AggregateNet(function=function, field=name):
             return [f"{function}({name or ''})"]
         case ConcatNet():

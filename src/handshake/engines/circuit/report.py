@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from handshake.engines.circuit.adapters.attach import describe
 from handshake.engines.circuit.compiler import Compiled
 from handshake.engines.circuit.components.window_join import JoinSpec
 from handshake.engines.circuit.emit import to_rtlil
@@ -21,7 +22,7 @@ _SYNTHESIS = (
 
 def resources(compiled: Compiled) -> dict[str, int]:
     """Registers, LUTs, block RAMs and multipliers on a Xilinx 6-series part, as Yosys maps the circuit."""
-    cells = _cells(json.loads(run_yosys(to_rtlil(compiled.circuit(), "query"), _SYNTHESIS)))
+    cells = _cells(json.loads(run_yosys(to_rtlil(compiled.top(), "query"), _SYNTHESIS)))
     return {
         "registers": _sum(cells, ("FD",)),
         "LUTs": _sum(cells, ("LUT", "SRL", "RAM32", "RAM64", "RAM128", "RAM256")),
@@ -59,6 +60,8 @@ def report(compiled: Compiled, *, synthesis: bool = True) -> list[tuple[str, str
         facts.append((name, f"{row.bits} wires in"))
     for name, row in compiled.outputs.items():
         facts.append((name, f"{row.bits} wires out"))
+    if compiled.adapters.latency:
+        facts += describe(compiled.adapted())
     if synthesis:
         facts += [(name, f"{n:,}") for name, n in resources(compiled).items()]
     return facts

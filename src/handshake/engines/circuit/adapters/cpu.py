@@ -5,11 +5,10 @@ from __future__ import annotations
 from amaranth.hdl import Array, Cat, Const, Module, Signal
 from amaranth.lib.wiring import In, Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.fifo import Fifo
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row
-from handshake.engines.circuit.components.window import COUNTER
 
 __all__ = ["CpuReader", "CpuWriter", "words"]
 

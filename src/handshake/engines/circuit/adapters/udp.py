@@ -8,10 +8,9 @@ from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.stream import moves, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire
-from handshake.engines.circuit.components.window import COUNTER
 from handshake.errors import UnsupportedError
 from handshake.schema import Int
 

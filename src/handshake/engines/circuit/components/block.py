@@ -10,7 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 
-__all__ = ["Block", "Sharing"]
+__all__ = ["COUNTER", "Block", "Sharing"]
+
+COUNTER = 32
+"""Bits of a counter."""
 
 
 @runtime_checkable

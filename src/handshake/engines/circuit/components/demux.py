@@ -8,7 +8,7 @@ from typing import Any
 from amaranth.hdl import Const, Module, Value
 from amaranth.lib.wiring import Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.operators import branch, copy_field
 from handshake.engines.circuit.components.stream import (
     StreamSignature,
@@ -19,7 +19,6 @@ from handshake.engines.circuit.components.stream import (
 )
 from handshake.engines.circuit.components.trees import balanced
 from handshake.engines.circuit.components.types import Row, Wire, null_of
-from handshake.engines.circuit.components.window import COUNTER
 
 __all__ = ["StreamDemux", "holds"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib.wiring import In, Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.fifo import Fifo
 from handshake.engines.circuit.components.operators import copy_field
 from handshake.engines.circuit.components.stream import (
@@ -27,7 +27,7 @@ from handshake.engines.circuit.components.stream import (
 from handshake.engines.circuit.components.trees import balanced
 from handshake.engines.circuit.components.types import Row, Wire, null_of, plain
 from handshake.engines.circuit.components.union import Union, lowest
-from handshake.engines.circuit.components.window import COUNTER, Body
+from handshake.engines.circuit.components.window import Body
 from handshake.errors import UnsupportedError
 from handshake.schema import INT64, Float
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.group import GROUP, Lookup
 from handshake.engines.circuit.components.slide import Slide
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire
-from handshake.engines.circuit.components.window import COUNTER, Body, Windows
+from handshake.engines.circuit.components.window import Body, Windows
 from handshake.schema import INT64
 
 __all__ = ["GroupedWindows", "looked_up_row"]

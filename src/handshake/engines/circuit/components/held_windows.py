@@ -8,12 +8,11 @@ from typing import Any
 from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib.wiring import In, Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.slide import TIME
 from handshake.engines.circuit.components.stores import Store
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, null_of
-from handshake.engines.circuit.components.window import COUNTER
 from handshake.engines.circuit.join.arrivals import arrivals_row
 from handshake.engines.circuit.join.combination import Combination
 from handshake.engines.circuit.join.condition import Condition

@@ -15,14 +15,13 @@ from typing import Any
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.wiring import Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.demux import holds
 from handshake.engines.circuit.components.operators import Stage, copy_field
 from handshake.engines.circuit.components.slide import HERE, SHOWN
 from handshake.engines.circuit.components.stream import beat, moves, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire, null_of
 from handshake.engines.circuit.components.union import chosen
-from handshake.engines.circuit.components.window import COUNTER
 from handshake.errors import SchemaError
 from handshake.schema import BOOL, INT64, Bool
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.slide import Slide, body_row, window_row
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.components.trees import balanced
@@ -24,8 +24,6 @@ from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.window_control import TimeControl, TupleControl
 
 __all__ = ["Body", "Windows"]
-
-COUNTER = 32
 
 
 class Body(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib.wiring import Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.held_windows import Held
 from handshake.engines.circuit.components.nested_scan import NestedScan, most_cycles
 from handshake.engines.circuit.components.operators import copy_field
@@ -24,7 +24,6 @@ from handshake.engines.circuit.components.sequence import least, zipped
 from handshake.engines.circuit.components.slide import CLOCK, HERE, SHOWN, TIME
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
-from handshake.engines.circuit.components.window import COUNTER
 from handshake.engines.circuit.join.arrivals import arrivals_row, has_of
 from handshake.engines.circuit.join.combination import Combination
 from handshake.engines.circuit.join.condition import Condition

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 from amaranth.hdl import Const, Module
 from amaranth.lib.wiring import Out
 
-from handshake.engines.circuit.components.block import Block
+from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.operators import Fork
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row
-from handshake.engines.circuit.components.window import COUNTER
 
 __all__ = ["Circuit", "Wired"]
 

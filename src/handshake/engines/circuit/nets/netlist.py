@@ -16,6 +16,7 @@ from handshake.engines.circuit.components.divide import PipelinedDivide, SerialD
 from handshake.engines.circuit.components.operators import (
     Compute,
     Concat,
+    Delay,
     Operation,
     Project,
     Select,
@@ -31,6 +32,7 @@ from handshake.errors import HandshakeError
 __all__ = [
     "ComputeNet",
     "ConcatNet",
+    "DelayNet",
     "DemuxNet",
     "DivideNet",
     "Input",
@@ -250,6 +252,20 @@ class ComputeNet(StageNet):
 
     def block(self) -> Block:
         return Compute(self.source.row, self.operations, registered=self.registered)
+
+
+@dataclass(frozen=True)
+class DelayNet(UnaryNet):
+    """A result that leaves `cycles` later."""
+
+    cycles: int
+
+    @property
+    def row(self) -> Row:
+        return self.source.row
+
+    def block(self) -> Block:
+        return Delay(self.source.row, self.cycles)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,11 @@ ENGINES: dict[str, Engine] = {
     "amaranth": AmaranthEngine(),
     "cxxrtl": CxxrtlEngine(),
     "cxxrtl-quick": CxxrtlEngine("-O0"),
+    "cxxrtl-plain": CxxrtlEngine("-O0", plain=True),
 }
-"""Amaranth's simulator starts at once; CXXRTL takes seconds to build and is 100 times faster. The quick one
-is built without optimisation, in half the time: for many short runs."""
+"""Amaranth's simulator starts at once; CXXRTL takes seconds to build and is 100 times faster. The quick
+one is built without optimisation, in half the time: for many short runs. The plain one takes the C++ as Yosys
+writes it."""
 
 QUIET = 300
 """Cycles without any movement that end a run whose inputs do not end."""

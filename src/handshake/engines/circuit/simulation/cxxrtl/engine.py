@@ -17,35 +17,32 @@ import numpy as np
 
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.emit import to_rtlil
-from handshake.engines.circuit.simulation.cxxrtl.instances import has_many_alike, instanced
-from handshake.engines.circuit.simulation.cxxrtl.text import addressed, guarded, in_pieces
+from handshake.engines.circuit.simulation.cxxrtl.one_pass import has_many_instances, one_pass
 from handshake.engines.circuit.simulation.testbench import Arrival, Feed, Ports, Prepared, Run, Task
 from handshake.engines.circuit.yosys import run_yosys, runtime
 from handshake.errors import HandshakeError, UnsupportedError
 
 __all__ = ["CxxrtlEngine"]
 
-_TO_CXX = (
-    "hierarchy -top top",
-    "proc",
+_COMMON = ("hierarchy -top top", "proc")
+_FLAT = (
+    *_COMMON,
     "flatten",
     "delete -input top/w:rst",  # registers start as after a reset, and no bench resets them again
     "setundef -undriven -zero",
-    "opt",
+    "opt",  # halves the time that g++ takes
     "write_cxxrtl -O6 -g{debug} {output}",
 )
-"""Merging what is the same before C++ is written halves the time that g++ takes."""
-
-LARGE = 1_500_000
-"""Bytes of C++ from which on it is built with less care."""
-_IN_PARTS = (
-    "hierarchy -top top",
-    "proc",
+IN_MODULES = (
+    *_COMMON,
     "delete -input */w:rst",
     "setundef -undriven -zero",
     "opt",
     "write_cxxrtl -noflatten -O6 -g0 {output}",
 )
+"""Passes that keep the hierarchy: of many equal instances g++ compiles one."""
+LARGE = 1_500_000
+"""Bytes of C++ from which on it is built with less optimisation."""
 SLICE = 4096
 """Cycles between two looks at whether somebody wants to stop."""
 _HARNESS = Path(__file__).with_name("harness.h")
@@ -55,29 +52,45 @@ _POINTER = ctypes.c_void_p
 class CxxrtlEngine:
     """Builds a shared library of the circuit and its test bench, once per circuit and process."""
 
-    def __init__(self, level: str = "-O2") -> None:
-        self._level = level
+    def __init__(self, level: str = "-O2", *, plain: bool = False) -> None:
+        self._level, self._plain = level, plain
 
     def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:
         """Build the simulation, ready for any number of runs."""
-        library = build(circuit, ports, waveform=waveform, level=self._level)
+        library = build(circuit, ports, waveform=waveform, level=self._level, plain=self._plain)
         return lambda task, vcd: run_built(library, ports, task, vcd)
 
 
-def build(circuit: Any, ports: Ports, *, waveform: bool = False, level: str = "-O2") -> ctypes.CDLL:
-    """The compiled simulation of a circuit, ready for any number of runs."""
+def build(
+    circuit: Any, ports: Ports, *, waveform: bool = False, level: str = "-O2", plain: bool = False
+) -> ctypes.CDLL:
+    """Compile the simulation of a circuit.
+
+    Args:
+        circuit: The circuit.
+        ports: Its ports.
+        waveform: Keep all nets, so that a waveform can be written.
+        level: Optimisation level of g++.
+        plain: Take the C++ as Yosys writes it. Otherwise a circuit of many equal instances is rewritten to
+            settle in one pass; where the text is not as expected, it is taken as it is.
+    """
     text = to_rtlil(circuit)
-    model = None if waveform or not has_many_alike(text) else instanced(_written(text, _IN_PARTS))
-    if model is None:
-        passes = tuple(step.replace("{debug}", "4" if waveform else "0") for step in _TO_CXX)
-        model = in_pieces(_written(text, passes))
-    # Of a large flattened circuit, g++ would take minutes to gain a third.
-    quick = level == "-O2" and len(model) > LARGE
+    if waveform or not has_many_instances(text):
+        model = write_cxx(text, tuple(step.replace("{debug}", "4" if waveform else "0") for step in _FLAT))
+    else:
+        written = write_cxx(text, IN_MODULES)
+        model = written if plain else one_pass(written) or written
+    quick = level == "-O2" and len(model) > LARGE  # -O2 would take minutes to gain a third
     return _compile(model + "\n" + _bench(ports, waveform), "-O1" if quick else level)
 
 
-def _written(text: str, passes: tuple[str, ...]) -> str:
-    return guarded(addressed(run_yosys(text, passes)))
+def write_cxx(rtlil: str, passes: tuple[str, ...]) -> str:
+    """Return the C++ of a design.
+
+    The address of a memory of one place gets one bit: CXXRTL reads the first word of an address, and an
+    address of no bits has none.
+    """
+    return run_yosys(rtlil, passes).replace("memory_index(value<0>(), ", "memory_index(value<1>(), ")
 
 
 @lru_cache(maxsize=256)

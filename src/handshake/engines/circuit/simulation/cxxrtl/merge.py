@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from handshake.engines.circuit.simulation.cxxrtl.parts import Part, targets
+from handshake.engines.circuit.simulation.cxxrtl.parse import ParsedModule, targets
 
-__all__ = ["merged"]
+__all__ = ["merge_registers"]
 
 _NAME = re.compile(r"\b(?:memory_p|p|i)_\w+")
 _SCRATCH = re.compile(r"\btmp_\d+")
@@ -25,7 +25,7 @@ Classes = dict[str, int]
 Definitions = dict[str, list[str]]
 
 
-def merged(part: Part) -> Part:
+def merge_registers(part: ParsedModule) -> ParsedModule:
     """The same part with one register, value or memory for each class of those that are always the same."""
     definitions: Definitions = {}
     for unit in part.units:
@@ -42,7 +42,7 @@ def merged(part: Part) -> Part:
     )
 
 
-def _classes(part: Part, definitions: Definitions) -> Classes:
+def _classes(part: ParsedModule, definitions: Definitions) -> Classes:
     """The coarsest partition in which what is together begins alike and is set alike."""
     names = (*part.nets, *part.memories, *part.values)
     classes = _numbered({name: _beginning(part, name, definitions) for name in names})
@@ -55,7 +55,7 @@ def _classes(part: Part, definitions: Definitions) -> Classes:
         classes = finer
 
 
-def _beginning(part: Part, name: str, definitions: Definitions) -> Hashable:
+def _beginning(part: ParsedModule, name: str, definitions: Definitions) -> Hashable:
     """Inputs, what nothing sets, and what is set along with something else are like nothing else."""
     units = definitions.get(name, ())
     if not units or any(len(targets(unit)) > 1 for unit in units):
@@ -83,7 +83,7 @@ def _numbered(keys: dict[str, Hashable]) -> Classes:
     return {name: numbers.setdefault(key, len(numbers)) for name, key in keys.items()}
 
 
-def _representatives(part: Part, classes: Classes, definitions: Definitions) -> dict[str, str]:
+def _representatives(part: ParsedModule, classes: Classes, definitions: Definitions) -> dict[str, str]:
     """For each name that goes, the one that stays: an output, or else what is set first."""
     together: dict[int, list[str]] = defaultdict(list)
     for name in sorted(definitions, key=lambda name: not _is_output(part, name)):
@@ -93,5 +93,5 @@ def _representatives(part: Part, classes: Classes, definitions: Definitions) -> 
     }
 
 
-def _is_output(part: Part, name: str) -> bool:
+def _is_output(part: ParsedModule, name: str) -> bool:
     return name in part.nets and part.nets[name].role == "output"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Net", "Part", "evaluations", "is_clocked", "kind_of", "parts_of", "targets"]
+__all__ = ["Net", "ParsedModule", "evaluations", "is_clocked", "kind_of", "modules_of", "targets"]
 
 _STRUCT = re.compile(
     r"^struct (?P<name>p_\w+) : public module \{\n(?P<members>.*?)"
@@ -55,7 +55,7 @@ class Memory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class ParsedModule:
     """One module: nets and memories that it holds, values that live within a cycle, and statements."""
 
     name: str
@@ -79,7 +79,7 @@ def is_clocked(unit: str) -> bool:
     return _CLOCKED.fullmatch(unit) is not None
 
 
-def parts_of(model: str) -> list[tuple[re.Match[str], re.Match[str], Part | None]]:
+def modules_of(model: str) -> list[tuple[re.Match[str], re.Match[str], ParsedModule | None]]:
     """Every module but the top: its declaration, its evaluation, and both taken apart if they can be."""
     evals = evaluations(model)
     return [
@@ -99,7 +99,7 @@ def kind_of(model: str) -> dict[str, str]:
     return {cell: kind for kind, cell in re.findall(r"^\t(p_\w+) (cell_\w+) \{", model, re.MULTILINE)}
 
 
-def _part(struct: re.Match[str], body: str) -> Part | None:
+def _part(struct: re.Match[str], body: str) -> ParsedModule | None:
     """None where something is declared or done that is not understood: a part of parts, a second clock."""
     members = [line for line in _members(struct["members"]) if line]
     nets = {found["name"]: found for line in members if (found := _NET.fullmatch(line))}
@@ -109,7 +109,7 @@ def _part(struct: re.Match[str], body: str) -> Part | None:
     if len(nets) + len(stores) < len(members) or rest.strip() or "cell_p_" in body:
         return None
     units = tuple(_units(body))
-    part = Part(
+    part = ParsedModule(
         struct["name"],
         {name: Net(n["kind"], n["role"] or "", int(n["bits"])) for name, n in nets.items()},
         {n: Memory(int(m["bits"]), int(m["depth"]), contents.get(n, "")) for n, m in stores.items()},

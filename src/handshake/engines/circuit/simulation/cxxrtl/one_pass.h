@@ -1,4 +1,4 @@
-// What the parts of a compiled simulation are made of: see cxxrtl_instances.py.
+// What the parts of a compiled simulation are made of: see one_pass.py.
 #pragma once
 #include <cstdint>
 #include <cxxrtl/cxxrtl.h>

@@ -1,9 +1,10 @@
-"""Compiled simulation of circuits with many like parts: what is merged, skipped and written at once."""
+"""Compiled simulation of circuits with many equal instances: rewritten to settle in one pass, and plain."""
 
 from __future__ import annotations
 
 import re
 import shutil
+from importlib.metadata import version
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -20,13 +21,13 @@ from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.emit import to_rtlil
 from handshake.engines.circuit.join import segment
 from handshake.engines.circuit.join.design import Design
-from handshake.engines.circuit.simulation.cxxrtl.engine import _IN_PARTS
-from handshake.engines.circuit.simulation.cxxrtl.instances import has_many_alike, instanced
-from handshake.engines.circuit.simulation.cxxrtl.merge import merged
-from handshake.engines.circuit.simulation.cxxrtl.parts import Net, Part
-from handshake.engines.circuit.simulation.cxxrtl.text import guarded
+from handshake.engines.circuit.simulation.cxxrtl import engine as cxxrtl_engine
+from handshake.engines.circuit.simulation.cxxrtl.engine import IN_MODULES, write_cxx
+from handshake.engines.circuit.simulation.cxxrtl.merge import merge_registers
+from handshake.engines.circuit.simulation.cxxrtl.one_pass import has_many_instances, one_pass
+from handshake.engines.circuit.simulation.cxxrtl.parse import Net, ParsedModule
 from handshake.engines.circuit.simulation.simulate import Simulation, feed
-from handshake.engines.circuit.yosys import run_yosys
+from handshake.engines.circuit.simulation.testbench import Ports
 
 BITS = SMALL.bits + 2
 PLACES = 5
@@ -118,12 +119,12 @@ class Line(Block):
 
 def _model(circuit: Block) -> str:
     text = to_rtlil(circuit)
-    assert has_many_alike(text)
-    return guarded(run_yosys(text, _IN_PARTS))
+    assert has_many_instances(text)
+    return write_cxx(text, IN_MODULES)
 
 
 def test_copies_are_merged_and_others_are_not() -> None:
-    text = instanced(_model(Line(2)))
+    text = one_pass(_model(Line(2)))
     assert text is not None
     (state,) = re.findall(r"struct alignas\(32\) State \{\n(.*?)\n\t\}", text, re.DOTALL)
     assert state.count("value<3>") == 2  # of three places
@@ -131,48 +132,72 @@ def test_copies_are_merged_and_others_are_not() -> None:
 
 
 def test_an_output_that_does_not_wait_for_the_clock_is_left_to_the_flattened_circuit() -> None:
-    assert instanced(_model(Line(2, at_once=True))) is None
+    assert one_pass(_model(Line(2, at_once=True))) is None
+
+
+def test_the_text_of_the_installed_yosys_is_as_expected() -> None:
+    """Another release may write other C++: runs stay right, but take the plain path and are slower."""
+    assert one_pass(_model(Line(2))) is not None, f"pyosys {version('pyosys')} writes C++ of another form"
+
+
+def test_an_unexpected_text_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model(Line(2))
+    for old, new in (
+        ("struct p_", "class p_"),
+        ("wire<", "reg<"),
+        ("\t// cell", "\t/// cell"),
+        (".eval(", ".run("),
+    ):
+        assert old in model
+        assert one_pass(model.replace(old, new)) is None
+    compiled: list[str] = []
+    monkeypatch.setattr(cxxrtl_engine, "_compile", lambda text, level: compiled.append(text))
+    monkeypatch.setattr(cxxrtl_engine, "one_pass", lambda text: None)
+    cxxrtl_engine.build(Line(2), Ports.of(Line(2)))
+    cxxrtl_engine.build(Line(2), Ports.of(Line(2)), plain=True)
+    assert compiled[0] == compiled[1]
+    assert compiled[0].startswith(model)
 
 
 @needs_compiler
 def test_parts_that_wait_are_left_alone_and_see_the_same_cycles() -> None:
     """Long gaps before, between and behind parts that wait: they wake by themselves, or by a neighbour."""
     rng = Random(3)
-    engines = [Simulation(Line(6), engine) for engine in ("amaranth", "cxxrtl-quick")]
+    engines = [Simulation(Line(6), engine) for engine in ("amaranth", "cxxrtl-quick", "cxxrtl-plain")]
     for gap in (0, 3, 30):
         words = feed(SMALL, [(rng.randrange(8), rng.randrange(8)) for _ in range(11)])
         fed = type(words)(words.beats, (True,) + (False,) * gap)
         ready = {"o": tuple(rng.random() < 0.5 for _ in range(7)) + (True,) + (False,) * gap}
         runs = [each.run({"i": fed}, ready=ready, stop_at_eos=False) for each in engines]
-        assert runs[0] == runs[1], gap
+        assert runs[0] == runs[1] == runs[2], gap
         assert runs[0].probes["taken"] == 12
         assert len(runs[0].outputs["o"]) == 12
 
 
-def _part(**units: str) -> Part:
+def _part(**units: str) -> ParsedModule:
     nets = {name: Net("wire", "output" if name == "p_out" else "", 4) for name in units}
     starts = {name: "{0x3u}" if name == "p_late" else "{0u}" for name in units}
     texts = tuple(
         f"\t// cell\n\tif (posedge_p_clk) {{\n\t\t{n}.next = {t};\n\t}}\n" for n, t in units.items()
     )
-    return Part("p_part", {**nets, "p_in": Net("value", "input", 4)}, {}, starts, {}, texts)
+    return ParsedModule("p_part", {**nets, "p_in": Net("value", "input", 4)}, {}, starts, {}, texts)
 
 
 def test_what_depends_on_itself_is_merged_if_all_else_is_the_same() -> None:
     same = _part(p_a="add(p_a.curr, p_in)", p_b="add(p_b.curr, p_in)", p_out="add(p_out.curr, p_in)")
-    assert [name for name in merged(same).nets if name != "p_in"] == ["p_out"]
-    assert len(merged(same).units) == 1
+    assert [name for name in merge_registers(same).nets if name != "p_in"] == ["p_out"]
+    assert len(merge_registers(same).units) == 1
     # Two rings of two: each feeds the other one of its own ring.
     rings = _part(p_a="inv(p_b.curr)", p_b="p_a.curr", p_c="inv(p_d.curr)", p_d="p_c.curr")
-    assert sorted(merged(rings).nets) == ["p_a", "p_b", "p_in"]
-    assert "p_c." not in "".join(merged(rings).units)
+    assert sorted(merge_registers(rings).nets) == ["p_a", "p_b", "p_in"]
+    assert "p_c." not in "".join(merge_registers(rings).units)
 
 
-def test_what_begins_or_is_set_otherwise_is_not_merged() -> None:
+def test_what_begins_or_is_set_otherwise_is_not_merge_registers() -> None:
     part = _part(p_a="add(p_a.curr, p_in)", p_late="add(p_late.curr, p_in)", p_c="add(p_a.curr, p_c.curr)")
-    assert merged(part) == part
+    assert merge_registers(part) == part
     chain = _part(p_a="p_in", p_b="p_a.curr", p_c="p_b.curr", p_d="p_b.curr")
-    assert sorted(merged(chain).nets) == ["p_a", "p_b", "p_c", "p_in"]
+    assert sorted(merge_registers(chain).nets) == ["p_a", "p_b", "p_c", "p_in"]
 
 
 @needs_compiler

@@ -18,19 +18,23 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from handshake.engines.circuit.simulation.cxxrtl.merge import merged
-from handshake.engines.circuit.simulation.cxxrtl.parts import (
-    Part,
+from handshake.engines.circuit.simulation.cxxrtl.merge import merge_registers
+from handshake.engines.circuit.simulation.cxxrtl.parse import (
+    ParsedModule,
     evaluations,
     is_clocked,
     kind_of,
-    parts_of,
+    modules_of,
     targets,
 )
 
-__all__ = ["has_many_alike", "instanced"]
+__all__ = ["has_many_instances", "one_pass"]
 
 MANY = 8
+_GUARDED = re.compile(
+    r"^(\s*)(memory_\w+\.update\(.*, ([\w.]+)\.repeat<\d+>\(\)\.val\(\), \d+\);)$", re.MULTILINE
+)
+"""A write to memory, which is skipped while its enable is low; CXXRTL queues it and masks it later."""
 _CELL = re.compile(
     r"^\t// cells? .*\n"
     r"(?P<inputs>(?:\tcell_(?P<cell>\w+)\.p_\w+ = .*;\n)+)"
@@ -64,19 +68,31 @@ _ABOUT = re.compile(r"^\t+(?:wire<\d+> |value<\d+> |if \()?(p_\w+)(?:;| = (?:wir
 _TOP = re.compile(r"^struct p_top : public module \{\n(?P<text>.*?)^\}; // struct", re.MULTILINE | re.DOTALL)
 
 
-def has_many_alike(rtlil: str) -> bool:
+def has_many_instances(rtlil: str) -> bool:
     """Whether the top of a design has a part many times."""
     top = rtlil[rtlil.rindex("\nmodule ") :]
     counts = Counter(re.findall(r"^  cell \\(\w+) ", top, re.MULTILINE))
     return any(number >= MANY for number in counts.values())
 
 
-def instanced(model: str) -> str | None:
-    """C++ of a design that was not flattened, made to settle in one pass; None where it would not."""
-    model = re.sub(r"^\tcell_\w+\.p_(?:rst|clk) = .*;\n", "", model, flags=re.MULTILINE)  # nobody resets
-    found = parts_of(model)
-    halves = {part.name: _halves(merged(part)) for _, _, part in found if part is not None}
-    if len(halves) < len(found) or not all(halves.values()):
+def one_pass(model: str) -> str | None:
+    """Rewrite the C++ of a design that was not flattened, so that it settles in one pass.
+
+    Returns:
+        None if an output of a module depends on an input in the same cycle, or if the text has another form.
+    """
+    model = _GUARDED.sub(r"\1if (\3) \2", model)
+    model = re.sub(r"^\tcell_\w+\.p_(?:rst|clk) = .*;\n", "", model, flags=re.MULTILINE)  # there is no reset
+    try:
+        return _rewrite(model)
+    except (KeyError, ValueError):  # something was not found where it is expected
+        return None
+
+
+def _rewrite(model: str) -> str | None:
+    found = modules_of(model)
+    halves = {part.name: _halves(merge_registers(part)) for _, _, part in found if part is not None}
+    if not found or len(halves) < len(found) or not all(halves.values()):
         return None
     whole = {name: each for name, each in halves.items() if each is not None}
     top = _top(model, whole)
@@ -86,14 +102,14 @@ def instanced(model: str) -> str | None:
         assert part is not None
         text = _written(whole[part.name])
         model = f"{model[: struct.start()]}{text}{model[evaluation.end() :]}"
-    return top.put_into(model).replace("\n\n", '\n#include "parts.h"\n\n', 1)
+    return top.put_into(model).replace("\n\n", '\n#include "one_pass.h"\n\n', 1)
 
 
 @dataclass(frozen=True)
 class _Halves:
     """A part whose outputs settle by its own registers and memories: those statements, and all others."""
 
-    part: Part
+    part: ParsedModule
     settling: tuple[str, ...]
     reads: frozenset[str]
     """What is read out of memories meanwhile, and kept for the others."""
@@ -127,7 +143,7 @@ class _Halves:
         return f"now.{name}" if name in self.registers else name
 
 
-def _halves(part: Part) -> _Halves | None:
+def _halves(part: ParsedModule) -> _Halves | None:
     """None where an output depends on an input at once, or on another output that does not wait."""
     reads = {targets(unit)[0]: unit for unit in part.units if _READ.search(unit)}
     settling = {targets(unit)[0]: unit for unit in part.units if _SETTLED.search(unit)}
