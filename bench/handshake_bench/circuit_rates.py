@@ -19,11 +19,11 @@ from handshake.engines.circuit.emit import to_rtlil
 from handshake.engines.circuit.join.arrivals import feed_of
 from handshake.engines.circuit.join.design import Design, original
 from handshake.engines.circuit.join.join import HandshakeJoin
-from handshake.engines.circuit.join.nested import NestedLoops
 from handshake.engines.circuit.simulation.simulate import Simulation
 from handshake.errors import HandshakeError
 from handshake_bench import report
 from handshake_bench.circuit_workload import SEGMENT, keys, papers_condition
+from handshake_bench.nested_loops import NestedLoops
 from handshake_bench.report import Data, Report
 
 __all__ = ["run"]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from handshake.engines.circuit.compiler import Compiled, compile_plan
-from handshake.engines.circuit.measure import Probe
 from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.nets.rules import RULES
 from handshake.plan.query import parse_query
+from handshake_bench.circuit_probe import Probe
 from handshake_bench.report import progress, result, table
 
 __all__ = ["PUBLISHED", "QUERIES", "Case", "Figures", "compile_query", "measure", "run"]

@@ -18,7 +18,7 @@ from handshake.errors import InputError
 from handshake_bench import circuit_published as published
 from handshake_bench import circuit_rates, circuit_speed, circuit_synth, circuit_tables
 from handshake_bench.circuit_workload import papers_condition
-from handshake_synth.yosys_netlist import counted, netlist, resources
+from handshake_synth.yosys_netlist import count_cells, netlist, resources
 
 
 def test_rates_against_match_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_what_synthesis_cannot_make(tmp_path: Path) -> None:
 
 def test_cells_by_kind() -> None:
     cells = {"LUT6": 5, "LUT2": 2, "FDRE": 7, "RAM32M": 3, "RAMB36E1": 1, "SRL16E": 4, "CARRY4": 6, "BUFG": 1}
-    assert counted(cells) == {
+    assert count_cells(cells) == {
         "luts": 7, "registers": 7, "block_ram": 1, "distributed_ram": 3, "shift_registers": 4, "carries": 6
     }  # fmt: skip
 

@@ -94,7 +94,7 @@ def compiled_for(**adapters: Any) -> Compiled:
 
 def test_frames_in_registers_out() -> None:
     compiled = compiled_for(input_adapter="udp", output_adapter="cpu", udp_port=7000, delay=3)
-    top, found = compiled.adapted(), list[tuple[Any, ...]]()
+    top, found = compiled.with_adapters(), list[tuple[Any, ...]]()
     row = compiled.inputs["Trades"]
 
     async def bench(ctx: Any) -> None:
@@ -125,7 +125,7 @@ def test_frames_in_registers_out() -> None:
 
 def test_register_writes_in_registers_out() -> None:
     compiled = compiled_for(input_adapter="cpu", output_adapter="cpu")
-    top, found = compiled.adapted(), list[tuple[Any, ...]]()
+    top, found = compiled.with_adapters(), list[tuple[Any, ...]]()
     row = compiled.inputs["Trades"]
 
     async def bench(ctx: Any) -> None:

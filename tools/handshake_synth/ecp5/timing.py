@@ -61,7 +61,7 @@ class Graph:
         self.arrival = self.required = self.slack = np.zeros(0, np.int64)
 
     def _by_level(self) -> Iterator[NDArray[np.int64]]:
-        """Steps, those first whose source depends on no other step."""
+        """Yield steps, first those whose source depends on no other step."""
         sources, inner = self.sources[self._arcs], self._nodes != END
         level = np.zeros(len(self._starts), np.int64)
         for _ in range(len(level) + 1):
@@ -77,7 +77,7 @@ class Graph:
         yield from np.split(order, np.flatnonzero(np.diff(of_step[order])) + 1)
 
     def analyse(self, period: int) -> int:
-        """Find `arrival` and `required` of nodes and `slack` of arcs; the least slack of all."""
+        """Compute `arrival` and `required` of nodes and `slack` of arcs; return the least slack."""
         self.arrival, self.required = self._starts.copy(), np.full(len(self._starts), -_NEVER)
         self.slack = np.full(len(self.delays), period, np.int64)
         for steps in self._levels:
@@ -133,7 +133,7 @@ class Timing(Graph):
                 yield Step(arc, END, time)
 
     def _lists(self, steps: Iterable[Step]) -> None:
-        """The same once more, to look at a few cells: the arrays serve all at once."""
+        """Keep the arrays as lists too, which are faster for a few cells."""
         self.of_cell: defaultdict[str, list[int]] = defaultdict(list)
         self._leaving: defaultdict[int, list[int]] = defaultdict(list)
         for arc, pin in enumerate(self.pins):
@@ -148,7 +148,7 @@ class Timing(Graph):
             self._into[step.node].append(step)
 
     def worst(self, arcs: Iterable[int], delays: Mapping[int, int], nodes: Iterable[int], period: int) -> int:
-        """The least slack of `arcs` if some arcs had other delays, by which the times of `nodes` change.
+        """Return the least slack of `arcs` if some arcs had other delays, which change the times of `nodes`.
 
         Times of other nodes are taken as they are: a node or two further on the error is found by `analyse`.
         """
@@ -177,7 +177,7 @@ class Timing(Graph):
         return self._leaves(step.arc, arrival) + self._delay(step.arc, delays) + step.time
 
     def _limit(self, step: Step, delays: Mapping[int, int], required: Mapping[int, int], period: int) -> int:
-        """When a signal must leave the source of the step's arc."""
+        """Return when a signal must leave the source of the step's arc."""
         node = step.node
         end = period if node == END else required[node] if node in required else int(self.required[node])
         return end - step.time - self._delay(step.arc, delays)

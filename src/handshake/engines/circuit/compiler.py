@@ -40,14 +40,14 @@ class Compiled:
         return Circuit(self.nets, title="query")
 
     @deep()
-    def adapted(self) -> AdaptedCircuit:
+    def with_adapters(self) -> AdaptedCircuit:
         """Return the circuit behind its adapters."""
         circuit = Circuit(self.nets, title="plan")
         return AdaptedCircuit(circuit, self.inputs, self.outputs, self.adapters)
 
     def top(self) -> Circuit | AdaptedCircuit:
         """Return the top of the design: the circuit, behind its adapters if it has any."""
-        return self.adapted() if self.adapters.latency else self.circuit()
+        return self.with_adapters() if self.adapters.latency else self.circuit()
 
     def verilog(self, name: str = "query") -> str:
         """Return the circuit as Verilog, with its adapters if it has some."""
@@ -72,12 +72,12 @@ class Compiled:
         return {name: net.latency + self.adapters.latency for name, net in self.nets.items()}
 
     def drifts(self, name: str) -> bool:
-        """Whether a result comes from a handshake join, whose latency is the least: tuples drift together."""
+        """Return whether a result comes from a handshake join, whose latency is a lower bound."""
         return any(not net.spec.ordered for net in _joins(self.nets[name]))
 
     @property
     def nested(self) -> list[JoinSpec]:
-        """The joins of three and more streams, whose windows are scanned one inside of the other."""
+        """The joins of three and more streams, whose windows are scanned inside one another."""
         joins = (net.spec for each in self.nets.values() for net in _joins(each))
         return list(dict.fromkeys(spec for spec in joins if len(spec.held) > 2))
 

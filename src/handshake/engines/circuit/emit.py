@@ -26,12 +26,12 @@ _TO_VERILOG = (
 
 
 def to_verilog(circuit: Any, name: str = "top") -> str:
-    """The circuit as Verilog, hierarchy kept, each distinct component written once."""
+    """Return the circuit as Verilog, with its hierarchy; each distinct component is written once."""
     return run_yosys(to_rtlil(circuit, name), _TO_VERILOG)
 
 
 def to_rtlil(circuit: Any, name: str = "top") -> str:
-    """The circuit in Yosys' own language, which keeps what Verilog would lose (signedness, sources)."""
+    """Return the circuit in Yosys' own language, which keeps signedness and sources."""
     library = Library(circuit)
     top = library.convert(Fragment.get(circuit, library), circuit, name)
     return "\n".join((*library.modules, top))
@@ -47,7 +47,7 @@ class Library:
         self._taken: set[str] = set()
 
     def instance(self, block: Block) -> Any:
-        """An instance of the block's module, which is written when it is first met."""
+        """Return an instance of the block's module, which is written on its first use."""
         if block is self._top:
             return block.build()
         name, clocked = self._module(block)
@@ -69,7 +69,7 @@ class Library:
         return self._names[key]
 
     def _fresh(self, title: str) -> str:
-        """The title, with a number where different circuits share it."""
+        """Return the title, with a number if different circuits share it."""
         name, number = title, 1
         while name in self._taken:
             number += 1
@@ -78,19 +78,19 @@ class Library:
         return name
 
     def convert(self, fragment: Any, circuit: Any, name: str) -> str:
-        """One module (and what it holds that is not shared) as RTLIL."""
+        """Return one module as RTLIL, with what it holds that is not shared."""
         text, _ = rtlil.convert_fragment(fragment, _ports(circuit), name, emit_src=False)
         return str(text)
 
 
 def _is_clocked(text: str, name: str) -> bool:
-    """Whether the module has a clock: one made of gates alone has no such port."""
+    """Return whether the module has a clock; one of gates alone has none."""
     body = text[text.index(f"module \\{name}\n") :]
     return re.search(r"wire width 1 input \d+ +\\clk\n", body.split("\nend\n")[0] + "\n") is not None
 
 
 def _ports(circuit: Any) -> Mapping[str, tuple[Any, Any]]:
-    """Flat names, signals and directions of the ports, in order; ports of no width are left out."""
+    """Return flat names, signals and directions of the ports, in order, without ports of no width."""
     return {path: port for path, port in _flat(circuit) if len(port[0])}
 
 

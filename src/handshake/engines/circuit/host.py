@@ -1,4 +1,4 @@
-"""Tables through the simulated circuit of a query: what a driver on the host does before and after it."""
+"""Tables through the simulated circuit of a query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["QueryRun", "run_plan"]
 
 @dataclass(frozen=True)
 class QueryRun:
-    """What a simulated circuit gave: the results by name, the circuit, and the simulation's own record."""
+    """The outcome of a simulated query: results by name, the circuit, and the record of the simulation."""
 
     results: dict[str, pa.Table]
     compiled: Compiled
@@ -61,7 +61,7 @@ def run_plan(
     given = bounds or Bounds()
     nullable = {**nullable_in(tables), **given.nullable}
     compiled = compile_plan(plan, replace(given, nullable=nullable), without=without)
-    tables = _placed(plan, compiled, tables, places)
+    tables = _add_places(plan, compiled, tables, places)
     feeds = {
         name: _feed(row, tables.get(name), (patterns or {}).get(name, ALWAYS), arrival)
         for name, row in compiled.inputs.items()
@@ -75,13 +75,13 @@ def _feed(row: Row, table: pa.Table | None, pattern: Sequence[bool], arrival: in
     return feed(row, () if table is None else rows_of(table, row, arrival), pattern=pattern)
 
 
-def _placed(
+def _add_places(
     plan: Plan,
     compiled: Compiled,
     tables: dict[str, pa.Table],
     places: Mapping[str, Sequence[int]] | None,
 ) -> dict[str, pa.Table]:
-    """The tables, those of joined inputs with the places of their rows among each other."""
+    """Return the tables; joined inputs get a column with the places of their rows among all arrivals."""
     placed = {name for name, row in compiled.inputs.items() if PLACE in row.names and name in tables}
     joined = [source.name for source in plan.inputs if source.name in placed]
     keys: Mapping[str, Sequence[Any]] = places if places is not None else _arrivals(plan, tables)
@@ -94,7 +94,7 @@ def _placed(
 
 
 def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, list[tuple[bool, int]]]:
-    """What rows arrive by: their times, those without one last; or their numbers, where a stream has none."""
+    """Return the sort keys of rows: times, rows without one last; or row numbers if a stream has no times."""
     sources = [source for source in plan.inputs if source.name in tables]
     if not all(source.time is not None for source in sources):
         return {s.name: [(False, i) for i in range(tables[s.name].num_rows)] for s in sources}
@@ -113,7 +113,7 @@ def _result(output: Output, run: Run, compiled: Compiled) -> pa.Table:
 
 
 def _table(plan: Plan, name: str, given: Any) -> pa.Table:
-    """The declared columns of an input, and those of the streams that it carries."""
+    """Return the declared columns of an input, and those of the streams that it carries."""
     source = next((s for s in plan.inputs if s.name == name and s.demux is None), None)
     if source is None:
         known = [s.name for s in plan.inputs if s.demux is None]

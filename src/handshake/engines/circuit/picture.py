@@ -55,14 +55,14 @@ class _Box:
 
     @property
     def width(self) -> float:
-        """Room for the text and for what is inside."""
+        """Room for the text and for the sub-plan."""
         text = max(len(line) for line in self.lines) * _CHAR + 2 * _PAD
         return max(text, 90, self.inside.width + 2 * _PAD if self.inside else 0)
 
     @property
     def height(self) -> float:
-        """Text first, then what is inside."""
-        text = len(self.lines) * _LINE + _PAD + (8 if _registered(self.net) else 0)
+        """Room for the text, then for the sub-plan."""
+        text = len(self.lines) * _LINE + _PAD + (8 if _has_register(self.net) else 0)
         return text + (self.inside.height + _PAD if self.inside else 0)
 
 
@@ -97,7 +97,7 @@ def draw_compiled(compiled: Compiled) -> str:
     adapters = compiled.adapters
     if not adapters.latency:
         return draw(compiled.nets)
-    adapted, nets = compiled.adapted(), compiled.nets
+    adapted, nets = compiled.with_adapters(), compiled.nets
     where = {each.name: each.address for each in adapted.registers()}
     outside = Input(NETWORK, BYTES) if adapters.input == "udp" else Input("CPU bus", _BUS_ROW)
     leaves = {id(net): name for name, net in compiled.circuit().leaves.items()}
@@ -127,7 +127,7 @@ def draw_compiled(compiled: Compiled) -> str:
 
 def draw(nets: dict[str, Net]) -> str:
     """Return the circuit of some results as an SVG drawing."""
-    plan = _planned(nets.values())
+    plan = _lay_out(nets.values())
     tops: dict[Hashable, str] = {}
     for name, net in nets.items():
         tops[net.unit] = f"{tops[net.unit]}, {name}" if net.unit in tops else name
@@ -148,7 +148,7 @@ def draw(nets: dict[str, Net]) -> str:
 # What is written in a block.
 
 
-def _registered(net: Net) -> bool:
+def _has_register(net: Net) -> bool:
     return not isinstance(net, (StageNet, ConcatNet)) or net.registered
 
 
@@ -238,8 +238,8 @@ def _copies(net: Net) -> str:
 # Where blocks lie.
 
 
-def _planned(nets: Iterable[Net]) -> _Plan:
-    """Levels by the longest way to a result; each level is centred."""
+def _lay_out(nets: Iterable[Net]) -> _Plan:
+    """Put boxes into levels by their longest way to a result; each level is centred."""
     depth: dict[Hashable, int] = {}
     found: dict[Hashable, Net] = {}
 
@@ -265,7 +265,7 @@ def _box(net: Net) -> _Box:
     body = getattr(net, "body", None)
     if not isinstance(body, Net):
         return _Box(net, _lines(net))
-    return _Box(net, [*_lines(net), _copies(net)], _planned([body]))
+    return _Box(net, [*_lines(net), _copies(net)], _lay_out([body]))
 
 
 def _place(plan: _Plan) -> None:
@@ -325,7 +325,7 @@ def _block(box: _Box, x: float, y: float) -> list[str]:
         f'fill="white" stroke="black"{dash}/>'
     ]
     below = top
-    if _registered(box.net) and not leaf:
+    if _has_register(box.net) and not leaf:
         parts.append(
             f'<rect x="{left:.0f}" y="{top:.0f}" width="{box.width:.0f}" height="8" '
             'fill="#bbb" stroke="black"/>'

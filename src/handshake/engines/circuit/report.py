@@ -1,4 +1,4 @@
-"""What a circuit costs: latency, issue rate, and the cells that synthesis makes of it."""
+"""The report of a circuit: latency, issue rate, and the cells that synthesis makes of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYNTHESIS = (
 
 
 def resources(compiled: Compiled) -> dict[str, int]:
-    """Registers, LUTs, block RAMs and multipliers on a Xilinx 6-series part, as Yosys maps the circuit."""
+    """Return registers, LUTs, block RAMs and multipliers on a Xilinx 6-series part, by Yosys."""
     cells = _cells(json.loads(run_yosys(to_rtlil(compiled.top(), "query"), _SYNTHESIS)))
     return {
         "registers": _sum(cells, ("FD",)),
@@ -43,7 +43,7 @@ def _latency(cycles: int, drifts: bool) -> str:
     return f"latency {'at least ' if drifts else ''}{cycles} cycle{'s' if cycles != 1 else ''}"
 
 
-def _nested(spec: JoinSpec) -> str:
+def _nested_cost(spec: JoinSpec) -> str:
     return (
         f"up to {spec.cycles:,} cycles for an arrival, and one for each further result of {spec.lanes} "
         "tuples: a window is scanned for each combination of those before it that the condition lets through"
@@ -51,17 +51,17 @@ def _nested(spec: JoinSpec) -> str:
 
 
 def report(compiled: Compiled, *, synthesis: bool = True) -> list[tuple[str, str]]:
-    """Facts about a circuit, for people."""
+    """Return facts about a circuit, for people."""
     facts = [(name, _latency(n, compiled.drifts(name))) for name, n in compiled.latency.items()]
     nested = compiled.nested
     facts.append(("issue rate", f"{'at least ' if nested else ''}{compiled.issue_rate:g} tuples per cycle"))
-    facts += [(f"join of {', '.join(spec.names)}", _nested(spec)) for spec in nested]
+    facts += [(f"join of {', '.join(spec.names)}", _nested_cost(spec)) for spec in nested]
     for name, row in compiled.inputs.items():
         facts.append((name, f"{row.bits} wires in"))
     for name, row in compiled.outputs.items():
         facts.append((name, f"{row.bits} wires out"))
     if compiled.adapters.latency:
-        facts += describe(compiled.adapted())
+        facts += describe(compiled.with_adapters())
     if synthesis:
         facts += [(name, f"{n:,}") for name, n in resources(compiled).items()]
     return facts

@@ -20,7 +20,7 @@ _EXACT = Context(prec=80)
 
 
 def physical(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The values of a column as wires see them: times and dates as whole numbers, decimals scaled."""
+    """Return the values of a column as wires carry them: times as whole numbers, decimals scaled."""
     kind = type_from_arrow(column.type)
     if isinstance(kind, _COUNTED):
         narrow = isinstance(kind, Date) or pa.types.is_time32(column.type)
@@ -32,7 +32,7 @@ def physical(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def rows_of(table: pa.Table, row: Row, arrival: int = 0) -> Iterator[tuple[Any, ...]]:
-    """Tuples of a table in the order of a row's wires; `arrival` is the time of those that have none."""
+    """Yield tuples of a table in the order of a row's wires; `arrival` is the time of rows without one."""
     columns = [_column(table, each, arrival) for each in row]
     return zip(*columns, strict=True) if columns else iter(())
 
@@ -44,7 +44,7 @@ def _column(table: pa.Table, each: Wire, arrival: int) -> list[Any]:
 
 
 def table_of_payloads(payloads: Iterable[tuple[Any, ...]], row: Row, schema: Schema) -> pa.Table:
-    """Unpacked tuples as a table with the columns of a result."""
+    """Return unpacked tuples as a table with the columns of a result."""
     columns = list(zip(*payloads, strict=True)) or [()] * len(row.wires)
     named = dict(zip(row.names, columns, strict=True))
     arrays = [_array(named[field.name], arrow_of(field.type)) for field in schema]
@@ -53,19 +53,19 @@ def table_of_payloads(payloads: Iterable[tuple[Any, ...]], row: Row, schema: Sch
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(kind):
-        return pa.array([None if v is None else _scaled(v, kind.scale) for v in values], kind)
+        return pa.array([None if v is None else _scale(v, kind.scale) for v in values], kind)
     if isinstance(type_from_arrow(kind), _COUNTED):
         narrow = pa.types.is_date32(kind) or pa.types.is_time32(kind)
         return pa.array(values, pa.int32() if narrow else pa.int64()).cast(kind)
     return pa.array(values, kind)
 
 
-def _scaled(value: int, scale: int) -> PyDecimal:
+def _scale(value: int, scale: int) -> PyDecimal:
     return PyDecimal((int(value < 0), tuple(map(int, str(abs(value)))), -scale))
 
 
 def nullable_in(tables: Mapping[str, pa.Table]) -> dict[str, frozenset[str]]:
-    """The columns of each table that have a NULL: these need a wire for it."""
+    """Return the columns of each table that have a NULL, which need a wire for it."""
     return {
         name: frozenset(column for column in table.column_names if table.column(column).null_count)
         for name, table in tables.items()

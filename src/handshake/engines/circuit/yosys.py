@@ -22,7 +22,7 @@ for line in open(sys.argv[1]).read().splitlines():
 
 
 def run_yosys(rtlil: str, passes: Sequence[str], *, timeout: float | None = None) -> str:
-    """Read a design, run `passes`, and give back what they wrote to the file they name `{output}`."""
+    """Read a design, run `passes`, and return what they wrote to the file they name `{output}`."""
     with tempfile.TemporaryDirectory(prefix="handshake-yosys-") as folder:
         place = Path(folder)
         (place / "design.il").write_text(rtlil)
@@ -51,7 +51,7 @@ def _call(place: Path, timeout: float | None) -> None:
 
 
 def runtime() -> Path:
-    """The headers that compiled simulations include."""
+    """Return the folder of headers that compiled simulations include."""
     import pyosys  # found only where the extra is installed
 
     return Path(pyosys.__file__).parent / "share/include/backends/cxxrtl/runtime"

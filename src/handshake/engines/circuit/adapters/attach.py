@@ -19,7 +19,7 @@ from handshake.engines.circuit.adapters.cpu import WORD, CpuReader, CpuWriter, w
 from handshake.engines.circuit.adapters.udp import BYTES, UdpParser, tuple_bytes
 from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
-from handshake.engines.circuit.components.trees import balanced
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 from handshake.errors import UnsupportedError, suggest
 
@@ -100,7 +100,7 @@ class AdaptedCircuit(Block):
         read = outputs.items() if adapters.output == "cpu" else ()
         self.readers = {name: CpuReader(_check_words(name, row)) for name, row in read}
         self.latency = circuit.latency + adapters.latency
-        own = (f"{name}_{each}" for name, block in self._attached() for each in block.counters)
+        own = (f"{name}_{each}" for name, block in self._blocks() for each in block.counters)
         self.counters = (*circuit.counters, *own)
         ports: dict[str, Any] = {NETWORK: stream_in(BYTES)} if adapters.input == "udp" else {}
         if adapters.input == "none":
@@ -120,14 +120,14 @@ class AdaptedCircuit(Block):
             return UdpParser(row, port=port)
         return CpuWriter(_check_words(name, row)) if self.adapters.input == "cpu" else None
 
-    def _attached(self) -> list[tuple[str, Any]]:
+    def _blocks(self) -> list[tuple[str, Any]]:
         every = (*self.sources.items(), *self.readers.items())
         return [(name, block) for name, block in every if block is not None]
 
     def registers(self) -> list[Register]:
         """Return the register map of the CPU bus; it is empty without CPU adapters."""
         found: list[tuple[str, str, str]] = []
-        for name, block in self._attached():
+        for name, block in self._blocks():
             if isinstance(block, CpuWriter):
                 found += _words(name, block.row, "write")
                 found.append((f"{name}.send", "write", "bit 0: a tuple, bit 1: the end; reads 1 while full"))
@@ -141,7 +141,7 @@ class AdaptedCircuit(Block):
     def build(self) -> Module:
         m = Module()
         m.submodules.plan = self.circuit
-        for name, block in self._attached():
+        for name, block in self._blocks():
             m.submodules[f"{block.title}_{name}"] = block
             m.d.comb += [getattr(self, f"{name}_{each}").eq(getattr(block, each)) for each in block.counters]
         for name, source in self.sources.items():
@@ -170,7 +170,7 @@ class AdaptedCircuit(Block):
         at = {each.name: each.address for each in self.registers()}
         interrupts: list[Value] = [Const(0, 1)]
         values: dict[int, Value] = {at[name]: getattr(self, name) for name in self.counters}
-        for name, block in self._attached():
+        for name, block in self._blocks():
             if isinstance(block, UdpParser):
                 continue
             writes, size = isinstance(block, CpuWriter), words(block.row) + 1
@@ -191,7 +191,7 @@ class AdaptedCircuit(Block):
             for address, value in values.items():
                 with m.Case(address):
                     m.d.comb += self.cpu_read_data.eq(value)
-        m.d.comb += self.cpu_interrupt.eq(balanced(or_, interrupts))
+        m.d.comb += self.cpu_interrupt.eq(tree_of(or_, interrupts))
 
 
 def _words(name: str, row: Row, access: str) -> list[tuple[str, str, str]]:

@@ -16,7 +16,7 @@ WORD = 32
 
 
 def words(row: Row) -> int:
-    """Registers that hold a tuple."""
+    """Return the number of registers that hold a tuple."""
     return max(1, -(-row.bits // WORD))
 
 

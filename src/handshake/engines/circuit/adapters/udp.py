@@ -23,7 +23,7 @@ _ETHERNET, _IPV4, _UDP = 14, 0x0800, 17
 
 
 def tuple_bytes(row: Row) -> int:
-    """Bytes of a packed tuple: fields one after the other, in network byte order."""
+    """Return the bytes of a packed tuple: fields one after the other, in network byte order."""
     return sum(_width(each) for each in row)
 
 
@@ -64,7 +64,7 @@ class UdpParser(Block):
 
 
 class _Frame:
-    """Where in the frame the current byte is, and what has been learnt so far."""
+    """The position of the current byte in the frame, and what the bytes before it said."""
 
     def __init__(self, m: Module, block: UdpParser) -> None:
         self.m, self.block = m, block
@@ -150,11 +150,11 @@ class _Frame:
                 m.d.sync += self.checked.eq(1)
 
     def _word(self, at: Value) -> Value:
-        """The byte in its half of a 16-bit word."""
+        """Return the byte in its half of a 16-bit word."""
         return Mux(at[0], self.byte, self.byte << 8)[:16]
 
-    def settled(self) -> tuple[Value, Value]:
-        """With the last byte: is the frame for us, and is it right? Sums include that byte."""
+    def judge(self) -> tuple[Value, Value]:
+        """Return whether the frame is for us and whether it is right, once its last byte is here."""
         m = self.m
         count = Signal(17)
         m.d.comb += count.eq(self.at + self.here)
@@ -167,7 +167,7 @@ class _Frame:
         return ~self.foreign, headed & whole & lengths & sums & ~self.wrong
 
     def verdicts(self, overrun: Value) -> dict[str, Value]:
-        """What the frame is counted as."""
+        """Return for each counter whether the frame counts there."""
         ours, right = self.ours, self.right
         return {
             "other": ~ours,
@@ -178,7 +178,7 @@ class _Frame:
 
 
 def _add(a: Value, b: Any) -> Value:
-    """The sum in ones' complement, as checksums of the Internet are made: carries come round."""
+    """Return the ones' complement sum: carries are added back in, as Internet checksums have it."""
     total = a + b
     return (total[:16] + total[16:])[:16]
 
@@ -196,7 +196,7 @@ class _Buffer:
         full_tuple = frame.in_payload & (filled == width - 1)
         with m.If(frame.in_payload):
             m.d.sync += [shift.eq(latest), filled.eq(Mux(full_tuple, 0, filled + 1))]
-        ours, right = frame.settled()
+        ours, right = frame.judge()
         partial = Mux(frame.in_payload, ~full_tuple, filled != 0)
         frame.ours, frame.right = ours, right & ~partial
         m.submodules.ring = ring = Memory(shape=8 * width, depth=depth, init=[])

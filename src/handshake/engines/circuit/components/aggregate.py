@@ -73,14 +73,14 @@ class Aggregate(Block):
         """Keep the state: update it where `take` is high, start anew after `clear`; drive the result."""
 
     def _present(self, field: str, take: Value) -> Value:
-        """High where there is a tuple whose field is not NULL."""
+        """Return a bit that is high if there is a tuple whose field is not NULL."""
         if self.row[field].nullable:
             return take & ~self.i.payload[null_of(field)]
         return take
 
 
 def _numbers(row: Row, field: str, function: str) -> Wire:
-    """The wires of a field that is added up."""
+    """Return the wires of a field that can be added up."""
     each = row[field]
     if isinstance(each.type, Float) or each.count_bits:
         raise UnsupportedError(
@@ -95,7 +95,7 @@ def _counter_bits(most: int) -> int:
 
 
 def _keep(m: Module, state: Signal, after: Value, clear: Value) -> None:
-    """The state's next value, or its first one after the end."""
+    """Give a register its next value, or zero after the end."""
     m.d.sync += state.eq(Mux(clear, Const(0, len(state)), after))
 
 
@@ -145,7 +145,7 @@ class Sum(Aggregate):
 
 
 class Avg(Aggregate):
-    """The average of `field`, as its sum and its count: whoever reads the result divides.
+    """The average of `field`, as its sum and its count: the reader of the result divides.
 
     A divider would cost more cycles than all the rest of a query; the paper's average takes one cycle.
     """
@@ -261,7 +261,7 @@ class Wsum(Aggregate):
 
 
 class Bound(Aggregate):
-    """Where the window lies that ends: its start, or the first instant (or position) after it."""
+    """The start of the window that ends, or the first instant (or position) after it."""
 
     def __init__(
         self, row: Row, name: str, kind: Type, *, start: str, plus: int, if_empty: bool = True

@@ -1,4 +1,4 @@
-"""What every component is: ports, parameters, and a latency and an issue rate that tests measure."""
+"""Components: ports, parameters, and a latency and an issue rate that tests measure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sharing(Protocol):
     """A way of elaborating that writes each distinct component once and instantiates it."""
 
     def instance(self, block: Block) -> Any:
-        """An instance of the module that `block` becomes."""
+        """Return an instance of the module that `block` becomes."""
 
 
 class Block(wiring.Component):
@@ -50,10 +50,10 @@ class Block(wiring.Component):
 
     @abstractmethod
     def build(self) -> Module:
-        """The circuit."""
+        """Return the circuit."""
 
     def elaborate(self, platform: Any) -> Any:
-        """The circuit itself, or an instance of it where circuits are shared."""
+        """Return the circuit itself, or an instance of it if circuits are shared."""
         if isinstance(platform, Sharing) and self.parameters is not None:
             return platform.instance(self)
         return self.build()

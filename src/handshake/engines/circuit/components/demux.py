@@ -17,7 +17,7 @@ from handshake.engines.circuit.components.stream import (
     stream_in,
     stream_out,
 )
-from handshake.engines.circuit.components.trees import balanced
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, null_of
 
 __all__ = ["StreamDemux", "holds"]
@@ -57,7 +57,7 @@ class StreamDemux(Block):
                 copy_field(m, made.payload, way.payload, each, each.name)
             m.d.comb += [made.valid.eq(way.valid & claims[n]), made.eos.eq(way.eos), way.ready.eq(made.ready)]
             register(m, made, getattr(self, f"o{n}"))
-        with m.If(moves(self.i) & self.i.valid & ~balanced(or_, claims)):
+        with m.If(moves(self.i) & self.i.valid & ~tree_of(or_, claims)):
             m.d.sync += self.unknown.eq(self.unknown + 1)
         return m
 
@@ -66,8 +66,8 @@ class StreamDemux(Block):
 
 
 def holds(payload: Any, each: Wire, values: tuple[int | str, ...]) -> Value:
-    """Whether a field holds one of these values."""
+    """Return whether a field holds one of these values."""
     tag = Value.cast(payload[each.name])
     fits = [Const(each.encode(value), each.shape) for value in values]
-    claimed = balanced(or_, [tag == constant for constant in fits])
+    claimed = tree_of(or_, [tag == constant for constant in fits])
     return claimed & ~payload[null_of(each.name)] if each.nullable else claimed

@@ -68,7 +68,7 @@ def _unpack(m: Module, stream: Any, held: Value, present: Value) -> None:
 
 
 def _in_registers(m: Module, fifo: Fifo) -> Value:
-    """All slots shift towards the head when a beat leaves; a beat enters behind the last one held."""
+    """Build slots that shift towards the head when a beat leaves; a beat enters behind the last one."""
     slots = [Signal(fifo.row.bits + 2, name=f"slot{i}") for i in range(fifo.depth)]
     behind = Signal(range(fifo.depth + 1))
     m.d.comb += behind.eq(fifo.level - moves(fifo.o))
@@ -81,7 +81,7 @@ def _in_registers(m: Module, fifo: Fifo) -> Value:
 
 
 def _in_memory(m: Module, fifo: Fifo) -> Value:
-    """A ring in a memory of one write and one read port.
+    """Build a ring in a memory of one write and one read port.
 
     The read port is addressed one cycle ahead, by the head of the next cycle, and sees what is written in
     the same cycle, so that a beat leaves one cycle after it came.

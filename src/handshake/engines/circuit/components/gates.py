@@ -15,7 +15,7 @@ from typing import Any
 
 from amaranth.hdl import Cat, Const, Mux, Value
 
-from handshake.engines.circuit.components.trees import balanced
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import (
@@ -51,13 +51,13 @@ class Lowered:
     null: Value | None
     type: Type
 
-    def known(self) -> Value:
-        """High where there is a value."""
+    def is_known(self) -> Value:
+        """Return a bit that is high if there is a value."""
         return Const(1, 1) if self.null is None else ~self.null
 
 
 def columns_of(payload: Any, row: Row) -> Operands:
-    """The fields of a payload as operands."""
+    """Return the fields of a payload as operands."""
 
     def operand(column: Column) -> Lowered:
         each = row[column.name]
@@ -73,14 +73,14 @@ def columns_of(payload: Any, row: Row) -> Operands:
 
 
 def wire_of(name: str, lowered: Lowered, kind: Type) -> Wire:
-    """The wires that carry a computed value: just as many as it can need."""
+    """Return the wires that carry a computed value: no more than it needs."""
     shape = lowered.value.shape()
     return Wire(name, kind, max(1, shape.width), shape.signed, lowered.null is not None)
 
 
 @singledispatch
 def lower(expr: Expr, operands: Operands) -> Lowered:
-    """The gates that compute a bound expression."""
+    """Return the gates that compute a bound expression."""
     raise UnsupportedError(f"the circuit has no unit for {show(expr)}")
 
 
@@ -113,9 +113,9 @@ def _constant(expr: Literal) -> Const:
 
 
 def _null(*operands: Lowered) -> Value | None:
-    """NULL where one of the operands is."""
+    """Return a bit that is high if one of the operands is NULL."""
     present = [each.null for each in operands if each.null is not None]
-    return balanced(or_, present) if present else None
+    return tree_of(or_, present) if present else None
 
 
 # Logic.
@@ -129,8 +129,8 @@ def _no(each: Lowered) -> Value:
     return ~each.value[0] if each.null is None else ~each.value[0] & ~each.null
 
 
-def _decided(yes: Value, no: Value, parts: list[Lowered]) -> Lowered:
-    """Truth from where it is certain; NULL where neither is, if an operand can be NULL at all."""
+def _truth(yes: Value, no: Value, parts: list[Lowered]) -> Lowered:
+    """Return a truth value from where it is certainly true and certainly false; NULL if neither."""
     null = None if all(part.null is None for part in parts) else ~(yes | no)
     return Lowered(yes, null, Bool())
 
@@ -138,24 +138,24 @@ def _decided(yes: Value, no: Value, parts: list[Lowered]) -> Lowered:
 @lower.register
 def _(expr: And, operands: Operands) -> Lowered:
     parts = [lower(arg, operands) for arg in expr.args]
-    return _decided(balanced(and_, map(_yes, parts)), balanced(or_, map(_no, parts)), parts)
+    return _truth(tree_of(and_, map(_yes, parts)), tree_of(or_, map(_no, parts)), parts)
 
 
 @lower.register
 def _(expr: Or, operands: Operands) -> Lowered:
     parts = [lower(arg, operands) for arg in expr.args]
-    return _decided(balanced(or_, map(_yes, parts)), balanced(and_, map(_no, parts)), parts)
+    return _truth(tree_of(or_, map(_yes, parts)), tree_of(and_, map(_no, parts)), parts)
 
 
 @lower.register
 def _(expr: Not, operands: Operands) -> Lowered:
     inside = lower(expr.arg, operands)
-    return _decided(_no(inside), _yes(inside), [inside])
+    return _truth(_no(inside), _yes(inside), [inside])
 
 
 @lower.register
 def _(expr: IsNull, operands: Operands) -> Lowered:
-    return Lowered(~lower(expr.arg, operands).known(), None, Bool())
+    return Lowered(~lower(expr.arg, operands).is_known(), None, Bool())
 
 
 # Comparisons.
@@ -177,12 +177,12 @@ def _(expr: Compare, operands: Operands) -> Lowered:
     if isinstance(a.type, Float) and isinstance(b.type, Float):
         return Lowered(_compare_floats(expr, a, b), _null(a, b), Bool())
     if isinstance(a.type, (String, Binary)):
-        return Lowered(compare(*_padded(a.value, b.value)), _null(a, b), Bool())
+        return Lowered(compare(*_pad(a.value, b.value)), _null(a, b), Bool())
     return Lowered(compare(a.value, b.value), _null(a, b), Bool())
 
 
-def _padded(*texts: Value) -> list[Value]:
-    """Texts of the same length: the shorter ones end in zero bytes."""
+def _pad(*texts: Value) -> list[Value]:
+    """Return texts of the same length: the shorter ones end in zero bytes."""
     longest = max(len(text) for text in texts)
     return [Cat(Const(0, longest - len(text)), text) for text in texts]
 
@@ -196,7 +196,7 @@ def _compare_floats(expr: Compare, a: Lowered, b: Lowered) -> Value:
 
 
 def _float_order(bits: Value) -> Value:
-    """A whole number that orders as the float does; both zeros are 0."""
+    """Return a whole number that orders as the float does; both zeros are 0."""
     return Mux(bits[-1], -bits[:-1], bits[:-1])
 
 
@@ -231,7 +231,7 @@ def _(expr: Arithmetic, operands: Operands) -> Lowered:
 
 
 def _divide(expr: Arithmetic, a: Lowered, b: Lowered) -> Lowered:
-    """Towards zero, as SQL divides; by zero it is NULL."""
+    """Divide towards zero, as SQL does; division by zero gives NULL."""
     negative = a.value < 0
     zero = b.value == 0
     null = zero if (given := _null(a, b)) is None else given | zero
@@ -258,11 +258,11 @@ def _(expr: Cast, operands: Operands) -> Lowered:
     _exact(expr, arg)
     if isinstance(expr.type, (String, Binary, Bool)):
         raise UnsupportedError(f"the circuit has no unit for {show(expr)}")
-    value = arg.value if isinstance(arg.type, Bool) else _rescaled(arg, expr.type)
-    return _fitted(value, arg.null, expr.type)
+    value = arg.value if isinstance(arg.type, Bool) else _rescale(arg, expr.type)
+    return _fit(value, arg.null, expr.type)
 
 
-def _rescaled(arg: Lowered, kind: Type) -> Value:
+def _rescale(arg: Lowered, kind: Type) -> Value:
     up, down = scale_factor(arg.type, kind)
     value = arg.value * up if up > 1 else arg.value
     if down == 1:
@@ -273,13 +273,13 @@ def _rescaled(arg: Lowered, kind: Type) -> Value:
 
 
 def _half_away(value: Value, by: int) -> Value:
-    """Divided by `by`, halves away from zero."""
+    """Divide by `by`, rounding halves away from zero."""
     rounded = (abs(value) + by // 2) // by
     return Mux(value < 0, -rounded, rounded)
 
 
-def _fitted(value: Value, null: Value | None, kind: Type) -> Lowered:
-    """A bounded type: what does not fit is NULL, and needs no more wires than the type has."""
+def _fit(value: Value, null: Value | None, kind: Type) -> Lowered:
+    """Return a value that fits its type; it is NULL if it does not fit."""
     bounded = isinstance(kind, Int) or (isinstance(kind, Decimal) and kind.precision > 0)
     if not bounded:
         return Lowered(value, null, kind)
@@ -302,7 +302,7 @@ def _fitted(value: Value, null: Value | None, kind: Type) -> Lowered:
 @lower.register
 def _(expr: Case, operands: Operands) -> Lowered:
     branches = [(_yes(lower(condition, operands)), lower(value, operands)) for condition, value in expr.pairs]
-    _, result = balanced(_first, [*branches, (Const(1, 1), lower(expr.default, operands))])
+    _, result = tree_of(_first, [*branches, (Const(1, 1), lower(expr.default, operands))])
     return Lowered(result.value, result.null, expr.type)
 
 
@@ -310,17 +310,17 @@ _Branch = tuple[Value, Lowered]
 
 
 def _first(a: _Branch, b: _Branch) -> _Branch:
-    """Two branches, or runs of branches, as one: the value of the first whose condition holds."""
+    """Combine two branches, or runs of branches: the first whose condition holds gives the value."""
     return a[0] | b[0], _choose(a[0], a[1], b[1])
 
 
 def _choose(condition: Value, a: Lowered, b: Lowered) -> Lowered:
     x, y = (a.value, b.value)
     if isinstance(a.type, (String, Binary)) or isinstance(b.type, (String, Binary)):
-        x, y = _padded(x, y)
+        x, y = _pad(x, y)
     null = None
     if a.null is not None or b.null is not None:
-        null = Mux(condition, ~a.known(), ~b.known())
+        null = Mux(condition, ~a.is_known(), ~b.is_known())
     return Lowered(Mux(condition, x, y), null, b.type if isinstance(a.type, Null) else a.type)
 
 
@@ -328,7 +328,7 @@ def _choose(condition: Value, a: Lowered, b: Lowered) -> Lowered:
 def _(expr: Call, operands: Operands) -> Lowered:
     args = [lower(arg, operands) for arg in expr.args]
     if expr.name == "coalesce":
-        return balanced(lambda first, later: _choose(first.known(), first, later), args)
+        return tree_of(lambda first, later: _choose(first.is_known(), first, later), args)
     if expr.name not in _FUNCTIONS:
         raise UnsupportedError(f"the circuit has no unit for {expr.name}(): {show(expr)}")
     _exact(expr, *args)
@@ -346,7 +346,7 @@ def _sign(expr: Call, args: list[Lowered]) -> Lowered:
 
 
 def _whole(expr: Call, args: list[Lowered]) -> Lowered:
-    """floor, ceil and round of a decimal; a whole number is what it is."""
+    """Lower floor, ceil and round of a decimal; whole numbers stay as they are."""
     (arg,) = args
     if not isinstance(arg.type, Decimal) or arg.type.scale == 0:
         return Lowered(arg.value, arg.null, expr.type)
@@ -360,13 +360,13 @@ def _whole(expr: Call, args: list[Lowered]) -> Lowered:
 
 
 def _extreme(expr: Call, args: list[Lowered]) -> Lowered:
-    """least and greatest: of the operands that are not NULL."""
-    return balanced(lambda a, b: _choose(_prefers(expr.name, a, b), a, b), args)
+    """Lower least and greatest, which leave NULL operands out."""
+    return tree_of(lambda a, b: _choose(_prefers(expr.name, a, b), a, b), args)
 
 
 def _prefers(name: str, a: Lowered, b: Lowered) -> Value:
     better = a.value <= b.value if name == "least" else a.value >= b.value
-    return a.known() & (better | ~b.known())
+    return a.is_known() & (better | ~b.is_known())
 
 
 _FUNCTIONS: dict[str, Callable[[Call, list[Lowered]], Lowered]] = {

@@ -16,6 +16,7 @@ from amaranth.lib.wiring import In, Out
 from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.fifo import Fifo
 from handshake.engines.circuit.components.operators import copy_field
+from handshake.engines.circuit.components.slide import Slide
 from handshake.engines.circuit.components.stream import (
     StreamSignature,
     forward,
@@ -24,14 +25,26 @@ from handshake.engines.circuit.components.stream import (
     stream_in,
     stream_out,
 )
-from handshake.engines.circuit.components.trees import balanced
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, null_of, plain
 from handshake.engines.circuit.components.union import Union, lowest
-from handshake.engines.circuit.components.window import Body
+from handshake.engines.circuit.components.window import Body, Windows
 from handshake.errors import UnsupportedError
 from handshake.schema import INT64, Float
 
-__all__ = ["GROUP", "WRITE_CYCLES", "Group", "Lookup", "Route", "grouped_row", "key_row", "routed_row"]
+__all__ = [
+    "GROUP",
+    "WRITE_CYCLES",
+    "Group",
+    "GroupedWindows",
+    "Lookup",
+    "Route",
+    "grouped_row",
+    "key_row",
+    "looked_up_row",
+    "routed_row",
+]
+
 
 WRITE_CYCLES = 16
 GROUP = "@group"
@@ -39,12 +52,12 @@ GROUP = "@group"
 
 
 def hidden_key(name: str) -> str:
-    """Where the key of a group travels beside its tuples."""
+    """Return the name of the field that carries a group's key beside its tuples."""
     return f"@key.{name}"
 
 
 def key_row(row: Row, keys: tuple[str, ...]) -> Row:
-    """The wires of the grouping fields."""
+    """Return the wires of the grouping fields."""
     for key in keys:
         if isinstance(row[key].type, Float) or row[key].count_bits:
             raise UnsupportedError(
@@ -54,20 +67,20 @@ def key_row(row: Row, keys: tuple[str, ...]) -> Row:
 
 
 def routed_row(row: Row, keys: tuple[str, ...]) -> Row:
-    """What a copy reads: the tuple without its place, and the key of its group."""
+    """Return the wires that a copy reads: the tuple without its place, and the key of its group."""
     hidden = [replace(w, name=hidden_key(w.name)) for w in key_row(row, keys)]
     return Row((*(w for w in row if w.name != GROUP), *hidden))
 
 
 def grouped_row(after: Row, keys: tuple[str, ...]) -> Row:
-    """What leaves: the keys, then the copy's columns."""
+    """Return the wires of results: the keys, then the copy's columns."""
     hidden = [hidden_key(key) for key in keys]
     named = [replace(after[h], name=key) for key, h in zip(keys, hidden, strict=True)]
     return Row((*named, *(w for w in after if w.name not in hidden)))
 
 
 def _key(payload: Any, row: Row) -> Value:
-    """All bits of the grouping fields; the value of a NULL does not count."""
+    """Return all bits of the grouping fields; the value of a NULL counts as zero."""
     parts: list[Value] = []
     for each in row:
         value = Value.cast(payload[each.name]).as_unsigned()
@@ -135,7 +148,7 @@ class Lookup(Block):
         return m
 
     def _write(self, m: Module, miss: Value, key: Value, stored: list[Signal], taken: Signal) -> None:
-        """A new key enters the first free entry after `write_cycles`; then the lookup finds it."""
+        """Enter a new key into the first free entry after `write_cycles`; then the lookup finds it."""
         wait = Signal(range(self.write_cycles))
         last = wait == self.write_cycles - 1
         with m.If(miss):
@@ -203,12 +216,12 @@ class Route(Block):
             self._leave(m, copy, getattr(union, f"i{g}"))
             with m.If(moves(self.i)):
                 m.d.sync += self.occupied[g].eq((self.occupied[g] | mine) & ~self.i.eos)
-        m.d.comb += self.i.ready.eq(balanced(and_, done))
+        m.d.comb += self.i.ready.eq(tree_of(and_, done))
         forward(m, union.o, self.o)
         return m
 
     def _key(self, m: Module, g: int, payload: Any) -> None:
-        """The tuple's fields, and the key: of this tuple if it is the group's first, else the one kept."""
+        """Drive the tuple's fields and the key of its group, kept from the group's first tuple on."""
         for each in self.row:
             if each.name != GROUP:
                 copy_field(m, payload, self.i.payload, each, each.name)
@@ -251,4 +264,49 @@ class Group(Block):
         forward(m, self.lookup.o, self.route.i)
         forward(m, self.route.o, self.o)
         m.d.comb += self.overflow.eq(self.lookup.overflow)
+        return m
+
+
+def looked_up_row(row: Row, entries: int) -> Row:
+    """Return the wires of a tuple with the place of its group."""
+    return Row((*row.wires, Wire(GROUP, INT64, entries)))
+
+
+class GroupedWindows(Block):
+    """A CAM, then windows whose copies are de-multiplexers with a sub-plan per group.
+
+    The CAM holds the groups of all open windows; an entry is free again when no open window has its group.
+    """
+
+    counters = ("late", "no_time", "overflow")
+
+    def __init__(
+        self,
+        row: Row,
+        keys: tuple[str, ...],
+        slide: Slide,
+        route: Body,
+        entries: int,
+        write_cycles: int,
+        merge: str,
+    ) -> None:
+        self.lookup = Lookup(row, keys, entries, write_cycles=write_cycles, clear_at_end=False)
+        self.windows = Windows(self.lookup.after, slide, route, merge=merge)
+        self.latency = self.lookup.latency + self.windows.latency
+        ports = {"i": stream_in(row), "o": stream_out(self.windows.after)}
+        ports |= {name: Out(COUNTER) for name in self.counters}
+        super().__init__(ports, (row, keys, slide, route, entries, write_cycles, merge))
+
+    def build(self) -> Module:
+        m = Module()
+        m.submodules.lookup, m.submodules.windows = self.lookup, self.windows
+        forward(m, self.i, self.lookup.i)
+        forward(m, self.lookup.o, self.windows.i)
+        forward(m, self.windows.o, self.o)
+        m.d.comb += [
+            self.lookup.occupied.eq(self.windows.occupied),
+            self.overflow.eq(self.lookup.overflow),
+            self.late.eq(self.windows.late),
+            self.no_time.eq(self.windows.no_time),
+        ]
         return m

@@ -1,4 +1,4 @@
-"""A window join of three and more streams: the windows are scanned one inside of the other, in order.
+"""A window join of three and more streams: the windows are scanned inside one another, in order.
 
 A tuple that arrives is joined at once. For each tuple of the first other window that the condition lets
 through, as far as it can be decided already, the next window is scanned, and so on; the last one gives the
@@ -15,12 +15,11 @@ from operator import and_, or_
 
 from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value
 
-from handshake.engines.circuit.components.held_windows import Held, HeldWindows
-from handshake.engines.circuit.components.stores import Store
+from handshake.engines.circuit.components.join_windows import HeldTuples, OrderedWindows, Store
 from handshake.engines.circuit.components.stream import StreamSignature, register
 from handshake.engines.circuit.components.union import chosen, rotating_grant
 from handshake.engines.circuit.join.arrivals import has_of
-from handshake.engines.circuit.join.combination import Combination, Part
+from handshake.engines.circuit.join.condition import Combination, Conjunct
 
 __all__ = ["NestedScan", "most_cycles"]
 
@@ -28,24 +27,26 @@ _READY = 0
 """The state that takes a beat; state 1 + k scans the window of stream k, and one more sends the end."""
 
 
-def most_cycles(held: Sequence[Held], lanes: int, together: Collection[frozenset[int]] = ()) -> int:
-    """Cycles that an arrival takes at most while a row of memories gives at most one result: with full
-    windows, where the condition lets everything through until the last of them.
+def most_cycles(held: Sequence[HeldTuples], lanes: int, together: Collection[frozenset[int]] = ()) -> int:
+    """Return the most cycles that an arrival takes, with full windows and at most one result per row.
 
-    `together`: streams that one arrival may have tuples of, if several; all of them at once cost the most.
+    The condition lets everything through until the last window. `together`: streams that one arrival may
+    have tuples of, if several; all of them at once cost the most.
     """
-    alone = (_scanned([*held[:k], *held[k + 1 :]], lanes) for k in range(len(held)))
-    return 1 + max(*alone, *(_scanned_together(held, lanes, each) for each in together if len(each) > 1))
+    alone = (_scan_cycles([*held[:k], *held[k + 1 :]], lanes) for k in range(len(held)))
+    return 1 + max(*alone, *(_scan_cycles_together(held, lanes, each) for each in together if len(each) > 1))
 
 
-def _scanned(held: Sequence[Held], lanes: int) -> int:
+def _scan_cycles(held: Sequence[HeldTuples], lanes: int) -> int:
     first, *rest = held
-    return first.tuples * (1 + _scanned(rest, lanes)) if rest else _rows(first, lanes)
+    return first.tuples * (1 + _scan_cycles(rest, lanes)) if rest else _rows(first, lanes)
 
 
-def _scanned_together(held: Sequence[Held], lanes: int, arrived: frozenset[int]) -> int:
-    """Every window is scanned, and behind it the tuple that arrived; unless nothing new is in place, or
-    comes after it."""
+def _scan_cycles_together(held: Sequence[HeldTuples], lanes: int, arrived: frozenset[int]) -> int:
+    """Return the cycles of an arrival with tuples of several streams.
+
+    Every window is scanned, and then the tuple that arrived, unless nothing new is in place or comes after.
+    """
     *outer, last = range(len(held))
     old, new = int(last in arrived), _rows(held[last], lanes) + (last in arrived)
     for k in reversed(outer):
@@ -57,13 +58,13 @@ def _scanned_together(held: Sequence[Held], lanes: int, arrived: frozenset[int])
     return old
 
 
-def _rows(held: Held, lanes: int) -> int:
+def _rows(held: HeldTuples, lanes: int) -> int:
     return -(-held.tuples // min(lanes, held.tuples))
 
 
 @dataclass
 class _Level:
-    """What the scan of one window keeps."""
+    """The state of the scan of one window."""
 
     store: Store
     new: Signal
@@ -82,14 +83,14 @@ class _Level:
 
     @property
     def oldest(self) -> Value:
-        """Which lane has the oldest tuple of the window."""
+        """The lane that has the oldest tuple of the window."""
         lanes = self.store.lanes
         first = self.store.oldest_of & ~(self.store.oldest_of << 1)[:lanes]
         return first & self.store.at_oldest.replicate(lanes)
 
 
 class _Look:
-    """What is seen in one cycle of the scan of a window."""
+    """Signals of one cycle of the scan of a window."""
 
     def __init__(self, k: int, store: Store) -> None:
         self.scanning = Signal(name=f"scanning_{k}")
@@ -101,8 +102,8 @@ class _Look:
         """The row has more members; and there is more to look at."""
 
 
-class NestedScan(HeldWindows):
-    """Ports: `arrivals` and `results`, as of `OrderedJoin`, of any number of streams; and `mark` alike.
+class NestedScan(OrderedWindows):
+    """The join. Ports: `arrivals`, `results` and `mark` as of `OrderedJoin`, for any number of streams.
 
     Latency as many as there are streams, from a tuple to the result with the oldest ones of the other
     windows. An arrival takes as many cycles as `most_cycles` has it, or fewer: a tuple that the condition
@@ -116,7 +117,7 @@ class NestedScan(HeldWindows):
     def __init__(
         self,
         condition: Combination,
-        held: tuple[Held, ...],
+        held: tuple[HeldTuples, ...],
         lanes: int,
         *,
         shown: Shape | None = None,
@@ -176,16 +177,16 @@ class NestedScan(HeldWindows):
         return 1 + len(self.levels)
 
     def _ready(self, m: Module) -> None:
-        """Takes a beat; all windows are read from their oldest tuples on."""
+        """Take a beat; all windows are read from their oldest tuples on."""
         payload = self.arrivals.payload
         m.d.comb += self.arrivals.ready.eq(1)
         m.d.sync += [self.ending.eq(self.arrivals.eos), self.leaves.eq(0), self.more.eq(0)]
-        for level, bits in zip(self.levels, self._arrived(), strict=True):
+        for level, bits in zip(self.levels, self._arrivals(), strict=True):
             m.d.sync += [level.new.eq(bits), level.member.eq(bits)]
             level.enter(m)
         here = [payload[has_of(side)] & self.arrivals.valid for side in self.sides]
         has, alone = Signal(len(here), name="admitted"), Signal(len(here), name="only")
-        m.d.comb += has.eq(Cat(*self._admitted(m, here)))
+        m.d.comb += has.eq(Cat(*self._admit(m, here)))
         m.d.comb += alone.eq(Mux((has & (has - 1)[: len(has)]).any(), 0, has))
         m.d.sync += [self.has.eq(has), self.alone.eq(alone), self.is_new.eq(alone)]
         with m.If(has.any()):
@@ -193,7 +194,7 @@ class NestedScan(HeldWindows):
         with m.Elif(self.arrivals.eos):
             m.d.sync += self.state.eq(self._end)
 
-    def _arrived(self) -> Iterator[Value]:
+    def _arrivals(self) -> Iterator[Value]:
         whole, at = self.arrivals.payload.as_value(), len(self.rows)
         for row in self.rows:
             yield whole[at : at + row.bits]
@@ -202,7 +203,7 @@ class NestedScan(HeldWindows):
     # Scans.
 
     def _scan(self, m: Module, k: int) -> None:
-        """Looks at a row of a window, or at the tuple of the beat behind it; takes the oldest that fits."""
+        """Look at a row of a window, or at the tuple of the beat after it; take the oldest that fits."""
         level, last = self.levels[k], self._is_last(k)
         look = self._look(m, k)
         m.d.comb += [
@@ -227,20 +228,21 @@ class NestedScan(HeldWindows):
         leaving = level.oldest & (self.has[k] & store.full).replicate(store.lanes)
         m.d.comb += [
             look.scanning.eq(~level.spent & (new_before | _any(self.has[k + 1 :])) & self._able(k)),
-            found.eq(self._found(k) & ~(leaving & (~new_before).replicate(store.lanes))),
+            found.eq(self._candidates(k) & ~(leaving & (~new_before).replicate(store.lanes))),
         ]
+        fits_new = self._fits(k, level.new, self._decidable(k))
         grant = rotating_grant(m, [look.scanning & each for each in found], store.oldest_of)
         m.d.comb += [
             look.grant.eq(grant), look.left.eq((found & ~grant).any()),
             look.leaves.eq((leaving & grant).any()),
-            look.taken.eq(Mux(look.scanning, grant.any(), newest & self._fits(k, level.new, self._known(k)))),
+            look.taken.eq(Mux(look.scanning, grant.any(), newest & fits_new)),
             look.member.eq(Mux(look.scanning, chosen(grant, store.data), level.new)),
             look.goes_on.eq(look.scanning & (look.left | ~store.last | newest)),
         ]  # fmt: skip
         return look
 
     def _look_on(self, m: Module, level: _Level, look: _Look) -> None:
-        """The rest of the row next, or the next row, or what is behind the window."""
+        """Go on to the rest of the row, to the next row, or to the tuple that arrived."""
         with m.If(look.scanning):
             m.d.sync += level.sent.eq(Mux(look.left, level.sent | look.grant, 0))
             with m.If(~look.left):
@@ -250,14 +252,14 @@ class NestedScan(HeldWindows):
                     m.d.comb += level.store.following.eq(1)
 
     def _is_last(self, k: int) -> Value:
-        """Whether a combination is complete with a member of this stream."""
+        """Return whether a combination is complete with a member of this stream."""
         n = len(self.levels)
         if k == n - 1:
             return Const(1, 1)
         return self.alone[n - 1] if k == n - 2 else Const(0, 1)
 
     def _descend(self, m: Module, k: int) -> None:
-        """On to the next window; a tuple that arrived alone is a member already."""
+        """Go on to the next window; a tuple that arrived alone is a member already."""
         n = len(self.levels)
         if k + 1 == n:
             return
@@ -272,7 +274,7 @@ class NestedScan(HeldWindows):
         m.d.sync += self.state.eq(1 + k)
 
     def _return(self, m: Module, k: int) -> None:
-        """Back to the nearest window before that has more to look at, or to the next beat."""
+        """Go back to the nearest window before that has more to look at, or to the next beat."""
         if k == 0:
             m.d.comb += self.finish.eq(1)
             m.d.sync += self.state.eq(Mux(self.ending, self._end, _READY))
@@ -287,32 +289,32 @@ class NestedScan(HeldWindows):
 
     # The condition.
 
-    def _found(self, k: int) -> Value:
-        """Which tuples of a row can be members, those before and the one that arrived alone being given."""
+    def _candidates(self, k: int) -> Value:
+        """Return the tuples of a row that fit the members before and the one that arrived alone."""
         level = self.levels[k]
-        behind = [j for j in range(k + 1, len(self.levels)) if self._known(k, j)]
+        behind = [j for j in range(k + 1, len(self.levels)) if self._decidable(k, j)]
         fits = [
             reduce(
                 and_,
-                (~self.alone[j] | self._fits(k, data, self._known(k, j)) for j in behind),
-                self._fits(k, data, self._known(k)),
+                (~self.alone[j] | self._fits(k, data, self._decidable(k, j)) for j in behind),
+                self._fits(k, data, self._decidable(k)),
             )
             for data in level.store.data
         ]
         return Cat(*fits) & level.store.held & ~level.sent
 
-    def _known(self, k: int, alone: int | None = None) -> list[Part]:
-        """The parts of the condition that the member of a stream decides, with all before and `alone`."""
+    def _decidable(self, k: int, alone: int | None = None) -> list[Conjunct]:
+        """Return the conjuncts that the member of a stream decides, with all members before and `alone`."""
         behind = frozenset() if alone is None else frozenset({alone})
         ours = (part for part in self.condition.parts if k in part.reads)
         return [part for part in ours if frozenset(j for j in part.reads if j > k) == behind]
 
-    def _fits(self, k: int, bits: Value, parts: Sequence[Part]) -> Value:
+    def _fits(self, k: int, bits: Value, parts: Sequence[Conjunct]) -> Value:
         members: Mapping[int, Value] = {j: level.member for j, level in enumerate(self.levels)} | {k: bits}
         return self.condition.holds(parts, members)
 
     def _able(self, k: int) -> Value:
-        """Whether a tuple that arrived alone can be a member, by itself; found out in the first window."""
+        """Return whether a tuple that arrived alone can be a member at all; asked in the first window."""
         streams = {0: range(1, len(self.levels)), 1: range(1)}.get(k, range(0))
         unable = [
             self.alone[j] & ~self._fits(j, self.levels[j].member, parts)

@@ -85,7 +85,7 @@ class Stage(Block):
         return m
 
     def keep(self) -> Value:
-        """High for tuples that stay."""
+        """Return a bit that is high for tuples that stay."""
         return Const(1, 1)
 
     @abstractmethod
@@ -132,7 +132,7 @@ def _sources(row: Row, columns: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 
 def projected_row(row: Row, columns: tuple[tuple[str, str], ...]) -> Row:
-    """The wires that a projection leaves: the columns, then what is hidden."""
+    """Return the wires that a projection leaves: the columns, then the hidden fields."""
     names = [new for new, _ in columns]
     names += [name for name in _hidden(row) if name not in names]
     sources = _sources(row, columns)
@@ -140,9 +140,9 @@ def projected_row(row: Row, columns: tuple[tuple[str, str], ...]) -> Row:
 
 
 class Compute(Stage):
-    """Appends fields: each one operation on fields of the input and constants (rule EQUALS).
+    """Appends fields: each is one operation on fields of the input and constants (rule EQUALS).
 
-    With more than one operation, they run side by side in the same cycle (section 6.2).
+    Several operations run in parallel in the same cycle (section 6.2).
     """
 
     def __init__(self, row: Row, operations: tuple[Operation, ...], *, registered: bool = True) -> None:
@@ -161,7 +161,7 @@ class Compute(Stage):
 
     @property
     def title(self) -> str:
-        """What it computes, where that is a single operation."""
+        """The operation's name if there is one operation."""
         return operation_name(self.operations[0][1]) if len(self.operations) == 1 else "parallel"
 
 
@@ -181,7 +181,7 @@ _NAMES = {
 
 
 def operation_name(operation: Expr) -> str:
-    """A word for an operation: `equal`, `add`, `and`, …"""
+    """Return a word for an operation: `equal`, `add`, `and`, …"""
     match operation:
         case Compare(op=op) | Arithmetic(op=op):
             return _NAMES.get(op, "compute")
@@ -191,7 +191,7 @@ def operation_name(operation: Expr) -> str:
 
 
 def computed_row(row: Row, operations: tuple[Operation, ...]) -> Row:
-    """The wires of a stream with computed fields behind its own."""
+    """Return the wires of a stream, then those of its computed fields."""
     operands = columns_of(Signal(row.layout), row)
     wires = [wire_of(name, lower(operation, operands), kind) for name, operation, kind in operations]
     return Row((*row.wires, *wires))
@@ -236,7 +236,7 @@ class Fork(Block):
 
 
 def branch(m: Module, source: Any, sinks: list[Any]) -> None:
-    """The gates of a fork: each beat of `source` to all `sinks`."""
+    """Build a fork: each beat of `source` goes to all `sinks`."""
     taken = Signal(len(sinks), name="taken")
     done: Value = Const(1, 1)
     for n, sink in enumerate(sinks):
@@ -251,7 +251,7 @@ def branch(m: Module, source: Any, sinks: list[Any]) -> None:
 
 
 class Concat(Block):
-    """Rows of the streams `i0`, `i1`, … side by side, in the order in which they arrive (rule CONCAT).
+    """Rows of the streams `i0`, `i1`, … joined to one row, in the order of arrival (rule CONCAT).
 
     A beat leaves when every input has one; it has a tuple if all of them have. Latency 1, issue rate 1.
     """
@@ -282,7 +282,7 @@ class Concat(Block):
 
 
 def concatenated_row(rows: tuple[Row, ...]) -> Row:
-    """All fields in order; hidden ones once."""
+    """Return all fields in order; hidden ones once."""
     wires: list[Wire] = []
     for each in (w for row in rows for w in row):
         if not (each.name.startswith("@") and each in wires):

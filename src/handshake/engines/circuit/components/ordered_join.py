@@ -16,8 +16,7 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Shape, Signal, Value
 from amaranth.lib.enum import Enum
 
-from handshake.engines.circuit.components.held_windows import Held, HeldWindows
-from handshake.engines.circuit.components.stores import Store
+from handshake.engines.circuit.components.join_windows import HeldTuples, OrderedWindows, Store
 from handshake.engines.circuit.components.stream import StreamSignature, register
 from handshake.engines.circuit.components.union import chosen, rotating_grant
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT
@@ -34,7 +33,7 @@ class _State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
     END = 4
 
 
-class OrderedJoin(HeldWindows):
+class OrderedJoin(OrderedWindows):
     """Ports: `arrivals` and `results`, as of `HandshakeJoin`; under time windows also `mark`, what the clock
     of the join shows with the tuples that arrive: the least of both streams' own, each less its lateness.
 
@@ -45,7 +44,7 @@ class OrderedJoin(HeldWindows):
     latency = 2
 
     def __init__(
-        self, condition: Condition, held: tuple[Held, ...], lanes: int, *, shown: Shape | None = None
+        self, condition: Condition, held: tuple[HeldTuples, ...], lanes: int, *, shown: Shape | None = None
     ) -> None:
         self.condition = condition
         self.issue_rate = 1 / (1 + max(-(-each.tuples // lanes) for each in held))
@@ -82,7 +81,7 @@ class OrderedJoin(HeldWindows):
                 found = self._match(*self.new)
                 m.d.comb += [self.made.valid.eq(found[0]), self.made.payload.as_value().eq(found[1])]
                 with m.If(~found[0] | self.made.ready):
-                    self._finished(m)
+                    self._finish(m)
             with m.Case(_State.END):
                 m.d.comb += self.made.eos.eq(1)
                 with m.If(self.made.ready):
@@ -93,14 +92,14 @@ class OrderedJoin(HeldWindows):
         with m.If(more):
             m.d.sync += self.state.eq(state)
         with m.Else():
-            self._finished(m)
+            self._finish(m)
 
-    def _finished(self, m: Module) -> None:
+    def _finish(self, m: Module) -> None:
         m.d.comb += self.finish.eq(1)
         m.d.sync += self.state.eq(Mux(self.ending, _State.END, _State.READY))
 
     def _ready(self, m: Module) -> None:
-        """Takes a beat; both windows are read from their oldest tuples on."""
+        """Take a beat; both windows are read from their oldest tuples on."""
         payload, width = self.arrivals.payload, self.condition.left.bits
         whole = payload.as_value()
         m.d.comb += [self.arrivals.ready.eq(1), *(store.first.eq(1) for store in self.stores)]
@@ -108,7 +107,7 @@ class OrderedJoin(HeldWindows):
             self.new[0].eq(whole[2 : 2 + width]), self.new[1].eq(whole[2 + width :]),
             self.ending.eq(self.arrivals.eos),
         ]  # fmt: skip
-        has = self._admitted(m, [payload[flag] & self.arrivals.valid for flag in (HAS_LEFT, HAS_RIGHT)])
+        has = self._admit(m, [payload[flag] & self.arrivals.valid for flag in (HAS_LEFT, HAS_RIGHT)])
         m.d.sync += [self.has[n].eq(each) for n, each in enumerate(has)]
         with m.If(has[1]):
             m.d.sync += self.state.eq(_State.SCAN_LEFT)
@@ -124,7 +123,7 @@ class OrderedJoin(HeldWindows):
         return self.condition.matches(Delay(None), *views), self.condition.carry(*views)
 
     def _scan(self, m: Module, side: int, then: Callable[[], None]) -> None:
-        """Compares the new tuple with a row of the other window; results leave one by one, oldest first."""
+        """Compare the new tuple with a row of the other window; results leave one by one, oldest first."""
         store, other = self.stores[side], self.new[1 - side]
         pairs = [(data, other) if side == 0 else (other, data) for data in store.data]
         parts = [self._match(*pair) for pair in pairs]
@@ -148,7 +147,7 @@ class OrderedJoin(HeldWindows):
                     m.d.comb += store.following.eq(1)
 
     def _without_oldest(self, found: list[Value], store: Store) -> list[Value]:
-        """Where a beat has a tuple of both, the left one came first and has pushed the oldest one out."""
+        """Leave out the oldest left tuple if the left tuple of the same beat has pushed it out."""
         gone = self.has[0] & store.full & store.at_oldest
         first = store.oldest_of & ~(store.oldest_of << 1)[: self.lanes]
         return [each & ~(gone & first[lane]) for lane, each in enumerate(found)]

@@ -25,7 +25,17 @@ from handshake.engines.circuit.components.union import chosen
 from handshake.errors import SchemaError
 from handshake.schema import BOOL, INT64, Bool
 
-__all__ = ["PLACE", "Claim", "LockstepUnion", "Mask", "Sequence", "least", "place_wire", "slot_row", "zipped"]
+__all__ = [
+    "PLACE",
+    "Claim",
+    "LockstepUnion",
+    "Mask",
+    "Sequence",
+    "in_step",
+    "least",
+    "place_wire",
+    "slot_row",
+]
 
 PLACE = "#place"
 """Field of inputs that are joined with others: a tuple's place among the arrivals of all of them, from 0."""
@@ -35,12 +45,12 @@ _HERE = Wire(HERE, BOOL, 1)
 
 
 def place_wire() -> Wire:
-    """The wires of a place; it begins again at 0 after the largest."""
+    """Return the wires of a place; it begins again at 0 after the largest."""
     return Wire(PLACE, INT64, PLACE_BITS)
 
 
 def slot_row(row: Row) -> Row:
-    """An input's wires without its place, and whether a beat has a tuple."""
+    """Return an input's wires without its place, and the flag that a beat has a tuple."""
     return Row((*(w for w in row if w.name != PLACE), _HERE))
 
 
@@ -85,7 +95,7 @@ class Sequence(Block):
         return m
 
     def _due(self, source: Any) -> Value:
-        """Whether the tuple at the head of an input is the next of all."""
+        """Return whether the tuple at the head of an input is the next of all arrivals."""
         if len(self.rows) == 1:
             return Const(1, 1)
         return Value.cast(source.payload[PLACE]) == self.next
@@ -167,7 +177,7 @@ class LockstepUnion(Block):
     def build(self) -> Module:
         m = Module()
         inputs = [getattr(self, f"i{n}") for n in range(self.inputs)]
-        both, here = zipped(m, inputs), Cat(*(each.payload[HERE] for each in inputs))
+        both, here = in_step(m, inputs), Cat(*(each.payload[HERE] for each in inputs))
         picked = chosen(here, [each.payload for each in inputs])
         m.d.comb += self.o.payload.eq(picked)
         if SHOWN in self.row.names:
@@ -181,12 +191,12 @@ class LockstepUnion(Block):
 
 
 def least(values: list[Value]) -> Value:
-    """The smallest of some numbers."""
+    """Return the smallest of some numbers."""
     return reduce(lambda a, b: Value.cast(Mux(a < b, a, b)), values)
 
 
-def zipped(m: Module, inputs: list[Any]) -> Value:
-    """High when all inputs have a beat: in lock step, the one of the same arrival, or the end."""
+def in_step(m: Module, inputs: list[Any]) -> Value:
+    """Return a bit that is high when all inputs have a beat; in lock step it is of the same arrival."""
     together = Signal(name="together")
     m.d.comb += together.eq(reduce(and_, (beat(each) for each in inputs)))
     return together

@@ -33,12 +33,12 @@ class Slide:
 
     @property
     def copies(self) -> int:
-        """Windows that can be open at once, and one more that sends results."""
+        """Windows that can be open at once, plus one that sends results."""
         return -(-(self.size + self.spread) // self.advance) + 1
 
 
 def body_row(row: Row, slide: Slide) -> Row:
-    """What the sub-plan reads: the input, and where its window starts."""
+    """Return the wires that the sub-plan reads: the input, and the start of its window."""
     if not slide.bounds:
         return row
     kept = row[TIME] if slide.kind == "time" else Wire(TIME, INT64, 64, True)
@@ -46,6 +46,6 @@ def body_row(row: Row, slide: Slide) -> Row:
 
 
 def window_row(after: Row, slide: Slide) -> Row:
-    """What leaves: the sub-plan's results, with their time if that is read later on."""
+    """Return the wires of results: the sub-plan's, with their time if it is read later on."""
     hidden = {START} if slide.timed else {START, TIME, CLOCK}
     return Row(tuple(w for w in after if w.name not in hidden))

@@ -19,7 +19,7 @@ __all__ = ["Stamp", "Widen", "common_row", "stamped_row"]
 
 
 def stamped_row(row: Row, time: str, lateness: int) -> Row:
-    """A source's fields, then its tuples' time and clock; in lock step the clock once more, as `@shown`."""
+    """Return a source's fields, then its tuples' time and clock; in lock step also `@shown`."""
     own = row[time]
     kept = tuple(w for w in row if w.name != TIME)
     bits, signed = bits_of_range(own.range[0] - lateness, own.range[1])
@@ -68,7 +68,7 @@ class Stamp(Block):
 
 
 def common_row(rows: list[Row], what: str) -> Row:
-    """Wires that carry the values of all rows, field by field; names are the first row's."""
+    """Return wires that carry the values of all rows, field by field, with the names of the first row."""
     return Row(tuple(_common(list(wires), what) for wires in zip(*rows, strict=True)))
 
 

@@ -48,12 +48,12 @@ class StreamSignature(wiring.Signature):
 
 
 def beat(stream: Any) -> Value:
-    """High while the stream offers something."""
+    """Return a bit that is high while the stream offers a beat."""
     return stream.valid | stream.eos
 
 
 def moves(stream: Any) -> Value:
-    """High in the cycle in which a beat moves."""
+    """Return a bit that is high in the cycle in which a beat moves."""
     return beat(stream) & stream.ready
 
 
@@ -68,7 +68,10 @@ def forward(m: Module, source: Any, sink: Any) -> None:
 
 
 def register(m: Module, source: Any, sink: Any) -> None:
-    """A register between `source` and `sink`: latency 1, issue rate 1; a held beat holds the source back."""
+    """Put a register between `source` and `sink`: latency 1, issue rate 1.
+
+    A beat that is held holds `source` back.
+    """
     free = Signal(name="free")
     m.d.comb += [free.eq(~beat(sink) | sink.ready), source.ready.eq(free)]
     with m.If(free):
@@ -80,10 +83,10 @@ def register(m: Module, source: Any, sink: Any) -> None:
 
 
 def stream_in(row: Row) -> Any:
-    """The signature member of an input stream."""
+    """Return the signature member of an input stream."""
     return In(StreamSignature(row))
 
 
 def stream_out(row: Row) -> Any:
-    """The signature member of an output stream."""
+    """Return the signature member of an output stream."""
     return Out(StreamSignature(row))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["balanced", "deep"]
+__all__ = ["deep", "tree_of"]
 
 T = TypeVar("T")
 
@@ -17,8 +17,8 @@ DEPTH = 20_000
 """Calls in each other: translation and Amaranth take several for each operation that reads another's."""
 
 
-def balanced(operation: Callable[[T, T], T], operands: Iterable[T]) -> T:
-    """Operands under an associative operation as a tree: a chain of hundreds would be as deep."""
+def tree_of(operation: Callable[[T, T], T], operands: Iterable[T]) -> T:
+    """Combine operands by an associative operation, as a balanced tree instead of a deep chain."""
     level = list(operands)
     while len(level) > 1:
         pairs = [operation(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
@@ -28,7 +28,7 @@ def balanced(operation: Callable[[T, T], T], operands: Iterable[T]) -> T:
 
 @contextmanager
 def deep() -> Iterator[None]:
-    """Walk plans and gates whose operations read each other hundreds deep; what is deeper is told of."""
+    """Raise the recursion limit temporarily; report deeper nesting as `UnsupportedError`."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, DEPTH))
     try:

@@ -40,17 +40,17 @@ SUPPORTED = "integers, fixed-length strings, bool, dates, times, intervals and d
 
 
 def null_of(name: str) -> str:
-    """The name of the bit that tells whether the field `name` is NULL."""
+    """Return the name of the bit that says whether the field `name` is NULL."""
     return f"{name}.null"
 
 
 def count_of(name: str) -> str:
-    """The name of the wires with the count by which an average is to be divided."""
+    """Return the name of the wires with the count that an average is divided by."""
     return f"{name}.count"
 
 
 def bits_of_range(least: int, most: int) -> tuple[int, bool]:
-    """The narrowest (bits, signed) that holds every whole number from `least` to `most`.
+    """Return the narrowest (bits, signed) that holds every whole number from `least` to `most`.
 
     >>> bits_of_range(0, 255), bits_of_range(-1, 255)
     ((8, False), (9, True))
@@ -74,7 +74,7 @@ class Wire:
 
     @property
     def width(self) -> int:
-        """All wires of the field."""
+        """Number of wires of the field."""
         return self.bits + self.nullable + self.count_bits
 
     @property
@@ -90,7 +90,7 @@ class Wire:
         return 0, (1 << self.bits) - 1
 
     def encode(self, value: Any) -> int:
-        """The whole number that the wires carry for a value that is not NULL."""
+        """Return the whole number that the wires carry for a value, which is not NULL."""
         match self.type:
             case String() | Binary():
                 return self._encode_bytes(value)
@@ -118,7 +118,7 @@ class Wire:
         return int.from_bytes(data.ljust(length, b"\0"), "big")
 
     def decode(self, number: int) -> Any:
-        """The value that the wires carry."""
+        """Return the value that the wires carry."""
         match self.type:
             case Bool():
                 return bool(number)
@@ -131,7 +131,7 @@ class Wire:
         return number
 
     def average(self, total: int, count: int) -> Any:
-        """What a sum and a count stand for; NULL for a count of zero."""
+        """Return the average that a sum and a count stand for; NULL for a count of zero."""
         if count == 0:
             return None
         if isinstance(self.type, Decimal):  # halves away from zero; the sum has the scale already
@@ -140,7 +140,7 @@ class Wire:
 
 
 def wire(field: Field, *, length: int | None = None, nullable: bool = False) -> Wire:
-    """The wires of a field; `length` is the number of bytes of a string.
+    """Return the wires of a field; `length` is the number of bytes of a string.
 
     >>> from handshake.schema import Int
     >>> wire(Field("Price", Int(32))).bits
@@ -183,15 +183,15 @@ def _length(field: Field, length: int | None) -> int:
 
 
 def plain(name: str) -> str:
-    """A name for emitted texts and waveforms, where some characters end a name."""
+    """Return a name without characters that end a name in emitted texts and waveforms."""
     return re.sub(r"[^\w.@]", "_", name)
 
 
 class Packed(StructLayout):
-    """Fields side by side, the first on the least significant wires."""
+    """A layout of consecutive fields, the first on the least significant wires."""
 
     def format(self, value: Any, format_spec: str) -> Any:
-        """The fields as emitted modules and waveforms show them."""
+        """Return the fields as emitted modules and waveforms show them."""
         parts = Value.cast(value)
         fields: dict[str, Any] = {}
         for at, (name, each) in enumerate(self):
@@ -223,7 +223,7 @@ class Row:
 
     @cached_property
     def layout(self) -> StructLayout:
-        """How the fields lie side by side on the payload, the first on the least significant wires."""
+        """The layout of the fields on the payload, the first on the least significant wires."""
         return Packed(dict(self._members()))
 
     @property
@@ -246,7 +246,7 @@ class Row:
         raise SchemaError(f"no field '{name}' on the wires ({', '.join(self.names)})")
 
     def pack(self, values: Sequence[Any]) -> int:
-        """One tuple as the whole number that the payload carries.
+        """Return one tuple as the whole number that the payload carries.
 
         >>> from handshake.schema import Int
         >>> Row((Wire("a", Int(8), 8, True), Wire("b", Int(8), 8, True))).pack((1, -1))
@@ -268,7 +268,7 @@ class Row:
         return 1 << each.bits
 
     def unpack(self, payload: int) -> tuple[Any, ...]:
-        """The tuple that a payload carries."""
+        """Return the tuple that a payload carries."""
         values: list[Any] = []
         for each in self.wires:
             values.append(_unpack(each, payload & ((1 << each.width) - 1)))

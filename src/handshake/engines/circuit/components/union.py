@@ -10,19 +10,19 @@ from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.fifo import Fifo
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
-from handshake.engines.circuit.components.trees import balanced
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 
 __all__ = ["Union", "behind", "chosen", "lowest", "rotating_grant"]
 
 
 def lowest(bits: Value) -> Value:
-    """The lowest bit that is set, alone."""
+    """Return the lowest bit that is set, alone."""
     return bits & (-bits)[: len(bits)]
 
 
 def rotating_grant(m: Module, requests: list[Value], after: Signal) -> Value:
-    """One-hot choice among `requests`, round robin: `after` has ones behind the last that was chosen."""
+    """Return a one-hot choice among `requests`, round robin; `after` has ones after the last choice."""
     asked, grant = Signal(len(requests), name="asked"), Signal(len(requests), name="grant")
     later = asked & after
     m.d.comb += [asked.eq(Cat(*requests)), grant.eq(Mux(later.any(), lowest(later), lowest(asked)))]
@@ -30,14 +30,14 @@ def rotating_grant(m: Module, requests: list[Value], after: Signal) -> Value:
 
 
 def behind(grant: Value) -> Value:
-    """Ones at all positions above the one that is set."""
+    """Return ones at all positions above the one that is set."""
     return ~((grant - 1)[: len(grant)] | grant)
 
 
 def chosen(grant: Value, payloads: list[Any]) -> Value:
-    """The payload that a one-hot choice names: an AND-OR multiplexer."""
+    """Return the payload that a one-hot choice names: an AND-OR multiplexer."""
     values = [Value.cast(payload) for payload in payloads]
-    return balanced(or_, [value & grant[n].replicate(len(value)) for n, value in enumerate(values)])
+    return tree_of(or_, [value & grant[n].replicate(len(value)) for n, value in enumerate(values)])
 
 
 class Union(Block):
@@ -81,7 +81,7 @@ class Union(Block):
         return m
 
     def _head(self, m: Module, n: int) -> Any:
-        """The stream that the state machine sees: the FIFO's, or the input itself."""
+        """Return the stream that the state machine sees: the FIFO's, or the input itself."""
         source = getattr(self, f"i{n}")
         if not self.depth:
             return source

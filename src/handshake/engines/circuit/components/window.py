@@ -19,7 +19,7 @@ from amaranth.lib.wiring import Out
 from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.slide import Slide, body_row, window_row
 from handshake.engines.circuit.components.stream import stream_in, stream_out
-from handshake.engines.circuit.components.trees import balanced
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.window_control import TimeControl, TupleControl
 
@@ -38,7 +38,7 @@ class Body(Protocol):
         """Cycles from `eos` to the first result."""
 
     def make(self) -> Block:
-        """A copy, with the ports `i` and `o`."""
+        """Return a copy, with the ports `i` and `o`."""
 
 
 class Windows(Block):
@@ -72,8 +72,8 @@ class Windows(Block):
         for index, copy in enumerate(copies):
             m.submodules[f"copy{index}"] = copy
         for name in self.sample.counters:
-            m.d.comb += getattr(self, name).eq(balanced(add, (getattr(c, name) for c in copies)))
+            m.d.comb += getattr(self, name).eq(tree_of(add, (getattr(c, name) for c in copies)))
         for name in self.flags:
-            m.d.comb += getattr(self, name).eq(balanced(or_, (getattr(c, name) for c in copies)))
+            m.d.comb += getattr(self, name).eq(tree_of(or_, (getattr(c, name) for c in copies)))
         (TimeControl if self.slide.kind == "time" else TupleControl)(m, self, copies).build()
         return m

@@ -13,7 +13,7 @@ from handshake.engines.circuit.components.fifo import Fifo
 from handshake.engines.circuit.components.operators import copy_field
 from handshake.engines.circuit.components.slide import CLOCK, START, TIME
 from handshake.engines.circuit.components.stream import StreamSignature, forward, moves, register
-from handshake.engines.circuit.components.trees import balanced
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
 from handshake.engines.circuit.components.union import chosen
 from handshake.schema import INT64
@@ -22,7 +22,7 @@ __all__ = ["TimeControl", "TupleControl"]
 
 
 class Control:
-    """What both kinds of windows share: steps, merging of results, the end of the input."""
+    """The common part of both kinds of windows: steps, merging of results, the end of the input."""
 
     def __init__(self, m: Module, block: Any, copies: list[Block]) -> None:
         self.m, self.block, self.copies, self.slide = m, block, copies, block.slide
@@ -41,7 +41,7 @@ class Control:
         self.tuple = self.i.valid & ~self.tuple_done
 
     def build(self) -> None:
-        """All of the template's logic."""
+        """Build all of the template's logic."""
         self.m.d.comb += self.following.eq(Mux(self.turn == self.n - 1, 0, self.turn + 1))
         self._steps()
         self._merging()
@@ -49,23 +49,23 @@ class Control:
 
     @abstractmethod
     def machine(self) -> None:
-        """The state machine that decides on steps."""
+        """Build the state machine that decides on steps."""
 
     @abstractmethod
     def restart(self) -> None:
-        """Make ready for the next stream."""
+        """Get ready for the next stream."""
 
     @abstractmethod
     def start(self) -> Value:
-        """Where the oldest window starts."""
+        """Return the start of the oldest window."""
 
     @abstractmethod
     def result_time(self) -> Value:
-        """The time of results of the window that closes."""
+        """Return the time of results of the window that closes."""
 
     @abstractmethod
     def result_clock(self) -> Value:
-        """The clock of results of the window that closes."""
+        """Return the clock of results of the window that closes."""
 
     # One step: `close` ends the oldest window, `enter` sends the tuple to the copies in `member`.
 
@@ -89,7 +89,7 @@ class Control:
             m.d.sync += self.taken[s].eq((self.taken[s] | moves(copy.i)) & ~self.step_done)
         self.closing = eos
         room = self._order_room(eos)
-        m.d.comb += self.step_done.eq((self.close | self.enter) & balanced(and_, done) & room)
+        m.d.comb += self.step_done.eq((self.close | self.enter) & tree_of(and_, done) & room)
         with m.If(self.step_done):
             entered = Mux(self.enter, self.member, 0)
             if self.slide.kind == "time":  # the closed copy is not a member
@@ -100,11 +100,11 @@ class Control:
                 m.d.sync += [self.oldest.eq(self.oldest.rotate_left(1)), self.turn.eq(self.following)]
 
     def _fill(self) -> Value:
-        """A tuple window may open and close with the same tuple."""
+        """Return the copies that a tuple enters if its window may close with the same tuple."""
         return Mux(self.enter, self.member, 0) if self.slide.kind == "tuples" else Const(0, self.n)
 
     def place(self, ordinals: list[Value], turn: Value) -> None:
-        """From the age of a window (0: oldest, at `turn`) to the copy that has it.
+        """Find the copies of windows by their age (0: the oldest, at `turn`).
 
         The ring is turned by a power of two per level, so that gates grow with n·log n: a gate for each age
         and copy would be n² of them.
@@ -117,7 +117,7 @@ class Control:
         self.m.d.comb += self.member.eq(ages)
 
     def _payload(self, payload: Any) -> None:
-        """The tuple, and for a closing window its start, and its time and clock where they are read."""
+        """Drive the tuple and, for a closing window, its start, and its time and clock if they are read."""
         for each in self.block.inner:
             if each.name == START:
                 self.m.d.comb += payload[START].eq(self.start())
@@ -127,7 +127,7 @@ class Control:
                 copy_field(self.m, payload, self.i.payload, each, each.name)
 
     def _stamp(self, payload: Any, each: Wire) -> None:
-        """Results have a time and a clock of their own: rule 8 of docs/queries.md."""
+        """Give results a time and a clock of their own: rule 8 of docs/queries.md."""
         stamp = self.result_time() if each.name == TIME else self.result_clock()
         self.m.d.comb += payload[each.name].eq(Mux(self.close, stamp, self.i.payload[each.name]))
         if each.nullable:
@@ -135,13 +135,13 @@ class Control:
             self.m.d.comb += payload[null_of(each.name)].eq(null)
 
     def result_null(self) -> Value:
-        """High when no tuple of the window that closes has a time."""
+        """Return a bit that is high when no tuple of the window that closes has a time."""
         return Const(0, 1)
 
     # Merging of results.
 
     def _merging(self) -> None:
-        """Results of the windows in the order in which these closed, into the output register.
+        """Send results of the windows to the output register in the order in which the windows closed.
 
         A round-robin choice would let a younger window overtake an older one that is held back.
         """
@@ -170,7 +170,7 @@ class Control:
         m.d.sync += self.pending.eq(self.pending + self.closing.any() * self.step_done - (eos & made.ready))
 
     def _streams(self) -> list[Any]:
-        """The results of each copy: through a FIFO, or straight to the multiplexer (section 6.3)."""
+        """Return the results of each copy: through a FIFO, or directly to the multiplexer (section 6.3)."""
         if self.block.merge == "multiplexer":
             return [copy.o for copy in self.copies]
         streams = []
@@ -181,7 +181,7 @@ class Control:
         return streams
 
     def _order_room(self, closing: Value) -> Value:
-        """Merging follows a queue of the copies that have closed."""
+        """Queue the copies that have closed, for merging; return whether there is room."""
         row = Row((Wire("copy", INT64, len(self.turn)),))
         depth = 2 * self.n + self.block.body.latency
         self.m.submodules.order = self.order = Fifo(row, max(2, depth))
@@ -194,7 +194,7 @@ class Control:
     # The end of the input.
 
     def ending(self, first: str) -> None:
-        """After the last tuple: close or clear what is open, wait for results, pass the end on."""
+        """After the last tuple: close or clear open windows, wait for results, pass the end on."""
         m = self.m
         with m.State("FLUSH"):
             with m.If(self.used.any()):
@@ -211,8 +211,8 @@ class Control:
                 self.restart()
                 m.next = first
 
-    def consumed(self) -> None:
-        """The tuple has been dealt with; a beat that ends the stream as well stays for the end."""
+    def consume(self) -> None:
+        """Take the tuple; if it also ends the stream, the beat stays for the end."""
         with self.m.If(self.i.eos):
             self.m.d.sync += self.tuple_done.eq(1)
         with self.m.Else():
@@ -263,7 +263,7 @@ class TimeControl(Control):
             with m.State("RUN"):
                 with m.If(self.tuple & no_time):
                     m.d.sync += self.block.no_time.eq(self.block.no_time + 1)
-                    self.consumed()
+                    self.consume()
                 with m.Elif(self.tuple & far & ~self.used.any()):
                     m.d.sync += self.stride.eq(step << (self.levels - 1))
                     m.next = "SEEK"
@@ -272,7 +272,7 @@ class TimeControl(Control):
                     with m.If(self.step_done & ~far):
                         with m.If(self._late(place)):
                             m.d.sync += self.block.late.eq(self.block.late + 1)
-                        self.consumed()
+                        self.consume()
                 with m.Elif(self.i.eos):
                     m.next = "FLUSH"
             with m.State("SEEK"):
@@ -285,7 +285,7 @@ class TimeControl(Control):
             self.ending("RUN")
 
     def _place(self, ahead: Value) -> Value:
-        """Where the tuple lies after this step's advance, from the start of the oldest window."""
+        """Return the position of the tuple in the oldest window, after this step's advance."""
         k, step = self.slide.size, self.slide.advance
         place = Signal(Shape(len(self.base) + 2, signed=True))
         time = Value.cast(self.i.payload[TIME])
@@ -297,7 +297,7 @@ class TimeControl(Control):
         return place
 
     def _late(self, place: Value) -> Value:
-        """In a window that its clock has passed: one that started before the oldest."""
+        """Return whether the tuple is in a window that has closed."""
         k, step = self.slide.size, self.slide.advance
         if step <= k:
             return place < k - step
@@ -326,13 +326,13 @@ class TupleControl(Control):
         time = Value.cast(self.i.payload[TIME])
         before = chosen(self.oldest, [each.as_unsigned() for each in self.latest])
         held = before.as_signed() if self.block.row[TIME].signed else before
-        return Mux(self._held() & (self.null | (held > time)), held, time)
+        return Mux(self._has_time() & (self.null | (held > time)), held, time)
 
     def result_null(self) -> Value:
-        return self.null & ~self._held()
+        return self.null & ~self._has_time()
 
-    def _held(self) -> Value:
-        """High when an earlier tuple of the window that closes has a time."""
+    def _has_time(self) -> Value:
+        """Return a bit that is high when an earlier tuple of the window that closes has a time."""
         return (self.oldest & self.used & self.known).any()
 
     def result_clock(self) -> Value:
@@ -355,14 +355,14 @@ class TupleControl(Control):
                     with m.If(self.step_done):
                         m.d.sync += self.offset.eq(Mux(full, k - step, self.offset + 1))
                         m.d.sync += self.base.eq(Mux(full, self.base + step, self.base))
-                        self.consumed()
+                        self.consume()
                 with m.Elif(self.i.eos & (self.pending == 0)):
                     m.d.sync += self.discard.eq(1)  # windows that are not full give nothing
                     m.next = "FLUSH"
             self.ending("RUN")
 
     def _times(self) -> None:
-        """The largest time among the tuples of each window."""
+        """Keep the largest time among the tuples of each window."""
         time = Value.cast(self.i.payload[TIME])
         for s, latest in enumerate(self.latest):
             held = self.used[s] & self.known[s]

@@ -1,8 +1,7 @@
 """The window join of a query: slots of its streams in, results out, and one of three arrangements between.
 
-`handshake`: join cores in a line (handshake.circuit.join), results in any order. `ordered`: the windows in
-memories side by side, results as they are defined to come; of two streams (handshake.circuit.ordered_join),
-or of more (handshake.circuit.nested_scan).
+`handshake`: join cores in a line (`join/join.py`), results in any order. `ordered`: the windows in parallel
+memories, results in their defined order; of two streams (`ordered_join.py`), or of more (`nested_scan.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +15,16 @@ from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib.wiring import Out
 
 from handshake.engines.circuit.components.block import COUNTER, Block
-from handshake.engines.circuit.components.held_windows import Held
+from handshake.engines.circuit.components.join_windows import HeldTuples
 from handshake.engines.circuit.components.nested_scan import NestedScan, most_cycles
 from handshake.engines.circuit.components.operators import copy_field
 from handshake.engines.circuit.components.ordered_join import OrderedJoin
-from handshake.engines.circuit.components.sequence import least, zipped
+from handshake.engines.circuit.components.sequence import in_step, least
 from handshake.engines.circuit.components.slide import CLOCK, HERE, SHOWN, TIME
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
 from handshake.engines.circuit.join.arrivals import arrivals_row, has_of
-from handshake.engines.circuit.join.combination import Combination
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import Combination, Condition
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.plan.expr import Expr
@@ -36,13 +34,13 @@ __all__ = ["JoinSpec", "WindowJoin", "joined_row"]
 
 @dataclass(frozen=True)
 class JoinSpec:
-    """What a join is like, beside the wires that it reads."""
+    """The parameters of a join, except for the wires that it reads."""
 
     names: tuple[str, ...]
     """What the streams are called; columns of results are `name.column`."""
     on: Expr
     """The condition, that of time windows included."""
-    held: tuple[Held, ...]
+    held: tuple[HeldTuples, ...]
     lanes: int
     """Join cores, or memories side by side."""
     ordered: bool
@@ -55,33 +53,33 @@ class JoinSpec:
 
     @property
     def reads_time(self) -> bool:
-        """Whether the join itself looks at times."""
+        """True if the join itself reads times."""
         return any(held.rule is not None for held in self.held)
 
     @property
     def cycles(self) -> int:
-        """What an arrival takes at most in a join of several streams; see `most_cycles`."""
+        """The most cycles that an arrival takes in a join of several streams; see `most_cycles`."""
         return most_cycles(self.held, self.lanes, self.together)
 
     @property
     def design(self) -> Design:
-        """The handshake join for it."""
+        """The design of the handshake join."""
         left, right = (held.tuples for held in self.held)
         return Design(self.lanes, left, right, buffer=self.buffer, merger_buffer=self.merger_buffer)
 
-    def kept(self, row: Row) -> Row:
-        """The wires of a stream's slots that the join holds."""
+    def held_row(self, row: Row) -> Row:
+        """Return the wires of a stream's slots that the join holds."""
         hidden = (TIME,) * (self.timed or self.reads_time) + (CLOCK,) * self.timed
         return Row(tuple(w for w in row if not w.name.startswith("@") or w.name in hidden))
 
     def condition(self, rows: tuple[Row, ...]) -> Condition | Combination:
-        """The condition on the wires that are held."""
-        kept = tuple(self.kept(row) for row in rows)
+        """Return the condition on the wires that are held."""
+        kept = tuple(self.held_row(row) for row in rows)
         return Condition(*kept, self.on) if len(kept) == 2 else Combination(kept, self.on)
 
 
 def joined_row(rows: tuple[Row, ...], spec: JoinSpec) -> Row:
-    """The wires of results: all columns of all streams, then time and clock where they are needed."""
+    """Return the wires of results: all columns of all streams, then time and clock if they are needed."""
     wires: list[Wire] = []
     for name, row in zip(spec.names, rows, strict=True):
         wires += [replace(w, name=f"{name}.{w.name}") for w in row if not w.name.startswith("@")]
@@ -90,7 +88,7 @@ def joined_row(rows: tuple[Row, ...], spec: JoinSpec) -> Row:
 
 
 def _later(a: Wire, b: Wire) -> Wire:
-    """The wires of the later of two times; it is NULL if both are."""
+    """Return the wires of the later of two times; it is NULL if both are."""
     bits, signed = bits_of_range(min(a.range[0], b.range[0]), max(a.range[1], b.range[1]))
     return replace(a, bits=bits, signed=signed, nullable=a.nullable and b.nullable)
 
@@ -140,9 +138,9 @@ class WindowJoin(Block):
         return m
 
     def _arrive(self, m: Module, arrivals: Any) -> None:
-        """Slots of the same arrival side by side; those without a tuple of any stream end here."""
+        """Combine the slots of one arrival; slots without a tuple of any stream end here."""
         inputs = [getattr(self, f"i{n}") for n in range(len(self.rows))]
-        together, some = zipped(m, inputs), Signal(name="some")
+        together, some = in_step(m, inputs), Signal(name="some")
         here = [each.payload[HERE] for each in inputs]
         m.d.comb += [
             some.eq(reduce(or_, here)),
@@ -168,7 +166,7 @@ class WindowJoin(Block):
         return Shape(max(row[SHOWN].bits for row in self.rows), True)
 
     def _leave(self, m: Module, results: Any) -> None:
-        """Results by the names of the query; what an equality lets no wires carry is its partner's value."""
+        """Name results as the query does; a field that an equality makes redundant is its partner's."""
         m.d.comb += [
             self.o.valid.eq(results.valid), self.o.eos.eq(results.eos), results.ready.eq(self.o.ready)
         ]  # fmt: skip
@@ -207,13 +205,13 @@ class WindowJoin(Block):
 
 
 def _latest(a: tuple[Value, Value], b: tuple[Value, Value]) -> tuple[Value, Value]:
-    """The later of two times, each with whether it is NULL."""
+    """Return the later of two times, each with whether it is NULL."""
     first = ~a[1] & (b[1] | (a[0] >= b[0]))
     return Mux(first, a[0], b[0]), a[1] & b[1]
 
 
 def handshake_latency(design: Design) -> int:
-    """Cycles from a tuple to its result, at least.
+    """Return the least number of cycles from a tuple to its result.
 
     One each for the driver, the core's load and its comparison, the pipeline's, two for the core's buffer,
     and two for each merger on the way.
@@ -223,5 +221,5 @@ def handshake_latency(design: Design) -> int:
 
 
 def handshake_rate(design: Design) -> float:
-    """Arrivals per cycle, at least: for each one a core scans a segment, hands over, and takes the next."""
+    """Return the least number of arrivals per cycle: a core scans a segment for each, and hands over."""
     return 1 / (3 + max(max(lengths) for lengths in design.segments))

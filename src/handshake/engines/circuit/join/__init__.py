@@ -4,14 +4,12 @@ from handshake.engines.circuit.join.condition import Condition
 from handshake.engines.circuit.join.design import Design, original
 from handshake.engines.circuit.join.host import JoinRun, condition_of, design_of, run_join
 from handshake.engines.circuit.join.join import HandshakeJoin
-from handshake.engines.circuit.join.nested import NestedLoops
 
 __all__ = [
     "Condition",
     "Design",
     "HandshakeJoin",
     "JoinRun",
-    "NestedLoops",
     "condition_of",
     "design_of",
     "original",

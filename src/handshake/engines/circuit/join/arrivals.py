@@ -1,4 +1,4 @@
-"""What enters a join circuit: in each beat a tuple of R, one of S, or both, R counting as the earlier one."""
+"""The input of a join circuit: each beat has a tuple of R, one of S, or both, R being the earlier one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from handshake.engines.circuit.components.types import Row, Wire
-from handshake.engines.circuit.join.combination import Combination
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import Combination, Condition
 from handshake.engines.circuit.simulation.simulate import Feed
 from handshake.engines.circuit.simulation.testbench import ALWAYS, Beat
 from handshake.schema import BOOL
@@ -19,19 +18,19 @@ HAS_LEFT, HAS_RIGHT = "l?", "r?"
 
 
 def arrivals_row(condition: Condition | Combination) -> Row:
-    """The wires of the input: a tuple of each stream side by side, and which of them are there."""
+    """Return the wires of the input: a tuple of each stream, and flags that say which of them are there."""
     flags = (Wire(has_of(side), BOOL, 1) for side in condition.sides)
     streams = zip(condition.sides, condition.rows, strict=True)
     return Row((*flags, *(replace(w, name=f"{side}.{w.name}") for side, row in streams for w in row)))
 
 
 def has_of(side: str) -> str:
-    """The field that says whether a beat has a tuple of a stream."""
+    """Return the field that says whether a beat has a tuple of a stream."""
     return f"{side}?"
 
 
 def steps(order: Iterable[tuple[int, int]]) -> Iterator[tuple[int | None, int | None]]:
-    """Arrivals (side, payload) in order as beats: an R tuple and the S tuple right after it share one.
+    """Yield arrivals (side, payload) as beats: an R tuple and the S tuple right after it share one.
 
     >>> list(steps([(0, 1), (1, 2), (1, 3), (0, 4)]))
     [(1, 2), (None, 3), (4, None)]
@@ -56,7 +55,7 @@ def feed_of(
     pattern: Iterable[bool] = ALWAYS,
     end: bool = True,
 ) -> Feed:
-    """Packed tuples as beats of the circuit's input, and the end after them."""
+    """Return packed tuples as beats of the circuit's input, and the end after them."""
     width = condition.left.bits
     packed = [
         Beat((left is not None) | (right is not None) << 1 | (left or 0) << 2 | (right or 0) << (2 + width))

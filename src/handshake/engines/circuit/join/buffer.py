@@ -29,9 +29,9 @@ class ResultSignature(wiring.Signature):
 class Buffer:
     """A queue of `depth` entries of `bits`, built into its owner's module.
 
-    `push` writes `data` at the end of the cycle; whoever pushes has looked at the level before. A push into a
+    `push` writes `data` at the end of the cycle; the level must be checked before. A push into a
     full queue is lost if it is `guarded`, as in the papers' circuit; else admission must let none happen.
-    `head` is read out of the ring without a register, which is for whoever takes it; `pop` does.
+    `head` is read out of the ring without a register; `pop` takes it.
 
     The level is kept in unary, a register for each entry, so that every question about it is one register and
     its successor lies two look-up tables from `push` and `pop`.
@@ -51,14 +51,14 @@ class Buffer:
         last, stores = Signal(range(slots), name="last"), Signal(name="stores")
         m.d.comb += stores.eq(self.push & ~self.at_least(self.places) if self.guarded else self.push)
         m.d.sync += [
-            self.levels.eq(self._changed(stores, self.pop)),
+            self.levels.eq(self._next_levels(stores, self.pop)),
             last.eq(Mux(stores, following(last, slots), last)),
         ]
         for lane in lanes(self.bits):
             self._lane(m, f"{name}{lane.start}", lane, slots, last)
 
     def _lane(self, m: Module, name: str, lane: slice, slots: int, last: Signal) -> None:
-        """A part of the ring, with a read address of its own."""
+        """Build a part of the ring, with a read address of its own."""
         m.submodules[name] = ring = Memory(shape=lane.stop - lane.start, depth=slots, init=[])
         write, read = ring.write_port(), ring.read_port(domain="comb")
         first = Signal(range(slots), name=f"{name}_first")
@@ -68,21 +68,21 @@ class Buffer:
         ]  # fmt: skip
         m.d.sync += first.eq(Mux(self.pop, following(first, slots), first))
 
-    def _changed(self, stores: Value, pops: Value) -> Value:
-        """One bit more or less, in gates: of multiplexers Yosys makes enables, with gates before them."""
+    def _next_levels(self, stores: Value, pops: Value) -> Value:
+        """Return the level after a push or pop, in gates; Yosys would turn multiplexers into enables."""
         rises, falls = (v.replicate(self.places) for v in (stores & ~pops, pops & ~stores))
         more, fewer = Cat(Const(1, 1), self.levels)[: self.places], self.levels >> 1
         return (self.levels & (fewer | ~falls)) | (more & rises)
 
     def at_least(self, entries: int) -> Value:
-        """Whether it holds that many."""
+        """Return whether the buffer holds at least that many entries."""
         if entries <= 0 or entries > self.places:
             return Const(entries <= 0, 1)
         return self.levels[entries - 1]
 
     @property
     def valid(self) -> Value:
-        """Whether it holds anything."""
+        """High if the buffer holds anything."""
         return self.at_least(1)
 
     def offer(self, m: Module, port: Any) -> None:
@@ -93,7 +93,7 @@ class Buffer:
 
 
 def lanes(bits: int, most: int = LANE) -> Iterator[slice]:
-    """The parts of a word that share an address.
+    """Yield the parts of a word that share an address.
 
     >>> [(lane.start, lane.stop) for lane in lanes(65)]
     [(0, 33), (33, 65)]
@@ -104,14 +104,14 @@ def lanes(bits: int, most: int = LANE) -> Iterator[slice]:
 
 
 def following(place: Signal, places: int) -> Value:
-    """The next place of a ring, by gates and without a carry chain, which would be slower for so few bits."""
+    """Return the next place of a ring by gates, which for few bits are faster than a carry chain."""
     bits = [~place[0], *(place[i] ^ place[:i].all() for i in range(1, len(place)))]
     more = Cat(*bits)
     return more if places == 1 << len(place) else Mux(place == places - 1, 0, more)
 
 
 def later(m: Module, value: Value, name: str, cycles: int = 1, *, reset_less: bool = False) -> Value:
-    """The value, through as many registers."""
+    """Return the value, `cycles` registers later."""
     for _ in range(cycles):
         register = Signal(value.shape(), name=name, reset_less=reset_less)
         m.d.sync += register.eq(value)
@@ -120,10 +120,10 @@ def later(m: Module, value: Value, name: str, cycles: int = 1, *, reset_less: bo
 
 
 def fill(m: Module, has: Signal, arrives: Value, leaves: Value) -> None:
-    """Let a register say that one place is taken: by what arrives while it is free, until that leaves."""
+    """Let a register say that a place is taken, from an arrival until it leaves."""
     m.d.sync += has.eq((has & ~leaves) | (~has & arrives))
 
 
 def fill_inverse(m: Module, free: Signal, arrives: Value, leaves: Value) -> None:
-    """Let a register say that the place is free; each that is asked for has its own, since many ask."""
+    """Let a register say that the place is free; each reader has its own."""
     m.d.sync += free.eq((free & ~arrives) | (~free & leaves))

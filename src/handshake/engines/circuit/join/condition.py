@@ -1,15 +1,17 @@
-"""The join condition as gates: rows on wires, what matches, and what a result carries."""
+"""The condition of a join as gates: rows on wires, what matches, and what a result carries."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import and_
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Signal, Value
 
 from handshake.engines.circuit.components.gates import Lowered, Operands, columns_of, lower
+from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import (
@@ -22,11 +24,13 @@ from handshake.plan.expr import (
     Udf,
     conjuncts,
     show,
+    sides,
     walk,
 )
 from handshake.schema import BOOL, Float
 
-__all__ = ["Condition", "Delay", "check_gates", "is_true"]
+__all__ = ["Combination", "Condition", "Conjunct", "Delay", "check_gates", "is_true"]
+
 
 CHUNK = 2
 """Bits that one gate of a pipelined test for equality looks at: a look-up table behind a window's RAM."""
@@ -43,20 +47,20 @@ class Delay:
     stages: int = 0
 
     def __call__(self, value: Value) -> Value:
-        """The value, as many cycles later as the comparison is pipelined inside."""
+        """Return the value, as many cycles later as the comparison has stages."""
         for _ in range(self.stages):
             value = self._later(value)
         return value
 
     def any(self, chunks: Sequence[Value]) -> Value:
-        """Whether any of them is high, as many cycles later, in gates that the stages share."""
+        """Return whether any chunk is high, `stages` cycles later, in gates that the stages share."""
         for stage in range(self.stages):
             groups = [chunks[i : i + FAN_IN**stage] for i in range(0, len(chunks), FAN_IN**stage)]
             chunks = list(self._later(Cat(*(Cat(*group).any() for group in groups)), high=True))
         return Cat(*chunks).any()
 
     def _later(self, value: Value, *, high: bool = False) -> Value:
-        """Through a register; `high`: it is so at first, as nothing has been found equal yet."""
+        """Return the value after a register; `high`: it starts high, as nothing has been found equal yet."""
         if self.m is None:
             return value
         later = Signal(value.shape(), name="compared", init=-1 if high else 0)
@@ -84,17 +88,17 @@ class Condition:
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What the fields of each stream begin with on the wires of arrivals and results."""
+        """Prefixes of the fields of each stream on the wires of arrivals and results."""
         return "l", "r"
 
     def carrier(self, side: int, name: str) -> tuple[int, str]:
-        """The field of a result that carries a field of a stream: its own, or one that equals it."""
+        """Return the field of a result that carries a field of a stream: its own, or one that equals it."""
         shared = self.shared.get(name) if side == 1 else None
         return (0, shared) if shared is not None else (side, name)
 
     @property
     def key(self) -> Hashable:
-        """Equal for equal conditions."""
+        """A value that is equal for equal conditions."""
         return self.left, self.right, self.on
 
     @cached_property
@@ -110,7 +114,7 @@ class Condition:
         return found
 
     def _alike(self, left: str, right: str) -> bool:
-        """Equal values on equal wires; floats may be equal and differ (0.0 and -0.0)."""
+        """Return whether equal values are on equal wires; floats may be equal and differ (0.0 and -0.0)."""
         a, b = self.left[left], self.right[right]
         return (a.type, a.bits, a.signed) == (b.type, b.bits, b.signed) and not isinstance(a.type, Float)
 
@@ -125,7 +129,7 @@ class Condition:
         return Row((*left, *(replace(w, name=f"r.{w.name}") for w in self._carried)))
 
     def restore(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """All fields of both tuples, from those that a result carries."""
+        """Return all fields of both tuples from those that a result carries."""
         left = dict(zip(self.left.names, values, strict=False))
         right = dict(zip((w.name for w in self._carried), values[len(left) :], strict=True))
         return (
@@ -134,13 +138,13 @@ class Condition:
         )
 
     def carry(self, left: Any, right: Any) -> Value:
-        """The wires of the result of two tuples that join."""
+        """Return the wires of the result of two tuples that join."""
         kept = {w.name for w in self._carried}
         members = (name for name in self.right.layout.members if _field(name, self.right) in kept)
         return Cat(left.as_value(), *(Value.cast(right[name]) for name in members))
 
     def matches(self, delay: Delay, left: Any, right: Any) -> Value:
-        """High where two tuples join; every path from them passes through `delay` once."""
+        """Return a bit that is high if two tuples join; every path passes through `delay` once."""
         operands = self._operands(left, right)
         if not delay.stages:
             return is_true(lower(self.on, operands))
@@ -149,7 +153,7 @@ class Condition:
         return is_true(lower(outline, lambda column: leaves[int(column.name)]))
 
     def joins(self, delay: Delay, left: Any, right: Any, compared: Value) -> Value:
-        """`matches`, of tuples that are compared; where it is one test, that flag is one of its parts."""
+        """Return `matches` for tuples that are compared; a single equality includes that flag."""
         operands = self._operands(left, right)
         match self.on:
             case Compare(op="=") if delay.stages and lower(self.on, operands).null is None:
@@ -164,31 +168,31 @@ class Condition:
 
 
 def check_gates(on: Expr) -> None:
-    """Refuse a condition that asks a Python function."""
+    """Refuse a condition that calls a Python function."""
     for node in walk(on):
         if isinstance(node, Udf):
             raise UnsupportedError(f"{show(node)} is a Python function, which no circuit can call")
 
 
 def _field(member: str, row: Row) -> str:
-    """The field that a member of the payload belongs to: itself, or the one whose NULL bit it is."""
+    """Return the field that a member of the payload belongs to: itself, or the one whose NULL bit it is."""
     return member if member in row.names else member.rsplit(".", 1)[0]
 
 
 def is_true(truth: Lowered) -> Value:
-    """High where a truth is TRUE, neither FALSE nor NULL."""
-    return truth.value[0] & truth.known()
+    """Return a bit that is high if a truth is TRUE, neither FALSE nor NULL."""
+    return truth.value[0] & truth.is_known()
 
 
 def _outline(expr: Expr, operands: Operands, delay: Delay, leaves: list[Lowered]) -> Expr:
-    """The logic of a condition over its delayed comparisons, which are added to `leaves`."""
+    """Return the logic of a condition over its delayed comparisons, which are added to `leaves`."""
     if isinstance(expr, (And, Or, Not)):
         return expr.with_children(tuple(_outline(e, operands, delay, leaves) for e in expr.children))
-    leaves.append(_delayed(expr, operands, delay))
+    leaves.append(_delay(expr, operands, delay))
     return Column(0, str(len(leaves) - 1), type=BOOL)
 
 
-def _delayed(expr: Expr, operands: Operands, delay: Delay) -> Lowered:
+def _delay(expr: Expr, operands: Operands, delay: Delay) -> Lowered:
     whole = lower(expr, operands)
     null = None if whole.null is None else delay(whole.null)
     match expr:
@@ -199,7 +203,7 @@ def _delayed(expr: Expr, operands: Operands, delay: Delay) -> Lowered:
 
 
 def _differences(expr: Compare, operands: Operands) -> Iterator[Value]:
-    """Where two whole numbers or texts of one length differ, chunk by chunk."""
+    """Yield whether two whole numbers or texts of one length differ, chunk by chunk."""
     a, b = lower(expr.left, operands), lower(expr.right, operands)
     text = len(a.value) != len(b.value) and not (a.value.shape().signed or b.value.shape().signed)
     if isinstance(a.type, Float) or text:
@@ -207,3 +211,55 @@ def _differences(expr: Compare, operands: Operands) -> Iterator[Value]:
     difference = a.value ^ b.value
     for start in range(0, len(difference), CHUNK):
         yield difference[start : start + CHUNK].any()
+
+
+@dataclass(frozen=True)
+class Conjunct:
+    """A conjunct, and the streams that it reads; one that reads none goes with the first stream."""
+
+    reads: frozenset[int]
+    on: Expr
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A bound predicate on a tuple of each stream: it holds where all its parts are TRUE, NULL being not."""
+
+    rows: tuple[Row, ...]
+    on: Expr
+
+    def __post_init__(self) -> None:
+        check_gates(self.on)
+        # What gates cannot compute is found here, before anything is built.
+        self.holds(self.parts, {k: Signal(row.bits) for k, row in enumerate(self.rows)})
+
+    @property
+    def key(self) -> Hashable:
+        """A value that is equal for equal conditions."""
+        return self.rows, self.on
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Prefixes of the fields of each stream on the wires of arrivals and results."""
+        return tuple(map(str, range(len(self.rows))))
+
+    def carrier(self, side: int, name: str) -> tuple[int, str]:
+        """Return the field of a result that carries a field of a stream: its own."""
+        return side, name
+
+    @cached_property
+    def parts(self) -> tuple[Conjunct, ...]:
+        """The conjuncts of the condition."""
+        return tuple(Conjunct(sides(part) or frozenset({0}), part) for part in conjuncts(self.on))
+
+    @cached_property
+    def result(self) -> Row:
+        """The wires of a result: those of all members."""
+        streams = zip(self.sides, self.rows, strict=True)
+        return Row(tuple(replace(w, name=f"{side}.{w.name}") for side, row in streams for w in row))
+
+    def holds(self, parts: Collection[Conjunct], members: Mapping[int, Value]) -> Value:
+        """Return a bit that is high if all of some conjuncts are TRUE for the members that they read."""
+        operands = {k: columns_of(self.rows[k].layout(bits), self.rows[k]) for k, bits in members.items()}
+        truths = [is_true(lower(part.on, lambda c: operands[c.side](c))) for part in parts]
+        return tree_of(and_, truths) if truths else Const(1, 1)

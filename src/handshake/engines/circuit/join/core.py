@@ -22,13 +22,13 @@ from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, following, later
 from handshake.engines.circuit.join.condition import Condition, Delay
 from handshake.engines.circuit.join.design import Design
-from handshake.engines.circuit.join.segment import Segment
+from handshake.engines.circuit.join.segment import WindowSegment
 
 __all__ = ["CoreShape", "GlobalCore", "JoinCore", "State", "flags"]
 
 
 class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
-    """What a core is at: a bit for each, so that one of them is asked for by looking at one register."""
+    """The state of a core, one bit for each, so that a test reads one register."""
 
     READY = 1
     SCAN_R = 2
@@ -37,7 +37,7 @@ class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
 
 @dataclass(frozen=True)
 class CoreShape:
-    """What a core's circuit depends on, beside the condition: its segments, and how long a scan takes."""
+    """The parameters of a core's circuit, except for the condition: segments, and cycles of a scan."""
 
     left: int
     right: int
@@ -53,7 +53,7 @@ class CoreShape:
 
     @classmethod
     def of(cls, design: Design, index: int) -> CoreShape:
-        """That of one core of a design."""
+        """Return the shape of one core of a design."""
         left, right = design.segments[index]
         longest = tuple(max(lengths) for lengths in zip(*design.segments, strict=True))
         scans = (left, right) if design.admission == "local" else longest
@@ -65,7 +65,7 @@ class CoreShape:
 
 
 class JoinCore(Block):
-    """What both kinds of core share: segments, comparison, output buffer, and the scans.
+    """The common part of both kinds of core: segments, comparison, output buffer, and scans.
 
     Ports: `results`, and those of its kind.
     """
@@ -91,8 +91,8 @@ class JoinCore(Block):
     def build(self) -> Module:
         m = Module()
         shape = self.shape
-        self.r = Segment(self.bits[0], shape.left, shape.windows)
-        self.s = Segment(self.bits[1], shape.right, shape.windows)
+        self.r = WindowSegment(self.bits[0], shape.left, shape.windows)
+        self.s = WindowSegment(self.bits[1], shape.right, shape.windows)
         # What counts is said by flags beside them, so reset need not reach registers that hold tuples.
         self.new_r = Signal(self.bits[0], name="new_r", reset_less=True)
         self.new_s = Signal(self.bits[1], name="new_s", reset_less=True)
@@ -112,11 +112,11 @@ class JoinCore(Block):
 
     @abstractmethod
     def _control(self, m: Module) -> None:
-        """When to load, when to scan."""
+        """Decide when to load and when to scan."""
 
     @property
     def _counted(self) -> Value:
-        """The count after this one; after the last, it is 0 again."""
+        """The next count, which is 0 after the last."""
         if not len(self.count):
             return self.count
         turn = 1 << len(self.count)
@@ -125,17 +125,17 @@ class JoinCore(Block):
 
     @abstractmethod
     def _compare(self, m: Module) -> None:
-        """From the scans' commands and the heads of the segments to the output buffer."""
+        """Build the path from the scans' commands and the segments' heads to the output buffer."""
 
     def _obey(self, m: Module, turn_r: Value, turn_s: Value, insert_r: Value, insert_s: Value) -> None:
-        """Let the segments move."""
+        """Pass the commands to the segments."""
         m.d.comb += [
             self.r.turn.eq(turn_r), self.s.turn.eq(turn_s), self.r.insert.eq(insert_r),
             self.s.insert.eq(insert_s),
         ]  # fmt: skip
 
     def _compare_one(self, m: Module) -> None:
-        """One comparator, its operands chosen by the state; registers after them, inside it, after it."""
+        """Build one comparator whose operands the state chooses, with registers around it."""
         self._obey(m, self.turn_r, self.turn_s, self.insert_r, self.insert_s)
         scans_s = self.scans_s
         left, right = Mux(scans_s, self.r.head, self.new_r), Mux(scans_s, self.new_s, self.s.head)
@@ -163,7 +163,7 @@ class JoinCore(Block):
         )
 
     def _collect(self, m: Module, match: Value, result: Value) -> None:
-        """Results into the output buffer; they are over when the end has gone the same way."""
+        """Push results into the output buffer; they are over when the end has come the same way."""
         buffer = Buffer(self.condition.result.bits, self.shape.buffer, guarded=self.shape.guarded)
         ended = Signal(name="ended")
         buffer.build(m)
@@ -182,7 +182,7 @@ class JoinCore(Block):
 
 
 def flags(*names: str) -> list[Signal]:
-    """Signals of one bit."""
+    """Return signals of one bit."""
     return [Signal(name=name) for name in names]
 
 
@@ -223,7 +223,7 @@ class GlobalCore(JoinCore):
         self._enter(m, self.shift_r, self.shift_s)
 
     def _enter(self, m: Module, shift_r: Value, shift_s: Value) -> None:
-        """From READY to the first scan that has a tuple to scan for."""
+        """Go from READY to the first scan that has a tuple to scan for."""
         m.d.sync += self.wants_s.eq(shift_s)
         with m.If(shift_r):
             m.d.sync += self.state.eq(State.SCAN_R)
@@ -233,14 +233,14 @@ class GlobalCore(JoinCore):
             self._expect(m, self.shape.scan_left)
 
     def _expect(self, m: Module, length: int) -> None:
-        """A scan of so many cycles follows; where all take more than one, `last` is low anyway."""
+        """Set `last` for a scan of `length` cycles; it stays low if all scans take more than one."""
         if 1 in (self.shape.scan_left, self.shape.scan_right):
             m.d.sync += self.last.eq(length == 1)
 
     def _scan_r(self, m: Module, go: Value, leave: Value) -> Value:
-        """Nested loop of the new R tuple over S; high in its last cycle, which needs `leave` as well."""
+        """Scan S for the new R tuple; return a bit that is high in the last cycle, if `leave` is too."""
         steps, done = go & (~self.last | leave), go & self.last & leave
-        m.d.comb += [self.turn_s.eq(steps & self._held(self.shape.right, self.shape.scan_right))]
+        m.d.comb += [self.turn_s.eq(steps & self._meets_tuple(self.shape.right, self.shape.scan_right))]
         m.d.comb += [self.turn_r.eq(done), self.insert_r.eq(done)]
         with m.If(done):
             m.d.sync += self.state.eq(Mux(self.wants_s, State.SCAN_S, State.READY))
@@ -249,19 +249,19 @@ class GlobalCore(JoinCore):
 
     def _scan_s(self, m: Module, go: Value) -> Value:
         done = go & self.last
-        m.d.comb += [self.turn_r.eq(go & self._held(self.shape.left, self.shape.scan_left))]
+        m.d.comb += [self.turn_r.eq(go & self._meets_tuple(self.shape.left, self.shape.scan_left))]
         m.d.comb += [self.turn_s.eq(done), self.insert_s.eq(done)]
         with m.If(done):
             m.d.sync += self.state.eq(State.READY)
         self._advance(m, go, done, self.shape.scan_left, self.shape.scan_left)
         return done
 
-    def _held(self, length: int, scan: int) -> Value:
-        """Whether this cycle of a scan meets a tuple: a segment may be shorter than the longest one."""
+    def _meets_tuple(self, length: int, scan: int) -> Value:
+        """Return whether this cycle of a scan meets a tuple; some segments are shorter than others."""
         return Const(1) if length == scan else self.count < length
 
     def _advance(self, m: Module, steps: Value, done: Value, length: int, next_length: int) -> None:
-        """Count; `last` is a register, so that the whole core need not wait for a comparison with `count`."""
+        """Count; `last` is a register, so that the core does not wait for a comparison with `count`."""
         with m.If(steps):
             m.d.sync += [self.count.eq(self._counted), self.last.eq(self.count == length - 2)]
         with m.If(done):

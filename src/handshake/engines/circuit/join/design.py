@@ -1,4 +1,4 @@
-"""What a join circuit is made of, as a value: cores, windows, buffers, and which variant of each."""
+"""The design of a join circuit as a value: cores, windows, buffers, and the variant of each."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Design:
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """Tuples of R and of S that each core holds; they differ by one where a window cannot be halved."""
+        """Tuples of R and of S that each core holds; lengths differ by one at most."""
         lengths = [[w // self.cores + (i < w % self.cores) for i in range(self.cores)] for w in self._both]
         # S enters at the last core, so its longer segments are there.
         return tuple(zip(lengths[0], reversed(lengths[1]), strict=True))
@@ -134,7 +134,7 @@ class Design:
         return -(-self.cores // self.reach)
 
     def link_registers(self, below: int) -> int:
-        """Registers on each wire to a merger over so many cores; 0: it reads its inputs as they are.
+        """Return the registers on each wire to a merger over `below` cores; 0: none are needed.
 
         Cores fill an area, so its links are as long as the root of their number.
 
@@ -153,21 +153,21 @@ class Design:
     def in_flight(self) -> int:
         """Tuples of S that wait for their step to reach the last core, with two to spare."""
         shortest: int = 1 + sum(min(lengths) for lengths in zip(*self.segments, strict=True))
-        # A step takes two cycles from core to core, and the driver is told of free places later still.
+        # A step takes two cycles from core to core, and the driver hears of free places later still.
         return 2 * (self.cores + self.line_registers) // shortest + 2 + self.unseen
 
     def with_(self, **changes: Any) -> Design:
-        """The same with some parameters changed."""
+        """Return the design with some parameters changed."""
         return replace(self, **changes)
 
 
 def original(cores: int, left: int, right: int, **changes: Any) -> Design:
-    """The papers' circuit: windows in shift registers, plain comparison, all cores suspended together."""
+    """Return the papers' circuit: shift registers, plain comparison, all cores suspended together."""
     return Design(cores, left, right, windows="registers", admission="global", pipeline=0).with_(**changes)
 
 
 def at_most(what: str, value: int, most: int) -> None:
-    """Refuse a circuit that nobody could build."""
+    """Refuse a circuit that is too large to build."""
     if value > most:
         raise UnsupportedError(f"{value:,} {what} are more than a circuit has, which is {most:,}; give fewer")
 

@@ -25,7 +25,7 @@ SIGNALS = ("go", "shift_r", "shift_s", "end", "suspend")
 
 
 class Phase(Enum, shape=4):  # type: ignore[call-arg]  # Amaranth has no types
-    """Where the input is: open, pushed through by empty tuples, at its end, or waiting for the results.
+    """The phase of the input: open, pushed through by empty tuples, at its end, or waiting for results.
 
     A bit for each, so that one of them is asked for by looking at one register.
     """
@@ -69,7 +69,7 @@ class _Driver(Block):
         with m.If(self.arrivals.eos):
             m.d.sync += self.phase.eq(Phase.FLUSH)
 
-    def _flushed(self, m: Module) -> None:
+    def _count_flush(self, m: Module) -> None:
         m.d.sync += self.left.eq(self.left - 1)
         with m.If(self.last):
             m.d.sync += self.phase.eq(Phase.END)
@@ -106,7 +106,7 @@ class LocalDriver(_Driver):
         with m.If(self.ready):
             self._close(m)
         with m.If(self.issues & self.flushes):
-            self._flushed(m)
+            self._count_flush(m)
         with m.If(self.issues & self.ends):
             m.d.sync += self.phase.eq(Phase.WAIT)
         with m.If(self.waits):
@@ -114,7 +114,7 @@ class LocalDriver(_Driver):
         return m
 
     def _admit(self, m: Module) -> None:
-        """When to take a beat, or to issue an empty step: decided by registers, a cycle before."""
+        """Decide, a cycle ahead and by registers, when to take a beat or to issue an empty step."""
         m.d.comb += self.arrivals.ready.eq(self.ready)
         m.d.sync += [
             self.issues.eq(~self.has & ~self.ready & ~self.issues & self.room),
@@ -124,7 +124,7 @@ class LocalDriver(_Driver):
         ]
 
     def _give_steps(self, m: Module) -> None:
-        """Steps and R tuples for the first core; what is in the registers counts if `has` says so."""
+        """Give steps and R tuples to the first core; `has` says whether the registers count."""
         shift_r, shift_s = self._shifts()
         token = Signal(STEP_BITS + 1, name="token", reset_less=True)
         held = Signal(self.condition.left.bits, name="held", reset_less=True)
@@ -133,7 +133,7 @@ class LocalDriver(_Driver):
         empty = Cat(self.flushes, self.flushes, self.ends, _bit(0))
         with m.If(idle):
             m.d.sync += [held.eq(self._tuples[0][1:]), token.eq(Mux(self.ready, given, empty))]
-        # Late by a cycle, which nobody sees: steps are issued two cycles after a phase begins, or later.
+        # Late by a cycle without effect: steps are issued two cycles after a phase begins, or later.
         empties = later(m, self.flushes | self.ends, "empties")
         begins = (self.ready & (shift_r | shift_s)) | (self.issues & empties)
         has = (self.has & ~self.r.ready) | begins
@@ -141,7 +141,7 @@ class LocalDriver(_Driver):
         m.d.comb += [self.r.valid.eq(self.has), self.r.payload.eq(Cat(token, held))]
 
     def _give_tuples(self, m: Module) -> None:
-        """S tuples for the last core; empty ones as long as the input is pushed through."""
+        """Give S tuples to the last core, and empty ones while the input is pushed through."""
         shift_s = self._shifts()[1]
         pushes = (self.ready & shift_s) | (self.issues & self.flushes)
         pushed = Cat(self.ready, self._tuples[1][1:])
@@ -208,7 +208,7 @@ class GlobalDriver(_Driver):
         with m.If(self.flushes):
             self._step(m, _bit(1), _bit(1))
             m.d.sync += [self.r.eq(0), self.s.eq(0)]
-            self._flushed(m)
+            self._count_flush(m)
         with m.If(self.ends):
             m.d.comb += [self.go.eq(1), self.end.eq(1)]
             m.d.sync += self.phase.eq(Phase.WAIT)
@@ -231,7 +231,7 @@ class GlobalDriver(_Driver):
             m.d.sync += self.state.eq(State.SCAN_S)
 
     def _discard(self, m: Module) -> None:
-        """While cores are suspended, tuples that arrive are dropped and counted; the end never is."""
+        """Drop and count tuples that arrive while cores are suspended; the end is never dropped."""
         shift_r, shift_s = self._shifts()
         with m.If(self.suspended & self.opens & ~self.arrivals.eos):
             m.d.comb += self.arrivals.ready.eq(1)

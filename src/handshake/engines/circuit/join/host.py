@@ -1,4 +1,4 @@
-"""Two tables through a simulated join circuit: what a driver on the host does before and after it."""
+"""Tables through a simulated join circuit of two streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK_FROM, CAREFUL_FROM = 10_000, 2_000_000
 
 @dataclass(frozen=True)
 class JoinRun:
-    """What a simulated join gave: its results, its circuit, and the simulation's own record."""
+    """The outcome of a simulated join: results, circuit, and the record of the simulation."""
 
     results: pa.Table
     circuit: HandshakeJoin
@@ -41,7 +41,7 @@ class JoinRun:
 
 
 def windows_in_tuples(windows: Windows) -> tuple[int, int]:
-    """Both windows in tuples; a circuit holds no other."""
+    """Return the sizes of both windows in tuples; a circuit holds no other windows."""
     sizes = []
     for window, side in zip(windows, ("left", "right"), strict=True):
         sizes.append(_size(window, side))
@@ -64,13 +64,13 @@ def _size(window: Window | None, side: str) -> int:
 
 
 def design_of(windows: Windows, cores: int | None, **changes: Any) -> Design:
-    """The circuit for two tuple windows; no more cores than the smaller window has tuples."""
+    """Return the circuit for two tuple windows; no more cores than the smaller window has tuples."""
     left, right = windows_in_tuples(windows)
     return Design(min(cores or CORES, left, right), left, right, **changes)
 
 
 def condition_of(left: pa.Table, right: pa.Table, on: Expr, text_bytes: int | None = None) -> Condition:
-    """The wires of both inputs and the gates of a bound predicate; columns with a NULL get a wire for it."""
+    """Return the wires of both inputs and the gates of a bound predicate."""
     return Condition(_row(left, "left", text_bytes), _row(right, "right", text_bytes), on)
 
 
@@ -98,7 +98,7 @@ def _wire(field: Any, side: str, nullable: bool, text_bytes: int | None) -> Wire
 
 
 def order_of(left: pa.Table, right: pa.Table, times: tuple[str | None, str | None]) -> list[tuple[int, int]]:
-    """(side, row) of all tuples in arrival order: by time, ties left first; without times, taking turns."""
+    """Return (side, row) of all tuples in arrival order: by time, ties left first; else in turn."""
     tables = (left, right)
     if times[0] is None or times[1] is None:
         every = sorted((i, side) for side, table in enumerate(tables) for i in range(table.num_rows))
@@ -112,14 +112,14 @@ def order_of(left: pa.Table, right: pa.Table, times: tuple[str | None, str | Non
 
 
 def _instants(column: pa.ChunkedArray) -> list[int | None]:
-    """Times in nanoseconds; whole numbers as they are."""
+    """Return times in nanoseconds; whole numbers stay as they are."""
     kind = Schema.from_arrow(pa.schema([("t", column.type)]), "time").fields[0].type
     unit = UNITS[kind.unit] if isinstance(kind, Timestamp) else UNITS["d"] if isinstance(kind, Date) else 1
     return [None if value is None else value * unit for value in physical(column)]
 
 
 def simulator_for(design: Design, rows: int) -> str:
-    """What simulates such a run soonest, building included, as far as g++ is there.
+    """Return the simulator that finishes such a run first, building included.
 
     >>> simulator_for(Design(2, 8, 8), 10)
     'amaranth'
@@ -144,9 +144,7 @@ def run_join(
     taken: Sequence[bool] = ALWAYS,
 ) -> JoinRun:
     """Feed two tables through the simulated circuit, and collect the table of its results."""
-    packed = [
-        _packed(t, row) for t, row in zip((left, right), (condition.left, condition.right), strict=True)
-    ]
+    packed = [_pack(t, row) for t, row in zip((left, right), (condition.left, condition.right), strict=True)]
     order = [(side, packed[side][i]) for side, i in order_of(left, right, times)]
     circuit = HandshakeJoin(condition, design)
     feeds = {"arrivals": feed_of(condition, steps(order), pattern=offered)}
@@ -156,13 +154,13 @@ def run_join(
     return JoinRun(_table(results, condition, output), circuit, run, 1 + sum(longest))
 
 
-def _packed(table: pa.Table, row: Row) -> list[int]:
+def _pack(table: pa.Table, row: Row) -> list[int]:
     columns = [physical(table.column(each.name)) for each in row]
     return [row.pack(values) for values in zip(*columns, strict=True)]
 
 
 def _table(results: list[tuple[Any, ...]], condition: Condition, output: pa.Schema) -> pa.Table:
-    """Named as the output is, whose columns are the left input's and then the right's."""
+    """Return the results with the names of the output's columns."""
     wires = (*condition.left, *condition.right)
     row = Row(tuple(Wire(f.name, w.type, w.bits) for f, w in zip(output, wires, strict=True)))
     return table_of_payloads(results, row, Schema.from_arrow(output, "result")).cast(output)

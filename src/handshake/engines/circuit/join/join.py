@@ -19,10 +19,9 @@ from handshake.engines.circuit.join.condition import Condition
 from handshake.engines.circuit.join.core import CoreShape, GlobalCore
 from handshake.engines.circuit.join.design import FAN, Design
 from handshake.engines.circuit.join.driver import SIGNALS, GlobalDriver, LocalDriver, Spread
-from handshake.engines.circuit.join.far import Tail, Way
-from handshake.engines.circuit.join.leave import leave
+from handshake.engines.circuit.join.links import Tail, Way
 from handshake.engines.circuit.join.local_core import LocalCore
-from handshake.engines.circuit.join.merger import GrantingMerger, StateMerger, merge
+from handshake.engines.circuit.join.merger import GrantingMerger, StateMerger, leave, merge
 
 __all__ = ["HandshakeJoin"]
 
@@ -69,7 +68,7 @@ class HandshakeJoin(Block):
         ]  # fmt: skip
 
     def _way(self, m: Module, name: str, value: Value) -> Value:
-        """From one end of the line to the other."""
+        """Carry a value from one end of the line to the other."""
         m.submodules[name] = way = Way(len(value), self.design.line_registers)
         m.d.comb += way.i.eq(value)
         return Value.cast(way.o)
@@ -104,7 +103,7 @@ def _link(m: Module, sources: Sequence[Any], sinks: Sequence[Any]) -> None:
 
 
 def _gather(m: Module, flags: Sequence[Value]) -> Value:
-    """One flag of many, by registered stages of bounded fan-in: a global OR would make the clock fall."""
+    """Combine many flags by registered stages of bounded fan-in; a global OR would lower the clock."""
     groups = [flags[i : i + FAN] for i in range(0, len(flags), FAN)]
     stage = Signal(len(groups), name="any_full")
     m.d.sync += stage.eq(Cat(*(Cat(*group).any() for group in groups)))
@@ -112,7 +111,7 @@ def _gather(m: Module, flags: Sequence[Value]) -> Value:
 
 
 def _spread(m: Module, driver: GlobalDriver, cores: Sequence[Any]) -> None:
-    """The controller's signals, through one register for each group of cores."""
+    """Send the controller's signals through one register for each group of cores."""
     for first in range(0, len(cores), FAN // 2):
         m.submodules[f"spread{first}"] = spread = Spread()
         m.d.comb += spread.i.eq(Cat(getattr(driver, name) for name in SIGNALS))

@@ -1,4 +1,4 @@
-"""Join core under local admission: it waits for its neighbours and its own buffer, and for nobody else."""
+"""Join core under local admission: it waits for its neighbours and for room in its own buffer only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP_BITS = 3
 
 
 class LocalCore(JoinCore):
-    """A core that waits for nobody but its neighbours, and for room in its own buffer.
+    """A core that waits for its neighbours and for room in its own buffer only.
 
     Ports: `r_in` gives it the step and the new R tuple, and `r_out` hands the same step, with its own oldest
     R tuple, to the right; `s_in` and `s_out` carry the S tuples of those steps that have one. A step is given
@@ -39,11 +39,11 @@ class LocalCore(JoinCore):
             self._compare_one(m)
 
     def _compare_both(self, m: Module) -> None:
-        """A comparator for each direction, and the commands of the scans in registers.
+        """Build a comparator for each direction; the scans' commands go through registers.
 
-        So no gate lies between the state machine and the enables of whole tuples, and none before the
-        operands. Segments lag by a cycle, which nobody sees: what is handed over is looked at no sooner than
-        a cycle after the step has begun, and input buffers keep their tuples a cycle longer than the scan.
+        So no gate lies between the state machine and the enables of whole tuples, or before the operands.
+        Segments lag by a cycle without effect: what is handed over is read a cycle or more after the step has
+        begun, and input buffers keep their tuples a cycle longer than the scan.
         """
         commands = (self.turn_r, self.turn_s, self.insert_r, self.insert_s)
         turn_r, turn_s, insert_r, insert_s = (later(m, v, f"then_{v.name}") for v in commands)
@@ -57,7 +57,7 @@ class LocalCore(JoinCore):
         self._conclude(m, found[0] | found[1], later(m, result, "compared_pair", inner, reset_less=True))
 
     def _meets(self, m: Module, left: Value, right: Value, probe: Value, inner: int) -> Value:
-        """Whether two tuples are compared, are there, and join."""
+        """Return whether two tuples are there, are compared, and join."""
         both = left[0] & right[0] & later(m, probe, "probes")
         views = self.condition.left.layout(left[1:]), self.condition.right.layout(right[1:])
         return self.condition.joins(Delay(m, inner), *views, both)
@@ -85,7 +85,7 @@ class LocalCore(JoinCore):
         return done & self.has_s if self.shape.scan_left == 1 else done
 
     def _foresee(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
-        """What the state machine waits for, told a cycle before by registers, so that it has little to ask.
+        """Compute a cycle ahead, by registers, what the state machine waits for.
 
         `may_begin` (in READY alone): there is a step, and the one before has been passed on. `may_leave` (in
         SCAN_R alone): it is the last cycle of the scan, and the neighbour has the oldest R tuple, which is
@@ -101,7 +101,7 @@ class LocalCore(JoinCore):
 
     @property
     def _nearly(self) -> Value:
-        """Whether one cycle of a scan is left after this one."""
+        """High if one cycle of a scan is left after this one."""
         left, right = (
             self.count == length - 2 if length > 1 else Const(0)
             for length in (self.shape.scan_left, self.shape.scan_right)
@@ -109,7 +109,7 @@ class LocalCore(JoinCore):
         return left if self.shape.scan_left == self.shape.scan_right else Mux(self.scans_s, left, right)
 
     def _move(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
-        """The next state, in gates: of conditions Yosys would make enables, with gates before them."""
+        """Compute the next state in gates; Yosys would turn conditions into enables."""
         shift_r, shift_s, end = self.step
         enters_s = shift_s & (done_r | (go & ~shift_r))
         m.d.sync += self.state.as_value().eq(
@@ -125,11 +125,11 @@ class LocalCore(JoinCore):
         self._expect(m, enters_s, go & shift_r)
 
     def _steps(self, room: Value) -> Value:
-        """Whether a scan goes on in this cycle."""
+        """Return whether a scan goes on in this cycle."""
         return room & ((self.scans_r & (~self.last | self.may_leave)) | (self.scans_s & self.has_s))
 
     def _command(self, m: Module, crowded: Value) -> None:
-        """What the segments do: asked of a flag that the state machine does not read, as they lie apart."""
+        """Command the segments by a flag that the state machine does not read, as they lie apart."""
         done_r, done_s, steps = ~crowded & self.may_leave, self._done_s(~crowded), self._steps(~crowded)
         m.d.comb += [
             self.turn_s.eq((self.scans_r & steps) | done_s), self.turn_r.eq((self.scans_s & steps) | done_r),
@@ -137,14 +137,14 @@ class LocalCore(JoinCore):
         ]  # fmt: skip
 
     def _expect(self, m: Module, enters_s: Value, enters_r: Value) -> None:
-        """Whether the first cycle of a scan is its last; where all take more than one, it is not anyway."""
+        """Set `last` if the first cycle of a scan is its last."""
         for enters, length in ((enters_s, self.shape.scan_left), (enters_r, self.shape.scan_right)):
             if 1 in (self.shape.scan_left, self.shape.scan_right):
                 with m.If(enters):
                     m.d.sync += self.last.eq(length == 1)
 
     def _receive(self, m: Module, port: Any, has: Signal, frees: Signal, held: Value) -> None:
-        """Input buffer registers: they take anything while they are free, and keep what is valid.
+        """Build input buffer registers: they take anything while they are free, and keep what is valid.
 
         What neighbours see is a register as it is, without so much as an inverter behind it; the enable of a
         whole tuple is another, and what the state machine asks a third.
@@ -158,7 +158,7 @@ class LocalCore(JoinCore):
             m.d.sync += held.eq(port.payload)
 
     def _give(self, m: Module, go: Value) -> None:
-        """Begin with a step, and give it on; in gates, where of conditions Yosys would make resets."""
+        """Begin a step and pass it on, in gates; Yosys would turn conditions into resets."""
         _, shift_s, end = self.step
         m.d.comb += [
             self.r_out.valid.eq(self.passing), self.r_out.payload.eq(Cat(self.passed, self.r.head)),

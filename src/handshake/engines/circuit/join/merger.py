@@ -11,9 +11,9 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, lanes, later
-from handshake.engines.circuit.join.far import Span
+from handshake.engines.circuit.join.links import Span
 
-__all__ = ["GrantingMerger", "Merger", "StateMerger", "merge"]
+__all__ = ["GrantingMerger", "Merger", "StateMerger", "leave", "merge"]
 
 
 class Merger(Block):
@@ -79,12 +79,12 @@ class StateMerger(Merger):
 
 
 class GrantingMerger(Merger):
-    """One result per cycle: the input whose turn it is was told so a cycle before, by a register.
+    """One result per cycle: a register says, a cycle ahead, whose turn it is.
 
-    A turn goes to the other input when that has something to give, and stays otherwise, so one busy input
-    alone has all the cycles, and two share them. What both offer goes into registers first, since it may come
-    from far, and the choice among them is made behind those. A place in the buffer is kept for whoever has
-    been granted one, whether it is used or not, which needs no look at the inputs.
+    A turn goes to the other input if that has something to give, and stays otherwise, so one busy input alone
+    has all the cycles, and two share them. Offers go into registers first, since they may come from far, and
+    the choice is made behind those. A place in the buffer is kept for each grant, whether it is used or not,
+    which needs no look at the inputs.
     """
 
     latency = 2
@@ -110,7 +110,7 @@ class GrantingMerger(Merger):
         return m
 
     def _turn(self, m: Module, name: str) -> Signal:
-        """Whose turn it is: 0 for a, 1 for b."""
+        """Return a register that says whose turn it is: 0 for a, 1 for b."""
         turn = Signal(name=name)
         m.d.sync += turn.eq(self._then(turn))
         return turn
@@ -119,7 +119,7 @@ class GrantingMerger(Merger):
         return Mux(turn, ~self.a.valid, self.b.valid)
 
     def _choose(self, m: Module, buffer: Buffer, lane: slice) -> None:
-        """A part of what was taken, from the input whose turn it was, which a register of its own says."""
+        """Choose a part of the payload from the input whose turn it was, by a register of its own."""
         held = [Signal(lane.stop - lane.start, name=f"held_{name}", reset_less=True) for name in "ab"]
         was_b = later(m, self._turn(m, f"turn{lane.start}"), f"was_b{lane.start}")
         m.d.sync += [held[0].eq(self.a.payload[lane]), held[1].eq(self.b.payload[lane])]
@@ -127,7 +127,7 @@ class GrantingMerger(Merger):
 
 
 def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:
-    """The value whose number is how many of the two are high."""
+    """Return the value whose number is how many of the two are high."""
     return Mux(a & b, values[2], Mux(a | b, values[1], values[0]))
 
 
@@ -135,7 +135,7 @@ def merge(
     m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger],
     registers: Callable[[int], int],
 ) -> tuple[Any, list[Any]]:  # fmt: skip
-    """A binary tree of mergers over `sources` (figure 7): its root's port, and the mergers, leaves first.
+    """Build a binary tree of mergers over `sources` (figure 7); return its root's port and the mergers.
 
     `registers` says how many there are on links to a merger, by the number of sources below it.
     """
@@ -156,7 +156,7 @@ def merge(
 
 
 def _near(m: Module, name: str, source: Any, bits: int, registers: int) -> Any:
-    """What a merger reads: a source, or the end of the link from it."""
+    """Return the port that a merger reads: a source, or the end of the link from it."""
     if not registers:
         return source
     m.submodules[name] = span = Span(bits, registers)
@@ -169,3 +169,18 @@ def _connect(m: Module, source: Any, sink: Any) -> None:
         sink.payload.eq(source.payload), sink.valid.eq(source.valid), sink.over.eq(source.over),
         source.ready.eq(sink.ready),
     ]  # fmt: skip
+
+
+def leave(m: Module, root: Any, results: Any) -> Value:
+    """Send results out, and one `eos` after the last; return a bit that is high when that is taken."""
+    was, owed = Signal(name="was_over"), Signal(name="eos_owed")
+    m.d.sync += was.eq(root.over)
+    m.d.comb += [
+        results.payload.as_value().eq(root.payload), results.valid.eq(root.valid), results.eos.eq(owed),
+        root.ready.eq(results.ready),
+    ]  # fmt: skip
+    with m.If(root.over & ~was):
+        m.d.sync += owed.eq(1)
+    with m.Elif(results.ready):
+        m.d.sync += owed.eq(0)
+    return owed & results.ready

@@ -19,7 +19,7 @@ _STYLE = (
 
 
 def draw(design: Design) -> str:
-    """An SVG of the circuit of a design.
+    """Return an SVG of the circuit of a design.
 
     >>> draw(Design(4, 32, 32)).count('class="core"')
     4
@@ -40,7 +40,7 @@ def draw(design: Design) -> str:
 
 
 def _levels(cores: int) -> Iterator[list[float]]:
-    """The middles of the blocks of each level, cores first: a merger lies over what it merges."""
+    """Yield the middles of the blocks of each level, cores first; a merger lies over what it merges."""
     level = [LEFT + i * (WIDE + GAP) + WIDE / 2 for i in range(cores)]
     while True:
         yield level
@@ -64,7 +64,7 @@ def _wire(kind: str, *points: tuple[float, float]) -> str:
 
 
 def _streams(design: Design, floor: float) -> Iterator[str]:
-    """The driver gives R to the first core and S to the last one."""
+    """Draw the driver, which gives R to the first core and S to the last one."""
     last = LEFT + design.cores * (WIDE + GAP) - GAP
     low = floor + HIGH + 38
     yield _block(WIDE / 2 + 4, floor, HIGH, "driver", "driver", "admits arrivals,", "flushes at the end")

@@ -1,7 +1,7 @@
 """A segment of a window: it turns past one comparator, and its head is what is handed over.
 
-Both kinds do the same in each cycle: `turn` brings the next tuple to the head; with `insert` (which asks for
-`turn` as well), the tuple that was at the head is replaced by `new` as it goes round, which is what a shift
+Both kinds do the same in each cycle: `turn` brings the next tuple to the head; with `insert` (which also
+needs `turn`), the tuple that was at the head is replaced by `new` as it goes round, which is what a shift
 register does with its oldest tuple. After as many turns as it has places, the oldest tuple is at the head
 again.
 """
@@ -13,7 +13,7 @@ from amaranth.lib.memory import Memory
 
 from handshake.engines.circuit.join.buffer import following, lanes
 
-__all__ = ["BLOCK_RAM_FROM", "Segment"]
+__all__ = ["BLOCK_RAM_FROM", "WindowSegment"]
 
 BLOCK_RAM_FROM = 64
 """Tuples from which a segment is worth block RAM; shorter ones go into the look-up tables' RAM."""
@@ -22,7 +22,7 @@ LANE = 16
 """Bits that share a read address: fewer than in a buffer, since a comparison follows before any register."""
 
 
-class Segment:
+class WindowSegment:
     """`length` tuples of `bits` (valid flag included), in registers or in memory."""
 
     def __init__(self, bits: int, length: int, windows: str) -> None:
@@ -48,7 +48,7 @@ class Segment:
             m.d.sync += [slot.eq(before) for slot, before in zip(slots, (entering, *slots), strict=False)]
 
     def _in_look_up_tables(self, m: Module, name: str) -> None:
-        """The place at the head moves instead of the tuples."""
+        """Keep the tuples in place; the place of the head moves."""
         for lane in lanes(self.bits, LANE):
             store = self._store(m, f"{name}{lane.start}", lane, "distributed")
             place = self._place(m, f"{name}{lane.start}_place")
@@ -57,7 +57,7 @@ class Segment:
             m.d.comb += [read.addr.eq(place), self.head[lane].eq(read.data)]
 
     def _in_block_ram(self, m: Module, name: str) -> None:
-        """It is slow to answer, so it is read two places ahead, and its answer has a register.
+        """Read two places ahead, with a register behind, since block RAM is slow to answer.
 
         So no place is ever read while it is written, and Yosys need not see to what would be read then: an
         attribute says so, which counts where Yosys itself finds the register of the read port.

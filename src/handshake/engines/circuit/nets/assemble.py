@@ -19,7 +19,7 @@ __all__ = ["Circuit", "Wired"]
 
 
 class Wired(Protocol):
-    """What the assembler needs to know of a net."""
+    """The properties of a net that the assembler reads."""
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -42,7 +42,7 @@ class Wired(Protocol):
         """Cycles from the inputs of the circuit."""
 
     def block(self) -> Block:
-        """The component."""
+        """Return the component."""
 
 
 class Circuit(Block):
@@ -55,7 +55,7 @@ class Circuit(Block):
         self, outputs: Mapping[str, Any], rename: Mapping[str, str] | None = None, title: str = "circuit"
     ) -> None:
         self.outputs, self._title = dict(outputs), title
-        self.order = _ordered(self.outputs.values())
+        self.order = _sort(self.outputs.values())
         leaves = [net for net in self.order if not net.inputs]
         names = {net.unit: (rename or {}).get(net.name, net.name) for net in leaves}
         self.leaves = {names[net.unit]: net for net in leaves}
@@ -86,7 +86,7 @@ class Circuit(Block):
         return m
 
     def _consumers(self) -> dict[tuple[Hashable, str], list[Any]]:
-        """For each stream inside, the inputs that it feeds."""
+        """Return for each stream inside the inputs that it feeds."""
         fed: dict[tuple[Hashable, str], list[Any]] = {}
         done: set[Hashable] = set()
         for net in self.order:
@@ -124,8 +124,8 @@ def _is_output(block: Block, name: str) -> bool:
     return not member.is_port and member.flow.name == "Out"
 
 
-def _ordered(nets: Any) -> list[Any]:
-    """All nets of a circuit, inputs before what reads them."""
+def _sort(nets: Any) -> list[Any]:
+    """Return all nets of a circuit, inputs before their readers."""
     order: dict[int, Any] = {}
 
     def visit(net: Any) -> None:

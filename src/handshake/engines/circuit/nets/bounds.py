@@ -1,4 +1,4 @@
-"""What hardware must know beforehand and a query does not say."""
+"""Bounds and choices that hardware needs and a query does not state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CORES = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds and choices; those that a query needs and nobody gives are errors that name what needs them."""
+    """Bounds and choices; a missing bound that a query needs is an error that names what needs it."""
 
     groups: int | None = None
     """The most groups that a window has (with un-nesting: that all open windows have)."""

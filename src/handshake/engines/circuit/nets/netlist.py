@@ -66,7 +66,7 @@ class Net(ABC):
 
     @abstractmethod
     def block(self) -> Block:
-        """The component itself."""
+        """Return the component itself."""
 
     @property
     def delay(self) -> int:
@@ -89,7 +89,7 @@ class Net(ABC):
         return "o"
 
     def with_inputs(self, inputs: tuple[Net, ...]) -> Net:
-        """The same component, fed by others."""
+        """Return this component, fed by other nets."""
         return self
 
 
@@ -158,7 +158,7 @@ class StampNet(UnaryNet):
 
 @dataclass(frozen=True)
 class WidenNet(UnaryNet):
-    """The same fields on more wires, so that streams of a union are alike."""
+    """Fields on more wires, so that all streams of a union have the same wires."""
 
     target: Row
 
@@ -206,7 +206,7 @@ class DemuxNet(UnaryNet):
 
 @dataclass(frozen=True)
 class SelectNet(StageNet):
-    """Selection."""
+    """A selection by a Boolean field."""
 
     field: str
 
@@ -220,7 +220,7 @@ class SelectNet(StageNet):
 
 @dataclass(frozen=True)
 class ProjectNet(StageNet):
-    """Projection."""
+    """A projection to some fields."""
 
     columns: tuple[tuple[str, str], ...]
 
@@ -238,7 +238,7 @@ class ProjectNet(StageNet):
 
 @dataclass(frozen=True)
 class ComputeNet(StageNet):
-    """One operation, or several side by side (arithmetic, comparison, logic)."""
+    """One operation, or several in parallel (arithmetic, comparison, logic)."""
 
     operations: tuple[Operation, ...]
 
@@ -270,7 +270,7 @@ class DelayNet(UnaryNet):
 
 @dataclass(frozen=True)
 class DivideNet(UnaryNet):
-    """Averages divided: a stage for each step, or one for all of them."""
+    """A divider of averages: a stage for each step, or one for all of them."""
 
     pipelined: bool
 
@@ -298,7 +298,7 @@ class NaryNet(Net):
 
 @dataclass(frozen=True)
 class ConcatNet(NaryNet):
-    """Concatenation."""
+    """A concatenation of rows."""
 
     registered: bool = True
 
@@ -316,7 +316,7 @@ class ConcatNet(NaryNet):
 
 @dataclass(frozen=True)
 class UnionNet(NaryNet):
-    """Union."""
+    """A union of streams of the same wires."""
 
     @property
     def row(self) -> Row:
@@ -331,7 +331,7 @@ class UnionNet(NaryNet):
 
 
 def walk(net: Net) -> Iterator[Net]:
-    """The net and all that feeds it, bodies included, each object once, what is behind first."""
+    """Yield the net and all that feeds it, bodies included, each object once, readers first."""
     seen: set[int] = set()
     waiting = [net]
     while waiting:
@@ -345,7 +345,7 @@ def walk(net: Net) -> Iterator[Net]:
 
 
 def rebuild(net: Net, rule: Callable[[Net], Net], done: dict[int, Net]) -> Net:
-    """Rewrite a net from its inputs on; what is shared, also by calls with the same `done`, stays shared."""
+    """Rewrite a net from its inputs on; shared nets stay shared, also by calls with the same `done`."""
 
     def rewritten(here: Net) -> Net:
         if id(here) not in done:

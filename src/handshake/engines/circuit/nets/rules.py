@@ -28,7 +28,7 @@ Nets = dict[str, Net]
 
 
 def _check_names(without: Collection[str]) -> None:
-    """Fail where a rule is to be left out that does not exist."""
+    """Raise an error if `without` names a rule that does not exist."""
     known = (*PLAN_RULES, *RULES)
     for name in sorted(set(without) - set(known)):
         raise UnsupportedError(f"no rule '{name}'; there are {', '.join(known)}{suggest(name, known)}")
@@ -56,7 +56,7 @@ def optimise(nets: Nets, without: Collection[str] = ()) -> Nets:
 
 
 def narrow_joins(plan: Plan) -> Plan:
-    """Columns that nobody reads are left out before a join, which would hold them in its windows."""
+    """Leave columns that are not read out before a join, which would hold them in its windows."""
     joins = any(isinstance(node, WindowJoin) for output in plan.outputs for node in walk_plan(output))
     return plan.map(push_down_projections) if joins else plan
 
@@ -71,7 +71,7 @@ def _everywhere(nets: Nets, rule: Callable[[Net], Net]) -> Nets:
 
 
 def unnest_group_in_window(nets: Nets) -> Nets:
-    """One CAM before the windows instead of one in every sub-plan copy; see `GroupedWindowNet`."""
+    """Put one CAM before the windows instead of one in every copy; see `GroupedWindowNet`."""
     return _everywhere(nets, _unnest)
 
 
@@ -86,15 +86,15 @@ def _unnest(net: Net) -> Net:
         return net
     if net.slide.kind == "tuples" and any(isinstance(stage, SelectNet) for stage in before):
         return net  # windows count tuples that the selection leaves out
-    source = _stacked(before, net.source)
+    source = _stack(before, net.source)
     made: Net = GroupedWindowNet(
         source, group.keys, net.slide, group.body, group.entries, group.write_cycles, net.merge
     )
-    return _stacked(after, made)
+    return _stack(after, made)
 
 
 def _stages_until(net: Net, kind: type[Net]) -> tuple[list[StageNet], Net]:
-    """The stages from the end of a net back to the first net of a kind, nearest to the end first."""
+    """Return the stages from the end of a net back to the first net of a kind, last stage first."""
     stages: list[StageNet] = []
     while isinstance(net, StageNet) and not isinstance(net, kind):
         stages.append(net)
@@ -102,8 +102,8 @@ def _stages_until(net: Net, kind: type[Net]) -> tuple[list[StageNet], Net]:
     return stages, net
 
 
-def _stacked(stages: list[StageNet], source: Net) -> Net:
-    """The same stages behind another source."""
+def _stack(stages: list[StageNet], source: Net) -> Net:
+    """Return the stages behind another source."""
     for stage in reversed(stages):
         source = stage.with_inputs((source,))
     return source
@@ -113,7 +113,7 @@ def _stacked(stages: list[StageNet], source: Net) -> Net:
 
 
 def evaluate_in_parallel(nets: Nets) -> Nets:
-    """Operations one after the other that do not read each other's results go side by side."""
+    """Merge consecutive operations that do not read each other's results into one parallel step."""
     return _everywhere(nets, _side_by_side)
 
 
@@ -131,7 +131,7 @@ def _side_by_side(net: Net) -> Net:
 
 
 def multiplex_windows(nets: Nets) -> Nets:
-    """Results of windows go through a multiplexer instead of a union with FIFOs."""
+    """Send results of windows through a multiplexer instead of a union with FIFOs."""
     return _everywhere(nets, _multiplex)
 
 
@@ -143,17 +143,17 @@ def _multiplex(net: Net) -> Net:
 
 
 def eliminate_registers(nets: Nets) -> Nets:
-    """Gates that follow each other run in one cycle: only the last stage before an output has a register."""
+    """Run consecutive gates in one cycle: only the last stage before an output has a register."""
     bare = _everywhere(nets, _asynchronous)
-    return {name: _registered(net) for name, net in bare.items()}
+    return {name: _add_register(net) for name, net in bare.items()}
 
 
 def _asynchronous(net: Net) -> Net:
     return replace(net, registered=False) if isinstance(net, (StageNet, ConcatNet)) else net
 
 
-def _registered(net: Net) -> Net:
-    """A result leaves from a register: that of a window or aggregate, or else of the last stage."""
+def _add_register(net: Net) -> Net:
+    """Give a result a register: that of a window or aggregate, or else of the last stage."""
     _, behind = _stages_until(net, Input)
     clocked = isinstance(behind, (WindowNet, GroupedWindowNet))
     return replace(net, registered=True) if isinstance(net, StageNet) and not clocked else net

@@ -65,14 +65,14 @@ LEAST_CAPACITY = 1 << 32
 
 
 def translate(plan: Plan, bounds: Bounds | None = None) -> dict[str, Net]:
-    """The net of each result of a plan."""
+    """Return the net of each result of a plan."""
     translator = _Translator(plan, bounds or Bounds())
     return {output.name: translator.net(output, False) for output in plan.outputs}
 
 
 @dataclass(frozen=True)
 class _Window:
-    """What a sub-plan must know of the window around it."""
+    """The properties of a window that its sub-plan needs."""
 
     most: int
     size: int
@@ -91,7 +91,7 @@ class _Translator:
         self._grouped = False
 
     def net(self, node: Node, timed: bool) -> Net:
-        """The net of a node; `timed`: its tuples' times and clocks are read further on."""
+        """Return the net of a node; `timed`: its tuples' times and clocks are read further on."""
         key = (id(node), timed)
         if key not in self._done:
             self._done[key] = self._net(node, timed)
@@ -103,7 +103,7 @@ class _Translator:
 
     @_net.register
     def _(self, node: Output, timed: bool) -> Net:
-        return self._divided(self.net(node.input, timed))
+        return self._divide(self.net(node.input, timed))
 
     @_net.register
     def _(self, node: Select, timed: bool) -> Net:
@@ -113,7 +113,7 @@ class _Translator:
     def _(self, node: Apply, timed: bool) -> Net:
         source = self.net(node.input, timed)
         if any(source.row[name].count_bits for name in reads(node.operation)):
-            source = self._divided(source)
+            source = self._divide(source)
         return ComputeNet(source, ((node.name, node.operation, node.type),))
 
     @_net.register
@@ -139,7 +139,7 @@ class _Translator:
                 "a time window over a union has no bound on the windows that are open at once, since the "
                 "clock of one input may run ahead of another's; window each input and unite the results"
             )
-        nets = [self._divided(self.net(each, False)) for each in node.inputs]
+        nets = [self._divide(self.net(each, False)) for each in node.inputs]
         common = common_row([net.row for net in nets], "union")
         return UnionNet(tuple(net if net.row == common else WidenNet(net, common) for net in nets))
 
@@ -147,8 +147,8 @@ class _Translator:
     def _(self, node: WindowJoin, timed: bool) -> Net:
         return self._joins.net(node, timed)
 
-    def _divided(self, net: Net) -> Net:
-        """The averages of a net divided, if not by the host; one divider for all who read it.
+    def _divide(self, net: Net) -> Net:
+        """Divide the averages of a net unless the host does; all readers share one divider.
 
         In a sub-plan, which has a result per window, a divider that takes its time is enough.
         """
@@ -171,7 +171,7 @@ class _Translator:
         return StampNet(leaf, time, node.lateness // UNITS[node.clock.unit])
 
     def _without_place(self, node: Source) -> Net:
-        """The input apart from joins, which alone look at the order among inputs."""
+        """Return the input without its places, which only joins read."""
         leaf = self._leaf(node)
         if PLACE not in leaf.row.names:
             return leaf
@@ -181,16 +181,18 @@ class _Translator:
     def _leaf(self, node: Source) -> Net:
         if node.name not in self._leaves:
             carried = node.demux is not None
-            self._leaves[node.name] = self._carried(node) if carried else Input(node.name, self._row(node))
+            self._leaves[node.name] = (
+                self._demultiplex(node) if carried else Input(node.name, self._row(node))
+            )
         return self._leaves[node.name]
 
     def _row(self, node: Source) -> Row:
-        """Declared fields; the time of arrival where a window needs it; what carried streams add."""
+        """Return declared fields, the time of arrival if a window needs it, and fields of carried streams."""
         wires = [self._wire(node.name, each) for each in node.fields]
         for other in self._streams_in(node):
             known = [w.name for w in wires]
             wires += [self._wire(node.name, each, True) for each in other.fields if each.name not in known]
-        if node.time is None and self._stamped(node):
+        if node.time is None and self._needs_arrival_time(node):
             wires.append(Wire(TIME, node.clock.type, 64, True))
         if len(self._joins.inputs) > 1 and node.name in (s.name for s in self._joins.inputs):
             wires.append(place_wire())
@@ -206,8 +208,8 @@ class _Translator:
     def _streams_in(self, node: Source) -> list[Source]:
         return [s for s in self._plan.inputs if s.demux is not None and s.demux.stream == node.name]
 
-    def _stamped(self, node: Source) -> bool:
-        """Whether some window slides by the time at which this source's tuples arrive."""
+    def _needs_arrival_time(self, node: Source) -> bool:
+        """Return whether some window slides by the time at which this source's tuples arrive."""
         names = {node.name, *(s.name for s in self._streams_in(node))}
         windows = [
             w
@@ -218,7 +220,7 @@ class _Translator:
         ]
         return any(isinstance(s, Source) and s.name in names for w in windows for s in walk_plan(w))
 
-    def _carried(self, node: Source) -> Net:
+    def _demultiplex(self, node: Source) -> Net:
         assert node.demux is not None
         carrier = next(s for s in self._plan.inputs if s.name == node.demux.stream)
         streams = self._streams_in(carrier)
@@ -234,7 +236,7 @@ class _Translator:
     def _(self, node: Windowing, timed: bool) -> Net:
         slide = self._slide(node, timed)
         self._check_order(node)
-        source = self._divided(_without_register(self.net(node.input, timed or slide.kind == "time")))
+        source = self._divide(_without_register(self.net(node.input, timed or slide.kind == "time")))
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
         before, self._window = self._window, _Window(self._most(slide, node), slide.size)
         body = self.net(node.body, timed)
@@ -247,7 +249,7 @@ class _Translator:
         return WindowNet(source, slide, body)
 
     def _check_order(self, node: Windowing) -> None:
-        """What counts tuples, or weighs them by their order, needs an order that the circuit promises."""
+        """Refuse a reader of the order of results if the circuit does not promise one."""
         functions = [n.function for n in walk_plan(node.body) if isinstance(n, Aggregate)]
         ordered = next((name for name in functions if AGGREGATES[name].ordered), None)
         if node.window.kind == "time" and ordered is None:
@@ -276,7 +278,7 @@ class _Translator:
         return slide
 
     def _most(self, slide: Slide, node: Windowing) -> int:
-        """Tuples that a window can have: its size, or one per cycle for as long as it lasts."""
+        """Return the most tuples that a window can have: its size, or one per cycle of its duration."""
         if slide.kind == "tuples":
             return slide.size
         return max(LEAST_CAPACITY, node.window.size * CLOCK_HZ // UNITS["s"])
@@ -322,7 +324,7 @@ class _Translator:
 
 
 def _check_copies(slide: Slide, node: Windowing) -> None:
-    """Refuse windows of which more are open at once than a circuit could have copies of a sub-plan."""
+    """Refuse windows of which more are open at once than a circuit can have copies of a sub-plan."""
     if slide.copies > MOST_COPIES:
         late = ", or less LATENESS" if slide.spread else ""
         raise UnsupportedError(
@@ -332,14 +334,14 @@ def _check_copies(slide: Slide, node: Windowing) -> None:
 
 
 def _without_register(net: Net) -> Net:
-    """Sub-plans read fields by name: a projection before them that only leaves fields out is no step."""
+    """Leave out the register of a projection that renames nothing; sub-plans read fields by name."""
     if isinstance(net, ProjectNet) and all(new == old for new, old in net.columns):
         return replace(net, registered=False)
     return net
 
 
 def _spread(node: Node) -> int:
-    """By how many nanoseconds times can be ahead of clocks."""
+    """Return how many nanoseconds times can be ahead of clocks."""
     if isinstance(node, Source):
         return node.lateness
     if isinstance(node, Windowing) and node.window.kind == "time":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatchmethod
 
-from handshake.engines.circuit.components.held_windows import Held
+from handshake.engines.circuit.components.join_windows import HeldTuples
 from handshake.engines.circuit.components.slide import TIME
 from handshake.engines.circuit.components.stamp import common_row
 from handshake.engines.circuit.components.window_join import JoinSpec
@@ -38,7 +38,7 @@ __all__ = ["Joins", "is_timed"]
 
 
 def is_timed(node: WindowJoin) -> bool:
-    """Whether a join looks at times."""
+    """Return whether a join reads times."""
     return Windows(*node.windows).timed
 
 
@@ -62,21 +62,21 @@ class Joins:
     # The join.
 
     def net(self, node: WindowJoin, timed: bool) -> Net:
-        """The net of a join; `timed`: times and clocks of its results are read further on."""
+        """Return the net of a join; `timed`: times and clocks of its results are read further on."""
         needs_time = timed or is_timed(node)
         if needs_time and len({child.clock.unit for child in node.inputs}) > 1:
             units = [f"{n} in {c.clock.unit}" for n, c in zip(node.names, node.inputs, strict=True)]
             streams = "both" if len(units) == 2 else "all"
             raise UnsupportedError(
                 f"{_name(node)}: the circuit compares times of one unit only, and these are "
-                f"{_listed(units)}; declare {streams} streams with the same one"
+                f"{_list(units)}; declare {streams} streams with the same one"
             )
         sources = tuple(self.slots(child, needs_time, node) for child in node.inputs)
         return JoinNet(sources, self._spec(node, timed))
 
     def _spec(self, node: WindowJoin, timed: bool) -> JoinSpec:
-        ordered = self._arranged(node, timed)
-        held = tuple(self._held(node, k) for k in range(len(node.inputs)))
+        ordered = self._needs_order(node, timed)
+        held = tuple(self._hold(node, k) for k in range(len(node.inputs)))
         most = min if len(held) == 2 else max  # of several, each window has as many memories as it can use
         lanes = min(self._bounds.cores or CORES, most(each.tuples for each in held))
         return JoinSpec(
@@ -91,8 +91,8 @@ class Joins:
             _together(node),
         )
 
-    def _arranged(self, node: WindowJoin, timed: bool) -> bool:
-        """Whether the join gives its results in order."""
+    def _needs_order(self, node: WindowJoin, timed: bool) -> bool:
+        """Return whether the join must give its results in order."""
         plain = all(window is not None and window.capacity for window in node.windows)
         several = len(node.inputs) > 2
         needs = timed or id(node) in self._ordered or not plain or several
@@ -110,11 +110,11 @@ class Joins:
             raise UnsupportedError(f"{_name(node)}: {why}; leave the arrangement to the compiler (auto)")
         return needs or self._bounds.join == "ordered"
 
-    def _held(self, node: WindowJoin, k: int) -> Held:
+    def _hold(self, node: WindowJoin, k: int) -> HeldTuples:
         window, name = node.windows[k], node.names[k]
         if window is not None and window.capacity is not None:
             at_most(f"tuples in the window of {name}", window.capacity, MOST_TUPLES)
-            return Held(window.capacity)
+            return HeldTuples(window.capacity)
         if self._bounds.window_tuples is None:
             what = f"a window of {window}" if window is not None else "no window"
             raise UnsupportedError(
@@ -123,12 +123,12 @@ class Joins:
             )
         at_most(f"tuples in the window of {name}", self._bounds.window_tuples, MOST_TUPLES)
         rule = None if window is None else window.rule(node.clock.unit)
-        return Held(self._bounds.window_tuples, is_window=False, rule=rule)
+        return HeldTuples(self._bounds.window_tuples, is_window=False, rule=rule)
 
     # What is below it.
 
     def slots(self, node: Node, timed: bool, join: WindowJoin) -> Net:
-        """The net of a plan below a join, in lock step."""
+        """Return the net of a plan below a join, in lock step."""
         key = (id(node), timed)
         if key not in self._done:
             self._done[key] = self._slots(node, timed, join)
@@ -172,20 +172,20 @@ class Joins:
 
     @_slots.register
     def _(self, node: Source, timed: bool, join: WindowJoin) -> Net:
-        net = self._sequenced(_input_of(node))
+        net = self._sequence(_input_of(node))
         if node.demux is not None:
-            net = self._claimed(node, net)
+            net = self._claim(node, net)
         if not timed:
             return net
         time = node.time if node.time is not None else TIME
         return StampNet(net, time, node.lateness // UNITS[node.clock.unit])
 
-    def _sequenced(self, name: str) -> Net:
+    def _sequence(self, name: str) -> Net:
         names = [source.name for source in self.inputs]
         return SequenceNet(tuple(self._leaf(source) for source in self.inputs), names.index(name))
 
-    def _claimed(self, node: Source, net: Net) -> Net:
-        """The tuples of a stream that an input carries; the first one counts those of no stream."""
+    def _claim(self, node: Source, net: Net) -> Net:
+        """Return the tuples of a stream that an input carries; the first one counts tuples of no stream."""
         assert node.demux is not None
         everyone = None
         if node.demux.stream not in self._counted and not self._read_elsewhere(node.demux.stream):
@@ -196,7 +196,7 @@ class Joins:
         return ProjectNet(claimed, tuple((name, name) for name in node.fields.names))
 
     def _read_elsewhere(self, carrier: str) -> bool:
-        """Whether a stream of that input is read outside joins too, by a component that counts."""
+        """Return whether a stream of that input is also read outside joins, by a component that counts."""
         outside = (node for output in self._plan.outputs for node in _above_joins(output))
         return any(
             isinstance(n, Source) and n.demux is not None and n.demux.stream == carrier for n in outside
@@ -211,10 +211,10 @@ def _above_joins(node: Node) -> Iterator[Node]:
 
 
 def _name(node: WindowJoin) -> str:
-    return f"the join of {_listed(node.names)}"
+    return f"the join of {_list(node.names)}"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _list(words: Sequence[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}"
 
@@ -224,7 +224,7 @@ def _input_of(source: Source) -> str:
 
 
 def _claims(node: Node) -> list[tuple[str, int | str | None]]:
-    """Which tuples of which inputs a plan reads: (input, value of a carried stream's field, or None: all)."""
+    """Return the tuples that a plan reads: (input, value of the carried stream's field or None for all)."""
     found: list[tuple[str, int | str | None]] = []
     for source in {s.name: s for s in walk_plan(node) if isinstance(s, Source)}.values():
         values = (None,) if source.demux is None else source.demux.values
@@ -233,7 +233,7 @@ def _claims(node: Node) -> list[tuple[str, int | str | None]]:
 
 
 def _together(node: WindowJoin) -> tuple[frozenset[int], ...]:
-    """The streams of a join that read the same tuples, for each input and carried stream of which some do."""
+    """Return the sets of streams of a join that read the same tuples."""
     claims = [set(_claims(each)) for each in node.inputs]
     found = (
         frozenset(k for k, own in enumerate(claims) if own & {claim, (claim[0], None)})
@@ -243,7 +243,7 @@ def _together(node: WindowJoin) -> tuple[frozenset[int], ...]:
 
 
 def _with_times(node: WindowJoin) -> Expr:
-    """The condition, and for windows of time how far apart the times may be."""
+    """Return the condition, extended by the distance of times for windows of time."""
     parts = [node.on]
     for k, window in enumerate(node.windows):
         if window is not None and window.timed:
@@ -253,7 +253,7 @@ def _with_times(node: WindowJoin) -> Expr:
 
 
 def _in_time(k: int, j: int, window: Window, node: WindowJoin) -> Expr:
-    """Whether the member of stream j is not too late for that of stream k, whose window this is."""
+    """Return whether the member of stream j is not too late for that of stream k, whose window this is."""
     own, other = (
         Column(side, TIME, shown=f"{node.names[side]}.{TIME}", type=node.clock.type) for side in (k, j)
     )

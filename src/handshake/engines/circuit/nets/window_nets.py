@@ -8,8 +8,13 @@ from typing import Any
 
 from handshake.engines.circuit.components import aggregate as agg
 from handshake.engines.circuit.components.block import Block
-from handshake.engines.circuit.components.group import Group, Route, grouped_row
-from handshake.engines.circuit.components.grouped_window import GroupedWindows, looked_up_row
+from handshake.engines.circuit.components.group import (
+    Group,
+    GroupedWindows,
+    Route,
+    grouped_row,
+    looked_up_row,
+)
 from handshake.engines.circuit.components.slide import START, Slide, body_row, window_row
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.window import Windows
@@ -29,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AggregateNet(UnaryNet):
-    """An aggregate."""
+    """An aggregate function of a window or group."""
 
     function: str
     name: str
@@ -83,7 +88,7 @@ class SubCircuit:
         return self.net.latency
 
     def make(self) -> Block:
-        """A copy, with the ports `i` and `o`."""
+        """Return a copy, with the ports `i` and `o`."""
         return Circuit({"o": self.net}, {"x": "i", "y": "i"}, title="sub_plan")
 
 
@@ -106,7 +111,7 @@ class RouteBody:
         return self.body.latency + 1
 
     def make(self) -> Block:
-        """A copy."""
+        """Return a copy, with the ports `i` and `o`."""
         return Route(self.row, self.keys, self.body)
 
 
@@ -134,7 +139,7 @@ class GroupNet(UnaryNet):
 
 @dataclass(frozen=True)
 class WindowNet(UnaryNet):
-    """Windowing."""
+    """Windows around a sub-plan."""
 
     slide: Slide
     body: Net

@@ -30,7 +30,7 @@ class _Prepared:
         self._bench: _Bench | None = None
         self._simulator: Simulator | None = None
 
-    def _made(self) -> Simulator:
+    def _make(self) -> Simulator:
         top = Module()
         top.domains.sync = ClockDomain()  # circuits of gates alone have none, and the bench waits for ticks
         top.submodules.circuit = self._circuit
@@ -44,10 +44,10 @@ class _Prepared:
         await self._bench.drive(ctx)
 
     def run(self, task: Task, vcd: Path | None) -> Run:
-        """One run from reset."""
+        """Run a task from reset."""
         self._bench = _Bench(self._circuit, self._ports, task)
         if self._simulator is None:
-            self._simulator = self._made()
+            self._simulator = self._make()
         else:
             self._simulator.reset()
         with self._simulator.write_vcd(str(vcd)) if vcd else nullcontext():
@@ -74,7 +74,7 @@ class _Source:
         ctx.set(self.stream.eos, beat.eos)
         ctx.set(self.stream.payload.as_value(), beat.payload or 0)
 
-    def taken(self, ctx: Any) -> bool:
+    def take(self, ctx: Any) -> bool:
         if not self.offered or not ctx.get(self.stream.ready):
             return False
         self.next, self.offered = self.next + 1, False
@@ -103,7 +103,7 @@ class _Bench:
             source.offer(ctx, cycle)
         for name, pattern in self.task.ready.items():
             ctx.set(getattr(self.circuit, name).ready, pattern[cycle % len(pattern)])
-        taken = [name for name, source in self.sources.items() if source.taken(ctx)]
+        taken = [name for name, source in self.sources.items() if source.take(ctx)]
         for name in taken:
             self.run.accepted[name].append(cycle)
         left = [self._collect(ctx, name, cycle) for name in self.ports.sinks]

@@ -95,7 +95,7 @@ class Simulation:
         quiet: int | None = None,
         vcd: Path | None = None,
     ) -> Run:
-        """One run from reset; see `simulate`."""
+        """Run from reset; see `simulate`."""
         ends = stop_at_eos and all(n in feeds and _ends(feeds[n]) for n in self.ports.sources)
         most = limit or (_ENDLESS if ends else LIMIT)
         patience = quiet or (PATIENCE if ends else QUIET)
@@ -104,7 +104,7 @@ class Simulation:
         left = {name: len(each.beats) - len(run.accepted[name]) for name, each in task.feeds.items()}
         if run.cycles >= most and any(left.values()):
             raise HandshakeError(f"the circuit was stopped after {most} cycles with beats left: {left}")
-        if ends and (open_ones := [name for name, beats in run.outputs.items() if not _ended(beats)]):
+        if ends and (open_ones := [name for name, beats in run.outputs.items() if not _has_ended(beats)]):
             raise HandshakeError(
                 f"the circuit was stopped after {run.cycles} cycles, of which the last {patience} moved "
                 f"nothing, before its output '{open_ones[0]}' ended; beats left: {left}"
@@ -113,7 +113,7 @@ class Simulation:
 
 
 def _check_waveform(vcd: Path | None) -> None:
-    """Before anything is built, which may take long, and may fail: what is there stays until then."""
+    """Check that the waveform can be written before anything is built; an existing file stays."""
     if vcd is None:
         return
     try:
@@ -140,7 +140,7 @@ def _ends(given: Feed) -> bool:
     return bool(given.beats) and given.beats[-1].eos
 
 
-def _ended(beats: Sequence[Arrival]) -> bool:
+def _has_ended(beats: Sequence[Arrival]) -> bool:
     return bool(beats) and beats[-1].eos
 
 
@@ -153,9 +153,9 @@ def _task(
     quiet: int,
     stop_at_eos: bool,
 ) -> Task:
-    _known(feeds, ports.sources, "input stream")
-    _known(ready, ports.sinks, "output stream")
-    _known(levels, ports.levels, "input")
+    _check_known(feeds, ports.sources, "input stream")
+    _check_known(ready, ports.sinks, "output stream")
+    _check_known(levels, ports.levels, "input")
     patterns = {name: ready.get(name, ALWAYS) for name in ports.sinks}
     longest = max((len(p) for p in (*patterns.values(), *(f.pattern for f in feeds.values()))), default=0)
     return Task(
@@ -168,7 +168,7 @@ def _task(
     )
 
 
-def _known(given: Iterable[str], known: Iterable[str], what: str) -> None:
+def _check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
     strange = sorted(set(given) - set(known))
     if strange:
         raise HandshakeError(

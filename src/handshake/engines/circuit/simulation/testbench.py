@@ -1,4 +1,4 @@
-"""What a simulation is given and what it gives back, whichever engine runs it."""
+"""Input and output of a simulation, the same for all simulators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALWAYS: tuple[bool, ...] = (True,)
 
 
 class Beat(NamedTuple):
-    """What moves in one cycle: a tuple's payload (None: no tuple) and whether the stream ends."""
+    """The beat of one cycle: a tuple's payload (None: no tuple) and whether the stream ends."""
 
     payload: int | None
     eos: bool = False
@@ -44,7 +44,7 @@ class Feed:
 def feed(
     row: Row, tuples: Iterable[Sequence[Any]], *, pattern: Sequence[bool] = ALWAYS, end: str = "alone"
 ) -> Feed:
-    """Tuples as beats. `end`: "alone" (a beat of its own), "last" (with the last tuple) or "none"."""
+    """Return tuples as beats. `end`: "alone" (a beat of its own), "last" (with the last tuple) or "none"."""
     beats = [Beat(row.pack(each)) for each in tuples]
     if end == "last" and beats:
         beats[-1] = beats[-1]._replace(eos=True)
@@ -55,7 +55,7 @@ def feed(
 
 @dataclass
 class Run:
-    """What a simulation saw."""
+    """The record of a simulation."""
 
     cycles: int = 0
     accepted: dict[str, list[int]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Run:
     """The other outputs of the circuit (counters, flags), as they stood after the last cycle."""
 
     def tuples(self, stream: str, row: Row) -> list[tuple[Any, ...]]:
-        """The tuples that left on `stream`, in order."""
+        """Return the tuples that left on `stream`, in order."""
         return [row.unpack(a.payload) for a in self.outputs[stream] if a.payload is not None]
 
 
@@ -112,7 +112,7 @@ Prepared = Callable[[Task, Path | None], Run]
 
 
 class Engine(Protocol):
-    """A simulator."""
+    """A simulator of circuits."""
 
     def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:
         """Make a circuit ready for any number of runs."""

@@ -110,26 +110,26 @@ def _compile(text: str, level: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
-def _mangled(*path: str) -> str:
-    """The C++ name of a port: underscores are doubled by CXXRTL."""
+def _mangle(*path: str) -> str:
+    """Return the C++ name of a port: CXXRTL doubles underscores."""
     return "top.p_" + "__".join(path).replace("_", "__")
 
 
 def _bench(ports: Ports, waveform: bool) -> str:
-    """The part of the test bench that names the ports; the rest is in harness.h."""
+    """Return the part of the test bench that names the ports; the rest is in harness.h."""
     lines = [f"#define WAVEFORM {int(waveform)}", '#include "harness.h"', "BENCH_BEGIN"]
     for index, (name, row) in enumerate(ports.sources.items()):
         lines.append(f"  SOURCE({index}, {_stream(name, row)})")
     for index, (name, row) in enumerate(ports.sinks.items()):
         lines.append(f"  SINK({index}, {_stream(name, row)})")
-    lines += [f"  LEVEL({index}, {_mangled(name)})" for index, name in enumerate(ports.levels)]
-    lines += [f"  PROBE({index}, {_mangled(name)})" for index, name in enumerate(ports.probes)]
+    lines += [f"  LEVEL({index}, {_mangle(name)})" for index, name in enumerate(ports.levels)]
+    lines += [f"  PROBE({index}, {_mangle(name)})" for index, name in enumerate(ports.probes)]
     return "\n".join([*lines, "BENCH_END", ""])
 
 
 def _stream(name: str, row: Row) -> str:
-    payload = _mangled(name, "payload") if row.bits else "bench.nothing"
-    rest = ", ".join(_mangled(name, part) for part in ("valid", "eos", "ready"))
+    payload = _mangle(name, "payload") if row.bits else "bench.nothing"
+    rest = ", ".join(_mangle(name, part) for part in ("valid", "eos", "ready"))
     return f"{_words(row)}, {payload}, {rest}"
 
 
@@ -138,7 +138,7 @@ def _words(row: Row) -> int:
 
 
 def run_built(library: ctypes.CDLL, ports: Ports, task: Task, vcd: Path | None = None) -> Run:
-    """One run of a compiled simulation."""
+    """Run a task on a compiled simulation."""
     library.bench_end.restype = library.bench_count.restype = ctypes.c_longlong
     library.bench_create.restype = _POINTER
     handle = _POINTER(library.bench_create())
@@ -215,7 +215,7 @@ def _arrivals(library: ctypes.CDLL, handle: Any, index: int, row: Row) -> list[A
     numbers: Iterable[int | None] = _numbers(payloads, words) if words else [0] * count
     if not (flags & 1).all():
         numbers = (n if flag & 1 else None for n, flag in zip(numbers, flags.tolist(), strict=True))
-    with _uncollected():
+    with _no_collection():
         return list(map(Arrival._make, zip(cycles.tolist(), numbers, (flags > 1).tolist(), strict=True)))
 
 
@@ -225,8 +225,8 @@ def _numbers(payloads: Any, words: int) -> list[int]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector, which would go through all arrivals again and again while they are made."""
+def _no_collection() -> Iterator[None]:
+    """Pause the garbage collector, which would scan all arrivals again and again while they are made."""
     was = gc.isenabled()
     gc.disable()
     try:

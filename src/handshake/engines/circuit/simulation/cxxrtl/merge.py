@@ -1,9 +1,9 @@
-"""Registers that always hold the same are simulated once.
+"""Equal registers are simulated once.
 
-For its wires' sake a circuit has copies: a read address for each lane of a memory, a flag for each that asks
-it. Yosys merges registers with the same input; of those whose next value depends on their own it cannot know.
-Here all that begins alike is taken for the same until a statement tells it apart: what is left together holds
-the same in every cycle, by induction over the cycles.
+A circuit has copies for the sake of its wires: a read address for each lane of a memory, a flag for each
+reader. Yosys merges registers with the same input, but not those whose next value depends on their own. Here
+all registers with the same first value count as equal until a statement tells them apart. Those that remain
+together hold the same value in every cycle, by induction over the cycles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Definitions = dict[str, list[str]]
 
 
 def merge_registers(part: ParsedModule) -> ParsedModule:
-    """The same part with one register, value or memory for each class of those that are always the same."""
+    """Return the module with one register, value or memory for each class of equal ones."""
     definitions: Definitions = {}
     for unit in part.units:
         for name in targets(unit):
@@ -43,12 +43,12 @@ def merge_registers(part: ParsedModule) -> ParsedModule:
 
 
 def _classes(part: ParsedModule, definitions: Definitions) -> Classes:
-    """The coarsest partition in which what is together begins alike and is set alike."""
+    """Return the coarsest partition whose members have equal first values and equal statements."""
     names = (*part.nets, *part.memories, *part.values)
-    classes = _numbered({name: _beginning(part, name, definitions) for name in names})
+    classes = _number({name: _beginning(part, name, definitions) for name in names})
     while True:
-        finer = _numbered(
-            {name: (classes[name], *_told(definitions.get(name, ()), classes)) for name in names}
+        finer = _number(
+            {name: (classes[name], *_statements(definitions.get(name, ()), classes)) for name in names}
         )
         if len(set(finer.values())) == len(set(classes.values())):
             return classes
@@ -56,7 +56,7 @@ def _classes(part: ParsedModule, definitions: Definitions) -> Classes:
 
 
 def _beginning(part: ParsedModule, name: str, definitions: Definitions) -> Hashable:
-    """Inputs, what nothing sets, and what is set along with something else are like nothing else."""
+    """Return a key that is equal for names that may be merged; inputs and shared statements are unique."""
     units = definitions.get(name, ())
     if not units or any(len(targets(unit)) > 1 for unit in units):
         return name
@@ -68,7 +68,7 @@ def _beginning(part: ParsedModule, name: str, definitions: Definitions) -> Hasha
     return part.nets[name].kind, part.nets[name].bits, part.starts.get(name, "")
 
 
-def _told(units: Iterable[str], classes: Classes) -> tuple[str, ...]:
+def _statements(units: Iterable[str], classes: Classes) -> tuple[str, ...]:
     return tuple(_in_classes(unit, classes) for unit in units)
 
 
@@ -78,13 +78,13 @@ def _in_classes(unit: str, classes: Classes) -> str:
     return _SCRATCH.sub(lambda found: f"#{scratch.setdefault(found[0], len(scratch))}", text)
 
 
-def _numbered(keys: dict[str, Hashable]) -> Classes:
+def _number(keys: dict[str, Hashable]) -> Classes:
     numbers: dict[Hashable, int] = {}
     return {name: numbers.setdefault(key, len(numbers)) for name, key in keys.items()}
 
 
 def _representatives(part: ParsedModule, classes: Classes, definitions: Definitions) -> dict[str, str]:
-    """For each name that goes, the one that stays: an output, or else what is set first."""
+    """Return for each name that goes the one that stays: an output, or else the first that is set."""
     together: dict[int, list[str]] = defaultdict(list)
     for name in sorted(definitions, key=lambda name: not _is_output(part, name)):
         together[classes[name]].append(name)

@@ -1,13 +1,12 @@
-"""Compiled simulation of circuits with many like parts: one function for each, called for every instance.
+"""Compiled simulation of circuits with many equal instances: one function per module, called per instance.
 
-CXXRTL flattens a circuit into one long program, which the instruction cache has to take in anew in every
-cycle; for 64 join cores that is half of the time. Not flattened, it evaluates until nothing changes any more.
-Where every output of every part depends on the part's registers and memories alone, there is a third way:
-each part once, on the outputs of all others as they stood; then all of them move on together.
+CXXRTL flattens a circuit into one long program, which g++ compiles for minutes and which does not fit the
+instruction cache. Not flattened, it evaluates until nothing changes. If all outputs of all modules depend on
+registers and memories only, there is a third way: evaluate each instance once, on the outputs of all others
+as they stood; then all of them move on together.
 
-What a part does in a cycle follows from its registers, memories and inputs. So one whose last cycle changed
-nothing, and whose inputs are still the same, would change nothing again, and is left alone: in a join whose
-results queue up, most cores wait in most cycles.
+An instance whose last cycle changed nothing, and whose inputs are still the same, would change nothing again
+and is skipped: in a join whose results queue up, most cores wait in most cycles.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ _TOP = re.compile(r"^struct p_top : public module \{\n(?P<text>.*?)^\}; // struc
 
 
 def has_many_instances(rtlil: str) -> bool:
-    """Whether the top of a design has a part many times."""
+    """Return whether the top of a design has many instances of one module."""
     top = rtlil[rtlil.rindex("\nmodule ") :]
     counts = Counter(re.findall(r"^  cell \\(\w+) ", top, re.MULTILINE))
     return any(number >= MANY for number in counts.values())
@@ -100,14 +99,14 @@ def _rewrite(model: str) -> str | None:
         return None
     for struct, evaluation, part in reversed(found):
         assert part is not None
-        text = _written(whole[part.name])
+        text = _write(whole[part.name])
         model = f"{model[: struct.start()]}{text}{model[evaluation.end() :]}"
     return top.put_into(model).replace("\n\n", '\n#include "one_pass.h"\n\n', 1)
 
 
 @dataclass(frozen=True)
 class _Halves:
-    """A part whose outputs settle by its own registers and memories: those statements, and all others."""
+    """A module's statements that settle its outputs from registers and memories, and all others."""
 
     part: ParsedModule
     settling: tuple[str, ...]
@@ -130,7 +129,7 @@ class _Halves:
         return {name: net.bits for name, net in self.part.nets.items() if net.role == "input"}
 
     def where(self, text: str) -> str:
-        """Nets as members: registers have a present and a next value, settled outputs one."""
+        """Name nets as members: registers have a present and a next value, settled outputs have one."""
         registers = self.registers
 
         def member(found: re.Match[str]) -> str:
@@ -144,7 +143,7 @@ class _Halves:
 
 
 def _halves(part: ParsedModule) -> _Halves | None:
-    """None where an output depends on an input at once, or on another output that does not wait."""
+    """Return None if an output depends on an input in the same cycle, or on another output."""
     reads = {targets(unit)[0]: unit for unit in part.units if _READ.search(unit)}
     settling = {targets(unit)[0]: unit for unit in part.units if _SETTLED.search(unit)}
     first = (*reads.values(), *settling.values())
@@ -161,7 +160,7 @@ def _halves(part: ParsedModule) -> _Halves | None:
 
 
 def _settles(source: str, reads: Collection[str], settling: Collection[str]) -> bool:
-    """Whether it is made of registers, and of what they point at in memories."""
+    """Return whether a source is made of registers, and of what they point at in memories."""
     names = re.findall(r"\b([pi]_\w+)(\.curr)?", source)
     return all(name in reads or (curr and name not in settling) for name, curr in names)
 
@@ -170,8 +169,8 @@ def _sources(unit: str) -> str:
     return "".join(found["source"] for found in _SETTLED.finditer(unit))
 
 
-def _written(halves: _Halves) -> str:
-    """The C++ of a part."""
+def _write(halves: _Halves) -> str:
+    """Return the rewritten C++ of a module."""
     part, name = halves.part, halves.part.name
     members = [
         *(f"value<{bits}> {each}; const value<{bits}> *from_{each};" for each, bits in halves.inputs.items()),
@@ -227,7 +226,7 @@ def _reset(halves: _Halves) -> str:
 
 
 def _evaluation(halves: _Halves) -> str:
-    """Memories are written last, in the order of their ports, so that all that is read is what was there."""
+    """Return the evaluation; memories are written last, in the order of their ports, after all reads."""
     values = "".join(f"\tvalue<{b}> {n};\n" for n, b in halves.part.values.items() if n not in halves.reads)
     writes = sorted((unit for unit in halves.others if _UPDATE.search(unit)), key=_priority)
     rest = [unit for unit in halves.others if not _UPDATE.search(unit)]
@@ -245,7 +244,7 @@ def _statements(halves: _Halves, units: tuple[str, ...]) -> str:
 
 
 def _turn(halves: _Halves) -> str:
-    """Evaluate, unless nothing has changed since the last time, which changed nothing."""
+    """Return a function that evaluates unless nothing has changed since a cycle that changed nothing."""
     same = " & ".join(f"{name} == *from_{name}" for name in halves.inputs) or "true"
     copies = "".join(f"\t{name} = *from_{name};\n" for name in halves.inputs)
     return f"\tif (!alive && ({same})) return;\n{copies}\tturned = true;\n\teval();\n"
@@ -253,7 +252,7 @@ def _turn(halves: _Halves) -> str:
 
 @dataclass(frozen=True)
 class _Top:
-    """The top: its evaluation, what it keeps for the parts' inputs, and nets that nobody looks at."""
+    """The rewritten top: its evaluation, the values that it keeps for inputs, and nets that are not read."""
 
     body: str
     kept: str
@@ -274,7 +273,7 @@ class _Top:
 
 
 def _top(model: str, parts: dict[str, _Halves]) -> _Top | None:
-    """What the top itself computes of all outputs, then every part once."""
+    """Return the rewritten top: it computes its own nets, then evaluates every instance once."""
     body, kinds = evaluations(model)["p_top"]["body"], kind_of(model)
     cells = list(_CELL.finditer(body))
     sources = _outputs(cells)
@@ -284,13 +283,13 @@ def _top(model: str, parts: dict[str, _Halves]) -> _Top | None:
         return None
     if any(".next" in unit and not is_clocked(unit) for unit in units):
         return None
-    placed = {net: _placed(source, kinds, parts) for net, source in sources.items()}
+    placed = {net: _place(source, kinds, parts) for net, source in sources.items()}
     shown = _ports(model)
     ports = "".join(f"\t{shown[net]} = {source};\n" for net, source in placed.items() if net in shown)
-    wired = _INPUT.finditer(_wired("".join(cell["inputs"] for cell in cells), placed))
+    wired = _INPUT.finditer(_wire("".join(cell["inputs"] for cell in cells), placed))
     kept, wires, gives = zip(*(_input(each, kinds, parts) for each in wired), strict=True)
     turns = "".join(f"\t\tcell_{cell['cell']}.turn();\n" for cell in cells)
-    own = _wired("".join(units), placed) + "".join(gives)
+    own = _wire("".join(units), placed) + "".join(gives)
     text = f"{head}{ports}{own}\tif (posedge_p_clk) {{\n{turns}\t}}\n\treturn converged;\n"
     gone = frozenset(sources) - shown.keys()
     text = _without(text.replace("bool converged = false;", "bool converged = true;"), gone)
@@ -298,14 +297,14 @@ def _top(model: str, parts: dict[str, _Halves]) -> _Top | None:
 
 
 def _ports(model: str) -> dict[str, str]:
-    """The outputs of the top, and how each is set; one that the top itself reads is a `wire`."""
+    """Return the outputs of the top, and how each is set; one that the top itself reads is a `wire`."""
     found = _TOP.search(model)
     ports = re.findall(r"^\t/\*output\*/ (\w+)<\d+> (p_\w+);$", found["text"] if found else "", re.MULTILINE)
     return {name: name if kind == "value" else f"{name}.curr = {name}.next" for kind, name in ports}
 
 
 def _without(text: str, gone: frozenset[str]) -> str:
-    """Lines that do not declare, reset or commit a net that is gone."""
+    """Return the lines that do not declare, reset or commit a net that is gone."""
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not ((net := _ABOUT.match(line)) and net[1] in gone))
 
@@ -315,13 +314,13 @@ def _outputs(cells: list[re.Match[str]]) -> dict[str, str] | None:
     return None if None in lines else {line["net"]: line["source"] for line in lines if line}
 
 
-def _placed(source: str, kinds: dict[str, str], parts: dict[str, _Halves]) -> str:
+def _place(source: str, kinds: dict[str, str], parts: dict[str, _Halves]) -> str:
     cell, port = source.split(".")
     return f"{cell}.{parts[kinds[cell]].output(port)}"
 
 
 def _input(found: re.Match[str], kinds: dict[str, str], parts: dict[str, _Halves]) -> tuple[str, str, str]:
-    """An input of a part points at the output that drives it, or at a value that the top keeps for it."""
+    """Connect an input of an instance to the output that drives it, or to a value that the top keeps."""
     cell, port, source = found["cell"], found["port"], found["source"]
     if re.fullmatch(r"cell_\w+\.(?:now\.)?p_\w+", source):
         return "", f"\t{cell}.from_{port} = &{source};\n", ""
@@ -329,8 +328,8 @@ def _input(found: re.Match[str], kinds: dict[str, str], parts: dict[str, _Halves
     return f"\tvalue<{bits}> {kept};\n", f"\t{cell}.from_{port} = &{kept};\n", f"\t{kept} = {source};\n"
 
 
-def _wired(text: str, sources: dict[str, str]) -> str:
-    """Nets replaced by the outputs that drive them; a name before `=` is a port of a part, and stays."""
+def _wire(text: str, sources: dict[str, str]) -> str:
+    """Replace nets by the outputs that drive them; a name before `=` is a port of an instance, and stays."""
 
     def source(found: re.Match[str]) -> str:
         return sources.get(found["net"], found[0])
@@ -339,7 +338,7 @@ def _wired(text: str, sources: dict[str, str]) -> str:
 
 
 def _moves(struct: str) -> Iterator[str]:
-    """`commit` of the top without asking what has changed."""
+    """Yield `commit` of the top without a check for changes."""
     names = re.findall(r"^\t\tif \((\w+)\.commit\(observer\)\) changed = true;$", struct, re.MULTILINE)
     for name in names:
         if name.startswith("memory_"):

@@ -1,4 +1,4 @@
-"""A part of a circuit as C++ that Yosys wrote, taken apart: what it holds, and what it does in a cycle."""
+"""Modules as C++ that Yosys wrote, parsed: nets and memories, and statements of a cycle."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ class ParsedModule:
 
 
 def targets(unit: str) -> tuple[str, ...]:
-    """The nets, values or memories that a statement sets."""
+    """Return the nets, values or memories that a statement sets."""
     names = [found["name"] for found in _WRITE.finditer(unit)]
     names += [name for found in _SET.finditer(unit) for name in _TARGET.findall(found["targets"])]
     return tuple(dict.fromkeys(names))
 
 
 def is_clocked(unit: str) -> bool:
-    """Whether it is done at the clock's edge, and nothing of it at any other time."""
+    """Return whether a statement runs at the clock's edge only."""
     return _CLOCKED.fullmatch(unit) is not None
 
 
 def modules_of(model: str) -> list[tuple[re.Match[str], re.Match[str], ParsedModule | None]]:
-    """Every module but the top: its declaration, its evaluation, and both taken apart if they can be."""
+    """Return every module but the top: its declaration, its evaluation, and both parsed if possible."""
     evals = evaluations(model)
     return [
         (struct, evals[struct["name"]], _part(struct, evals[struct["name"]]["body"]))
@@ -90,17 +90,17 @@ def modules_of(model: str) -> list[tuple[re.Match[str], re.Match[str], ParsedMod
 
 
 def evaluations(model: str) -> dict[str, re.Match[str]]:
-    """The evaluation of every module, by its name."""
+    """Return the evaluation of every module, by its name."""
     return {found["name"]: found for found in _EVAL.finditer(model)}
 
 
 def kind_of(model: str) -> dict[str, str]:
-    """The module of every cell."""
+    """Return the module of every cell."""
     return {cell: kind for kind, cell in re.findall(r"^\t(p_\w+) (cell_\w+) \{", model, re.MULTILINE)}
 
 
 def _part(struct: re.Match[str], body: str) -> ParsedModule | None:
-    """None where something is declared or done that is not understood: a part of parts, a second clock."""
+    """Parse a module; None if it has something unknown, such as instances or a second clock."""
     members = [line for line in _members(struct["members"]) if line]
     nets = {found["name"]: found for line in members if (found := _NET.fullmatch(line))}
     stores = {found["name"]: found for line in members if (found := _MEMORY.fullmatch(line))}
@@ -126,7 +126,7 @@ def _members(text: str) -> Iterator[str]:
 
 
 def _units(body: str) -> Iterator[str]:
-    """Statements, each with a comment before it; connections are comments alone."""
+    """Yield statements, each with a comment before it; connections are comments alone."""
     statements = _LOCAL.sub("", _HEAD.sub("", body)).replace("\treturn converged;\n", "")
     for unit in re.split(r"^(?=\t// )", statements, flags=re.MULTILINE):
         if re.search(r"^\t+(?!//)", unit, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""The baseline of the FPGA paper: nested loops over whole windows, two matching processes side by side.
+"""The baseline of the FPGA paper: nested loops over whole windows, two matching processes in parallel.
 
 After the paper's description of Terada and others: a tuple is compared with the opposite window one by one;
 that of R and that of S go on at the same time, and input waits while the buffer of the output is full.
@@ -16,9 +16,8 @@ from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
 from handshake.engines.circuit.join.buffer import Buffer
 from handshake.engines.circuit.join.condition import Condition, Delay
-from handshake.engines.circuit.join.leave import leave
-from handshake.engines.circuit.join.merger import GrantingMerger
-from handshake.engines.circuit.join.segment import Segment
+from handshake.engines.circuit.join.merger import GrantingMerger, leave
+from handshake.engines.circuit.join.segment import WindowSegment
 
 __all__ = ["NestedLoops"]
 
@@ -30,7 +29,7 @@ class NestedLoops(Block):
     """
 
     class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
-        """What the processes are at."""
+        """The state of both processes."""
 
         READY = 0
         INSERT_R = 1
@@ -51,8 +50,8 @@ class NestedLoops(Block):
 
     def build(self) -> Module:
         m = Module()
-        self.r = Segment(self.condition.left.bits + 1, self.left, "memory")
-        self.s = Segment(self.condition.right.bits + 1, self.right, "memory")
+        self.r = WindowSegment(self.condition.left.bits + 1, self.left, "memory")
+        self.s = WindowSegment(self.condition.right.bits + 1, self.right, "memory")
         self.r.build(m, "r_window")
         self.s.build(m, "s_window")
         self.new_r = Signal(self.condition.left.bits + 1, name="new_r")
@@ -108,7 +107,7 @@ class NestedLoops(Block):
             m.d.sync += [self.new_r.eq(0), self.new_s.eq(0), self.state.eq(self.State.CLEAR)]
 
     def _match(self, m: Module) -> list[Buffer]:
-        """The two processes: new R tuple against the window of S, new S tuple against that of R."""
+        """Build the two processes: new R tuple against the window of S, new S tuple against that of R."""
         scanning = (self.state == self.State.SCAN) & 1
         pairs = ((self.new_r, self.s.head, self.s.turn, 0), (self.r.head, self.new_s, self.r.turn, 1))
         buffers = []

@@ -29,7 +29,7 @@ class Probe:
         return self._simulation.run(fed, stop_at_eos=False)
 
     def latency(self, tuples: Sequence[Sequence[Any]], *, burst: bool = False) -> int:
-        """Cycles from taking the last tuple, which completes the first result, to that result.
+        """Return the cycles from taking the last tuple, which completes the first result, to that result.
 
         Tuples come far apart; in a burst, all after the first come at once.
         """
@@ -37,6 +37,6 @@ class Probe:
         return run.outputs[self._output][0].cycle - run.accepted[self._input][-1]
 
     def issue_rate(self, tuples: Sequence[Sequence[Any]], *, after: int = 1) -> float:
-        """Tuples taken per cycle when one is always offered, counted from tuple `after` on."""
+        """Return tuples taken per cycle when one is always offered, counted from tuple `after` on."""
         taken = self._run(tuples, ALWAYS).accepted[self._input][after:]
         return (len(taken) - 1) / (taken[-1] - taken[0])

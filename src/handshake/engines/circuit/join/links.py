@@ -1,8 +1,8 @@
-"""What lies far apart: registers on long wires, and queues at their ends for what is still on its way.
+"""Pipelined links: registers along a long wire and a queue at its far end.
 
-A wire that passes by many cores has registers on it, in both directions. Who sends hears late that the other
-end is full, so that end calls itself full while there is still room for all that may come: nothing is lost,
-and no gate lies on the way.
+A wire that passes by many cores has registers, in both directions. The sender hears late that the other end
+is full, so that end calls itself full while there is still room for all that may be on its way: nothing is
+lost, and no gate lies on the way.
 """
 
 from __future__ import annotations
