@@ -253,6 +253,22 @@ def test_fields_that_may_be_null_are_those_of_inputs(
     assert "97 wires in" in capsys.readouterr().out
 
 
+def test_adapters_on_the_command_line(query: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verilog, picture = query.with_suffix(".v"), query.with_suffix(".svg")
+    adapters = ["--input-adapter", "udp", "--output-adapter", "cpu", "--udp-port", "7000", "--delay", "2"]
+    assert run(["compile", str(query), "--groups", "2", *adapters, "-o", str(verilog)]) == 0
+    assert all(f"\nmodule {name}(" in verilog.read_text() for name in ("udp_parser", "cpu_reader", "delay"))
+    assert run(["compile", str(query), "--groups", "2", *adapters]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"Trades by UDP +port 7000, 12 bytes per tuple", shown)
+    assert re.search(r"register 0 +read Highs.status", shown)
+    assert run(["explain", str(query), "--circuit", "--groups", "2", *adapters, "--svg", str(picture)]) == 0
+    texts = {each.text for each in ElementTree.fromstring(picture.read_text()).iter(f"{SVG}text")}
+    assert {"network", "UDP port 7000", "to the CPU", "delay of 2 cycles"} <= texts
+    assert run(["compile", str(query), "--groups", "2", "--input-adapter", "usb"]) == 2
+    assert "no input adapter 'usb' (none, udp, cpu)" in capsys.readouterr().err
+
+
 def test_the_help_names_the_rules() -> None:
     assert all(name in str(compile_query.__doc__) for name in (*PLAN_RULES, *RULES))
 

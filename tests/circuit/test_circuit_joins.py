@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_circuit_queries import bounds_of, check_run, feeds_of
 
 import query_oracle
+from circuit_queries import bounds_of, check_run, feeds_of
 from circuits import patterns, physical, placed
 from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.host import run_plan

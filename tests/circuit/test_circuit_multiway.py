@@ -11,11 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_circuit_queries import bounds_of, check_run, feeds_of
-from test_circuit_random import QUICK as QUERIES
-from test_circuit_random import aggregated, checked_runs, conditions, numbers, plan_of
 
 import query_oracle
+from circuit_queries import (
+    FEW_QUERIES,
+    aggregated,
+    bounds_of,
+    check_run,
+    checked_runs,
+    conditions,
+    feeds_of,
+    numbers,
+    plan_of,
+)
 from circuits import patterns, physical, placed
 from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.components.join_windows import HeldTuples
@@ -71,7 +79,7 @@ SLID = {
     "by time": FOUR + """SELECT count() AS n, max(d) AS m FROM (SELECT v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME], U [SIZE 2 TUPLES]
         WHERE R.k <= S.k) [SIZE .01 ADVANCE .005 TIME] INTO o""",
 }  # fmt: skip
-FEW = settings(QUERIES, max_examples=2)
+FEW = settings(FEW_QUERIES, max_examples=2)
 
 
 @lru_cache(maxsize=8)
@@ -196,7 +204,7 @@ def check_random(data: st.DataObject, most: int, *, engine: bool) -> None:
             assert (run.probes.get("late", 0), run.probes.get("no_time", 0)) == (counts.late, counts.no_time)
 
 
-@settings(QUERIES, max_examples=2)
+@settings(FEW_QUERIES, max_examples=2)
 @given(st.data())
 def test_random_queries(data: st.DataObject) -> None:
     check_random(data, 12, engine=True)
@@ -204,7 +212,7 @@ def test_random_queries(data: st.DataObject) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@settings(QUERIES, max_examples=150)
+@settings(FEW_QUERIES, max_examples=150)
 @given(st.data())
 def test_random_queries_at_length(data: st.DataObject) -> None:
     check_random(data, 20, engine=True)

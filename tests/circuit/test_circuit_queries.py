@@ -15,18 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import query_oracle
-from circuits import patterns, physical, placed
+from circuit_queries import bounds_of, check_run, feeds_of
+from circuits import patterns, physical
 from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.emit import to_rtlil
 from handshake.engines.circuit.host import run_plan
 from handshake.engines.circuit.nets.bounds import Bounds
-from handshake.engines.circuit.nets.join_nets import JoinNet
-from handshake.engines.circuit.nets.netlist import Net
-from handshake.engines.circuit.nets.netlist import walk as walk_net
 from handshake.engines.circuit.nets.rules import RULES
-from handshake.engines.circuit.simulation.simulate import Feed, Run, Simulation, feed
+from handshake.engines.circuit.simulation.simulate import Feed, Simulation
 from handshake.errors import UnsupportedError
-from handshake.plan.algebra import Group, Plan, Union, walk
+from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 from query_cases import PAPER, QUERIES, TRADES
 from query_streams import arrivals
@@ -73,12 +71,6 @@ FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthC
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def bounds_of(plan: Plan, groups: int = 5) -> Bounds:
-    """Every field of every input may be NULL."""
-    nullable = {source.name: frozenset(source.fields.names) for source in plan.inputs}
-    return Bounds(groups=groups, nullable=nullable, write_cycles=2, divider="host")
-
-
 @lru_cache(maxsize=8)
 def simulation(text: str, optimised: bool) -> tuple[Plan, Compiled, Simulation]:
     plan = parse_query(text)
@@ -90,19 +82,6 @@ def simulation(text: str, optimised: bool) -> tuple[Plan, Compiled, Simulation]:
 @lru_cache(maxsize=8)
 def compiled_simulation(text: str) -> Simulation:
     return Simulation(simulation(text, True)[1].circuit(), "cxxrtl-quick")
-
-
-def feeds_of(compiled: Compiled, items: list[Any], draw: Any) -> dict[str, Feed]:
-    items = placed(compiled, items)
-    return {
-        name: feed(
-            row,
-            [tuple(values.get(field) for field in row.names) for stream, values in items if stream == name],
-            pattern=draw(patterns),
-            end=draw(st.sampled_from(["alone", "last"])),
-        )
-        for name, row in compiled.inputs.items()
-    }
 
 
 @pytest.mark.parametrize("optimised", [False, True])
@@ -175,31 +154,6 @@ def check(text: str, data: st.DataObject, optimised: bool, **options: Any) -> No
     check_run(plan, compiled, run, wanted)
     if not optimised:  # un-nesting counts late tuples behind selections, as push-down does
         assert (run.probes.get("late", 0), run.probes.get("no_time", 0)) == (counts.late, counts.no_time)
-
-
-def check_run(plan: Plan, compiled: Compiled, run: Run, wanted: dict[str, list[dict[str, Any]]]) -> None:
-    """The same tuples as the oracle's, in the same order where one is defined.
-
-    The groups of a window come in any order, and so do the streams of a union and the results of a handshake join.
-    """
-    for output in plan.outputs:
-        row = compiled.outputs[output.name]
-        found = [dict(zip(row.names, each, strict=True)) for each in run.tuples(output.name, row)]
-        loose = any(isinstance(node, (Group, Union)) for node in walk(output))
-        if loose or in_any_order(compiled.nets[output.name]):
-            assert Counter(map(_key, found)) == Counter(map(_key, wanted[output.name]))
-        else:
-            assert found == wanted[output.name]
-    assert run.probes.get("overflow", 0) == 0
-
-
-def in_any_order(net: Net) -> bool:
-    """Whether results come from a handshake join, as tuples meet."""
-    return any(isinstance(each, JoinNet) and not each.spec.ordered for each in walk_net(net))
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(sorted(row.items()))
 
 
 @pytest.mark.parametrize("optimised", [False, True])

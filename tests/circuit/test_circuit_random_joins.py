@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_circuit_queries import bounds_of
-from test_circuit_random import QUICK as QUERIES
-from test_circuit_random import aggregated, checked_runs, conditions, numbers, plan_of
 
+from circuit_queries import FEW_QUERIES, aggregated, bounds_of, checked_runs, conditions, numbers, plan_of
 from handshake.engines.circuit.compiler import compile_plan
 from handshake.engines.circuit.nets.rules import PLAN_RULES, RULES
 
@@ -72,7 +70,7 @@ def check(data: st.DataObject, most: int, *, engine: bool) -> None:
         assert run.probes.get("evicted", 0) == 0
 
 
-QUICK = settings(QUERIES, max_examples=6)
+QUICK = settings(FEW_QUERIES, max_examples=6)
 
 
 @QUICK
