@@ -81,6 +81,10 @@ class GivenOptions(TypedDict, total=False):
     divider: str
     nullable: Sequence[str]
     without: Sequence[str]
+    input_adapter: str
+    output_adapter: str
+    udp_port: int
+    delay: int
     simulator: str
     vcd: str | None
 
@@ -228,6 +232,34 @@ class Options:
             metavar="STREAM.FIELD",
         ),
     ] = ()  # fmt: skip
+    input_adapter: Annotated[
+        str,
+        Option(
+            "Circuit: inputs as streams, in Ethernet frames or in CPU registers.", _CIRCUIT,
+            ("compile", "explain"), metavar="none|udp|cpu",
+        ),
+    ] = "none"  # fmt: skip
+    output_adapter: Annotated[
+        str,
+        Option(
+            "Circuit: results as streams or in CPU registers.", _CIRCUIT, ("compile", "explain"),
+            metavar="none|cpu",
+        ),
+    ] = "none"  # fmt: skip
+    udp_port: Annotated[
+        int,
+        Option(
+            "Circuit: UDP port of the first input; others follow.", _CIRCUIT, ("compile", "explain"),
+            metavar="N", least=1,
+        ),
+    ] = 5001  # fmt: skip
+    delay: Annotated[
+        int,
+        Option(
+            "Circuit: cycles by which results are delayed.", _CIRCUIT, ("compile", "explain"), metavar="N",
+            least=0,
+        ),
+    ] = 0  # fmt: skip
     without: Annotated[
         Sequence[str],
         Option(

@@ -37,6 +37,7 @@ def compile_query(
       handshake compile query.sql -o query.v --report
       handshake compile query.sql -o query.v --groups 64
       handshake compile join.sql -o join.v --cores 16 --report
+      handshake compile query.sql -o query.v --input-adapter udp --output-adapter cpu --report
     """
     with reporting():
         circuits = engine_module("circuit", "engine")

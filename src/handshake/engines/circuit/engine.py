@@ -16,7 +16,7 @@ from handshake.engines.circuit.join.condition import Condition
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.host import condition_of, design_of, run_join, simulator_for
 from handshake.engines.circuit.nets.bounds import Bounds
-from handshake.engines.circuit.picture import draw
+from handshake.engines.circuit.picture import draw_compiled
 from handshake.engines.circuit.report import report
 from handshake.engines.engine import Run, plain_table
 from handshake.engines.inputs import arrival_order, check_inputs, comes_live, read_inputs
@@ -60,6 +60,11 @@ class CircuitEngine:
     def run(self, plan: Plan, inputs: Mapping[str, Any], options: Options) -> Run:
         """Start a plan; see `Engine.run`. All rows are read before the simulation starts."""
         options.check(self.name)
+        if options.delay or {options.input_adapter, options.output_adapter} != {"none"}:
+            raise UnsupportedError(
+                "a run feeds and reads the circuit's streams directly; adapters and a delay are for compile "
+                "and explain, leave them out"
+            )
         check_inputs(plan, inputs)
         for each in inputs.values():
             if comes_live(each) and each.path != "-":
@@ -76,12 +81,14 @@ class CircuitEngine:
         """Return the circuit of a plan."""
         options.check(self.name)
         return compile_plan(
-            plan, _bounds(options, _by_stream(options.nullable, plan)), without=options.without
-        )
+            plan, _bounds(options, _by_stream(options.nullable, plan)), without=options.without,
+            input_adapter=options.input_adapter, output_adapter=options.output_adapter,
+            udp_port=options.udp_port, delay=options.delay,
+        )  # fmt: skip
 
     def draw(self, plan: Plan, options: Options) -> str:
         """Return a drawing of a plan's circuit, as SVG."""
-        return draw(self.compile(plan, options).nets)
+        return draw_compiled(self.compile(plan, options))
 
 
 def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
