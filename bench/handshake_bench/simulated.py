@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
@@ -153,7 +153,6 @@ class Coordinated(Simulated):
         self.crew: InlineCrew[Any] = InlineCrew(engine.cores, self.engine._work, lambda task: "a batch")
         self.engine.crew = self.crew
         self.engine._cores = [CountingCore(engine.spec) for _ in range(engine.cores)]
-        vars(engine)["_is_quick"] = lambda: False  # the cores are to work, not the caller's thread
         if isinstance(engine, Cell):
             engine.model = _MODEL
 
@@ -281,5 +280,7 @@ def simulate(arrangement: str, spec: JoinSpec, cores: int) -> Simulated:
         case "cell":
             return Coordinated(Cell(spec, 0, cores))
         case "low_latency":
-            return Coordinated(LowLatency(spec, 0, cores))
+            # The cores are to work, not the caller's thread.
+            tuning = replace(spec.tuning, at_once_seconds=-1.0)
+            return Coordinated(LowLatency(replace(spec, tuning=tuning), 0, cores))
     return Line(spec, cores)

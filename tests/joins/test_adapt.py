@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_joins import numbered, options, pairs_of
 
-import handshake.joins.basic_window as basic_window
 from cli_runs import run_here
 from handshake import explain
 from handshake.errors import UnsupportedError
@@ -24,6 +23,7 @@ from handshake.joins.arrangements.cell.adapt import Load
 from handshake.joins.arrangements.cell.cell import Cell
 from handshake.joins.arrangements.crew import Crew
 from handshake.joins.join import Join, prepare
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
 from strategies import Case, expect, known_cases
@@ -49,12 +49,12 @@ class Forced(Load):
         return self.active
 
 
-def check_forced(case: Case, seed: int, method: str) -> None:
+def check_forced(case: Case, seed: int, method: str, tuning: Tuning = TUNING) -> None:
     rng, tables = Random(f"forced {seed}"), numbered(case)
     try:
         plan = prepare(
             *(table.schema for table in tables), case.on, **options(case), method=method, algorithm="cell",
-            cores=rng.randint(2, 8), adapt=True,
+            cores=rng.randint(2, 8), adapt=True, tuning=tuning,
         )  # fmt: skip
     except UnsupportedError:
         return
@@ -97,10 +97,7 @@ def check_forced(case: Case, seed: int, method: str) -> None:
 def test_changes_in_the_middle_of_a_run_agree_with_the_oracle(case, seed, method):
     """As shipped; then with every basic window indexed."""
     check_forced(case, seed, method)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "INDEXED_FROM", 1)
-        patch.setattr(basic_window, "_PAIRS", 1)
-        check_forced(case, seed, method)
+    check_forced(case, seed, method, Tuning(indexed_from=1, indexed_probes=1))
 
 
 # Threads.

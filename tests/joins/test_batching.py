@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_joins import numbered, pairs_of, planned
 
-import handshake.joins.arrangements.low_latency.low_latency as low_latency
 from handshake.io.frames import conform
 from handshake.joins.arrangements.low_latency.low_latency import LowLatency
 from handshake.joins.join import prepare
+from handshake.joins.tuning import Tuning
 from handshake.plan.build import call, col
 from strategies import Case, expect, known_cases
 
@@ -26,13 +26,15 @@ def numbers(values) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.int64())], schema=NUMBERS)
 
 
-def check_gathered(case: Case, seed: int) -> None:
+def check_gathered(case: Case, seed: int, tuning: Tuning) -> None:
     """Cores seem busy, and more tuples seem to wait, at random: some pass others, some are joined at once."""
     rng, tables = Random(f"gathered {seed}"), numbered(case)
     lateness = rng.choice((0, 1, 60)) if case.windows.timed else None
     text = {"lateness": f"{lateness} s"} if lateness is not None else {}
     plan = planned(
-        *tables, case, {"method": "auto", "algorithm": "low_latency", "cores": rng.randint(1, 8), **text}
+        *tables,
+        case,
+        {"method": "auto", "algorithm": "low_latency", "cores": rng.randint(1, 8), "tuning": tuning, **text},
     )
     if plan is None:
         return
@@ -60,9 +62,7 @@ def check_gathered(case: Case, seed: int) -> None:
 @settings(EXAMPLES, max_examples=7)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_gathered_tuples_agree_with_the_oracle(gather, case, seed):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(low_latency, "_GATHER", gather)
-        check_gathered(case, seed)
+    check_gathered(case, seed, Tuning(gathered_rows=gather))
 
 
 def test_tuples_that_come_while_cores_are_busy_are_joined_together():

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import handshake.joins.arrangements.cell.cell as cell_module
-import handshake.joins.basic_window as basic_window
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.io.frames import conform
 from handshake.joins.arrangements.cell.adapt import Load
@@ -24,6 +23,7 @@ from handshake.joins.arrangements.cell.partition import Partition
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.join import prepare
 from handshake.joins.spec import JoinSpec
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
 from handshake_bench.workload import GENERAL
@@ -123,10 +123,11 @@ def test_constants_are_measured_once_and_shown():
 # The arrangement against the oracle.
 
 
-def spec_of(case: Case, method: str, left: pa.Schema, right: pa.Schema) -> JoinSpec:
+def spec_of(case: Case, method: str, left: pa.Schema, right: pa.Schema, tuning: Tuning = TUNING) -> JoinSpec:
     return prepare(
         left, right, case.on, left_window=case.windows.left, right_window=case.windows.right,
         left_time=case.left_time, right_time=case.right_time, method=method, algorithm="three_step",
+        tuning=tuning,
     ).spec  # fmt: skip
 
 
@@ -140,12 +141,12 @@ def pairs_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
     return sorted(p for b in batches for p in zip(*(b.column(n).to_pylist() for n in names), strict=True))
 
 
-def check_cell(case: Case, seed: int, method: str) -> None:
+def check_cell(case: Case, seed: int, method: str, tuning: Tuning = TUNING) -> None:
     """Push both sides in random batches, on a random number of cores, with windows of many small parts."""
     rng = Random(f"cell {seed}")
     tables = numbered(case)
     try:
-        spec = spec_of(case, method, *(table.schema for table in tables))
+        spec = spec_of(case, method, *(table.schema for table in tables), tuning=tuning)
     except UnsupportedError:
         return
     lateness = rng.choice((0, 1, 5, 60)) if case.windows.timed else None
@@ -198,10 +199,7 @@ def check_windows(cell: Cell, metrics) -> None:
 def test_any_batches_on_any_number_of_cores_agree_with_the_oracle(case, seed, method):
     """As shipped; then with every basic window indexed."""
     check_cell(case, seed, method)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "INDEXED_FROM", 1)
-        patch.setattr(basic_window, "_PAIRS", 1)
-        check_cell(case, seed, method)
+    check_cell(case, seed, method, Tuning(indexed_from=1, indexed_probes=1))
 
 
 def numbers(values) -> pa.RecordBatch:
@@ -245,10 +243,9 @@ def test_windows_that_fill_and_expire_agree_with_three_steps(on):
 
 
 def test_scanned_basic_windows_take_the_size_of_the_cost_model(monkeypatch):
-    monkeypatch.setattr(cell_module, "_FITTED_FROM", 4096)
     fixed = CostModel(alpha=20e-6, beta=1e-9, row_bytes=8)
     monkeypatch.setattr(cell_module, "measured", lambda *_: fixed)
-    spec = number_spec("l.x = r.x + 1", method="scan")
+    spec = number_spec("l.x = r.x + 1", method="scan", tuning=Tuning(fitted_from=4096))
     cell = Cell(spec, cores=2)
     for k in range(64):
         pushed(cell, [(k % 2, numbers(np.arange(1024) * 31 + k))])  # drained, so that none are put together

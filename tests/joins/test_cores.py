@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from handshake.joins import segment as segments
 from handshake.joins.arrangements.three_step import ThreeStep
-from handshake.joins.basic_window import INDEXED_FROM, BasicWindow, sealed
+from handshake.joins.basic_window import BasicWindow, sealed
 from handshake.joins.join import prepare
-from handshake.joins.segment import ASKED, LARGEST, SHARE, Segment
+from handshake.joins.segment import LARGEST, SHARE, Segment
+from handshake.joins.tuning import TUNING, Tuning
 
 SCHEMA = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
 
@@ -61,30 +61,29 @@ def test_without_windows_size_alone_bounds_a_basic_window(monkeypatch):
 
 def test_sealing_clusters_and_keeps_every_tuple():
     spec = spec_of()
-    values = np.random.default_rng(0).permutation(INDEXED_FROM)
-    closed = sealed(window(spec, np.zeros(INDEXED_FROM), values))
+    values = np.random.default_rng(0).permutation(TUNING.indexed_from)
+    closed = sealed(window(spec, np.zeros(TUNING.indexed_from), values))
     assert closed.cells is not None
-    assert closed.batch.column("x").to_pylist() == list(range(INDEXED_FROM))
+    assert closed.batch.column("x").to_pylist() == list(range(TUNING.indexed_from))
     assert sealed(window(spec, [0.0])).cells is None
 
 
 def test_an_index_is_made_when_enough_tuples_have_asked_for_it():
     spec = spec_of()
     segment = Segment(spec, 0, lazy=True)
-    segment.insert(window(spec, np.zeros(INDEXED_FROM), np.arange(INDEXED_FROM)))
-    (first,) = segment.ready(ASKED - 1)
+    segment.insert(window(spec, np.zeros(TUNING.indexed_from), np.arange(TUNING.indexed_from)))
+    (first,) = segment.ready(TUNING.clustered_after - 1)
     assert first.cells is None
     (same,) = segment.ready(1)  # so few tuples would not ask an index
     assert same is first
-    (second,) = segment.ready(ASKED - 1)
+    (second,) = segment.ready(TUNING.clustered_after - 1)
     assert second.cells is not None
     assert list(segment.ready(1)) == [second]
-    assert sorted(second.batch.column("x").to_pylist()) == list(range(INDEXED_FROM))
+    assert sorted(second.batch.column("x").to_pylist()) == list(range(TUNING.indexed_from))
 
 
-def test_large_merges_are_done_aside_and_lose_nothing(monkeypatch):
-    monkeypatch.setattr(segments, "QUICK", 100)
-    spec = spec_of(method="scan")
+def test_large_merges_are_done_aside_and_lose_nothing():
+    spec = spec_of(method="scan", tuning=Tuning(merged_at_once=100))
     segment = Segment(spec, 0, lazy=True, aside=True)
     for start in range(200):
         segment.insert(window(spec, np.full(50, start / 100), np.arange(50 * start, 50 * start + 50)))
@@ -94,10 +93,8 @@ def test_large_merges_are_done_aside_and_lose_nothing(monkeypatch):
     assert len(segment.windows) <= 12
 
 
-def test_what_expires_while_it_is_merged_stays_away(monkeypatch):
-    monkeypatch.setattr(segments, "QUICK", 1)
-    monkeypatch.setattr(segments, "AT_ONCE", 2)
-    spec = spec_of(method="scan")
+def test_what_expires_while_it_is_merged_stays_away():
+    spec = spec_of(method="scan", tuning=Tuning(merged_at_once=1, tiny_batches=2))
     segment = Segment(spec, 0, lazy=True, aside=True)
     segment.insert(window(spec, [0.0]))
     segment.insert(window(spec, [1.0]))

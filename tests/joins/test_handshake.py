@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -16,16 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_joins import METHODS, numbered, options, pairs_of
 
-import handshake.joins.arrangements.handshake.ends as ends
-import handshake.joins.arrangements.handshake.line as arrangement
-import handshake.joins.arrangements.handshake.worker as worker
-import handshake.joins.basic_window as basic_window
-import handshake.joins.pieces as pieces
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.arrangements.handshake.line import Handshake
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
+from handshake.joins.tuning import TUNING, Tuning
 from handshake_line import Line, Script, Search, loops
 from strategies import Case, cases, expect, known_cases
 
@@ -142,36 +137,20 @@ def test_a_steady_input_spreads_evenly(cores):
 # Threads, against the oracle.
 
 
-@contextmanager
-def drifting() -> Iterator[pytest.MonkeyPatch]:
-    """Pieces of few tuples, which drift and merge."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ends, "_FEW", 3)
-        patch.setattr(worker, "_SMALL", 8)
-        yield patch
-
-
-@contextmanager
-def all_indexed() -> Iterator[None]:
-    """Such pieces, each of them indexed."""
-    with drifting() as patch:
-        patch.setattr(basic_window, "INDEXED_FROM", 1)
-        patch.setattr(basic_window, "_PAIRS", 1)
-        patch.setattr(arrangement, "_QUEUE", 1)
-        patch.setattr(arrangement, "_RESULTS", 1)
-        yield
-
-
-THRESHOLDS = (nullcontext, drifting, all_indexed)
+DRIFTING = Tuning(line_piece=3, line_merged=8)
+"""Pieces of few tuples, which drift and merge."""
+ALL_INDEXED = replace(DRIFTING, indexed_from=1, indexed_probes=1, line_queue=1, line_results=1)
+"""Such pieces, each of them indexed."""
+THRESHOLDS = (TUNING, DRIFTING, ALL_INDEXED)
 """First as users run it. All in one example: its predicate is compiled once, which is what takes time."""
 
 
-def planned(case: Case, method: str):
-    left, right = numbered(case)
+def planned(case: Case, method: str, tuning: Tuning):
+    (left, right), given = numbered(case), {**options(case), "tuning": tuning}
     try:
-        return prepare(left.schema, right.schema, case.on, method=method, **options(case)).spec
+        return prepare(left.schema, right.schema, case.on, method=method, **given).spec
     except UnsupportedError:
-        return prepare(left.schema, right.schema, case.on, **options(case)).spec
+        return prepare(left.schema, right.schema, case.on, **given).spec
 
 
 Push = tuple[int, int, int, np.ndarray | None]
@@ -207,11 +186,11 @@ def slices(case: Case, rng: Random) -> tuple[list[Push], list[int]]:
     return found, order
 
 
-def check_line(case: Case, cores: int, method: str, seed: int) -> None:
+def check_line(case: Case, cores: int, method: str, seed: int, tuning: Tuning) -> None:
     rng = Random(f"line {seed}")
     lateness = rng.choice((0, 1, 5, 60)) * 10**9 if case.windows.timed else None
     try:
-        spec = planned(case, method)
+        spec = planned(case, method, tuning)
     except UnsupportedError:  # arithmetic that outgrows 512 bits is refused, in words
         return
     unit = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[spec.unit]
@@ -241,9 +220,8 @@ def check_line(case: Case, cores: int, method: str, seed: int) -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_the_line_agrees_with_the_oracle(case, cores, method, seed):
-    for under in THRESHOLDS:
-        with under():
-            check_line(case, cores, method, seed)
+    for tuning in THRESHOLDS:
+        check_line(case, cores, method, seed, tuning)
 
 
 @pytest.mark.soak
@@ -256,9 +234,8 @@ def test_the_line_agrees_with_the_oracle(case, cores, method, seed):
     seed=st.integers(0, 2**32 - 1),
 )
 def test_soak(case, cores, method, seed):
-    for under in THRESHOLDS:
-        with under():
-            check_line(case, cores, method, seed)
+    for tuning in THRESHOLDS:
+        check_line(case, cores, method, seed, tuning)
 
 
 # Threads: holding back, failing, ending.
@@ -296,11 +273,9 @@ def _no_thread_left_behind():
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("cores", [1, 2, 5])
-def test_a_slow_consumer_holds_back_the_line_and_loses_nothing(cores, monkeypatch):
+def test_a_slow_consumer_holds_back_the_line_and_loses_nothing(cores):
     """A cross product: a thousand results for each tuple."""
-    monkeypatch.setattr(arrangement, "_RESULTS", 1)
-    monkeypatch.setattr(pieces, "_COALESCE", 1 << 13)
-    engine = line_of("TRUE", "1 hour", cores)
+    engine = line_of("TRUE", "1 hour", cores, tuning=Tuning(line_results=1, coalesced_rows=1 << 13))
     rows = 0
     for batch in feed(engine, stream(2000), stream(2000), step=100):
         rows += batch.num_rows
@@ -381,8 +356,7 @@ def test_an_error_in_a_core_reaches_the_caller_and_ends_all_threads(cores, monke
         return search(self, piece, windows)
 
     monkeypatch.setattr(JoinCore, "search", failing)
-    monkeypatch.setattr(ends, "_FEW", 5)
-    engine = line_of(cores=cores)
+    engine = line_of(cores=cores, tuning=Tuning(line_piece=5))
     # Pieces that wait for the line go together.
     text = rf"\d*[05] tuples of the (left|right) input \(core \d of {cores}\): ZeroDivisionError: out of luck"
     with pytest.raises(HandshakeError, match=text) as caught:

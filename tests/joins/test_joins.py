@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import handshake.joins.arrangements.low_latency.low_latency as low_latency
-import handshake.joins.basic_window as basic_window
-import handshake.joins.join as local
-import handshake.joins.segment as segment
 from handshake.errors import UnsupportedError
 from handshake.joins.join import Join, Replay, prepare
+from handshake.joins.tuning import TUNING, Tuning
 from pairs import numbered, pairs_of
 from strategies import Case, cases, expect, known_cases, make_case
 
@@ -31,21 +26,11 @@ ARRANGEMENTS = [
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
-@contextmanager
-def all_indexed() -> Iterator[None]:
-    """Every basic window indexed, and slices of a few tuples."""
-    note("all indexed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "INDEXED_FROM", 1)
-        patch.setattr(basic_window, "_PAIRS", 1)
-        patch.setattr(segment, "ASKED", 0)
-        patch.setattr(segment, "QUICK", 4)  # larger merges are done aside
-        patch.setattr(local, "_SLICE", 37)
-        patch.setattr(low_latency, "_WORTH", -1.0)  # every batch is shared by all cores
-        yield
-
-
-THRESHOLDS = (nullcontext, all_indexed)
+ALL_INDEXED = Tuning(
+    indexed_from=1, indexed_probes=1, clustered_after=0, merged_at_once=4, slice_rows=37, shared_seconds=-1.0
+)
+"""Every basic window indexed, merges in threads, slices of a few tuples, and batches shared by all cores."""
+THRESHOLDS = (TUNING, ALL_INDEXED)
 """Once as users run it. Both in one example: its predicate is compiled once, which is what takes time."""
 
 
@@ -69,13 +54,13 @@ def planned(left: pa.Table, right: pa.Table, case: Case, chosen: dict):
         raise
 
 
-def check_replay(case: Case, methods: tuple[str, ...] = METHODS) -> int:
+def check_replay(case: Case, methods: tuple[str, ...] = METHODS, tuning: Tuning = TUNING) -> int:
     """Replay a case by each method that its predicate allows; says how many joins that made."""
     want, (left, right) = expect(case), numbered(case)
     run = 0
     for method in methods:
         algorithm, cores = ARRANGEMENTS[(left.num_rows + len(case.on)) % len(ARRANGEMENTS)]
-        chosen = {"method": method, "algorithm": algorithm, "cores": cores}
+        chosen = {"method": method, "algorithm": algorithm, "cores": cores, "tuning": tuning}
         plan = planned(left, right, case, chosen)
         if plan is None:
             continue
@@ -91,21 +76,19 @@ def check_replay(case: Case, methods: tuple[str, ...] = METHODS) -> int:
 @settings(EXAMPLES, max_examples=24)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(case):
-    for under in THRESHOLDS:
-        with under():
-            check_replay(case)
+    for tuning in THRESHOLDS:
+        check_replay(case, tuning=tuning)
 
 
 @settings(EXAMPLES, max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(60, 200), st.integers(60, 200)))
 def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
     """Enough tuples for whole blocks, and for a rest beside them."""
-    for under in THRESHOLDS:
-        with under():
-            check_replay(make_case(seed, *sizes))
+    for tuning in THRESHOLDS:
+        check_replay(make_case(seed, *sizes), tuning=tuning)
 
 
-def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
+def check_pushes(case: Case, seed: int, method: str = "auto", tuning: Tuning = TUNING) -> None:
     """Push both sides in random batches; arrival order is the order of pushes."""
     rng = Random(f"pushes {seed}")
     tables = numbered(case)
@@ -113,7 +96,9 @@ def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
     lateness = rng.choice((0, 1, 5, 60)) if case.windows.timed else None
     arrivals, batches = [], []
     text = {"lateness": f"{lateness} s"} if lateness is not None else {}
-    with Join(left=tables[0], right=tables[1], on=case.on, method=method, **options(case), **text) as join:
+    with Join(
+        left=tables[0], right=tables[1], on=case.on, method=method, tuning=tuning, **options(case), **text
+    ) as join:
         while any(left_at[side] < t.num_rows for side, t in zip(left_at, tables, strict=True)):
             side = rng.choice(("left", "right"))
             table, start = tables[side == "right"], left_at[side]
@@ -131,9 +116,8 @@ def check_pushes(case: Case, seed: int, method: str = "auto") -> None:
 @settings(EXAMPLES, max_examples=12)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, seed):
-    for under in THRESHOLDS:
-        with under():
-            check_pushes(case, seed)
+    for tuning in THRESHOLDS:
+        check_pushes(case, seed, tuning=tuning)
 
 
 @pytest.mark.soak
@@ -142,7 +126,6 @@ def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, seed):
 @given(case=cases(max_rows=60), seed=st.integers(0, 2**32 - 1))
 def test_soak(case, seed):
     """Some 50,000 joins with both thresholds: about 2.2 methods a case, and the pushes."""
-    for under in THRESHOLDS:
-        with under():
-            check_replay(case)
-            check_pushes(case, seed)
+    for tuning in THRESHOLDS:
+        check_replay(case, tuning=tuning)
+        check_pushes(case, seed, tuning=tuning)

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import handshake.joins.join as local
 import handshake.joins.plan as planning
 from cli_runs import COMMAND, run_here
 from handshake.errors import HandshakeError, UnsupportedError
@@ -27,6 +26,7 @@ from handshake.joins.core import JoinCore
 from handshake.joins.gate import Gate
 from handshake.joins.join import ALGORITHMS, Join, Replay, prepare
 from handshake.joins.running import old_objects_spared
+from handshake.joins.tuning import Tuning
 from handshake.plan.build import call, col
 
 NUMBERS = pa.schema([("x", pa.int64())])
@@ -177,9 +177,9 @@ def test_an_error_in_a_replay_ends_its_threads(threads, monkeypatch, algorithm):
         return search(core, piece, *rest, **more)
 
     monkeypatch.setattr(JoinCore, "search", failing)
-    monkeypatch.setattr(local, "_SLICE", 50)
-    plan = prepare(NUMBERS, NUMBERS, "l.x <= r.x", "100 tuples", algorithm=algorithm, cores=None)
-    table = pa.table({"x": range(20_000)})
+    tuning = Tuning(slice_rows=50, gathered_rows=50)
+    plan = prepare(NUMBERS, NUMBERS, "l.x <= r.x", "100 tuples", algorithm=algorithm, tuning=tuning)
+    table = pa.table({"x": range(2000)})
     with pytest.raises(MemoryError, match="a join core ran out of memory on a batch of"):
         list(Replay(plan, table, table))
 
@@ -265,8 +265,6 @@ def test_results_in_order_are_held_in_bounded_memory_when_pushed(algorithm):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_results_in_order_are_held_in_bounded_memory_when_replayed(monkeypatch, algorithm):
     """Slices shrink until each gives about as many results as may be held back."""
-    monkeypatch.setattr(local, "_HELD", 5_000)
-    monkeypatch.setattr(local, "_FIRST", 16)
     most = 0
 
     class Watched(planning.InOrder):
@@ -277,7 +275,14 @@ def test_results_in_order_are_held_in_bounded_memory_when_replayed(monkeypatch, 
 
     monkeypatch.setattr(planning, "InOrder", Watched)
     plan = prepare(
-        TIMED, TIMED, "l.t <= r.t + 99", "50 s", time="t", ordered=True, algorithm=algorithm, cores=None
+        TIMED,
+        TIMED,
+        "l.t <= r.t + 99",
+        "50 s",
+        time="t",
+        ordered=True,
+        algorithm=algorithm,
+        tuning=Tuning(held_results=5_000, first_slice_rows=16),
     )
     table = pa.table({"t": np.repeat(np.arange(300), 10)})
     moments = [

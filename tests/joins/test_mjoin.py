@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import handshake.joins.basic_window as basic_window
 import handshake.joins.multiway.mjoin as mjoin
 import handshake.joins.multiway.step as mjoin_step
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, UnsupportedError, WindowError
@@ -20,6 +19,7 @@ from handshake.joins.multiway.order import Order, best_order, costed, runner_up
 from handshake.joins.multiway.plan import ManySpec, StreamSpec, many_spec
 from handshake.joins.multiway.stats import Statistics
 from handshake.joins.multiway.step import _later
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan import Scope, bind, call, col, parse
 from handshake.schema import UNITS, Schema
 from handshake.windows import TimeWindow, TupleWindow, Window, parse_window
@@ -87,13 +87,13 @@ class Case:
         self.timed = any(w is not None and w.kind == "time" for w in self.windows)
         self.lateness = rng.choice((0, 1, 60))
 
-    def spec(self) -> ManySpec:
+    def spec(self, tuning: Tuning = TUNING) -> ManySpec:
         time = "t" if self.timed else None
         streams = [
             StreamSpec(f"s{k}", table.schema, window, time)
             for k, (table, window) in enumerate(zip(self.tables, self.windows, strict=True))
         ]
-        return many_spec(streams, parse(self.text))
+        return many_spec(streams, parse(self.text), tuning)
 
     def want(self, arrivals: list[tuple[int, int]] | None, *, by_time: bool) -> Result:
         schemas = tuple(Schema.from_arrow(t.schema, f"s{k}") for k, t in enumerate(self.tables))
@@ -128,10 +128,10 @@ class Case:
         return arrivals, found
 
 
-def check(seed: int, many: int, most: int, cores: int) -> int:
+def check(seed: int, many: int, most: int, cores: int, tuning: Tuning = TUNING) -> int:
     """Push random streams in random batches; says how many combinations that made."""
     case = Case(seed, many, most)
-    spec = case.spec()
+    spec = case.spec(tuning)
     join = MJoin(spec, case.lateness * SECOND // UNITS[spec.unit], cores)
     arrivals, found = case.push_all(join)
     want = case.want(arrivals, by_time=case.timed)
@@ -180,10 +180,7 @@ def any_order(seed: int) -> Any:
 def test_any_number_of_streams_agrees_with_the_oracle(seed, size):
     """As shipped; then with every basic window indexed."""
     check(seed, *size, cores=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "INDEXED_FROM", 1)
-        patch.setattr(basic_window, "_PAIRS", 1)
-        check(seed, *size, cores=1)
+    check(seed, *size, cores=1, tuning=Tuning(indexed_from=1, indexed_probes=1))
 
 
 @settings(EXAMPLES, max_examples=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -14,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batching import EXAMPLES, check_gathered
 
-from handshake.joins import basic_window, segment
-from handshake.joins.arrangements.low_latency import look_ups, shared_scan
+from handshake.joins.arrangements.low_latency import shared_scan
 from handshake.joins.arrangements.low_latency.helpers import Helpers
 from handshake.joins.basic_window import BasicWindow, sealed
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
+from handshake.joins.tuning import Tuning
 from handshake.kernels.compile import TILE
 from pairs import rows_of
 from strategies import known_cases
@@ -67,7 +68,8 @@ def wanted(piece: BasicWindow, held: list[list[BasicWindow]]) -> tuple[list[tupl
 def test_every_pair_is_found_once_whoever_helps_when(room, seed):
     rng = Random(seed)
     cores = rng.randint(1, 4)
-    plan = prepare(TIMED, TIMED, "l.x <= r.x", "60 s", time="ts", method="scan")
+    tuning = Tuning(scan_buffer=room, shared_pairs=0)
+    plan = prepare(TIMED, TIMED, "l.x <= r.x", "60 s", time="ts", method="scan", tuning=tuning)
     visits = []
     for side in rng.choice(((0,), (1,), (0, 1))):
         values = [rng.choice((30, 38, None)), 39] if side == 0 else [rng.choice((3, None)), 1]
@@ -77,8 +79,6 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
     helpers = [k for k in range(1, cores) if rng.random() < 0.7]
     rng.shuffle(helpers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_scan, "_ROOM", room)
-        patch.setattr(shared_scan, "_SHARED", 0)
         # Helpers come before the caller begins, twice each, in any order; the others never.
         patch.setattr(Helpers, "offer", lambda self, job: [job.help(k) for k in helpers + helpers])
         members = [JoinCore(plan.spec) for _ in range(cores)]
@@ -105,15 +105,10 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
 @settings(EXAMPLES, max_examples=6)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_threads_that_share_agree_with_the_oracle(room, indexed, case, seed):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_scan, "_ROOM", room)
-        patch.setattr(shared_scan, "_SHARED", 0)
-        if indexed:
-            patch.setattr(basic_window, "INDEXED_FROM", 1)
-            patch.setattr(segment, "ASKED", 0)
-            patch.setattr(look_ups, "_SELECTIVE", 2.0)
-            patch.setattr(look_ups, "_ASIDE", False)
-        check_gathered(case, seed)
+    tuning = Tuning(scan_buffer=room, shared_pairs=0)
+    if indexed:
+        tuning = replace(tuning, indexed_from=1, clustered_after=0, selective=2.0, compiles_aside=False)
+    check_gathered(case, seed, tuning)
 
 
 NUMBERED = pa.schema([("ts", pa.int64()), ("x", pa.int32()), ("y", pa.float32()), ("n", pa.int16())])
@@ -152,51 +147,45 @@ def numbered(rng: Random, rows: int, start: int) -> pa.RecordBatch:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_few_tuples_are_looked_up_in_all_windows_at_once(text, seed):
     rng, cores = Random(seed), 2
-    spec = prepare(NUMBERED, NUMBERED, text, "60 s", time="ts").spec
+    tuning = Tuning(indexed_from=50, compiles_aside=False, scan_buffer=rng.choice((TILE + 3, 16 * TILE)))
+    spec = prepare(NUMBERED, NUMBERED, text, "60 s", time="ts", tuning=tuning).spec
     assert spec.method == ("hash" if " = " in text else "band")
     members, piece_of = [JoinCore(spec) for _ in range(cores)], {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "INDEXED_FROM", 50)
-        patch.setattr(look_ups, "_ASIDE", False)
-        patch.setattr(shared_scan, "_ROOM", rng.choice((TILE + 3, 16 * TILE)))
-        for side in (0, 1):
-            piece = BasicWindow(spec.sides[side], numbered(rng, rng.choice((1, 3, 40)), 80))
-            held = [
-                [
-                    sealed(BasicWindow(spec.sides[1 - side], numbered(rng, rows, rng.choice((0, 70, 10**6)))))
-                    for rows in rng.choices((1, 7, 50, 330), k=rng.choice((0, 1, 4)))
-                ]
-                for _ in range(cores)
+    for side in (0, 1):
+        piece = BasicWindow(spec.sides[side], numbered(rng, rng.choice((1, 3, 40)), 80))
+        held = [
+            [
+                sealed(BasicWindow(spec.sides[1 - side], numbered(rng, rows, rng.choice((0, 70, 10**6)))))
+                for rows in rng.choices((1, 7, 50, 330), k=rng.choice((0, 1, 4)))
             ]
-            piece_of[side] = (piece, held)
-        shared = shared_scan.SharedScan(spec, members)
-        for _ in range(2):  # what is looked up the first time may be scanned the second time
-            visits = [
-                shared_scan.Visit(piece, [list(some) for some in held], members[0].outer(piece), 0.0)
-                for piece, held in piece_of.values()
-            ]
-            made = rows_of([batch for batch, _ in shared.search(visits)])
-            assert made == pairs_by_loops(BANDS[text], piece_of.values())
+            for _ in range(cores)
+        ]
+        piece_of[side] = (piece, held)
+    shared = shared_scan.SharedScan(spec, members)
+    for _ in range(2):  # what is looked up the first time may be scanned the second time
+        visits = [
+            shared_scan.Visit(piece, [list(some) for some in held], members[0].outer(piece), 0.0)
+            for piece, held in piece_of.values()
+        ]
+        made = rows_of([batch for batch, _ in shared.search(visits)])
+        assert made == pairs_by_loops(BANDS[text], piece_of.values())
 
 
 def test_what_one_kind_of_windows_has_filled_is_taken_before_the_next_kind():
     """Far from the window's edge and at it: each gives less than buffers hold, both together more."""
     holds, text = lambda a, b: abs(a["x"] - b["x"]) <= 100, "l.x BETWEEN r.x - 100 AND r.x + 100"
-    spec = prepare(NUMBERED, NUMBERED, text, "60 s", time="ts").spec
+    tuning = Tuning(indexed_from=50, compiles_aside=False, scan_buffer=TILE + 3)
+    spec = prepare(NUMBERED, NUMBERED, text, "60 s", time="ts", tuning=tuning).spec
     rows = [{"ts": 80, "x": 1, "y": 0.0, "n": 1}]
     piece = BasicWindow(spec.sides[0], pa.RecordBatch.from_pylist(rows * 12, NUMBERED))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "INDEXED_FROM", 50)
-        patch.setattr(look_ups, "_ASIDE", False)
-        patch.setattr(shared_scan, "_ROOM", TILE + 3)
-        times = ([80] * 250, [20, 21] * 125)
-        held = [[{**rows[0], "ts": at} for at in some] for some in times]
-        windows = [
-            sealed(BasicWindow(spec.sides[1], pa.RecordBatch.from_pylist(some, NUMBERED))) for some in held
-        ]
-        core = JoinCore(spec)
-        visit = shared_scan.Visit(piece, [list(windows)], core.outer(piece), 0.0)
-        made = rows_of([batch for batch, _ in shared_scan.SharedScan(spec, [core]).search([visit])])
+    times = ([80] * 250, [20, 21] * 125)
+    held = [[{**rows[0], "ts": at} for at in some] for some in times]
+    windows = [
+        sealed(BasicWindow(spec.sides[1], pa.RecordBatch.from_pylist(some, NUMBERED))) for some in held
+    ]
+    core = JoinCore(spec)
+    visit = shared_scan.Visit(piece, [list(windows)], core.outer(piece), 0.0)
+    made = rows_of([batch for batch, _ in shared_scan.SharedScan(spec, [core]).search([visit])])
     assert made == pairs_by_loops(holds, [(piece, [windows])])
 
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handshake.joins import basic_window
 from handshake.joins.arrangements.low_latency import shared_scan
 from handshake.joins.arrangements.low_latency.scan_rows import ScanRows
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
+from handshake.joins.tuning import Tuning
 from handshake.kernels.codes import Codes
 from pairs import EXAMPLES, rows_of
 
@@ -81,22 +81,20 @@ def test_scans_by_codes_miss_no_pair(side, kinds, seed):
     rng = Random(seed)
     schema = pa.schema([("ts", pa.int64()), ("x", kinds[0]), ("y", kinds[1])])
     text = "l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y BETWEEN r.y - 3 AND r.y + 3"
-    plan = prepare(schema, schema, text, "60 s", time="ts", method="scan")
+    plan = prepare(schema, schema, text, "60 s", time="ts", method="scan", tuning=Tuning(coded_from=1))
     assert len(plan.spec.sides[0].coded) == len(plan.spec.sides[1].coded) == 2
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "CODED_FROM", 1)
-        near = [around(rng, kind) for kind in kinds]
-        piece = BasicWindow(plan.spec.sides[side], batch_of(rng, schema, 9, near))
-        windows = [
-            BasicWindow(plan.spec.sides[1 - side], batch_of(rng, schema, rows, near))
-            for rows in rng.choices((3, 64, 150, 400), k=2)
-        ]
-        core = JoinCore(plan.spec)
-        scan = shared_scan.SharedScan(plan.spec, [core])
-        made = []
-        for scan._uncoded in (0, 2):
-            visit = shared_scan.Visit(piece, [windows], core.outer(piece), 0.0)
-            made.append(rows_of([batch for batch, _ in scan.search([visit])]))
+    near = [around(rng, kind) for kind in kinds]
+    piece = BasicWindow(plan.spec.sides[side], batch_of(rng, schema, 9, near))
+    windows = [
+        BasicWindow(plan.spec.sides[1 - side], batch_of(rng, schema, rows, near))
+        for rows in rng.choices((3, 64, 150, 400), k=2)
+    ]
+    core = JoinCore(plan.spec)
+    scan = shared_scan.SharedScan(plan.spec, [core])
+    made = []
+    for scan._uncoded in (0, 2):
+        visit = shared_scan.Visit(piece, [windows], core.outer(piece), 0.0)
+        made.append(rows_of([batch for batch, _ in scan.search([visit])]))
     assert all(window.has_codes for window in windows)
     assert made[0] == made[1]
     if not any(pa.types.is_floating(kind) for kind in kinds):  # Python adds these up as the predicate does
@@ -107,7 +105,7 @@ def test_limits_are_wider_than_what_floats_round_off():
     """Where floats skip numbers, and each number has a code of its own."""
     schema = pa.schema([("ts", pa.int64()), ("x", pa.int64()), ("y", pa.float32())])
     text = "l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y BETWEEN r.y - 3 AND r.y + 3"
-    spec = prepare(schema, schema, text, "60 s", time="ts", method="scan").spec
+    spec = prepare(schema, schema, text, "60 s", time="ts", method="scan", tuning=Tuning(coded_from=1)).spec
     whole, odd = 2**63 - 640, 2.0**24
     columns = {
         "ts": [0] * 512,
@@ -117,17 +115,15 @@ def test_limits_are_wider_than_what_floats_round_off():
     held = pa.RecordBatch.from_pydict(columns, schema)
     windows = [BasicWindow(spec.sides[1], held.slice(start, 256)) for start in (0, 256)]
     core, made = JoinCore(spec), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(basic_window, "CODED_FROM", 1)
-        scan = shared_scan.SharedScan(spec, [core])
-        for k in range(250):
-            new = {"ts": [0, 0], "x": [whole + k, whole], "y": [0.0, odd + 2 * k]}
-            piece = BasicWindow(spec.sides[0], pa.RecordBatch.from_pydict(new, schema))
-            for scan._uncoded in (0, 2):
-                visit = shared_scan.Visit(piece, [windows], core.outer(piece), 0.0)
-                made.append(rows_of([batch for batch, _ in scan.search([visit])]))
-            assert made[-2] == made[-1], k
-            assert sum(row[2] == 0.0 for row in made[-1]) == 5 - max(2 - k, 0)
+    scan = shared_scan.SharedScan(spec, [core])
+    for k in range(250):
+        new = {"ts": [0, 0], "x": [whole + k, whole], "y": [0.0, odd + 2 * k]}
+        piece = BasicWindow(spec.sides[0], pa.RecordBatch.from_pydict(new, schema))
+        for scan._uncoded in (0, 2):
+            visit = shared_scan.Visit(piece, [windows], core.outer(piece), 0.0)
+            made.append(rows_of([batch for batch, _ in scan.search([visit])]))
+        assert made[-2] == made[-1], k
+        assert sum(row[2] == 0.0 for row in made[-1]) == 5 - max(2 - k, 0)
 
 
 def by_loops(side: int, piece: BasicWindow, windows: list[BasicWindow]) -> list[tuple]:

@@ -12,9 +12,9 @@ from test_joins import numbered, pairs_of
 
 import handshake.engines.spark.routing as routing
 import handshake.engines.spark.state.pack as packing
-import handshake.joins.basic_window as basic_window
 from handshake.engines.spark.state.store import Store
 from handshake.errors import UnsupportedError
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.schema import UNITS
 from handshake.windows import TupleWindow, Windows
 from oracle_values import TIME, rows
@@ -25,13 +25,13 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 
 
 @pytest.fixture(params=["as shipped", "all indexed, small chunks"])
-def thresholds(request, monkeypatch):
-    if request.param != "as shipped":
-        monkeypatch.setattr(basic_window, "INDEXED_FROM", 1)
-        monkeypatch.setattr(basic_window, "_PAIRS", 1)
-        monkeypatch.setattr(packing, "_ROWS", 7)
-        monkeypatch.setattr(routing, "_REST", 1)
-        monkeypatch.setattr(routing, "_UNEVEN", 1.0)
+def tuning(request, monkeypatch):
+    if request.param == "as shipped":
+        return TUNING
+    monkeypatch.setattr(packing, "_ROWS", 7)
+    monkeypatch.setattr(routing, "_REST", 1)
+    monkeypatch.setattr(routing, "_UNEVEN", 1.0)
+    return Tuning(indexed_from=1, indexed_probes=1)
 
 
 def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:
@@ -48,11 +48,11 @@ def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:
         cluster.watermark = mark if cluster.watermark is None else max(cluster.watermark, mark)
 
 
-def check_steps(case: Case, seed: int, root: str) -> None:
+def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     rng = Random(f"steps {seed}")
     tables = numbered(case)
     try:
-        definition = definition_of(*tables, case, rng.choice((1, 2, 3, 5)), root)
+        definition = definition_of(*tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning)
         definition.spec
     except UnsupportedError:  # numbers beyond 512 bits are refused, in words
         return
@@ -75,11 +75,10 @@ def check_steps(case: Case, seed: int, root: str) -> None:
     assert sum(t.results for t in tallies) == len(want.pairs)
 
 
-@pytest.mark.usefixtures("thresholds")
 @settings(EXAMPLES, max_examples=8)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
-def test_micro_batches_agree_with_the_oracle(case, seed, tmp_path_factory):
-    check_steps(case, seed, str(tmp_path_factory.mktemp("state")))
+def test_micro_batches_agree_with_the_oracle(tuning, case, seed, tmp_path_factory):
+    check_steps(case, seed, str(tmp_path_factory.mktemp("state")), tuning)
 
 
 def test_partitions_with_and_without_missing_times_join_by_tuples(tmp_path):

@@ -22,8 +22,6 @@ from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column, Expr
 
 __all__ = [
-    "CODED_FROM",
-    "INDEXED_FROM",
     "BasicWindow",
     "Demand",
     "indexable",
@@ -36,14 +34,6 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 Span = tuple[int, int]
 _NO_KEYS = np.empty(0, np.int64)
-
-INDEXED_FROM = 2048
-"""Basic windows of fewer tuples are scanned: sorting them would cost more than it saves."""
-CODED_FROM = 1 << 14
-"""Basic windows of fewer tuples have no codes: they are few, and soon merged."""
-_PAIRS = 512
-"""So many probes of the smallest such basic window are scanned, not looked up one window after the other: a
-million pairs take a tenth of a millisecond in any case, and a scan leaves the interpreter to others."""
 
 
 @dataclass
@@ -113,7 +103,7 @@ class BasicWindow:
     def codes(self) -> Codes | None:
         """Those of its side's bands, made when first asked for; None where there are none."""
         if "_codes" not in self.__dict__:
-            wanted = self.spec.coded and self.rows >= CODED_FROM
+            wanted = self.spec.coded and self.rows >= self.spec.tuning.coded_from
             columns = [sort_key(self.values(a.inner)) for a in self.spec.coded] if wanted else []
             self.__dict__["_codes"] = Codes.of(columns) if columns else None
         found: Codes | None = self.__dict__["_codes"]
@@ -191,12 +181,15 @@ class BasicWindow:
 def worth_an_index(tuples: int, window: BasicWindow) -> bool:
     """Whether a probe with so many tuples has pairs enough: a scan of fewer takes less time than getting
     ready to look them up."""
-    return tuples * window.rows >= _PAIRS * INDEXED_FROM
+    tuning = window.spec.tuning
+    return tuples * window.rows >= tuning.indexed_probes * tuning.indexed_from
 
 
 def indexable(window: BasicWindow) -> bool:
     """Whether its side has an index, and there are enough tuples for it."""
-    return window.rows >= INDEXED_FROM and bool(window.spec.hashed or window.spec.attributes)
+    return window.rows >= window.spec.tuning.indexed_from and bool(
+        window.spec.hashed or window.spec.attributes
+    )
 
 
 def sealed(window: BasicWindow) -> BasicWindow:

@@ -24,8 +24,6 @@ __all__ = ["JoinCore"]
 
 Array = np.ndarray[Any, Any]
 _SMALLEST, _LARGEST = 16 * TILE, 256 * TILE
-_SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
-"""Seconds for a scanned pair, a candidate from an index, a result (bench scan, bench sustained)."""
 _UNINTERRUPTED = 1 << 30
 """Pairs that are scanned in one call, about a tenth of a second."""
 
@@ -196,7 +194,7 @@ class JoinCore:
         state, ends = np.zeros(3, np.int64), np.empty(len(inner), np.int64)
         pairs = outer.rows * sum(window.rows for window in inner)
         self.comparisons += pairs
-        self.work += pairs * _SCANNED
+        self.work += pairs * self.spec.tuning.scanned
         while state[0] < len(inner):
             out = self._buffers.take()
             ends[: state[0]] = 0
@@ -244,12 +242,12 @@ class JoinCore:
 
     def _looked_at(self, seen: int) -> None:
         self.comparisons += seen
-        self.work += seen * _LOOKED_UP
+        self.work += seen * self.spec.tuning.looked_up
 
     def _made(self, pairs: Pairs) -> Iterator[Made]:
         for made in self._results.of(pairs):
             self.results += made.batch.num_rows
-            self.work += made.batch.num_rows * _MADE
+            self.work += made.batch.num_rows * self.spec.tuning.made
             yield made
 
 

@@ -24,16 +24,13 @@ from handshake.joins.running import (
     checked_pace,
 )
 from handshake.joins.spec import SIDES
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import Expression
 from handshake.schema import UNITS
 from handshake.windows import Spec
 
 __all__ = ["ALGORITHMS", "Join", "JoinPlan", "Metrics", "Replay", "prepare"]
 
-_SLICE = 1 << 16
-"""Tuples of both sides that a replay pushes between two looks at the windows."""
-_FIRST, _HELD = 1 << 12, 1 << 20
-"""Where results are put in order: the tuples of the first slice, and about how many results one may give."""
 Array = np.ndarray[Any, Any]
 
 
@@ -76,13 +73,14 @@ class Join(PushedJoin[Metrics]):
         on_shed: OnShed | None = None,
         adapt: bool = False,
         pin: bool = False,
+        tuning: Tuning = TUNING,
     ) -> None:
         schemas = (schema_of(left, "left"), schema_of(right, "right"))
         self.plan = prepare(
             *schemas, on, window, left_window=left_window, right_window=right_window, time=time,
             left_time=left_time, right_time=right_time, method=method, algorithm=algorithm, cores=cores,
             suffix=suffix, lateness=lateness, ordered=ordered, aliases=aliases, overload=overload, room=room,
-            adapt=adapt, pin=pin,
+            adapt=adapt, pin=pin, tuning=tuning,
         )  # fmt: skip
         spec = self.plan.spec
         streams = [Stream(SIDES[k], schemas[k], spec.sides[k].time) for k in (0, 1)]
@@ -132,7 +130,8 @@ class Replay(TableReplay[Array, Metrics]):
         check_clock(pace, sheds=sheds, pushed="Join")
         super().__init__(left.num_rows + right.num_rows, pace, sheds=sheds)
         self._on_shed = on_shed
-        self._step = _SLICE
+        self._tuning = plan.spec.tuning
+        self._step = self._tuning.slice_rows
         self._tables = tuple(
             conform(table, spec.schema, SIDES[spec.side])
             for table, spec in zip((left, right), plan.spec.sides, strict=True)
@@ -149,8 +148,9 @@ class Replay(TableReplay[Array, Metrics]):
         self._engine = engine = Unbounded(self.plan.spec, self.plan.cores, self.plan.cpus)
         engine.hold(right)
         self.done = right.num_rows
-        for start in range(0, left.num_rows, 16 * _SLICE):
-            piece = left.slice(start, 16 * _SLICE)
+        rows = 16 * self._tuning.slice_rows
+        for start in range(0, left.num_rows, rows):
+            piece = left.slice(start, rows)
             yield from engine.pass_by(piece)
             self.done += piece.num_rows
         yield from engine.drain()
@@ -164,13 +164,18 @@ class Replay(TableReplay[Array, Metrics]):
                 yield from results
             else:
                 found = [*results, *engine.drain()]
-                self._step = _fitting(self._step, sum(batch.num_rows for batch in found))
+                self._step = self._next_step(sum(batch.num_rows for batch in found))
                 ordering.add(found)
                 yield from ordering.release(engine.driver.mark())
         if ordering is None:
             yield from engine.drain()
         else:
             yield from ordering.release(None, all_of_them=True)
+
+    def _next_step(self, results: int) -> int:
+        """Choose a slice that gives about as many results as may be held back, after one with `results`."""
+        step, tuning = self._step, self._tuning
+        return max(min(step * tuning.held_results // max(results, 1), 2 * step, tuning.slice_rows), 1)
 
     def _arrivals(self, pace: float) -> Arrivals[Array]:
         tables, others = self._by_arrival()
@@ -193,7 +198,9 @@ class Replay(TableReplay[Array, Metrics]):
         """Both sides in arrival order, cut alike: (side, tuples, counts of the other side)."""
         tables, others = self._by_arrival()
         places = [np.arange(len(other)) + other for other in others]
-        self._step = min(_FIRST, _SLICE) if self.plan.ordered else _SLICE
+        tuning = self._tuning
+        if self.plan.ordered:
+            self._step = min(tuning.first_slice_rows, tuning.slice_rows)
         while self.done < self.total:
             stop = min(self.done + self._step, self.total)
             for side, table in enumerate(tables):
@@ -230,8 +237,3 @@ class Replay(TableReplay[Array, Metrics]):
             order = np.argsort(times, kind="stable")
             table, times = table.take(pa.array(order)), times[order]
         return table, times, len(times)
-
-
-def _fitting(step: int, results: int) -> int:
-    """The size of the next slice: what is held back to be put in order stays about as large as `_HELD`."""
-    return max(min(step * _HELD // max(results, 1), 2 * step, _SLICE), 1)

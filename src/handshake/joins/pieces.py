@@ -12,12 +12,13 @@ from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import stored
 from handshake.joins.segment import SHARE, SMALL
 from handshake.joins.spec import JoinSpec
+from handshake.joins.tuning import TUNING
 from handshake.kernels.columns import integers
 
 __all__ = ["coalesced", "pieces"]
 
 _PIECE = 1 << 20
-_COALESCE, _COALESCE_BYTES = 1 << 15, 1 << 25
+_COALESCE_BYTES = 1 << 25
 _LARGE = 1 << 12
 
 
@@ -54,7 +55,9 @@ def _cuts(stamps: np.ndarray[Any, Any], span: int) -> list[int]:
     return cuts
 
 
-def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def coalesced(
+    batches: Iterator[pa.RecordBatch], most: int = TUNING.coalesced_rows
+) -> Iterator[pa.RecordBatch]:
     """Few large batches instead of many small ones; large ones are passed on as they are."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
@@ -67,9 +70,7 @@ def coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
         # The memory behind slices may be much more than they are; what they are takes longer to find.
-        if rows >= _COALESCE or (
-            size >= _COALESCE_BYTES and sum(b.nbytes for b in waiting) >= _COALESCE_BYTES
-        ):
+        if rows >= most or (size >= _COALESCE_BYTES and sum(b.nbytes for b in waiting) >= _COALESCE_BYTES):
             yield from _concatenated(waiting)
             waiting, rows, size = [], 0, 0
     yield from _concatenated(waiting)

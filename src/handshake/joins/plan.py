@@ -21,6 +21,7 @@ from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
 from handshake.joins.ordering import InOrder
 from handshake.joins.spec import SIDES, JoinSpec, join_spec
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
@@ -150,6 +151,7 @@ def prepare(
     room: int | None = None,
     adapt: bool = False,
     pin: bool = False,
+    tuning: Tuning = TUNING,
 ) -> JoinPlan:
     """Check and plan a join; everything that can be wrong about it is found here.
 
@@ -167,7 +169,15 @@ def prepare(
         if name is not None:
             Schema.from_arrow(schema, stream).get(name)
     spec = join_spec(
-        left, right, predicate_of(on), windows, times=times, method=method, suffix=suffix, aliases=aliases
+        left,
+        right,
+        predicate_of(on),
+        windows,
+        times=times,
+        method=method,
+        suffix=suffix,
+        aliases=aliases,
+        tuning=tuning,
     )
     count = cores_of(algorithm, cores)
     _check_adapt(algorithm, adapt)

@@ -17,17 +17,10 @@ SHARE = 8
 """A basic window spans at most this fraction of the window, so little that has expired is still held."""
 SMALL = 1024
 """Neighbours of up to so many tuples are merged whatever they span."""
-TINY, AT_ONCE = 128, 4
-"""Batches of so few tuples are merged when there are some: merging two takes as long as scanning twenty."""
 MEDIUM, MEDIUM_SHARE = 1 << 14, 3
 """Up to so many tuples they may span more: each basic window costs a probe some microseconds if it is
 scanned, and 0.1 ms if it is looked up, whatever is in it."""
 LARGEST = {"scan": 1 << 17, "hash": 1 << 21, "band": 1 << 21}
-ASKED = 1000
-"""Tuples that a basic window is scanned by before it is clustered: then scanning has cost what clustering
-costs (0.1 ns a pair, 0.1 µs a tuple), so that never more than twice the least possible is spent."""
-QUICK = 1 << 14
-"""So many tuples are merged and clustered at once (0.1 µs a tuple); more are taken aside, where wanted."""
 
 
 @dataclass
@@ -47,7 +40,7 @@ class Segment:
     def __post_init__(self) -> None:
         side = self.spec.sides[self.side]
         self._lazily_indexed = self.lazy and bool(side.hashed or side.attributes)
-        self._reach = self.spec.reach(self.side)
+        self._reach, self._tuning = self.spec.reach(self.side), self.spec.tuning
         self._lock = threading.Lock()
         self._compaction: Compaction | None = None
         self.complete = 0
@@ -75,9 +68,9 @@ class Segment:
             self._held_until = min(self._held_until, self._newest(window))
         self._take_in()
         group = self._group(window, largest or self.largest or LARGEST[self.spec.method])
-        if window.rows <= TINY and len(group) < AT_ONCE:
+        if window.rows <= self._tuning.tiny and len(group) < self._tuning.tiny_batches:
             group = [window]
-        if len(group) > 1 and self.aside and sum(w.rows for w in group) > QUICK:
+        if len(group) > 1 and self.aside and sum(w.rows for w in group) > self._tuning.merged_at_once:
             self._compact(group)
         elif len(group) > 1 and (made := put_together(group)) is not None:
             self._replace(*made)
@@ -87,7 +80,7 @@ class Segment:
 
     def _compact(self, group: list[BasicWindow]) -> None:
         """Merge aside. What is asked for is clustered first, so that probes need not touch it until then."""
-        wanted = any(window.demand.asked >= ASKED for window in group)
+        wanted = any(window.demand.asked >= self._tuning.clustered_after for window in group)
         self._compaction = Compaction([self._sealed(w) for w in group] if wanted else group, wanted)
 
     def _sealed(self, window: BasicWindow) -> BasicWindow:
@@ -102,7 +95,7 @@ class Segment:
         """The newest basic window, and those that are to be one with it: as many tuples as it has, or twice
         as many as all that come after them."""
         busy = self._compaction.group if self._compaction is not None else ()
-        most = min(most, QUICK) if busy else most
+        most = min(most, self._tuning.merged_at_once) if busy else most
         group, rows, near = [newest], newest.rows, len(self.windows) - 2
         for at in range(near, self.complete - 1, -1):
             older = self.windows[at]
@@ -196,9 +189,13 @@ class Segment:
             if demand.answer is not None:  # another core has come first
                 return demand.answer
             demand.asked += rows
-            if demand.asked < ASKED:
+            if demand.asked < self._tuning.clustered_after:
                 return window
-            if not self.aside or rows >= ASKED or window.rows <= QUICK:
+            if (
+                not self.aside
+                or rows >= self._tuning.clustered_after
+                or window.rows <= self._tuning.merged_at_once
+            ):
                 return self._sealed(window)
             if self._compaction is None:
                 self._compaction = Compaction([window], cluster=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from handshake.errors import SchemaError, UnsupportedError, WindowError
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
 from handshake.plan.analyse import Analysis, Bound, analyse, describe
 from handshake.plan.bind import Scope, bind
@@ -105,6 +106,7 @@ class SideSpec:
     """For an index on this side: up to two attributes, the most selective first."""
     coded: tuple[Attribute, ...] = ()
     """For scans: two attributes that have codes of one byte besides (`kernels.codes`), or none."""
+    tuning: Tuning = TUNING
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class JoinSpec:
     boundary: Expr
     """The compiled predicate with the window rule."""
     text: str
+    tuning: Tuning = TUNING
 
     def reach(self, side: int) -> int | None:
         """Return how far apart stamps may be under that side's window."""
@@ -139,6 +142,7 @@ class JoinSpec:
 def join_spec(
     left: pa.Schema, right: pa.Schema, on: Expr, windows: Windows, *, times: tuple[str | None, str | None],
     method: str = "auto", suffix: str = "_right", aliases: tuple[str, str] | None = None,
+    tuning: Tuning = TUNING,
 ) -> JoinSpec:  # fmt: skip
     """Bind, analyse and choose."""
     schemas = tuple(Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True))
@@ -154,12 +158,14 @@ def join_spec(
     rules = (of_left, of_right)
     boundary = conjunction((*window_conditions(rules, *stamps), *conjuncts(interior)))
     specs = tuple(
-        _side_spec(side, (left, right)[side], times[side], analysis, prepared, boundary, stamps[side], chosen)
+        _side_spec(
+            side, (left, right)[side], times[side], analysis, prepared, boundary, stamps[side], chosen, tuning
+        )
         for side in (0, 1)
-    )
+    )  # fmt: skip
     return JoinSpec(
         analysis, prepared, windows, rules, unit, chosen, why, (specs[0], specs[1]),
-        _output_schema(left, right, suffix), interior, boundary, show(on),
+        _output_schema(left, right, suffix), interior, boundary, show(on), tuning,
     )  # fmt: skip
 
 
@@ -266,7 +272,7 @@ def _within(op: str, right: Column, sign: str, left: Column, rule: Rule) -> Expr
 
 def _side_spec(
     side: int, schema: pa.Schema, time: str | None, analysis: Analysis, prepared: Prepared, boundary: Expr,
-    stamps: Stamps, method: str,
+    stamps: Stamps, method: str, tuning: Tuning,
 ) -> SideSpec:  # fmt: skip
     used = {node: None for node in walk(boundary) if isinstance(node, Column) and node.side == side}
     derived = tuple(
@@ -282,7 +288,7 @@ def _side_spec(
         keys=_keys(analysis, side), columns=tuple(used), stamps=stamps,
         hashed=_hashed(analysis, side) if method == "hash" else (),
         attributes=_attributes(analysis, side)[: _ATTRIBUTES[method]],
-        coded=_coded(analysis, side, boundary) if method == "scan" else (),
+        coded=_coded(analysis, side, boundary) if method == "scan" else (), tuning=tuning,
     )  # fmt: skip
 
 

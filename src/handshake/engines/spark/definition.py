@@ -15,6 +15,7 @@ from handshake.engines.spark.routing import Routing, routing_of
 from handshake.engines.spark.versions import Versions, check_versions
 from handshake.joins.core import JoinCore
 from handshake.joins.spec import JoinSpec, join_spec
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.expr import Expr, show
 from handshake.windows import Windows
 
@@ -53,6 +54,7 @@ class Definition:
     """Whether tuples go to all segments, whatever the predicate says."""
     versions: Versions = ()
     """What the driver runs; workers that run something else refuse to work for it."""
+    tuning: Tuning = TUNING
     identity: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __eq__(self, other: object) -> bool:
@@ -122,6 +124,7 @@ def _prepared(definition: Definition) -> _Prepared:
     spec = join_spec(
         definition.left, definition.right, definition.on, definition.windows, times=definition.times,
         method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
+        tuning=definition.tuning,
     )  # fmt: skip
     routing = Routing("all", "the static side is dealt out evenly") if definition.spread else None
     return _Prepared(JoinCore(spec), routing or routing_of(spec, definition.segments))

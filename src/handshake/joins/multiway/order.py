@@ -16,8 +16,6 @@ from handshake.joins.multiway.stats import Statistics
 __all__ = ["Order", "best_order", "runner_up"]
 
 _BEAM = 64
-_SCANNED, _LOOKED_UP, _MADE = 1e-10, 3e-9, 3e-8
-"""Seconds for a scanned pair, a candidate from an index, a combination made (as in `core`)."""
 _PROBED = 3e-7
 """Seconds to find the cells of an index that a tuple looks at."""
 
@@ -41,10 +39,13 @@ class Order:
         """One step more."""
         estimate = statistics.estimate(self.joined, target)
         made = self.combinations * estimate.matches
-        looked = statistics.rows[target] * _SCANNED
-        if spec.step(self.joined, target).spec.method != "scan":  # a core scans where that is cheaper
-            looked = min(looked, _PROBED + estimate.candidates * _LOOKED_UP)
-        seconds = self.seconds + self.combinations * looked + made * _MADE * (len(self.targets) + 1)
+        step = spec.step(self.joined, target).spec
+        looked = statistics.rows[target] * step.tuning.scanned
+        if step.method != "scan":  # a core scans where that is cheaper
+            looked = min(looked, _PROBED + estimate.candidates * step.tuning.looked_up)
+        seconds = (
+            self.seconds + self.combinations * looked + made * step.tuning.made * (len(self.targets) + 1)
+        )
         return Order(self.source, (*self.targets, target), made, seconds)
 
 

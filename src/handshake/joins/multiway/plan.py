@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, WindowError, suggest
 from handshake.joins.spec import JoinSpec, SideSpec, Stamps, join_spec, window_conditions
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
@@ -126,6 +127,7 @@ class ManySpec:
     unit: str
     output: pa.Schema
     text: str
+    tuning: Tuning = TUNING
 
     _steps: dict[tuple[frozenset[int], int], StepSpec] = field(default_factory=dict, init=False, repr=False)
 
@@ -156,7 +158,7 @@ class ManySpec:
         on = conjunction(tuple(self._placed(c, target) for c in found))
         left, right = pa.schema(fields), self.stamped(target)
         with _in_their_words(self.names):
-            base = join_spec(left, right, on, Windows(None, None), times=(None, None))
+            base = join_spec(left, right, on, Windows(None, None), times=(None, None), tuning=self.tuning)
         return StepSpec(members, target, found, self._windowed(base, members, target))
 
     @cached_property
@@ -226,7 +228,7 @@ def _stamped_side(side: SideSpec, first: tuple[str, str] | None, second: tuple[s
 # Reading a join.
 
 
-def many_spec(streams: Sequence[StreamSpec], on: Expr) -> ManySpec:
+def many_spec(streams: Sequence[StreamSpec], on: Expr, tuning: Tuning = TUNING) -> ManySpec:
     """Check streams and predicate; everything that can be wrong about them is found here."""
     streams = tuple(streams)
     _check_streams(streams)
@@ -234,7 +236,7 @@ def many_spec(streams: Sequence[StreamSpec], on: Expr) -> ManySpec:
     found = tuple(_read(streams, on))
     joint = tuple(c for c in found if len(c.streams) != 1)
     single = tuple(c for c in found if len(c.streams) == 1)
-    spec = ManySpec(streams, joint, single, unit, _output(streams), show(on))
+    spec = ManySpec(streams, joint, single, unit, _output(streams), show(on), tuning)
     everyone = frozenset(range(len(streams)))
     for target in everyone:  # what no kernel can compute is refused before the first tuple
         spec.step(everyone - {target}, target)

@@ -42,8 +42,6 @@ from handshake.joins.spec import SIDES, JoinSpec
 __all__ = ["Cell"]
 
 Array = np.ndarray[Any, Any]
-_FITTED_FROM = 1 << 15
-"""Windows of fewer tuples are not worth a cost model."""
 _SHARE = 64
 """A share of a batch has at least so many tuples, where the batch is shared out."""
 _USUAL = 32
@@ -209,7 +207,7 @@ class Cell:
         """
         segment, others = self.windows[side].segment, self.windows[1 - side].segment
         held = segment.rows
-        if self.spec.method != "scan" or self.spec.prepared.doubtful or held < _FITTED_FROM:
+        if self.spec.method != "scan" or self.spec.prepared.doubtful or held < self.spec.tuning.fitted_from:
             return
         if self.model is None and others.windows:
             largest = max(segment.windows, key=lambda window: window.rows)

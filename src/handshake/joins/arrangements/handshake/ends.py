@@ -22,8 +22,6 @@ __all__ = ["Ends", "Held"]
 
 _PART = 2
 """Tuples wait here until there are as many as this part of the largest piece: pieces should be few."""
-_FEW = 128
-"""Pieces are not cut any smaller, and so many tuples wait whatever the share is."""
 
 
 @dataclass
@@ -52,7 +50,7 @@ class Ends:
         self.expired = 0
         self.apart = False
         """Whether there may be tuples in the line that have yet to meet."""
-        self._cores = cores
+        self._cores, self._fewest = cores, driver.spec.tuning.line_piece
         self._entries, self._exits = entries, exits
         self._gathered: tuple[list[pa.RecordBatch], ...] = ([], [])
         self._since = [0.0, 0.0]  # when the first of what is gathered came
@@ -83,7 +81,7 @@ class Ends:
         return sum(int(b.num_rows) for b in self._gathered[side])
 
     def _enough(self, side: int) -> int:
-        return max(_FEW, self._largest(self.held[side].rows) // _PART)
+        return max(self._fewest, self._largest(self.held[side].rows) // _PART)
 
     def rows(self, side: int) -> int:
         """Tuples of a stream in the line and on their way into it."""
@@ -130,11 +128,11 @@ class Ends:
             self.put(side, Message("mark"))
 
     def _largest(self, rows: int) -> int:
-        return largest(self.driver.spec.method, rows // self._cores, self._cores)
+        return largest(self.driver.spec, rows // self._cores, self._cores)
 
     def _pieces(self, side: int) -> Iterator[BasicWindow]:
         """Indexed once, here: then each core probes by the join's own method."""
-        limit = max(_FEW, self._largest(self.rows(side)))
+        limit = max(self._fewest, self._largest(self.rows(side)))
         for batch in coalesced(iter(self._gathered[side])):
             for piece in pieces(self.driver.spec, side, batch):
                 parts = -(-piece.rows // limit)

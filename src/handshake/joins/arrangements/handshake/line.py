@@ -27,12 +27,8 @@ from handshake.joins.spec import JoinSpec
 
 __all__ = ["Handshake"]
 
-_QUEUE = 2
-"""Pieces on their way between two neighbours."""
 _UNBOUNDED = 1 << 62
 """What has reached its end stays there; the driver is only told."""
-_RESULTS = 4
-"""Batches of results that wait for the caller, per core."""
 
 
 class Handshake:
@@ -51,13 +47,15 @@ class Handshake:
         self._elapsed = 0.0
         self.latencies = Latencies(cores)
         # One pair of queues between any two neighbours; the driver is the neighbour at both ends.
-        right, left = ([Queue(self._bell, _QUEUE) for _ in range(cores + 1)] for _ in range(2))
+        right, left = (
+            [Queue(self._bell, spec.tuning.line_queue) for _ in range(cores + 1)] for _ in range(2)
+        )
         right[cores].capacity = left[0].capacity = _UNBOUNDED
         self._ends = Ends(self.driver, cores, (right[0], left[cores]), (right[cores], left[0]))
         self._workers = [
             Worker(
                 spec, k, cores, two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
-                Channel(self._bell, _RESULTS), cpus[k] if cpus else None,
+                Channel(self._bell, spec.tuning.line_results), cpus[k] if cpus else None,
             )
             for k in range(cores)
         ]  # fmt: skip
@@ -122,7 +120,7 @@ class Handshake:
         yield from self._run(lambda: self._quiet() or (until is not None and until()))
 
     def _delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.latencies.delivered(coalesced(self._timed(results)))
+        return self.latencies.delivered(coalesced(self._timed(results), self.spec.tuning.coalesced_rows))
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into the line, and let them spread over it, without joining them: they count as met."""

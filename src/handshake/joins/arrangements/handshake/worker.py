@@ -13,7 +13,7 @@ import pyarrow as pa
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped
 from handshake.joins.arrangements.handshake.core import LEFT, RIGHT, HandshakeCore, Message, R, S
 from handshake.joins.arrangements.placement import pin_to
-from handshake.joins.basic_window import INDEXED_FROM, BasicWindow, merged, sealed
+from handshake.joins.basic_window import BasicWindow, merged, sealed
 from handshake.joins.core import JoinCore
 from handshake.joins.pieces import coalesced
 from handshake.joins.spec import SIDES, JoinSpec
@@ -21,8 +21,6 @@ from handshake.joins.spec import SIDES, JoinSpec
 __all__ = ["Found", "Queue", "Worker", "in_line", "largest", "newest"]
 
 _DIRECTIONS = (LEFT, RIGHT)
-_SMALL = 128
-"""Pieces of so few tuples are merged whatever a core holds."""
 _SCANNED = 1 << 15
 """To a scan longer pieces are of no use: per comparison, 8,192 tuples by 32,768 take 2 % longer than by
 131,072, and 8,192 by 8,192 take 8 % longer."""
@@ -196,7 +194,7 @@ class Worker(threading.Thread):
         self._at = None
 
     def _deliver(self, results: Iterable[pa.RecordBatch]) -> None:
-        for batch in coalesced(iter(results)):
+        for batch in coalesced(iter(results), self.join_core.spec.tuning.coalesced_rows):
             notes, self._notes = self._notes, []
             self.results.put(Found(self.number, batch, notes))
 
@@ -223,7 +221,8 @@ class Worker(threading.Thread):
 
     def _merged(self, older: BasicWindow, newer: BasicWindow, held: int) -> BasicWindow | None:
         """Merge pieces of like size, so that a tuple is copied few times."""
-        limit = max(_SMALL, largest(self.join_core.spec.method, held, self.cores))
+        spec = self.join_core.spec
+        limit = max(spec.tuning.line_merged, largest(spec, held, self.cores))
         if older.rows >= 2 * newer.rows or older.rows + newer.rows >= limit:
             return None
         both = merged(older, newer)
@@ -236,14 +235,14 @@ def in_line(workers: Sequence[Worker]) -> None:
         left.ahead[R], right.ahead[S] = right.core, left.core
 
 
-def largest(method: str, held: int, cores: int) -> int:
+def largest(spec: JoinSpec, held: int, cores: int) -> int:
     """How many tuples a piece should have at most on a core that holds so many of its stream.
 
     Pieces should be few, since each costs a fixed time to look at, and an index is better when it is large;
     and not too large to share a window out evenly. With an index, work grows with the number of pieces: with
     sixths for quarters two cores compare 1.3 times as much in 1.1 to 1.4 times the processor time.
     """
-    if method == "scan" or held < 4 * INDEXED_FROM:
+    if spec.method == "scan" or held < 4 * spec.tuning.indexed_from:
         return min(held // 32, _SCANNED)
     return min(held // (_QUARTERS if cores <= _SHORT else _SIXTHS), _INDEXED)
 

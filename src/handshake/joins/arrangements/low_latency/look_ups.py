@@ -22,13 +22,8 @@ __all__ = ["FEW", "LookUps"]
 Array = np.ndarray[Any, Any]
 FEW = 256
 """So many tuples are looked up in all windows by one call; more, window by window, put in order for each."""
-_SELECTIVE, _JOBS = 0.03, 64
-"""Where more than this share of a window's tuples is looked at by way of its index, a scan takes less time:
-the next jobs do without."""
-_ASIDE = True
-"""Whether kernels are compiled by a thread of their own. A second's wait in the middle of a stream would be
-long; until they are there, windows are scanned."""
-_LOOKED_UP = 3e-9
+_JOBS = 64
+"""Jobs that scan, after an index has found too many tuples."""
 _LOOKED_AT = ((1 << INDEXED) - 1) << INDEXED
 """The kinds of basic windows that have an index."""
 
@@ -94,7 +89,7 @@ class LookUps:
             except BaseException as error:  # whoever asks next is told
                 self._error = error
 
-        if not _ASIDE:
+        if not self._spec.tuning.compiles_aside:
             compile_all()
             return
         self._compiling.append(threading.Thread(target=compile_all, name="compiling look-ups", daemon=True))
@@ -110,8 +105,8 @@ class LookUps:
         def done() -> None:
             for core, compared in zip(self._cores, seen.tolist(), strict=True):
                 core.comparisons += compared
-                core.work += compared * _LOOKED_UP
-            if seen.sum() > _SELECTIVE * most:
+                core.work += compared * self._spec.tuning.looked_up
+            if seen.sum() > self._spec.tuning.selective * most:
                 self._without = _JOBS
 
         kernel = self._kernels[kind, 1 - piece.spec.side]

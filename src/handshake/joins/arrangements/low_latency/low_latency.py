@@ -37,17 +37,11 @@ __all__ = ["LowLatency"]
 
 _WHOLE = 64
 """Shares of fewer tuples are not worth cutting: such a batch settles whole, on each core in turn."""
-_LARGE, _WORTH = 8192, 0.0003
-"""Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores. With less to
-do, threads wait for each other's interpreter: what a batch costs a core besides is about as much."""
-_AT_ONCE = 0.012
-"""Batches of so many seconds of compiled work are joined where they come, while all cores are idle, by a scan
-that they share (3 tuples with 1.4 million: 0.75 ms by one, 0.42 ms by two cores)."""
 _UNINTERRUPTED = 1 << 30
 """Pairs that are joined where they come in one call, about a tenth of a second."""
 
-_GATHER, _CUT = 4096, 1 << 20
-"""Tuples of a side that gather while cores are busy, before the source has to wait; and the largest batch."""
+_LARGEST = 1 << 20
+"""Tuples of the largest batch."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +72,8 @@ class LowLatency:
         bell = Bell()
         self._cores = [JoinCore(self.spec, aside=True, check=bell.check) for _ in range(self.cores)]
         self._gone = [0] * self.cores
-        self._turn = 0
-        self._buffers = (Buffer(_CUT), Buffer(_CUT))
+        self._turn, self._tuning = 0, self.spec.tuning
+        self._buffers = (Buffer(_LARGEST), Buffer(_LARGEST))
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._watch = Stopwatch()
@@ -115,7 +109,7 @@ class LowLatency:
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
         buffer.put(self.driver.admit(side, batch, other), bounds, came)
-        while buffer.rows >= _GATHER or (not more and self._waiting() and self._may_go()):
+        while buffer.rows >= self._tuning.gathered_rows or (not more and self._waiting() and self._may_go()):
             yield from self._next_batch(at_once=not more)
         yield from self.crew.ready()
 
@@ -212,7 +206,7 @@ class LowLatency:
 
     def _is_quick(self) -> bool:
         """Whether the waiting tuples take so little time that the caller's thread joins them itself."""
-        if self._recent > _AT_ONCE or self.spec.prepared.doubtful:
+        if self._recent > self._tuning.at_once_seconds or self.spec.prepared.doubtful:
             return False
         rows = max(buffer.rows for buffer in self._buffers)
         return rows <= _WHOLE or rows * sum(s.rows for c in self._cores for s in c.segments) < _UNINTERRUPTED
@@ -223,7 +217,9 @@ class LowLatency:
         self._recent, self._seen = 0.7 * self._recent + 0.3 * (work - self._seen), work
         if self.crew.idle():
             self._holds = [any(segment.windows for segment in core.segments) for core in self._cores]
-        return self.cores if piece.rows >= _LARGE or self._recent > _WORTH else 1
+        tuning = self._tuning
+        shared = piece.rows >= tuning.shared_rows or self._recent > tuning.shared_seconds
+        return self.cores if shared else 1
 
     def _shares(self, piece: BasicWindow, active: int) -> tuple[BasicWindow | None, ...]:
         """Who keeps what: equal shares, or the whole of a small piece on each core in turn."""

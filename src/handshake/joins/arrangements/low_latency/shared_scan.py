@@ -47,17 +47,12 @@ from handshake.plan.expr import Column
 __all__ = ["SharedScan", "Visit"]
 
 Array = np.ndarray[Any, Any]
-_ROOM = 16 * TILE
-"""Pairs that a thread can note before it has to give them away."""
-_SHARED = 1 << 20
-"""So many pairs are worth waking others (0.1 ms); three tuples are read as fast as one."""
 _PATIENCE = 1 << 14
 _PASSING, _JOBS = 4, 64
 """Where more than one block in so many passes by its codes, the next jobs do without them; fewer than three
 tuples are counted as three, since they wait for the same memory."""
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _SCANNED_KINDS = (1 << INDEXED) - 1
-_SCANNED, _MADE = 1e-10, 3e-8
 
 
 class Visit(NamedTuple):
@@ -76,7 +71,7 @@ class SharedScan:
         self._spec, self._cores = spec, cores
         self._reaches = (spec.reach(0), spec.reach(1))
         self._results = Results(spec)
-        self._buffers = _Buffers()
+        self._buffers = _Buffers(spec.tuning.scan_buffer)
         self._bands = (_bands(spec, 0), _bands(spec, 1))
         self._uncoded = 0
         """Jobs that are to come without looking at codes."""
@@ -123,7 +118,7 @@ class SharedScan:
         ]
         for home, count, _ in notes:
             self._cores[home].results += count
-            self._cores[home].work += count * _MADE
+            self._cores[home].work += count * self._spec.tuning.made
         return notes
 
     def _add(self, job: _Job, number: int, visit: Visit) -> None:
@@ -176,13 +171,13 @@ class SharedScan:
             core.batches += 1
             core.skipped += apart
             core.comparisons += rows * tuples
-            core.work += rows * tuples * _SCANNED
+            core.work += rows * tuples * self._spec.tuning.scanned
         return sum(searched)
 
     def _pairs(self, job: _Job) -> Iterator[Pairs]:
         if self.helpers.error is not None:
             raise self.helpers.error
-        shared = job.pairs >= _SHARED and len(self._cores) > 1
+        shared = job.pairs >= self._spec.tuning.shared_pairs and len(self._cores) > 1
         job.make_ready(len(self._cores) if shared else 1)
         if shared:
             self.helpers.offer(job)
@@ -373,10 +368,11 @@ class _Job:
 class _Buffers:
     """Where each core notes its pairs: one after the other, for all jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._pairs: dict[int, tuple[Array, Array]] = {}
 
     def of(self, k: int) -> tuple[Array, Array]:
         if k not in self._pairs:
-            self._pairs[k] = (np.empty(_ROOM, np.int32), np.empty(_ROOM, np.int32))
+            self._pairs[k] = (np.empty(self._size, np.int32), np.empty(self._size, np.int32))
         return self._pairs[k]

@@ -1,0 +1,98 @@
+"""Sizes, thresholds and costs that decide how a join runs. None of them changes its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from handshake.kernels.compile import TILE
+
+__all__ = ["TUNING", "Tuning"]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Constants of the join engine, measured on two cores (`bench scan`, `bench sustained`).
+
+    A plan carries one value of this type to all of its cores. Tests pass small numbers, so that a few tuples
+    reach code that otherwise needs millions.
+    """
+
+    # Seconds of compiled work.
+    scanned: float = 1e-10
+    """Per pair that a scan compares."""
+    looked_up: float = 3e-9
+    """Per candidate pair that an index finds."""
+    made: float = 3e-8
+    """Per result."""
+
+    # Basic windows.
+    indexed_from: int = 2048
+    """Smaller basic windows are scanned: sorting them would cost more than it saves."""
+    indexed_probes: int = 512
+    """Fewer probes of the smallest indexed basic window are scanned, not looked up window by window.
+
+    A million pairs take 0.1 ms in either case, and a scan leaves the interpreter to other threads.
+    """
+    coded_from: int = 1 << 14
+    """Smaller basic windows have no codes: they are few, and soon merged."""
+    clustered_after: int = 1000
+    """Tuples that scan a basic window before it is clustered.
+
+    By then scanning has cost what clustering costs (0.1 ns a pair, 0.1 us a tuple), so that never more than
+    twice the least possible time is spent.
+    """
+    merged_at_once: int = 1 << 14
+    """Up to this many tuples are merged and clustered at once; more in a thread, if the core allows it."""
+    tiny: int = 128
+    """Batches of up to this many tuples are merged only `tiny_batches` at a time."""
+    tiny_batches: int = 4
+    """Merging two batches takes as long as scanning twenty."""
+
+    # Results and replays.
+    coalesced_rows: int = 1 << 15
+    """Small batches of results are concatenated up to this many rows."""
+    slice_rows: int = 1 << 16
+    """Tuples of both sides that a replay pushes between two looks at the windows."""
+    first_slice_rows: int = 1 << 12
+    """Tuples of the first slice, if results are put in order."""
+    held_results: int = 1 << 20
+    """About how many results one slice may give, if they are put in order."""
+
+    # Arrangement cell.
+    fitted_from: int = 1 << 15
+    """Windows of fewer tuples are not worth a cost model."""
+
+    # Arrangement handshake.
+    line_queue: int = 2
+    """Pieces on their way between two neighbours."""
+    line_results: int = 4
+    """Batches of results per core that wait for the caller."""
+    line_piece: int = 128
+    """Pieces are not cut any smaller, and this many tuples gather before they enter the line."""
+    line_merged: int = 128
+    """Pieces of up to this many tuples are merged, however little the core holds."""
+
+    # Arrangement low_latency.
+    shared_rows: int = 8192
+    """Batches of this many tuples settle on all cores."""
+    shared_seconds: float = 0.0003
+    """So do batches of this much compiled work; a smaller batch costs a thread as much as it saves."""
+    at_once_seconds: float = 0.012
+    """Batches of up to this much compiled work are joined by the caller's thread, if all cores are idle.
+
+    All cores help with that one scan: 3 tuples with 1.4 million take 0.75 ms on one core, 0.42 ms on two.
+    """
+    gathered_rows: int = 4096
+    """Tuples of a side that gather while cores are busy, before the source has to wait."""
+    scan_buffer: int = 16 * TILE
+    """Pairs that a thread of a shared scan can note before it has to give them away."""
+    shared_pairs: int = 1 << 20
+    """Scans of fewer pairs are not worth waking helpers (0.1 ms)."""
+    selective: float = 0.03
+    """If an index finds more than this share of a window, the next jobs scan instead."""
+    compiles_aside: bool = True
+    """Whether look-ups are compiled in a thread, with scans until they are ready."""
+
+
+TUNING = Tuning()
+"""The values that joins have unless they are given others."""
