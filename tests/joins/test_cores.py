@@ -9,7 +9,7 @@ import pytest
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.basic_window import BasicWindow, sealed
 from handshake.joins.join import prepare
-from handshake.joins.segment import LARGEST, SHARE, Segment
+from handshake.joins.segment import SHARE, Segment
 from handshake.joins.tuning import TUNING, Tuning
 
 SCHEMA = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
@@ -49,10 +49,9 @@ def test_no_basic_window_spans_more_than_its_share_of_the_window():
     assert max(spans) <= 100 * 10**6 / SHARE
 
 
-def test_without_windows_size_alone_bounds_a_basic_window(monkeypatch):
-    monkeypatch.setitem(LARGEST, "band", 5000)
+def test_without_windows_size_alone_bounds_a_basic_window():
     spec = prepare(SCHEMA, SCHEMA, "ABS(l.x - r.x) < 3").spec
-    segment = Segment(spec, 0)
+    segment = Segment(spec, 0, largest=5000)
     for _ in range(10):
         segment.insert(window(spec, np.zeros(1000)))
     assert max(w.rows for w in segment) <= 5000

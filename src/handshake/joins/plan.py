@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,15 @@ import pyarrow as pa
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.io.frames import plain_schema
 from handshake.joins.arrangements.arrangement import Arrangement
-from handshake.joins.arrangements.cell.cell import Cell
 from handshake.joins.arrangements.cell.cost import cost_model, model_text
-from handshake.joins.arrangements.handshake.line import Handshake
-from handshake.joins.arrangements.low_latency.low_latency import LowLatency
-from handshake.joins.arrangements.placement import placement
-from handshake.joins.arrangements.three_step import ThreeStep
+from handshake.joins.arrangements.placement import usable_cores
+from handshake.joins.arrangements.registry import (
+    ALGORITHMS,
+    ARRANGEMENTS,
+    check_adapt,
+    cores_of,
+    cpus_of,
+)
 from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
 from handshake.joins.ordering import InOrder
 from handshake.joins.spec import SIDES, JoinSpec, join_spec
@@ -39,8 +41,6 @@ __all__ = [
     "room_of",
     "usable_cores",
 ]
-
-ALGORITHMS = ("three_step", "cell", "handshake", "low_latency")
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,7 @@ class JoinPlan:
 
     def start(self) -> Arrangement:
         """Arrange the cores and let them run."""
-        match self.algorithm:
-            case "three_step":
-                return ThreeStep(self.spec, self.lateness)
-            case "cell":
-                return Cell(self.spec, self.lateness, self.cores, self.adapt, cpus=self.cpus)
-            case "handshake":
-                return Handshake(self.spec, self.cores, self.lateness, cpus=self.cpus)
-        return LowLatency(self.spec, self.lateness, self.cores, self.cpus)
+        return ARRANGEMENTS[self.algorithm].build(self)
 
     def gate(self, on_shed: OnShed | None = None) -> Gate:
         """The same behind a queue of its own, so that whoever pushes need not wait for the join."""
@@ -180,7 +173,7 @@ def prepare(
         tuning=tuning,
     )
     count = cores_of(algorithm, cores)
-    _check_adapt(algorithm, adapt)
+    check_adapt(algorithm, adapt)
     return JoinPlan(
         spec,
         lateness=lateness_of(lateness, spec.unit),
@@ -190,7 +183,7 @@ def prepare(
         overload=overload_of(overload),
         room=room_of(room),
         adapt=adapt,
-        cpus=_cpus(algorithm, count) if pin else (),
+        cpus=cpus_of(algorithm, count) if pin else (),
     )
 
 
@@ -212,41 +205,6 @@ def room_of(room: Any) -> int:
             f"room is a number of tuples of a side that may wait, from 1 up; {room!r} was given"
         )
     return room
-
-
-def _check_adapt(algorithm: str, adapt: bool) -> None:
-    if adapt and algorithm != "cell":
-        raise UnsupportedError(
-            f"cores come and go with the load under algorithm 'cell' only, and '{algorithm}' was given; "
-            "choose cell, or a fixed number of cores"
-        )
-
-
-def _cpus(algorithm: str, cores: int) -> tuple[int, ...]:
-    if algorithm == "three_step":
-        raise UnsupportedError(
-            "three_step runs in the caller's thread, which is not pinned; choose another algorithm, "
-            "or leave pin out"
-        )
-    return placement(cores)
-
-
-def cores_of(algorithm: str, cores: Any) -> int:
-    """How many cores to use: as asked, or all."""
-    if algorithm not in ALGORITHMS:
-        raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
-    if cores is not None and (not isinstance(cores, int) or cores < 1):
-        raise UnsupportedError(f"cores is a whole number from 1 up, or None for all; {cores!r} was given")
-    if algorithm == "three_step":
-        return 1
-    return usable_cores() if cores is None else int(cores)
-
-
-def usable_cores() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def predicate_of(on: str | Expression | None) -> Expr:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from handshake.joins.access import ACCESS_METHODS
 from handshake.joins.arrangements.low_latency.scan_rows import ScanRows
 from handshake.joins.basic_window import BasicWindow, indexable, sealed, span_of, worth_an_index
 from handshake.joins.compaction import Compaction, put_together
@@ -20,7 +21,6 @@ SMALL = 1024
 MEDIUM, MEDIUM_SHARE = 1 << 14, 3
 """Up to so many tuples they may span more: each basic window costs a probe some microseconds if it is
 scanned, and 0.1 ms if it is looked up, whatever is in it."""
-LARGEST = {"scan": 1 << 17, "hash": 1 << 21, "band": 1 << 21}
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Segment:
         if self._held_until is not None:
             self._held_until = min(self._held_until, self._newest(window))
         self._take_in()
-        group = self._group(window, largest or self.largest or LARGEST[self.spec.method])
+        group = self._group(window, largest or self.largest or ACCESS_METHODS[self.spec.method].largest)
         if window.rows <= self._tuning.tiny and len(group) < self._tuning.tiny_batches:
             group = [window]
         if len(group) > 1 and self.aside and sum(w.rows for w in group) > self._tuning.merged_at_once:

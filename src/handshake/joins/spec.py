@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from handshake.errors import SchemaError, UnsupportedError, WindowError
+from handshake.errors import SchemaError, WindowError
+from handshake.joins.access import METHODS, AccessMethod, choose_method
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
 from handshake.plan.analyse import Analysis, Bound, analyse, describe
@@ -56,7 +57,6 @@ __all__ = [
 ]
 
 SIDES = ("left", "right")
-METHODS = ("auto", "scan", "hash", "band")
 TIME, OWN, OTHER = (HIDDEN + name for name in (TIME_STAMP, OWN_STAMP, OTHER_STAMP))
 """Hidden columns that hold the stamps."""
 
@@ -149,7 +149,7 @@ def join_spec(
     _check_names(schemas)
     predicate = bind(on, Scope.of(schemas[0], schemas[1], aliases))
     analysis = analyse(predicate)
-    chosen, why = _choose(analysis, method)
+    access, why = choose_method(analysis, method)
     prepared = prepare(conjunction(_two_sided_parts(analysis)))
     unit = _common_unit(schemas, windows, times)
     stamps = tuple(_stamps(side, windows) for side in (0, 1))
@@ -159,12 +159,12 @@ def join_spec(
     boundary = conjunction((*window_conditions(rules, *stamps), *conjuncts(interior)))
     specs = tuple(
         _side_spec(
-            side, (left, right)[side], times[side], analysis, prepared, boundary, stamps[side], chosen, tuning
+            side, (left, right)[side], times[side], analysis, prepared, boundary, stamps[side], access, tuning
         )
         for side in (0, 1)
     )  # fmt: skip
     return JoinSpec(
-        analysis, prepared, windows, rules, unit, chosen, why, (specs[0], specs[1]),
+        analysis, prepared, windows, rules, unit, access.name, why, (specs[0], specs[1]),
         _output_schema(left, right, suffix), interior, boundary, show(on), tuning,
     )  # fmt: skip
 
@@ -179,30 +179,6 @@ def _two_sided_parts(analysis: Analysis) -> tuple[Expr, ...]:
     """Conditions on one side filter its tuples at arrival; the kernels see the others."""
     single = {*analysis.left_only, *analysis.right_only}
     return tuple(part for part in conjuncts(analysis.predicate) if part not in single)
-
-
-def _choose(analysis: Analysis, method: str) -> tuple[str, str]:
-    if method not in METHODS:
-        raise UnsupportedError(f"no method '{method}'; choose one of {', '.join(METHODS)}")
-    if method == "hash" and not analysis.equalities:
-        raise UnsupportedError(
-            "method 'hash' needs an equality between the sides, and the predicate has none; "
-            "use auto, band or scan"
-        )
-    if method == "band" and not analysis.bounds:
-        raise UnsupportedError(
-            "method 'band' needs a band or inequality between the sides, and the predicate has none; "
-            "use auto, hash or scan"
-        )
-    if method != "auto":
-        return method, "as asked"
-    if analysis.equalities:
-        return "hash", f"{len(analysis.equalities)} equality conjunct(s) between the sides"
-    if analysis.bounds:
-        two = sum(len({b.is_lower for b in band}) == 2 for band in analysis.bands)
-        what = f"{two} band(s)" if two else "inequalities only"
-        return "band", f"no equality; {what} between the sides"
-    return "scan", "no equality, band or inequality that an index could use"
 
 
 def _common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str | None, ...]) -> str:
@@ -272,7 +248,7 @@ def _within(op: str, right: Column, sign: str, left: Column, rule: Rule) -> Expr
 
 def _side_spec(
     side: int, schema: pa.Schema, time: str | None, analysis: Analysis, prepared: Prepared, boundary: Expr,
-    stamps: Stamps, method: str, tuning: Tuning,
+    stamps: Stamps, access: AccessMethod, tuning: Tuning,
 ) -> SideSpec:  # fmt: skip
     used = {node: None for node in walk(boundary) if isinstance(node, Column) and node.side == side}
     derived = tuple(
@@ -286,13 +262,10 @@ def _side_spec(
         side=side, schema=schema, time=time, derived=derived,
         filters=(analysis.left_only, analysis.right_only)[side],
         keys=_keys(analysis, side), columns=tuple(used), stamps=stamps,
-        hashed=_hashed(analysis, side) if method == "hash" else (),
-        attributes=_attributes(analysis, side)[: _ATTRIBUTES[method]],
-        coded=_coded(analysis, side, boundary) if method == "scan" else (), tuning=tuning,
+        hashed=_hashed(analysis, side) if access.hashed else (),
+        attributes=_attributes(analysis, side)[: access.attributes],
+        coded=_coded(analysis, side, boundary) if access.coded else (), tuning=tuning,
     )  # fmt: skip
-
-
-_ATTRIBUTES = {"scan": 0, "hash": 1, "band": 2}
 
 
 def _named(schema: pa.Schema, name: str) -> str:

@@ -1,8 +1,9 @@
-"""What all ways of arranging join cores have in common."""
+"""The interface of all arrangements, and how a plan starts one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from handshake.joins.latency import Latencies
 from handshake.joins.metrics import Metrics
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["Arrangement"]
+__all__ = ["Arrangement", "Entry", "Planned"]
 
 
 class Arrangement(Protocol):
@@ -65,3 +66,40 @@ class Arrangement(Protocol):
 
     def close(self) -> None:
         """Stop; all threads end."""
+
+
+class Planned(Protocol):
+    """The part of a plan that an arrangement is built from."""
+
+    @property
+    def spec(self) -> JoinSpec:
+        """The analysed join."""
+
+    @property
+    def lateness(self) -> int:
+        """The allowed lateness in whole units."""
+
+    @property
+    def cores(self) -> int:
+        """The number of cores; with `adapt`, the most."""
+
+    @property
+    def adapt(self) -> bool:
+        """Whether the number of cores follows the load."""
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The processors to pin cores to; none if they are not pinned."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An arrangement in the registry."""
+
+    name: str
+    help: str
+    build: Callable[[Planned], Arrangement]
+    threads: bool = True
+    """Whether it has threads of its own; otherwise it has one core, which is not pinned."""
+    adapts: bool = False
+    """Whether its number of cores can follow the load."""

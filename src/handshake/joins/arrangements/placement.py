@@ -13,9 +13,16 @@ from pathlib import Path
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["pin_to", "pinned_to", "placement"]
+__all__ = ["pin_to", "pinned_to", "placement", "usable_cores"]
 
 SYSTEM = Path("/sys/devices/system")
+
+
+def usable_cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def placement(cores: int, system: Path = SYSTEM) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import failed
+from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver
 from handshake.joins.latency import Latencies
@@ -18,7 +19,7 @@ from handshake.joins.metrics import Metrics, gathered, with_latency
 from handshake.joins.pieces import coalesced, pieces
 from handshake.joins.spec import SIDES, JoinSpec
 
-__all__ = ["ThreeStep"]
+__all__ = ["THREE_STEP", "ThreeStep"]
 
 
 @dataclass
@@ -98,3 +99,11 @@ class ThreeStep:
 
     def close(self) -> None:
         """Nothing runs between pushes."""
+
+
+THREE_STEP = Entry(
+    "three_step",
+    "one core in the caller's thread: probe, insert, expire",
+    lambda plan: ThreeStep(plan.spec, plan.lateness),
+    threads=False,
+)

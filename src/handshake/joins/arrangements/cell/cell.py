@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.cell.adapt import Clock, Load
 from handshake.joins.arrangements.cell.batching import Buffer, oldest_asked
 from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measured
@@ -39,7 +40,7 @@ from handshake.joins.pieces import coalesced, pieces
 from handshake.joins.segment import Segment
 from handshake.joins.spec import SIDES, JoinSpec
 
-__all__ = ["Cell"]
+__all__ = ["CELL", "Cell"]
 
 Array = np.ndarray[Any, Any]
 _SHARE = 64
@@ -293,3 +294,11 @@ class Cell:
         """Stop; all threads end."""
         self._watch.stop()
         self.crew.close()
+
+
+CELL = Entry(
+    "cell",
+    "a coordinator deals out basic windows to the cores (CellJoin)",
+    lambda plan: Cell(plan.spec, plan.lateness, plan.cores, plan.adapt, cpus=plan.cpus),
+    adapts=True,
+)

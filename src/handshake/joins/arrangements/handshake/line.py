@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, failed
+from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
@@ -25,7 +26,7 @@ from handshake.joins.metrics import CoreMetrics, Metrics, gathered, with_latency
 from handshake.joins.pieces import coalesced
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["Handshake"]
+__all__ = ["HANDSHAKE", "Handshake"]
 
 _UNBOUNDED = 1 << 62
 """What has reached its end stays there; the driver is only told."""
@@ -218,3 +219,10 @@ def _core_metrics(worker: Worker) -> CoreMetrics:
         core.forwarded, core.acknowledged, worker.deepest, worker.queued,
         len(worker.results), worker.results.deepest, worker.results.waits,
     )  # fmt: skip
+
+
+HANDSHAKE = Entry(
+    "handshake",
+    "a line of cores that talk to their neighbours only (handshake join)",
+    lambda plan: Handshake(plan.spec, plan.cores, plan.lateness, cpus=plan.cpus),
+)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.cell.batching import Buffer, oldest_asked
 from handshake.joins.arrangements.channels import Bell
 from handshake.joins.arrangements.crew import Crew
@@ -33,7 +34,7 @@ from handshake.joins.outer import Outer
 from handshake.joins.pieces import coalesced, pieces
 from handshake.joins.spec import SIDES, JoinSpec
 
-__all__ = ["LowLatency"]
+__all__ = ["LOW_LATENCY", "LowLatency"]
 
 _WHOLE = 64
 """Shares of fewer tuples are not worth cutting: such a batch settles whole, on each core in turn."""
@@ -290,3 +291,10 @@ class LowLatency:
         self._shared.close()
         for core in self._cores:
             core.settle()
+
+
+LOW_LATENCY = Entry(
+    "low_latency",
+    "rows visit all cores at once and settle at one of them",
+    lambda plan: LowLatency(plan.spec, plan.lateness, plan.cores, plan.cpus),
+)

@@ -1,0 +1,57 @@
+"""The arrangements that users choose from, by name.
+
+To add one, write its module with an `Entry` and name it in `ARRANGEMENTS`. Checks, plans and the command
+line follow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handshake.errors import UnsupportedError
+from handshake.joins.arrangements.arrangement import Entry
+from handshake.joins.arrangements.cell.cell import CELL
+from handshake.joins.arrangements.handshake.line import HANDSHAKE
+from handshake.joins.arrangements.low_latency.low_latency import LOW_LATENCY
+from handshake.joins.arrangements.placement import placement, usable_cores
+from handshake.joins.arrangements.three_step import THREE_STEP
+
+__all__ = ["ALGORITHMS", "ARRANGEMENTS", "check_adapt", "cores_of", "cpus_of"]
+
+ARRANGEMENTS: dict[str, Entry] = {entry.name: entry for entry in (THREE_STEP, CELL, HANDSHAKE, LOW_LATENCY)}
+ALGORITHMS = tuple(ARRANGEMENTS)
+
+
+def cores_of(algorithm: str, cores: Any) -> int:
+    """Return how many cores an arrangement runs on: as asked, or all.
+
+    Raises:
+        UnsupportedError: If there is no such arrangement, or `cores` is not a positive number.
+    """
+    if algorithm not in ARRANGEMENTS:
+        raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
+    if cores is not None and (not isinstance(cores, int) or cores < 1):
+        raise UnsupportedError(f"cores is a whole number from 1 up, or None for all; {cores!r} was given")
+    if not ARRANGEMENTS[algorithm].threads:
+        return 1
+    return usable_cores() if cores is None else int(cores)
+
+
+def check_adapt(algorithm: str, adapt: bool) -> None:
+    """Raise `UnsupportedError` if the arrangement cannot change its number of cores with the load."""
+    if adapt and not ARRANGEMENTS[algorithm].adapts:
+        able = ", ".join(f"'{entry.name}'" for entry in ARRANGEMENTS.values() if entry.adapts)
+        raise UnsupportedError(
+            f"cores come and go with the load under algorithm {able} only, and '{algorithm}' was given; "
+            f"choose {able.replace(chr(39), '')}, or a fixed number of cores"
+        )
+
+
+def cpus_of(algorithm: str, cores: int) -> tuple[int, ...]:
+    """Return the processors to pin the cores of an arrangement to."""
+    if not ARRANGEMENTS[algorithm].threads:
+        raise UnsupportedError(
+            f"{algorithm} runs in the caller's thread, which is not pinned; choose another algorithm, "
+            "or leave pin out"
+        )
+    return placement(cores)
