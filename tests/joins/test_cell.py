@@ -244,7 +244,7 @@ def test_windows_that_fill_and_expire_agree_with_three_steps(on):
 
 def test_scanned_basic_windows_take_the_size_of_the_cost_model(monkeypatch):
     fixed = CostModel(alpha=20e-6, beta=1e-9, row_bytes=8)
-    monkeypatch.setattr(cell_module, "measured", lambda *_: fixed)
+    monkeypatch.setattr(cell_module, "measure_costs", lambda *_: fixed)
     spec = number_spec("l.x = r.x + 1", method="scan", tuning=Tuning(fitted_from=4096))
     cell = Cell(spec, cores=2)
     for k in range(64):

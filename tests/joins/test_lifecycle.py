@@ -21,7 +21,7 @@ import handshake.joins.plan as planning
 from cli_runs import COMMAND, run_here
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.arrangements import placement as placement_module
-from handshake.joins.arrangements.placement import ordered, placement
+from handshake.joins.arrangements.placement import order_processors, placement
 from handshake.joins.core import JoinCore
 from handshake.joins.gate import Gate
 from handshake.joins.join import ALGORITHMS, Join, Replay, prepare
@@ -427,20 +427,20 @@ def machine(folder: Path, nodes: list[str], siblings: dict[int, str]) -> Path:
 def test_neighbours_get_processors_of_one_node_and_siblings_come_last(tmp_path):
     pairs = {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}
     system = machine(tmp_path, ["0-1,4-5", "2-3,6-7"], pairs)
-    assert ordered(set(range(8)), system) == (0, 1, 4, 5, 2, 3, 6, 7)
+    assert order_processors(set(range(8)), system) == (0, 1, 4, 5, 2, 3, 6, 7)
 
 
 def test_the_node_with_most_processors_to_use_comes_first(tmp_path):
     system = machine(tmp_path, ["0-3", "4-7"], {})
-    assert ordered({0, 4, 5, 6}, system) == (4, 5, 6, 0)
+    assert order_processors({0, 4, 5, 6}, system) == (4, 5, 6, 0)
 
 
 def test_a_node_without_processors_and_processors_without_a_node(tmp_path):
-    assert ordered({2, 9, 1}, machine(tmp_path, ["", "1-2"], {})) == (1, 2, 9)
+    assert order_processors({2, 9, 1}, machine(tmp_path, ["", "1-2"], {})) == (1, 2, 9)
 
 
 def test_a_system_that_says_nothing_about_nodes(tmp_path):
-    assert ordered({3, 0, 2}, tmp_path) == (0, 2, 3)
+    assert order_processors({3, 0, 2}, tmp_path) == (0, 2, 3)
 
 
 @LINUX

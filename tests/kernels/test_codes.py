@@ -156,13 +156,13 @@ def engine_with(values: np.ndarray, text: str):
 
 def asked(engine, monkeypatch) -> list[int]:
     """From now on, how many blocks the predicate is asked about in each job."""
-    seen, before = list[int](), shared_scan._Job.passed
+    seen, before = list[int](), shared_scan._Job.passed_blocks
 
     def passed(job) -> int:
         seen.append(before(job))
         return seen[-1]
 
-    monkeypatch.setattr(shared_scan._Job, "passed", passed)
+    monkeypatch.setattr(shared_scan._Job, "passed_blocks", passed)
     return seen
 
 

@@ -25,7 +25,7 @@ class Arrangement(Protocol):
 
     @property
     def latencies(self) -> Latencies:
-        """How long results took."""
+        """Histograms of how long results took, per core."""
 
     def push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
@@ -40,32 +40,32 @@ class Arrangement(Protocol):
             batch: The tuples.
             other: Per tuple, how many of the other stream came before it; None if all pushed so far did.
             came: When the tuples came, in seconds of `perf_counter`; None for now.
-            more: Whether further batches follow at once, so that nobody waits for these results alone.
+            more: Whether further batches follow at once; if not, the caller waits for these results.
         """
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
-        """Put tuples into their window without joining them: how benchmarks get full windows at once."""
+        """Put tuples into their window without joining them; benchmarks fill windows this way."""
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; yields the rest of its results."""
+        """Wait until everything pushed so far is joined; yields the remaining results."""
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Wait until the cores are at rest, or until `until` holds; yields results as they come.
 
-        Like `drain`, but tuples that drift towards each other are left where they are.
+        Unlike `drain`, this leaves tuples that drift towards each other where they are.
         """
 
     def wake(self) -> None:
-        """Let a `settle` under way ask `until` again; from any thread."""
+        """Make a running `settle` call `until` again; any thread may call this."""
 
     def expire(self) -> None:
-        """Drop what no tuple to come can join."""
+        """Drop tuples that no future tuple can join."""
 
     def metrics(self) -> Metrics:
-        """Counts and sizes so far."""
+        """Return counts and sizes so far."""
 
     def close(self) -> None:
-        """Stop; all threads end."""
+        """Stop and end all threads."""
 
 
 class Planned(Protocol):
@@ -85,7 +85,7 @@ class Planned(Protocol):
 
     @property
     def adapt(self) -> bool:
-        """Whether the number of cores follows the load."""
+        """True if the number of cores follows the load."""
 
     @property
     def cpus(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Bounded queues between threads, and the tree that merges the cores' results.
 
-All channels of one arrangement share a bell (a condition), so that whoever waits for room here or for a
-result there can wait for both. A full channel holds back whoever writes to it; nothing is ever dropped.
+All channels of one arrangement share a bell (a condition), so that a thread can wait for room in
+one channel and for a result in another. A full channel holds back its writer; nothing is ever dropped.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Stopped(Exception):
 
 @dataclass
 class Bell:
-    """What threads of one arrangement wait on; ringing wakes them all to look again."""
+    """The condition that all threads of an arrangement wait on; ringing wakes them to look again."""
 
     stopped: bool = False
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        self._doors: list[threading.Condition] = []
+        self._conditions: list[threading.Condition] = []
         self.condition = threading.Condition(self._lock)
 
-    def door(self) -> threading.Condition:
-        """A condition of one thread, on the same lock: it is not woken with the others, nor they with it."""
+    def own_condition(self) -> threading.Condition:
+        """Return a condition for one thread, on the same lock, that is notified separately."""
         made = threading.Condition(self._lock)
-        self._doors.append(made)
+        self._conditions.append(made)
         return made
 
     def wait_for(
@@ -56,7 +56,7 @@ class Bell:
             raise Stopped
 
     def ring(self) -> None:
-        """Wake everyone who has no door."""
+        """Wake all threads that have no condition of their own."""
         with self.condition:
             self.condition.notify_all()
 
@@ -64,7 +64,7 @@ class Bell:
         """End all waiting, now and later."""
         with self.condition:
             self.stopped = True
-            for condition in (self.condition, *self._doors):
+            for condition in (self.condition, *self._conditions):
                 condition.notify_all()
 
 
@@ -72,7 +72,7 @@ class Readable(Protocol[T_co]):
     """Something that results can be taken from."""
 
     def poll(self) -> T_co | None:
-        """An item, or None where there is none at the moment."""
+        """Take an item, or None if there is none at the moment."""
 
 
 @dataclass
@@ -82,8 +82,8 @@ class Channel(Generic[T]):
     bell: Bell
     capacity: int
     items: deque[T] = field(default_factory=deque)
-    door: threading.Condition | None = None
-    """Where its only reader waits, if that has a door of its own."""
+    condition: threading.Condition | None = None
+    """The condition of its only reader, if that has one of its own."""
     deepest: int = 0
     waits: int = 0
     """How often a writer had to wait for room."""
@@ -110,9 +110,9 @@ class Channel(Generic[T]):
         self.items.append(item)
         self.deepest = max(self.deepest, len(self.items))
         if len(self.items) == 1:  # readers wait for something, never for more of it
-            (self.door or self.bell.condition).notify_all()
+            (self.condition or self.bell.condition).notify_all()
 
-    def _popped(self) -> T:
+    def _pop(self) -> T:
         if len(self.items) == self.capacity:  # writers wait for room, never for more of it
             self.bell.condition.notify_all()
         return self.items.popleft()
@@ -120,13 +120,13 @@ class Channel(Generic[T]):
     def poll(self) -> T | None:
         """Take the oldest item, or None."""
         with self.bell.condition:
-            return self._popped() if self.items else None
+            return self._pop() if self.items else None
 
     def take(self) -> T:
         """Take the oldest item, waiting for one."""
         with self.bell.condition:
-            self.bell.wait_for(lambda: bool(self.items), at=self.door)
-            return self._popped()
+            self.bell.wait_for(lambda: bool(self.items), at=self.condition)
+            return self._pop()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -141,7 +141,7 @@ class Merger(Generic[T]):
     turn: bool = False
 
     def poll(self) -> T | None:
-        """The next item of either input, or None."""
+        """Take the next item of either input, or None."""
         self.turn = not self.turn
         order = (self.first, self.second) if self.turn else (self.second, self.first)
         for source in order:
@@ -152,7 +152,7 @@ class Merger(Generic[T]):
 
 
 def merging_tree(sources: Sequence[Readable[T]]) -> Readable[T]:
-    """A binary tree of mergers over the sources: each item passes about log2(n) of them."""
+    """Build a binary tree of mergers over the sources; each item passes about log2(n) of them."""
     level: list[Readable[T]] = list(sources)
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=False)

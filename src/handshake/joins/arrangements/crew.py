@@ -1,7 +1,7 @@
 """A crew: threads that take tasks from bounded queues and give results through a merging tree.
 
 The caller hands out tasks and takes results from one thread. While a queue is full it is given results to
-take, so a slow consumer holds back the source, and nobody waits in a circle.
+take, so that a slow consumer holds back the source, and threads never wait in a circle.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class _Found(NamedTuple):
 
 @dataclass
 class Crew(Generic[T]):
-    """Up to `size` threads that run `work(k, task)`; `describe` says of a task what an error needs."""
+    """Up to `size` threads that run `work(k, task)`; `describe` names a task in error messages."""
 
     size: int
     work: Callable[[int, T], Iterator[pa.RecordBatch]]
     describe: Callable[[T], str]
     bell: Bell = field(default_factory=Bell)
     arrival: Callable[[T], float] | None = None
-    """When the tuples of a task came, for the latency of its results; None: that is not counted."""
+    """Returns when the tuples of a task came, for latencies; None if latency is not counted."""
     active: int | None = None
     """How many threads to begin with; None: all."""
     cpus: tuple[int, ...] = ()
     """The processor of each thread; none: wherever the system puts them."""
 
     def __post_init__(self) -> None:
-        self._doors = [self.bell.door() for _ in range(self.size)]
-        self.inboxes = [Channel[T](self.bell, _WAITING, door=door) for door in self._doors]
+        self._conditions = [self.bell.own_condition() for _ in range(self.size)]
+        self.inboxes = [Channel[T](self.bell, _WAITING, condition=own) for own in self._conditions]
         self.outboxes = [Channel[_Found](self.bell, _RESULTS) for _ in range(self.size)]
         self.latencies = Latencies(self.size)
         self._results = merging_tree(self.outboxes)
@@ -68,8 +68,8 @@ class Crew(Generic[T]):
             for k in range(size):
                 if not self._runs[k]:
                     self._start(k)
-            for door in self._doors:
-                door.notify_all()
+            for condition in self._conditions:
+                condition.notify_all()
 
     def _start(self, k: int) -> None:
         thread = threading.Thread(target=self._run, args=(k,), name=f"join core {k}", daemon=True)
@@ -78,7 +78,7 @@ class Crew(Generic[T]):
         thread.start()
 
     def running(self) -> int:
-        """Threads that have not ended."""
+        """Return the number of threads that have not ended."""
         return sum(thread.is_alive() for thread in self._threads)
 
     def _run(self, k: int) -> None:
@@ -90,7 +90,7 @@ class Crew(Generic[T]):
                 arrived = self.arrival(task) if self.arrival is not None else None
                 for results in self.work(k, task):
                     self.outboxes[k].put(_Found(k, arrived, results))
-                self._done()
+                self._finish_task()
         except Stopped:
             pass
         except BaseException as error:
@@ -98,15 +98,15 @@ class Crew(Generic[T]):
             self.bell.stop()
 
     def _next(self, k: int) -> T | None:
-        """The next task; None where there is none and the worker is wanted no longer."""
+        """Wait for the next task; returns None if the worker is no longer wanted."""
         inbox = self.inboxes[k]
         with self.bell.condition:
-            self.bell.wait_for(lambda: bool(len(inbox)) or not self._wanted[k], at=self._doors[k])
+            self.bell.wait_for(lambda: bool(len(inbox)) or not self._wanted[k], at=self._conditions[k])
             if not len(inbox):
                 self._runs[k] = False
             return inbox.poll()
 
-    def _done(self) -> None:
+    def _finish_task(self) -> None:
         with self.bell.condition:
             self._open -= 1
             if self._open == 0:
@@ -117,16 +117,16 @@ class Crew(Generic[T]):
         inbox = self.inboxes[k]
         with self.bell.condition:
             self._open += 1
-        while not self._guarded(lambda: inbox.offer(task)):
+        while not self._checked_call(lambda: inbox.offer(task)):
             yield from self.ready()
-            self._guarded(
+            self._checked_call(
                 lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
     def do(self, task: T, results: Iterator[tuple[pa.RecordBatch, list[Note]]]) -> Iterator[pa.RecordBatch]:
         """Let the caller's thread do what all workers would, while they are idle; yields its results.
 
-        With each batch comes how many of its results are whose. An error is told with the task.
+        Each batch comes with the numbers of its results per core. Errors name the task.
         """
         self._check()
         try:
@@ -142,11 +142,11 @@ class Crew(Generic[T]):
             self._check()
 
     def least_busy(self) -> int:
-        """The worker with the shortest queue."""
+        """Return the worker with the shortest queue."""
         return min(range(self.size), key=lambda k: len(self.inboxes[k]))
 
     def ready(self) -> Iterator[pa.RecordBatch]:
-        """Results that are there now."""
+        """Yield results that are there now."""
         self._check()
         while (found := self._results.poll()) is not None:
             if found.arrived is not None:
@@ -157,18 +157,20 @@ class Crew(Generic[T]):
         """Wait until every task is done, or `until` holds; yields results as they come."""
         while not (self.idle() or until()):
             yield from self.ready()
-            self._guarded(lambda: self.bell.wait_for(lambda: self.idle() or self._any_results() or until()))
+            self._checked_call(
+                lambda: self.bell.wait_for(lambda: self.idle() or self._any_results() or until())
+            )
         yield from self.ready()
 
     def idle(self) -> bool:
-        """Whether no task is waiting or being worked on."""
+        """Return whether no task is waiting or being worked on."""
         return self._open == 0
 
     def _any_results(self) -> bool:
         return any(len(outbox) for outbox in self.outboxes)
 
-    def _guarded(self, action: Callable[[], bool]) -> bool:
-        """Act, unless a worker has failed: then say so."""
+    def _checked_call(self, action: Callable[[], bool]) -> bool:
+        """Call `action`; raise the error of a worker that has failed."""
         self._check()
         try:
             return action()
@@ -185,7 +187,7 @@ class Crew(Generic[T]):
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 
     def close(self) -> None:
-        """All threads end; what they had not finished is dropped."""
+        """End all threads; unfinished tasks are dropped."""
         self.bell.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():

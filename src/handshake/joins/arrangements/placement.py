@@ -26,7 +26,7 @@ def usable_cores() -> int:
 
 
 def placement(cores: int, system: Path = SYSTEM) -> tuple[int, ...]:
-    """A processor for each of so many cores; refuses where threads cannot be pinned."""
+    """Return a processor for each core; raises `UnsupportedError` if threads cannot be pinned."""
     if not hasattr(os, "sched_setaffinity"):
         raise UnsupportedError(
             "cores cannot be pinned on this system: it has no sched_setaffinity, which Linux has; "
@@ -38,11 +38,11 @@ def placement(cores: int, system: Path = SYSTEM) -> tuple[int, ...]:
             f"pin needs a processor for each core: {cores} cores were asked for, and this process may use "
             f"{len(allowed)} processors; ask for fewer cores, or leave pin out"
         )
-    return ordered(allowed, system)[:cores]
+    return order_processors(allowed, system)[:cores]
 
 
-def ordered(allowed: set[int], system: Path = SYSTEM) -> tuple[int, ...]:
-    """Processors in the order in which a line of cores should take them.
+def order_processors(allowed: set[int], system: Path = SYSTEM) -> tuple[int, ...]:
+    """Sort processors in the order in which a line of cores should take them.
 
     Nodes with most of them first; on each, one thread of every processor before the second ones.
     """
@@ -53,7 +53,7 @@ def ordered(allowed: set[int], system: Path = SYSTEM) -> tuple[int, ...]:
 
 
 def _nodes(system: Path) -> list[set[int]]:
-    """The processors of each memory node; none where the system does not say."""
+    """Return the processors of each memory node; none if the system does not say."""
     lists = sorted(system.glob("node/node[0-9]*/cpulist"))
     return [cpus_of(text) for path in lists if (text := _read(path))]
 
@@ -76,7 +76,7 @@ def _read(path: Path) -> str:
 
 
 def cpus_of(text: str) -> set[int]:
-    """The kernel's lists of numbers.
+    """Parse a list of processors as the kernel writes it.
 
     >>> sorted(cpus_of("0-2,8"))
     [0, 1, 2, 8]
@@ -91,5 +91,5 @@ def pin_to(*cpus: int) -> None:
 
 
 def pinned_to() -> tuple[int, ...]:
-    """The processors that the calling thread may be on."""
+    """Return the processors that the calling thread may run on."""
     return tuple(os.sched_getaffinity(0))

@@ -44,10 +44,10 @@ class ThreeStep:
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Join a batch of one side's tuples; yields all results that they complete."""
         came = time.perf_counter() if came is None else came
-        return self.latencies.delivered(coalesced(self._timed(self._push(side, batch, other), came)))
+        return self.latencies.delivered(coalesced(self._time(self._push(side, batch, other), came)))
 
-    def _timed(self, results: Iterator[pa.RecordBatch], came: float) -> Iterator[pa.RecordBatch]:
-        """Count the time spent here, not in whoever consumes the results."""
+    def _time(self, results: Iterator[pa.RecordBatch], came: float) -> Iterator[pa.RecordBatch]:
+        """Count the time spent here, not in the consumer of the results."""
         while True:
             start = time.perf_counter()
             batch = next(results, None)
@@ -75,30 +75,30 @@ class ThreeStep:
             self.core.insert(piece)
 
     def expire(self) -> None:
-        """Drop what no tuple to come can join."""
+        """Drop tuples that no future tuple can join."""
         for side in (0, 1):
             oldest = self.driver.oldest(side)
             if oldest is not None:
                 self.expired += self.core.expire(side, oldest)
 
     def metrics(self) -> Metrics:
-        """Counts and sizes so far."""
+        """Return counts and sizes so far."""
         figures = gathered(self.driver, [self.core], "three_step", self.expired, self.elapsed)
         return with_latency(figures, self.latencies)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Nothing waits: every push has yielded all its results."""
+        """Return nothing: every push has yielded all its results."""
         return iter(())
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Nothing waits, here either."""
+        """Return nothing, as `drain`."""
         return iter(())
 
     def wake(self) -> None:
-        """Nobody sleeps."""
+        """Do nothing: no thread waits."""
 
     def close(self) -> None:
-        """Nothing runs between pushes."""
+        """Do nothing: no thread runs."""
 
 
 THREE_STEP = Entry(

@@ -69,12 +69,12 @@ class Unbounded:
             yield from self.crew.hand(self.crew.least_busy(), _Task(piece, came))
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """The rest of the results."""
+        """Yield the remaining results."""
         yield from self.crew.latencies.delivered(coalesced(self.crew.drain()))
         self._elapsed = time.perf_counter() - self._began
 
     def metrics(self) -> Metrics:
-        """Counts and sizes so far."""
+        """Return counts and sizes so far."""
         elapsed = self._elapsed if self._elapsed is not None else time.perf_counter() - self._began
         figures = gathered(self.driver, self._cores, "unbounded", 0, elapsed)
         held = self._held
@@ -84,7 +84,7 @@ class Unbounded:
         return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 
     def close(self) -> None:
-        """Stop; all threads end."""
+        """Stop and end all threads."""
         self.crew.close()
 
 

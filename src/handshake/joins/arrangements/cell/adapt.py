@@ -26,10 +26,10 @@ class Load:
     clock: Clock = time.perf_counter
     interval: int = 8
     marks: deque[tuple[float, float]] = field(default_factory=deque)
-    """When batches came, and how many seconds all cores together had worked by then."""
+    """Arrival times of batches, and the seconds that all cores together had worked by then."""
 
     def note(self, busy: float) -> int:
-        """A batch comes, and cores have worked for `busy` seconds so far; says how many cores to use."""
+        """Return how many cores to use for the next batch, after `busy` seconds of work on all cores."""
         self.marks.append((self.clock(), busy))
         if len(self.marks) > self.interval:
             share = self._share()
@@ -49,6 +49,6 @@ class Load:
             self._change(-1)
 
     def _change(self, by: int) -> None:
-        """Look anew afterwards: adaptation costs something, and must not be too frequent."""
+        """Change the number of cores and start measuring again, so that changes are not too frequent."""
         self.active += by
         self.marks.clear()

@@ -28,13 +28,13 @@ class Buffer:
     batches: list[tuple[pa.RecordBatch, Bounds, float]] = field(default_factory=list)
 
     def put(self, batch: pa.RecordBatch, bounds: Bounds, arrived: float) -> None:
-        """Cut at whole unit blocks. `bounds` say what its tuples may still ask of the windows."""
+        """Add a batch. `bounds` are the least stamps of both windows that its tuples can still join."""
         self.rows += batch.num_rows
         for start in range(0, batch.num_rows, self.most):
             self.batches.append((batch.slice(start, self.most), bounds, arrived))
 
     def take(self) -> tuple[pa.RecordBatch, float]:
-        """As many of the oldest tuples as one batch may have, and when the first of them came."""
+        """Take the oldest tuples, up to the size of a batch; also returns when the first of them came."""
         count, rows, arrived = 0, 0, self.batches[0][2]
         while count < len(self.batches) and rows + self.batches[count][0].num_rows <= self.most:
             rows += self.batches[count][0].num_rows
@@ -46,7 +46,7 @@ class Buffer:
 
 
 def _together(batches: list[pa.RecordBatch]) -> tuple[pa.RecordBatch, int]:
-    """One batch of as many as it can hold (see `basic_window.merged`), and of how many it is."""
+    """Concatenate batches if one array can hold them (see `basic_window.merged`); returns their number."""
     try:
         return (pa.concat_batches(batches), len(batches)) if len(batches) > 1 else (batches[0], 1)
     except pa.ArrowInvalid:
@@ -54,7 +54,7 @@ def _together(batches: list[pa.RecordBatch]) -> tuple[pa.RecordBatch, int]:
 
 
 def oldest_asked(driver: Driver, buffers: Sequence[Buffer], side: int) -> int | None:
-    """The least expiring stamp of a side that a tuple can still ask for, to come or waiting."""
+    """Return the least expiring stamp of a side that a waiting or future tuple can still join."""
     waiting = [buffer.batches[0][1][side] for buffer in buffers if buffer.batches]
     bounds = [driver.oldest(side), *waiting]
     known = [bound for bound in bounds if bound is not None]

@@ -26,7 +26,7 @@ import pyarrow as pa
 from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.cell.adapt import Clock, Load
 from handshake.joins.arrangements.cell.batching import Buffer, oldest_asked
-from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measured
+from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measure_costs
 from handshake.joins.arrangements.cell.partition import Partition
 from handshake.joins.arrangements.cell.slots import Slots
 from handshake.joins.arrangements.channels import Bell
@@ -53,7 +53,7 @@ _HISTORY = 1000
 
 @dataclass(frozen=True)
 class _Job:
-    """What a core is told (4.2): the input batch, and the basic windows to search."""
+    """The input batch of a core, and the basic windows that it searches (4.2)."""
 
     piece: BasicWindow
     run: tuple[BasicWindow, ...]
@@ -93,7 +93,7 @@ class Cell:
         self._buffers = (Buffer(self.blocks * UNIT_BLOCK), Buffer(self.blocks * UNIT_BLOCK))
         self._turn, self._next_core = 0, 0
         self._usual = float(UNIT_BLOCK)
-        """Tuples in a batch, on average of the last ones."""
+        """Average number of tuples in the last batches."""
         bell = Bell()
         self._cores = [JoinCore(self.spec, check=bell.check) for _ in range(self.cores)]
         self._busy = [0.0] * self.cores
@@ -116,10 +116,10 @@ class Cell:
 
     def _search(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
         results = self._cores[k].probe(job.piece, job.run)
-        while (batch := self._timed(k, results)) is not None:
+        while (batch := self._time(k, results)) is not None:
             yield batch
 
-    def _timed(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    def _time(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         """Count a core's time at work, not that spent waiting for room."""
         start = self.clock()
         batch = next(results, None)
@@ -140,7 +140,7 @@ class Cell:
         self, side: int, batch: pa.RecordBatch, other: Array | None, came: float
     ) -> Iterator[pa.RecordBatch]:
         self._watch.start()
-        # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
+        # Taken before stamping: these bounds hold for this batch and for all future ones.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
         buffer.put(self.driver.admit(side, batch, other), bounds, came)
@@ -153,11 +153,11 @@ class Cell:
         return any(buffer.rows for buffer in self._buffers)
 
     def _is_busy(self) -> bool:
-        """Whether a core has a batch to begin with when it is done with the one at hand."""
+        """Return whether a core has another batch waiting."""
         return any(len(inbox) for inbox in self.crew.inboxes)
 
     def _next_batch(self) -> Iterator[pa.RecordBatch]:
-        """Let the streams take turns, as far as tuples of them wait."""
+        """Hand out the next batch; the streams take turns."""
         self._turn = 1 - self._turn
         side = self._turn if self._buffers[self._turn].rows else 1 - self._turn
         batch, arrived = self._buffers[side].take()
@@ -174,13 +174,13 @@ class Cell:
             jobs = [(k, piece, run) for k, run in enumerate(window.runs())]
         else:
             whole = tuple(window.segment.windows)
-            jobs = [(k, part, whole) for k, part in self._dealt(piece)]
+            jobs = [(k, part, whole) for k, part in self._deal(piece)]
         for k, part, run in jobs:
             if run:
                 yield from self.crew.hand(k, _Job(part, run, arrived))
 
-    def _dealt(self, piece: BasicWindow) -> Iterator[tuple[int, BasicWindow]]:
-        """Equal shares of a batch, each for another core, beginning with each core in turn."""
+    def _deal(self, piece: BasicWindow) -> Iterator[tuple[int, BasicWindow]]:
+        """Cut a batch into equal shares for different cores, starting with each core in turn."""
         active = self.windows[0].partition.cores
         parts = max(1, min(active, piece.rows // _SHARE))
         for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
@@ -189,7 +189,7 @@ class Cell:
             yield self._next_core, piece if parts == 1 else BasicWindow(piece.spec, batch)
 
     def _resize(self, cores: int) -> None:
-        """From the next batch on, deal the windows out to so many cores.
+        """Deal the windows out to this many cores, from the next batch on.
 
         Threads of cores that are released end when they have searched what they were given before.
         """
@@ -212,7 +212,7 @@ class Cell:
             return
         if self.model is None and others.windows:
             largest = max(segment.windows, key=lambda window: window.rows)
-            self.model = measured(self.spec, others.windows[-1], largest)
+            self.model = measure_costs(self.spec, others.windows[-1], largest)
         if self.model is not None:
             self._usual += (batch - self._usual) / _USUAL
             segment.largest = self.model.best_rows(held, 1.0, round(self._usual))
@@ -231,22 +231,22 @@ class Cell:
 
     @property
     def latencies(self) -> Latencies:
-        """How long results took."""
+        """Histograms of how long results took, per core."""
         return self.crew.latencies
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; yields the rest of its results."""
+        """Wait until everything pushed so far is joined; yields the remaining results."""
         yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """The same, results as they come; ends earlier where `until` holds."""
+        """Drain with results as they come; ends early once `until` holds."""
         yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
         if self.crew.idle():
             self._watch.stop()
 
     def wake(self) -> None:
-        """Let a `settle` under way look again."""
+        """Make a running `settle` call `until` again."""
         self.crew.bell.ring()
 
     def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
@@ -256,14 +256,14 @@ class Cell:
         yield from self.crew.drain(until)
 
     def expire(self) -> None:
-        """Drop what no tuple can join, to come or waiting."""
+        """Drop tuples that no waiting or future tuple can join."""
         for side, window in enumerate(self.windows):
             oldest = oldest_asked(self.driver, self._buffers, side)
             if oldest is not None:
                 self._expired += window.expire(oldest)
 
     def metrics(self) -> Metrics:
-        """Counts and sizes so far. Windows are held centrally: a core's are what it searches."""
+        """Return counts and sizes so far. Windows are held centrally: a core's share is what it searches."""
         figures = gathered(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
         segments = [window.segment for window in self.windows]
         figures = replace(
@@ -291,7 +291,7 @@ class Cell:
         return rows + [0] * (self.cores - len(rows))
 
     def close(self) -> None:
-        """Stop; all threads end."""
+        """Stop and end all threads."""
         self._watch.stop()
         self.crew.close()
 

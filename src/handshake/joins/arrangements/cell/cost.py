@@ -25,7 +25,7 @@ from handshake.joins.spec import JoinSpec, join_spec
 from handshake.plan.parse import parse
 from handshake.windows import Windows
 
-__all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "cost_text", "measured", "model_text"]
+__all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "cost_text", "measure_costs", "model_text"]
 
 UNIT_BLOCK = 16
 """b: tuples in a unit block (3.3), one for each lane of the kernels' vectors."""
@@ -39,7 +39,7 @@ _REFERENCE = "l.x BETWEEN r.x - 10 AND r.x + 10 AND l.y BETWEEN r.y - 10 AND r.y
 
 @dataclass(frozen=True)
 class CostModel:
-    """What scanning a basic window costs."""
+    """The cost of scanning a basic window."""
 
     alpha: float
     """Seconds for a basic window of any size: alpha_m, handing it over, and alpha_n, starting its scan."""
@@ -60,12 +60,12 @@ class CostModel:
 
 @lru_cache(maxsize=1)
 def cost_model() -> CostModel:
-    """The constants for the scan of two bands on 32-bit columns; measured once in a process."""
+    """Measure the scan of two bands on 32-bit columns, once per process."""
     schema = pa.schema([("x", pa.int32()), ("y", pa.float32())])
     spec = join_spec(
         schema, schema, parse(_REFERENCE), Windows(None, None), times=(None, None), method="scan"
     )
-    return measured(spec, _reference(spec, 0, UNIT_BLOCK), _reference(spec, 1, _LARGE))
+    return measure_costs(spec, _reference(spec, 0, UNIT_BLOCK), _reference(spec, 1, _LARGE))
 
 
 def _reference(spec: JoinSpec, side: int, rows: int) -> BasicWindow:
@@ -74,7 +74,7 @@ def _reference(spec: JoinSpec, side: int, rows: int) -> BasicWindow:
     return BasicWindow(spec.sides[side], pa.RecordBatch.from_arrays(arrays, schema=spec.sides[side].schema))
 
 
-def measured(spec: JoinSpec, batch: BasicWindow, window: BasicWindow) -> CostModel:
+def measure_costs(spec: JoinSpec, batch: BasicWindow, window: BasicWindow) -> CostModel:
     """Time the scan of a basic window at two sizes, and of one in parts; a few milliseconds once its kernel
     is compiled."""
     block = _part(batch, UNIT_BLOCK)
@@ -89,7 +89,7 @@ def measured(spec: JoinSpec, batch: BasicWindow, window: BasicWindow) -> CostMod
 
 
 def _cut(window: BasicWindow) -> list[BasicWindow]:
-    """The same tuples in many basic windows: what that takes longer is theirs."""
+    """Cut a window into many; the extra time of scanning them is the cost per basic window."""
     bounds = pairwise(window.rows * n // _PARTS for n in range(_PARTS + 1))
     return [BasicWindow(window.spec, window.batch.slice(start, stop - start)) for start, stop in bounds]
 
@@ -104,7 +104,7 @@ def _attribute_bytes(window: BasicWindow) -> float:
 
 
 def _best(core: JoinCore, batch: BasicWindow, windows: list[BasicWindow]) -> float:
-    """The least time of several; the first compiles what is not compiled yet."""
+    """Return the least time of several probes; the first one compiles."""
     times = []
     for _ in range(12):
         start = time.perf_counter()
@@ -115,7 +115,7 @@ def _best(core: JoinCore, batch: BasicWindow, windows: list[BasicWindow]) -> flo
 
 
 def cost_text(model: CostModel, rate: float, window_seconds: float, batch: int = UNIT_BLOCK) -> str:
-    """The choice, for people."""
+    """Describe the chosen size of basic windows, for people."""
     return (
         f"basic windows of {model.best_rows(rate, window_seconds, batch):,} tuples for "
         f"{rate * window_seconds:,.0f} in the window and batches of {batch:,}: "
@@ -124,7 +124,7 @@ def cost_text(model: CostModel, rate: float, window_seconds: float, batch: int =
 
 
 def model_text(model: CostModel, held: int | None, method: str) -> str:
-    """The constants, measured on this machine, and what they say about a window of `held` tuples."""
+    """Describe the measured constants and the best size of basic windows for `held` tuples."""
     rows = held or 900_000
     size = model.best_rows(rows, 1.0)
     example = f"a window of {rows:,} tuples is best cut into basic windows of {min(size, rows):,}"

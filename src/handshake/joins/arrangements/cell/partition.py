@@ -37,14 +37,14 @@ class Partition:
         self.starts = [newest - sum(self.counts[:j]) for j in range(cores)]
 
     def add(self) -> None:
-        """A basic window came, at the new end: cores up to the one that gains it shift towards it."""
+        """Add a basic window at the new end; cores up to the one that gains it shift towards it."""
         gains = self._gains()
         self.counts[gains] += 1
         self.size += 1
         self._shift(0, gains + 1, 1)
 
     def remove_oldest(self) -> None:
-        """A basic window expired: cores behind the one that loses it shift towards the new end."""
+        """Remove the oldest basic window; cores behind the one that loses it shift towards the new end."""
         loses = self._loses()
         self.counts[loses] -= 1
         self.size -= 1
@@ -52,7 +52,7 @@ class Partition:
         self._shift(loses + 1, self.cores, 1)
 
     def merge_newest(self) -> None:
-        """The two newest became one: the newest goes, and the one before it takes its tuples.
+        """Merge the two newest basic windows: the newest goes, and the one before it takes its tuples.
 
         That is the mirror image of `add`: the core that would lose one to expiry loses one, and those up
         to it shift back.
@@ -63,7 +63,7 @@ class Partition:
         self._shift(0, loses + 1, -1)
 
     def run(self, core: int) -> slice:
-        """A core's basic windows, as a slice of a list that has the oldest first."""
+        """Return a core's basic windows, as a slice of a list that has the oldest first."""
         stop = self.starts[core] - self.oldest + 1
         return slice(stop - self.counts[core], stop)
 

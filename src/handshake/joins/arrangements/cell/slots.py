@@ -30,14 +30,14 @@ class Slots:
     size: int = 0
     """How many tuples a complete basic window has."""
 
-    def _wanted(self) -> int:
-        """What is best for one core (6), if that makes enough for all; a power of two."""
+    def _best_size(self) -> int:
+        """Return the best size for one core (6), but small enough for all to have some; a power of two."""
         enough = _power(max(self.segment.rows // (_RUNS * self.partition.cores), _SMALLEST))
         return enough if self.segment.largest is None else min(self.segment.largest, enough)
 
     def insert(self, piece: BasicWindow) -> None:
         """Put tuples into the open basic window, and into new ones where it is full."""
-        start, wanted = 0, self._wanted()
+        start, wanted = 0, self._best_size()
         if wanted >= 2 * self.size:
             self._coarsen(wanted)
         if not self.size // 4 < wanted < 2 * self.size:
@@ -58,7 +58,7 @@ class Slots:
             self.partition.add()
 
     def _coarsen(self, size: int) -> None:
-        """The window has grown: make larger basic windows of neighbours, so that all are alike again."""
+        """Merge neighbours after the window has grown, so that all basic windows have one size again."""
         if self.segment.coarsen(size):
             self.partition = Partition(self.partition.cores, size=self._slots(), steps=self.partition.steps)
 
@@ -76,12 +76,12 @@ class Slots:
         return self.segment.complete + (self.segment.complete < len(self.segment.windows))
 
     def runs(self) -> list[tuple[BasicWindow, ...]]:
-        """What each core has to search."""
+        """Return the basic windows that each core searches."""
         windows, slots = self.segment.windows, self._slots()
         runs = [self.partition.run(core) for core in range(self.partition.cores)]
         return [tuple(windows[run.start : len(windows) if run.stop == slots else run.stop]) for run in runs]
 
 
 def _power(rows: int) -> int:
-    """The next power of two below."""
+    """Return the largest power of two up to `rows`."""
     return 1 << (rows.bit_length() - 1)

@@ -41,7 +41,7 @@ X = TypeVar("X")
 
 @dataclass(frozen=True, slots=True)
 class Message(Generic[P]):
-    """What goes through the queue between two neighbours; all kinds share it, so they stay in order.
+    """A message between two neighbours; all kinds share one queue, so they stay in order.
 
     `visit` brings a piece that is compared but not kept, `mark` follows the last visitor of its stream.
     """
@@ -60,7 +60,7 @@ class Message(Generic[P]):
 
 
 def _apart(older: Any, newer: Any, held: int) -> None:
-    """Merge nothing."""
+    """Return None: pieces are never merged."""
 
 
 @dataclass
@@ -110,14 +110,14 @@ class HandshakeCore(Generic[P, X]):
         Results are those of this moment, whenever they are taken: what is sent may go before.
         """
         for piece in message.taken:
-            self._acknowledged(piece)
+            self._take_acknowledgement(piece)
         results: Iterable[X] = ()
         replies: list[tuple[int, Message[P]]] = []
         match message.kind:
             case "tuples":
                 results = self._accept(origin, message)
             case "visit":
-                results, replies = self._visited(origin, message)
+                results, replies = self._visit(origin, message)
             case "mark":
                 replies = self._drain(origin)
         if message.oldest is not None:
@@ -140,8 +140,8 @@ class HandshakeCore(Generic[P, X]):
             self.owed.append(piece)
         return results
 
-    def _acknowledged(self, piece: P) -> None:
-        """The second phase: a forwarded piece has arrived (line 15)."""
+    def _take_acknowledgement(self, piece: P) -> None:
+        """Drop a forwarded piece that has arrived: the second phase (line 15)."""
         window = self.windows[S]
         self._remove(S, next(place for place in range(self.marked[S]) if window[place] is piece))
 
@@ -178,7 +178,7 @@ class HandshakeCore(Generic[P, X]):
             self.drained = [len(w) for w in self.windows]
         return [] if self._last(side) else [*visits, (onward, self._message(onward, "mark"))]
 
-    def _visited(self, side: int, message: Message[P]) -> tuple[Iterable[X], list[tuple[int, Message[P]]]]:
+    def _visit(self, side: int, message: Message[P]) -> tuple[Iterable[X], list[tuple[int, Message[P]]]]:
         """Compare a visitor, which is new since the last drain, and send it on.
 
         If its counterpart is new, too, each visits the other's core. Half of these pairs meet here and half
@@ -194,24 +194,26 @@ class HandshakeCore(Generic[P, X]):
         return results, [(1 - side, self._message(1 - side, "visit", message.piece, place=message.place))]
 
     def _copies(self, side: int) -> int:
-        """How many of a window's oldest pieces are on the next core already. They may vanish at any time,
-        even during a drain, so that places are counted from there."""
+        """Return how many of a window's oldest pieces are on the next core already.
+
+        They may vanish at any time, even during a drain, so places are counted from there.
+        """
         return 0 if self._last(side) else self.marked[side]
 
     # Figure 9, lines 23 to 29: what a core sends of its own accord.
 
     def wants(self, direction: int) -> bool:
-        """Whether there is something to send that way."""
+        """Return whether there is something to send in a direction."""
         return self.moves(1 - direction) or self._owes(direction)
 
     def forward(self, direction: int) -> Message[P] | None:
-        """The next message that way: the oldest piece not sent, or acknowledgements that wait for none."""
+        """Return the next message to send: the oldest unsent piece, or overdue acknowledgements."""
         if self.moves(1 - direction):
             return self._send(1 - direction)
         return self._message(direction, "acknowledgement") if self._owes(direction) else None
 
     def moves(self, side: int) -> bool:
-        """Whether the window is larger than the next core's (lines 24 and 27).
+        """Return whether the window is larger than the next core's (lines 24 and 27).
 
         What is on its way there does not count: in a line that is busy, as much is on its way out of there.
         A piece that goes for a single tuple's sake leaves the next core with two pieces more, and so on along
@@ -229,7 +231,7 @@ class HandshakeCore(Generic[P, X]):
         window, place = self.windows[side], self.marked[side]
         piece, met = window[place], place < self.drained[side]
         self.forwarded += 1
-        kept = self._kept(side, piece)
+        kept = self._keeps(side, piece)
         if not kept or not self._last(side):
             self._shrink(side, piece.rows)
         if kept:
@@ -242,25 +244,25 @@ class HandshakeCore(Generic[P, X]):
             self._merge(side, place)
         return message
 
-    def _kept(self, side: int, piece: P) -> bool:
-        """Whether a copy stays: of S until it is acknowledged, at its far end of either until it expires."""
+    def _keeps(self, side: int, piece: P) -> bool:
+        """Return whether a copy stays: of S until acknowledged, at the far end of either until expired."""
         if not self._last(side):
             return side == S and self.two_phase
         bound = self.bound[side]
         return bound is None or self.newest(piece) >= bound
 
     def _last(self, side: int) -> bool:
-        """Whether this is the far end for a stream: the driver says when its tuples expire (section 4.4)."""
+        """Return whether this is the far end of a stream; there the driver expires tuples (section 4.4)."""
         return self.rightmost if side == R else self.leftmost
 
     def _owes(self, direction: int) -> bool:
-        """Whether acknowledgements have waited for an R piece long enough."""
+        """Return whether acknowledgements have waited for an R piece long enough."""
         return direction == RIGHT and len(self.owed) >= self.patience
 
     def _message(
         self, direction: int, kind: Kind, piece: P | None = None, *, met: bool = False, place: int = 0
     ) -> Message[P]:
-        """A message with all acknowledgements that are owed: they go before what it brings, as they must."""
+        """Make a message with all owed acknowledgements, which must go before its piece."""
         if direction == LEFT or not self.owed:
             return Message(kind, piece, met, place)
         taken, self.owed = tuple(self.owed), []
@@ -281,7 +283,7 @@ class HandshakeCore(Generic[P, X]):
             place -= 1
 
     def _alike(self, side: int, place: int) -> bool:
-        """Whether the same is known of a piece and the one before it."""
+        """Return whether a piece and the one before it have the same state."""
         return all(place != count for count in (self.marked[side], self.drained[side])) and (
             place >= self.marked[side] or self._last(side)
         )

@@ -26,7 +26,7 @@ _PART = 2
 
 @dataclass
 class Held:
-    """What is in the line of one stream: entered, and not yet acknowledged by the driver."""
+    """Counts of one stream's tuples in the line: entered, and not yet acknowledged by the driver."""
 
     rows: int = 0
     pieces: int = 0
@@ -59,8 +59,8 @@ class Ends:
         self._reached: tuple[list[tuple[int, int, BasicWindow]], ...] = ([], [])
         self._order = 0
         self._oldest: list[int | None] = [None, None]
-        self._told: list[int | None] = [None, None]
-        """The stamps up to which tuples have expired, and up to which the line has been told so."""
+        self._announced: list[int | None] = [None, None]
+        """The stamps up to which tuples have expired, and up to which the line knows it."""
 
     def admit(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float
@@ -111,10 +111,10 @@ class Ends:
         for piece, oldest in zip(entering, self._bounds(side, entering), strict=True):
             self.held[side].add(piece, 1)
             self.put(side, Message("tuples", piece, met, oldest=oldest))
-            self._told[1 - side] = oldest
+            self._announced[1 - side] = oldest
 
     def _bounds(self, side: int, entering: Sequence[BasicWindow]) -> Sequence[int | None]:
-        """For each piece, the least stamp of the other stream that tuples behind it can ask for."""
+        """Return, per piece, the least stamp of the other stream that tuples behind it can join."""
         oldest, reach = self._oldest[1 - side], self.driver.spec.reach(1 - side)
         if oldest is None or reach is None:
             return [None] * len(entering)
@@ -169,17 +169,17 @@ class Ends:
             piece = heappop(reached)[2]
             self.held[side].add(piece, -1)
             self.expired += piece.rows
-        if self.expired > expired and oldest != self._told[side]:
-            self._told[side] = oldest
+        if self.expired > expired and oldest != self._announced[side]:
+            self._announced[side] = oldest
             self.put(1 - side, Message("acknowledgement", oldest=oldest))
 
     @property
     def waiting(self) -> bool:
-        """Whether something has found no room in the line."""
+        """True if a message has found no room in the line."""
         return any(self._outbox)
 
     def movable(self) -> bool:
-        """Whether `exchange` would do something (asked under the bell's lock)."""
+        """Return whether `exchange` would do something; to be called under the bell's lock."""
         return any(len(queue) for queue in self._exits) or any(
             outbox and (entry.room or outbox[0].kind != "tuples")
             for outbox, entry in zip(self._outbox, self._entries, strict=True)

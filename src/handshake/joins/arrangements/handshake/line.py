@@ -61,7 +61,7 @@ class Handshake:
             for k in range(cores)
         ]  # fmt: skip
         in_line(self._workers)
-        self._merged = merging_tree([worker.results for worker in self._workers])
+        self._results = merging_tree([worker.results for worker in self._workers])
         for worker in self._workers:
             worker.start()
 
@@ -73,7 +73,7 @@ class Handshake:
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples; yields results that are ready, and waits while the line is full."""
         came = time.perf_counter() if came is None else came
-        return self._delivered(self._push(side, batch, other, came))
+        return self._deliver(self._push(side, batch, other, came))
 
     def _push(
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float
@@ -89,7 +89,7 @@ class Handshake:
         at rest, tuples that have entered since the last drain visit the cores ahead of them, and those that
         have not entered yet visit all cores. No tuple moves for it: windows stay as even as they were.
         """
-        return self._delivered(self._drain())
+        return self._deliver(self._drain())
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         self._check()
@@ -108,7 +108,7 @@ class Handshake:
 
         Pairs on different cores have not met then; later tuples push them on, as the paper has it.
         """
-        return self._delivered(self._settle(until))
+        return self._deliver(self._settle(until))
 
     def wake(self) -> None:
         """Let a `settle` under way look again."""
@@ -120,8 +120,8 @@ class Handshake:
             self._ends.release(side)
         yield from self._run(lambda: self._quiet() or (until is not None and until()))
 
-    def _delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.latencies.delivered(coalesced(self._timed(results), self.spec.tuning.coalesced_rows))
+    def _deliver(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.latencies.delivered(coalesced(self._time(results), self.spec.tuning.coalesced_rows))
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
@@ -149,20 +149,20 @@ class Handshake:
             self._check()
             self._ends.exchange(still)
             for _ in range(sum(len(worker.results) for worker in self._workers)):
-                found = self._merged.poll()
+                found = self._results.poll()
                 if found is not None:
                     for rows, arrived in found.notes:
                         self.latencies.note(found.core, rows, arrived)
                     yield found.batch
             try:
                 self._bell.wait_for(lambda: self._busy() or done())
-                if self._finished(done):
+                if self._holds(done):
                     return
             except Stopped:
                 self._check()
                 raise
 
-    def _finished(self, done: Callable[[], bool]) -> bool:
+    def _holds(self, done: Callable[[], bool]) -> bool:
         with self._bell.condition:
             return done()
 
@@ -170,11 +170,11 @@ class Handshake:
         return self._ends.movable() or any(len(worker.results) for worker in self._workers)
 
     def _quiet(self) -> bool:
-        """Whether no message is on its way, no core has anything to do, and no result waits."""
+        """Return whether no message is on its way, no core is busy, and no result waits."""
         return not self._ends.waiting and not self._busy() and all(w.at_rest() for w in self._workers)
 
-    def _timed(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Count the time spent here, not in whoever consumes the results."""
+    def _time(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count the time spent here, not in the consumer of the results."""
         while True:
             start = time.perf_counter()
             try:

@@ -40,7 +40,7 @@ class Queue(Channel[Message[BasicWindow]]):
 
     @property
     def room(self) -> bool:
-        """Whether there is room for a piece."""
+        """True if there is room for a piece."""
         return self.pieces < self.capacity
 
     def offer(self, item: Message[BasicWindow]) -> bool:
@@ -52,7 +52,7 @@ class Queue(Channel[Message[BasicWindow]]):
             return fits
 
     def put(self, item: Message[BasicWindow]) -> None:
-        """Put a message; whoever puts a piece has seen that there is room."""
+        """Put a message; before a piece, the caller must have checked `room`."""
         with self.bell.condition:
             self._append(item)
 
@@ -63,7 +63,7 @@ class Queue(Channel[Message[BasicWindow]]):
         if len(self.items) == 1:  # readers wait for something, never for more of it
             self.bell.condition.notify_all()
 
-    def _popped(self) -> Message[BasicWindow]:
+    def _pop(self) -> Message[BasicWindow]:
         item = self.items.popleft()
         if item.kind == "tuples":
             if not self.room:
@@ -100,7 +100,7 @@ class Worker(threading.Thread):
         super().__init__(name=f"handshake {self.place}", daemon=True)
         self.join_core = JoinCore(spec, check=results.bell.check)
         ends = (number == 0, number == cores - 1)
-        self.core = HandshakeCore(self._match, newest, *ends, two_phase, self._merged)
+        self.core = HandshakeCore(self._match, newest, *ends, two_phase, self._merge)
         self.ahead: list[HandshakeCore[BasicWindow, pa.RecordBatch] | None] = [None, None]
         """The next core of each stream, at whose window sizes this one looks; nothing else is shared."""
         self.results = results
@@ -108,7 +108,7 @@ class Worker(threading.Thread):
         self._inward, self._outward = inward, outward
         self._bell: Bell = results.bell
         self._idle = False
-        self._told = 0
+        self._announced = 0
         self._at: BasicWindow | None = None
         self._notes: list[tuple[int, float]] = []
         self.matching = True
@@ -116,7 +116,7 @@ class Worker(threading.Thread):
 
     @property
     def at(self) -> str:
-        """What the core was at, for an error's text."""
+        """The batch that the core was working on, for error messages."""
         if self._at is None:
             return "a message"
         return f"a batch of {self._at.rows} tuples of the {SIDES[self._at.spec.side]} input"
@@ -148,7 +148,7 @@ class Worker(threading.Thread):
             self._bell.stop()
 
     def at_rest(self) -> bool:
-        """Whether the core has nothing to do, and nothing will come of it (asked under the bell's lock)."""
+        """Return whether the core is idle and will stay so; to be called under the bell's lock."""
         return self._idle and not any(len(queue) for queue in self._inward) and not self._ready()
 
     def _rest(self) -> None:
@@ -166,7 +166,7 @@ class Worker(threading.Thread):
         )
 
     def _look(self) -> None:
-        """How much the next cores hold now; a moment later that may no longer be so, which does no harm."""
+        """Read how much the next cores hold; a stale value does no harm."""
         for side, core in enumerate(self.ahead):
             if core is not None:
                 self.core.ahead[side] = core.sizes[side]
@@ -202,8 +202,8 @@ class Worker(threading.Thread):
         """Send what there is to send and room for, and let neighbours look who may send more now."""
         while any(self._send(direction) for direction in _DIRECTIONS):
             pass
-        if self.core.gone > self._told:
-            self._told = self.core.gone
+        if self.core.gone > self._announced:
+            self._announced = self.core.gone
             self._bell.ring()
 
     def _send(self, direction: int) -> bool:
@@ -219,7 +219,7 @@ class Worker(threading.Thread):
             self._notes += [(count, max(piece.arrived, window.arrived)) for window, count in made.counts]
             yield made.batch
 
-    def _merged(self, older: BasicWindow, newer: BasicWindow, held: int) -> BasicWindow | None:
+    def _merge(self, older: BasicWindow, newer: BasicWindow, held: int) -> BasicWindow | None:
         """Merge pieces of like size, so that a tuple is copied few times."""
         spec = self.join_core.spec
         limit = max(spec.tuning.line_merged, largest(spec, held, self.cores))
@@ -236,7 +236,7 @@ def in_line(workers: Sequence[Worker]) -> None:
 
 
 def largest(spec: JoinSpec, held: int, cores: int) -> int:
-    """How many tuples a piece should have at most on a core that holds so many of its stream.
+    """Return the most tuples that a piece should have on a core that holds `held` of its stream.
 
     Pieces should be few, since each costs a fixed time to look at, and an index is better when it is large;
     and not too large to share a window out evenly. With an index, work grows with the number of pieces: with
@@ -248,5 +248,5 @@ def largest(spec: JoinSpec, held: int, cores: int) -> int:
 
 
 def newest(piece: BasicWindow) -> int:
-    """The newest of the stamps that a piece's tuples expire by."""
+    """Return the newest of the stamps that a piece's tuples expire by."""
     return (piece.second if piece.spec.side == 0 else piece.first)[1]

@@ -1,7 +1,6 @@
-"""Threads that lend a hand in compiled calls of another thread, and are not waited for.
+"""Helper threads that share the compiled calls of another thread.
 
-Whoever has a job offers it and begins with it. A helper that wakes in time takes a part; one that does not,
-finds nothing left to do. So a job takes no longer than alone, whatever else the system does meanwhile.
+The caller offers a job and starts it. Helpers steal chunks, so a slow helper never delays the job.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class Job(Protocol):
     """Something that several threads can do together."""
 
     def help(self, k: int) -> None:
-        """Do a part of it as core `k`; returns at once where nothing is left."""
+        """Do a part of it as core `k`; returns at once if nothing is left."""
 
 
 @dataclass
@@ -30,7 +29,7 @@ class Helpers:
     cpus: tuple[int, ...] = ()
     """The processor of each core; none: wherever the system puts them."""
     error: BaseException | None = field(default=None, init=False)
-    """What a helper died of; whoever offers jobs has to look."""
+    """The error that ended a helper; callers that offer jobs must check it."""
 
     def __post_init__(self) -> None:
         self._job: Job | None = None
@@ -47,7 +46,7 @@ class Helpers:
         self._ring()
 
     def withdraw(self) -> None:
-        """The job is done: who wakes now has nothing to do, and nobody holds its windows any more."""
+        """Forget the finished job and free its windows; helpers that wake now have nothing to do."""
         self._job = None
 
     def _start(self) -> None:
@@ -60,7 +59,7 @@ class Helpers:
 
     def _ring(self) -> None:
         for bell in self._bells:
-            if bell.locked():  # else it rings already, and whoever wakes by it looks for the newest job
+            if bell.locked():  # else it rings already, and the helper will look for the newest job
                 bell.release()
 
     def _run(self, k: int) -> None:
@@ -79,7 +78,7 @@ class Helpers:
             self.error = error
 
     def close(self) -> None:
-        """All threads end."""
+        """End all threads."""
         with self._lock:
             self._closed = True
         self._ring()

@@ -1,4 +1,4 @@
-"""Small batches looked up by indexes, in the windows of all cores by one call; the call is compiled aside."""
+"""Look-ups of small batches in the indexes of all cores' windows by one call, compiled in a thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOKED_AT = ((1 << INDEXED) - 1) << INDEXED
 
 
 class LookUps:
-    """Knows the kernels, and whether to use them."""
+    """The kernels for look-ups, and the choice whether to use them."""
 
     def __init__(self, spec: JoinSpec, cores: Sequence[JoinCore]) -> None:
         self._spec, self._cores = spec, cores
@@ -43,22 +43,21 @@ class LookUps:
         self._error: BaseException | None = None
 
     def next_job(self) -> None:
-        """A job begins."""
+        """Count down the jobs that scan instead."""
         self._without -= self._without > 0
 
     def covers(self, piece: BasicWindow) -> bool:
-        """Whether these tuples are looked up by one call, if at all."""
+        """Return whether there are few enough tuples to look them up by one call."""
         return self._spec.method != "scan" and piece.rows <= FEW
 
     def wants(self, piece: BasicWindow) -> bool:
-        """Whether to look these tuples up in this job."""
+        """Return whether to look these tuples up in this job."""
         return not self._without and self.covers(piece)
 
     def ready(self, present: int, windows: list[BasicWindow], outer: Outer) -> bool:
-        """Whether all kernels are there for basic windows of these kinds; otherwise they will be.
+        """Return whether the kernels for these kinds of basic windows are compiled; else start compiling.
 
-        Those that will be clustered once they have been asked often enough count as well, so that a kernel is
-        there before it is needed.
+        Basic windows that will be clustered later also count, so that their kernel is ready in time.
         """
         if self._error is not None:
             raise self._error
@@ -75,7 +74,7 @@ class LookUps:
     def _make(self, kinds: set[int], windows: list[BasicWindow], outer: Outer) -> None:
         inner = windows[0].spec.side
         self._known[inner].update(kinds)
-        program_of, make = self._cores[0].program, _making(windows[0])
+        program_of, make = self._cores[0].program, _kernel_maker(windows[0])
         given = (len(windows[0].scan_row), outer.piece.addresses(True), sought(outer))
 
         def compile_all() -> None:
@@ -86,7 +85,7 @@ class LookUps:
                     _try_out(kernel, kind, *given)
                     self._kernels[kind, inner] = kernel
                     self._there[inner].add(kind)
-            except BaseException as error:  # whoever asks next is told
+            except BaseException as error:  # raised by the next call of `ready`
                 self._error = error
 
         if not self._spec.tuning.compiles_aside:
@@ -98,11 +97,11 @@ class LookUps:
     def of(
         self, kind: int, outer: Outer, base: int, table: Array, homes: Array, kinds: Array
     ) -> tuple[Any, tuple[Any, ...], Callable[[], None]]:
-        """A kernel, its arguments, and what to do when it is done."""
+        """Return a kernel, its arguments, and a function to call when it has finished."""
         piece, seen = outer.piece, np.zeros(len(self._cores), np.int64)
         most = piece.rows * int(table[kinds == kind, 0].sum())
 
-        def done() -> None:
+        def count() -> None:
             for core, compared in zip(self._cores, seen.tolist(), strict=True):
                 core.comparisons += compared
                 core.work += compared * self._spec.tuning.looked_up
@@ -111,23 +110,23 @@ class LookUps:
 
         kernel = self._kernels[kind, 1 - piece.spec.side]
         fixed = (piece.addresses(True), piece.rows, base, table, homes, kinds, kind, *sought(outer), seen)
-        return kernel, fixed, done
+        return kernel, fixed, count
 
     def settle(self) -> None:
-        """Wait for what is going on aside."""
+        """Wait for the compiling threads."""
         while self._compiling:
             self._compiling.pop().join()
 
 
 def sought(outer: Outer) -> tuple[Array, ...]:
-    """What new tuples are looked up by: hashes, or ranges of the attributes."""
+    """Return the keys that new tuples are looked up by: hashes, or ranges of the attributes."""
     if outer.piece.spec.hashed:
         return (outer.piece.hashes,)
     return (*outer.limits[0], *outer.limits[-1])
 
 
-def _making(window: BasicWindow) -> Callable[[Any, int], Any]:
-    """What makes a kernel that knows the indexes of basic windows like this one."""
+def _kernel_maker(window: BasicWindow) -> Callable[[Any, int], Any]:
+    """Return the function that makes kernels for the index of basic windows like this one."""
     if window.spec.hashed:
         return look_up_hashes_kernel
     keys = [sort_key(window.values(attribute.inner)).dtype.str for attribute in window.spec.attributes]

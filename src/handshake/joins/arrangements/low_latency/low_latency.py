@@ -37,7 +37,7 @@ from handshake.joins.spec import SIDES, JoinSpec
 __all__ = ["LOW_LATENCY", "LowLatency"]
 
 _WHOLE = 64
-"""Shares of fewer tuples are not worth cutting: such a batch settles whole, on each core in turn."""
+"""Smaller shares are not worth cutting: such a batch settles whole, on each core in turn."""
 _UNINTERRUPTED = 1 << 30
 """Pairs that are joined where they come in one call, about a tenth of a second."""
 
@@ -106,7 +106,7 @@ class LowLatency:
         self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float, more: bool
     ) -> Iterator[pa.RecordBatch]:
         self._watch.start()
-        # What tuples to come may ask for holds for this batch, too, as long as it is not stamped.
+        # Taken before stamping: these bounds hold for this batch and for all future ones.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
         buffer.put(self.driver.admit(side, batch, other), bounds, came)
@@ -118,22 +118,22 @@ class LowLatency:
         return any(buffer.rows for buffer in self._buffers)
 
     def _may_go(self) -> bool:
-        """Whether to start the waiting batches now. Quick ones wait until all cores are idle."""
+        """Return whether to start the waiting batches now. Quick ones wait until all cores are idle."""
         return self.crew.idle() if self._is_quick() else not self._is_busy()
 
     def _is_busy(self) -> bool:
-        """Whether a core has a batch to begin with when it is done with the one at hand."""
+        """Return whether a core has another batch waiting."""
         return any(len(inbox) for inbox in self.crew.inboxes)
 
     def _join_waiting(self) -> Iterator[pa.RecordBatch]:
-        """What all cores would do with all that waits, here and at once, by one scan that they share."""
+        """Join all waiting tuples in the caller's thread, by one scan that idle cores share."""
         tasks: list[_Task] = []
         visits: list[Visit] = []
         for side in (0, 1):
             if self._buffers[side].rows:
                 batch, arrived = self._buffers[side].take()
                 for piece in pieces(self.spec, side, batch):
-                    held = self._held(1 - side, piece.rows, tasks)
+                    held = self._windows_of(1 - side, piece.rows, tasks)
                     outer, shares = self._cores[0].outer(piece), self._shares(piece, self._active(piece))
                     visits.append(Visit(piece, held, outer, arrived))
                     tasks.append(_Task(piece, outer, shares, (None, None), arrived))
@@ -158,9 +158,8 @@ class LowLatency:
         finally:
             pin_to(*allowed)
 
-    def _held(self, side: int, rows: int, before: list[_Task]) -> list[list[BasicWindow]]:
-        """What each core holds of a side for a visit of so many tuples, and what it is to keep of tuples
-        that have come before."""
+    def _windows_of(self, side: int, rows: int, before: list[_Task]) -> list[list[BasicWindow]]:
+        """Return each core's basic windows of a side, with its shares of the tasks `before` this one."""
         shares = [task.shares for task in before if task.piece.spec.side == side]
         return [
             core.segments[side].ready(rows, together=rows <= FEW)
@@ -206,14 +205,14 @@ class LowLatency:
                 yield from self.crew.hand(k, task)
 
     def _is_quick(self) -> bool:
-        """Whether the waiting tuples take so little time that the caller's thread joins them itself."""
+        """Return whether the waiting tuples take so little time that the caller's thread joins them."""
         if self._recent > self._tuning.at_once_seconds or self.spec.prepared.doubtful:
             return False
         rows = max(buffer.rows for buffer in self._buffers)
         return rows <= _WHOLE or rows * sum(s.rows for c in self._cores for s in c.segments) < _UNINTERRUPTED
 
     def _active(self, piece: BasicWindow) -> int:
-        """How many cores a piece settles on: all of them when there is work enough to share."""
+        """Return how many cores a piece settles on: all of them if there is enough work to share."""
         work = sum(core.work for core in self._cores)
         self._recent, self._seen = 0.7 * self._recent + 0.3 * (work - self._seen), work
         if self.crew.idle():
@@ -223,7 +222,7 @@ class LowLatency:
         return self.cores if shared else 1
 
     def _shares(self, piece: BasicWindow, active: int) -> tuple[BasicWindow | None, ...]:
-        """Who keeps what: equal shares, or the whole of a small piece on each core in turn."""
+        """Cut a piece into equal shares, or give a small one to each core in turn."""
         if piece.rows < active * _WHOLE:
             self._turn = (self._turn + 1) % active
             return tuple(piece if k == self._turn else None for k in range(self.cores))
@@ -244,11 +243,11 @@ class LowLatency:
 
     @property
     def latencies(self) -> Latencies:
-        """How long results took."""
+        """Histograms of how long results took, per core."""
         return self.crew.latencies
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; yields the rest of its results."""
+        """Wait until everything pushed so far is joined; yields the remaining results."""
         yield from self.crew.latencies.delivered(coalesced(self._drain()))
         self._watch.stop()
 
@@ -262,17 +261,17 @@ class LowLatency:
         yield from self.crew.drain(until)
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """The same, results as they come; ends earlier where `until` holds."""
+        """Drain with results as they come; ends early once `until` holds."""
         yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
         if self.crew.idle():
             self._watch.stop()
 
     def wake(self) -> None:
-        """Let a `settle` under way look again."""
+        """Make a running `settle` call `until` again."""
         self.crew.bell.ring()
 
     def expire(self) -> None:
-        """Drop what no tuple to come can join; to be called when drained."""
+        """Drop tuples that no future tuple can join; to be called when drained."""
         for side in (0, 1):
             oldest = self.driver.oldest(side)
             if oldest is not None:
@@ -280,12 +279,12 @@ class LowLatency:
                     self._gone[k] += core.expire(side, oldest)
 
     def metrics(self) -> Metrics:
-        """Counts and sizes so far."""
+        """Return counts and sizes so far."""
         figures = gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds)
         return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 
     def close(self) -> None:
-        """Stop; all threads end."""
+        """Stop and end all threads."""
         self._watch.stop()
         self.crew.close()
         self._shared.close()

@@ -1,7 +1,7 @@
-"""What a shared scan has to know of a core's basic windows, kept from one job to the next.
+"""A table of a core's basic windows for shared scans, kept from one job to the next.
 
-Between two jobs a window gets a few tuples more, and most of its basic windows stay. To ask each of them
-again takes the interpreter some time after a scan, which has just emptied the caches.
+Most basic windows stay the same between two jobs. Reading all of them again would be slow, since a scan has
+just emptied the caches.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ Array = np.ndarray[Any, Any]
 
 
 class ScanRows:
-    """The `scan_row`s of some basic windows, as one table. Only what comes after the first change is made
-    again."""
+    """The `scan_row`s of some basic windows, as one table; rows after the first change are made again."""
 
     def __init__(self) -> None:
         self._windows: list[BasicWindow] = []
         self._table: Array = np.empty((0, 0), np.int64)
 
     def of(self, windows: list[BasicWindow]) -> Array:
-        """The table of these, good until it is asked for the next time."""
+        """Return the table of these basic windows, valid until the next call."""
         self.forget(windows)
         for window in windows[len(self._windows) :]:
             self._append(window)
@@ -43,7 +42,7 @@ class ScanRows:
         self._windows.append(window)
 
     def forget(self, windows: list[BasicWindow]) -> None:
-        """Let go of all from the first on that is not in the same place here."""
+        """Drop all rows from the first one on whose basic window has changed."""
         same = 0
         for mine, theirs in zip(self._windows, windows, strict=False):
             if mine is not theirs:

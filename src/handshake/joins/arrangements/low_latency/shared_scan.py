@@ -80,10 +80,10 @@ class SharedScan:
         self.helpers = Helpers(len(cores), cpus)
 
     def search(self, visits: Sequence[Visit]) -> Iterator[tuple[pa.RecordBatch, list[Note]]]:
-        """All results of some visits, by one job; and how many are whose."""
+        """Yield all results of some visits by one job, with the numbers of results per core."""
         if self._spec.analysis.never:
             return
-        indexed = [self._indexed(visit) for visit in visits] if self._spec.method != "scan" else []
+        indexed = [self._take_indexed(visit) for visit in visits] if self._spec.method != "scan" else []
         job = _Job(visits, len(self._cores), self._buffers)
         self.look_ups.next_job()
         for number, visit in enumerate(visits):
@@ -91,8 +91,8 @@ class SharedScan:
         for batch in self._results.mixed(chain(self._looked_up(job, indexed), self._pairs(job))):
             yield batch, self._whose(job)
 
-    def _indexed(self, visit: Visit) -> list[list[BasicWindow]]:
-        """Take out what is looked up window by window."""
+    def _take_indexed(self, visit: Visit) -> list[list[BasicWindow]]:
+        """Take out the basic windows that are looked up one by one."""
         if self.look_ups.covers(visit.piece):
             return []
         taken = [[w for w in some if _is_looked_up(visit.piece, w)] for some in visit.held]
@@ -122,7 +122,7 @@ class SharedScan:
         return notes
 
     def _add(self, job: _Job, number: int, visit: Visit) -> None:
-        """What is to be scanned, by predicate: far from the window's edge nothing has to look at it."""
+        """Add a visit to a job, by kind of predicate: far from the edge, the window rule is left out."""
         piece, held = visit.piece, visit.held
         windows = [window for some in held for window in some]
         if not windows:
@@ -149,7 +149,7 @@ class SharedScan:
         job.pairs += searched * max(piece.rows, 3)
 
     def _table(self, side: int, held: Sequence[list[BasicWindow]]) -> Array:
-        """What is known of all basic windows, those of one core after the other."""
+        """Return one table of all cores' basic windows, in the order of the cores."""
         pairs = zip(self._cores, held, strict=True)
         table = np.concatenate([core.segments[side].scan_rows.of(some) for core, some in pairs if some])
         if self._uncoded:
@@ -182,26 +182,26 @@ class SharedScan:
         if shared:
             self.helpers.offer(job)
         try:
-            yield from job.done()
+            yield from job.run()
             self._look_at_codes(job)
         finally:
             self.helpers.withdraw()
             job.wait()
 
     def _look_at_codes(self, job: _Job) -> None:
-        """Where too many blocks have passed, the next jobs do without codes."""
+        """Switch codes off for the next jobs if too many blocks have passed."""
         self._uncoded -= self._uncoded > 0
-        if self._bands[0] and job.passed() * BLOCK * _PASSING > job.pairs:
+        if self._bands[0] and job.passed_blocks() * BLOCK * _PASSING > job.pairs:
             self._uncoded = _JOBS
 
     def close(self) -> None:
-        """All threads end."""
+        """End all threads."""
         self.helpers.close()
         self.look_ups.settle()
 
 
 def _bands(spec: JoinSpec, inner: int) -> tuple[Band, ...]:
-    """What outer tuples allow the coded columns of a side to be."""
+    """Return the ranges that outer tuples allow for the coded columns of a side."""
     return tuple(
         (column, tuple(bound for _, bound in attribute.limits))
         for attribute in spec.sides[inner].coded
@@ -221,7 +221,7 @@ def _is_looked_up(piece: BasicWindow, window: BasicWindow) -> bool:
 def _limits(
     piece: BasicWindow, reaches: tuple[int | None, int | None]
 ) -> tuple[int, tuple[int, int, int, int]]:
-    """Where basic windows have the stamp that can be too old for a piece, and the limits for `sort_out`.
+    """Return the place of the stamp that can be too old for a piece, and the limits for `sort_out`.
 
     They say the same as `JoinCore._relation`, held at the ends of 64 bits.
     """
@@ -272,7 +272,7 @@ class _Job:
         self, kernels: dict[int, Any], piece: BasicWindow, base: int, table: Array, homes: Array,
         kinds: Array, present: int, most: int,
     ) -> None:  # fmt: skip
-        """Basic windows of some kinds, with up to so many tuples, are to be scanned by their kernels."""
+        """Add basic windows of some kinds, with up to `most` tuples, to be scanned by their kernels."""
         chunks = np.empty((most // TILE + len(table), 3), np.int64)
         bounds = np.empty((INDEXED, self._cores + 1), np.int64)
         self._groups += cut_chunks(table, homes, kinds, present, piece.rows, chunks, bounds) + 1
@@ -282,7 +282,7 @@ class _Job:
             self._parts.append((kernel, fixed))
 
     def look_up(self, kernel: Any, fixed: tuple[Any, ...], done: Callable[[], None]) -> None:
-        """Basic windows are to be looked up by a kernel, by whoever has the job, with these arguments."""
+        """Add a look-up of basic windows by a kernel; the thread that has the job calls it."""
         self._looked_up.append((kernel, fixed, done))
         self._groups += len(self._windows)
 
@@ -299,41 +299,41 @@ class _Job:
             return
         self._helped.add(k)
         for part in range(len(self._parts)):
-            if self._run(k, part):
+            if self._run_part(k, part):
                 return
 
-    def _run(self, k: int, part: int) -> bool:
-        """Says whether the buffers are full."""
+    def _run_part(self, k: int, part: int) -> bool:
+        """Run one kernel; returns whether the buffers are full."""
         kernel, fixed = self._parts[part]
         notes = self._notes[k]
         kernel(k, part, *fixed, *notes)
         return bool(notes[0][CHUNK] >= 0)
 
-    def done(self) -> Iterator[Pairs]:
-        """Scan; gives all pairs, those that helpers have found as well."""
+    def run(self) -> Iterator[Pairs]:
+        """Scan and yield all pairs, including those that helpers have found."""
         notes = self._notes[0]
         for kernel, fixed, done in self._looked_up:
             while True:
                 kernel(0, 0, *fixed, *notes)
                 if notes[0][CHUNK] < 0:
                     break
-                yield from self._noted(0)
+                yield from self._take_pairs(0)
                 self._forget(0)
             done()
         for part in range(len(self._parts)):
-            while self._run(0, part):
-                yield from self._noted(0)
+            while self._run_part(0, part):
+                yield from self._take_pairs(0)
                 self._forget(0)
         self.wait()
         for k, (state, *_) in enumerate(self._notes):
             while state[CHUNK] >= 0:  # a helper had no room for more, and has gone
-                yield from self._noted(k)
+                yield from self._take_pairs(k)
                 self._forget(k)
-                self._run(k, int(state[PART]))
+                self._run_part(k, int(state[PART]))
             # The state stays as it is: a helper that comes late writes back what it has read.
-            yield from self._noted(k)
+            yield from self._take_pairs(k)
 
-    def _noted(self, k: int) -> Iterator[Pairs]:
+    def _take_pairs(self, k: int) -> Iterator[Pairs]:
         """Pairs that a thread has noted, by visit; parts of one come after each other."""
         state, here, there, windows, ends = self._notes[k]
         groups = int(state[GROUPS])
@@ -354,19 +354,19 @@ class _Job:
         state = self._notes[k][0]
         state[COUNT] = state[GROUPS] = 0
 
-    def passed(self) -> int:
-        """Blocks whose codes have passed."""
+    def passed_blocks(self) -> int:
+        """Return the number of blocks whose codes have passed."""
         return sum(int(state[PASSED]) for state, *_ in self._notes)
 
     def wait(self) -> None:
-        """Until no helper is at work."""
+        """Wait until no helper is at work."""
         for _, (*_, counters) in self._parts:
             while not all_have_left(counters, _PATIENCE):
                 time.sleep(0)
 
 
 class _Buffers:
-    """Where each core notes its pairs: one after the other, for all jobs."""
+    """Buffers for the pairs of each core, shared by all jobs."""
 
     def __init__(self, size: int) -> None:
         self._size = size
