@@ -1,4 +1,4 @@
-"""What flows between operators: some tuples of a stream with their stamps, and how far its clock has come."""
+"""Chunks, which flow between operators: rows of a stream with their stamps, and the movement of its clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from handshake.errors import HandshakeError, InputError
 from handshake.schema import Schema, Type, arrow_of
@@ -36,7 +35,7 @@ EARLIEST = -(2**63)
 
 
 def beyond(what: str, time: int) -> InputError:
-    """A time that clocks cannot show."""
+    """Return the error for a time that clocks cannot show."""
     return InputError(f"{what} is beyond 62 bits: {time}; times lie between -2^62 and 2^62")
 
 
@@ -50,7 +49,7 @@ def check_times(times: Array, what: str) -> None:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tuples, with the stamps that some operator above asks for (None: nobody does)."""
+    """Rows with the stamps that an operator above needs; a stamp that none needs is None."""
 
     columns: dict[str, pa.Array]
     rows: int
@@ -60,10 +59,10 @@ class Chunk:
     """None: all tuples have a time."""
     clocks: Array | None = None
     places: Array | None = None
-    """Where each tuple, or the one that it is a result of, came among all arrivals."""
+    """The number of each row among all arrivals; a result has that of the row that completed it."""
 
     def take(self, rows: Array) -> Chunk:
-        """Some of the tuples, in another order perhaps."""
+        """Return the rows with these numbers, in this order."""
         picked = pa.array(rows)
         columns = {name: column.take(picked) for name, column in self.columns.items()}
         stamps = (None if stamp is None else stamp[rows] for stamp in self.stamps)
@@ -75,12 +74,12 @@ class Chunk:
         return (self.times, self.timed, self.clocks, self.places)
 
     def with_columns(self, columns: dict[str, pa.Array]) -> Chunk:
-        """Other columns of the same tuples."""
+        """Return the same rows with other columns."""
         return replace(self, columns=columns)
 
 
 def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """Several chunks of a stream, one after the other."""
+    """Concatenate chunks of a stream."""
     if len(chunks) == 1:
         return chunks[0]
     names = chunks[0].columns
@@ -97,27 +96,27 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def check_results(chunk: Chunk) -> None:
-    """Refuse results of windows that end later than clocks can show; times of inputs were checked there."""
+    """Refuse results of windows that end later than clocks can show."""
     if chunk.times is not None and chunk.rows and (latest := int(chunk.times.max())) >= END:
         raise beyond("the time of a result of a window", latest)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """How a stream's clock moves during a step: from `places[i]` on it shows `clocks[i]`."""
+    """The movement of a stream's clock in a step: from `places[i]` on it shows `clocks[i]`."""
 
     places: Array
     clocks: Array
 
     @property
     def last(self) -> int | None:
-        """What the clock shows at the end of the step; None: it has not moved."""
+        """The clock at the end of the step; None if it has not moved."""
         return int(self.clocks[-1]) if len(self.clocks) else None
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What an operator gives in one step."""
+    """The output of an operator in one step."""
 
     chunk: Chunk
     trace: Trace
@@ -126,7 +125,7 @@ class Flow:
 
 
 def fit(array: pa.Array, kind: Type, what: str) -> pa.Array:
-    """Values in the Arrow type that columns of a type have."""
+    """Convert values to the Arrow type of a column type."""
     target = arrow_of(kind)
     if array.type == target:
         return array
@@ -143,10 +142,5 @@ def fit(array: pa.Array, kind: Type, what: str) -> pa.Array:
 
 
 def empty(schema: Schema) -> dict[str, pa.Array]:
-    """Columns without a row."""
+    """Return columns without rows."""
     return {f.name: pa.array([], arrow_of(f.type)) for f in schema}
-
-
-def is_true(array: pa.Array) -> pa.Array:
-    """Where a condition holds, NULL being no."""
-    return pc.fill_null(array, False) if array.null_count else array

@@ -1,4 +1,4 @@
-"""Conditions that NumPy answers at once, without a kernel to compile: a column against a constant."""
+"""Filters; NumPy compares a column with a constant, other conditions are compiled."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _Search = Callable[[pa.Array], Array | None]
 
 
 class Condition:
-    """Finds the rows for which an expression is TRUE."""
+    """A filter that finds the rows for which an expression is TRUE."""
 
     def __init__(self, expr: Expr) -> None:
         self._evaluate = Evaluator(expr)
         self._column, self._search = _direct(expr)
 
     def where(self, arrays: Mapping[Column, pa.Array], rows: int) -> Array:
-        """The rows, rising."""
+        """Return the rows in ascending order."""
         if self._column is not None:
             found = self._search(arrays[self._column])
             if found is not None:

@@ -14,7 +14,7 @@ __all__ = ["GroupIndex", "codes_of"]
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """Floats with one zero and one NaN."""
+    """Give all zeros, and all NaNs, one form."""
     if not pa.types.is_floating(array.type):
         return array
     array = pc.add(array, pa.scalar(0.0, array.type))
@@ -22,13 +22,13 @@ def _canonical(array: pa.Array) -> pa.Array:
 
 
 def _encode(array: pa.Array) -> tuple[Array, pa.Array]:
-    """A number for each value of a column, and the values by number."""
+    """Number the values of a column; return the numbers and the values by number."""
     coded = _canonical(array).dictionary_encode(null_encoding="encode")
     return np.asarray(coded.indices).astype(np.int64), coded.dictionary
 
 
 def codes_of(keys: Sequence[pa.Array]) -> tuple[Array, Array]:
-    """For each row the number of its combination of keys, and a row that has each combination."""
+    """Return the number of each row's combination of keys, and the first row of each combination."""
     codes, _ = _encode(keys[0])
     for key in keys[1:]:
         more, others = _encode(key)
@@ -51,7 +51,7 @@ class GroupIndex:
         return len(self._numbers)
 
     def numbers(self, keys: Sequence[pa.Array]) -> Array:
-        """The group of each row; a combination that is new gets the next number."""
+        """Return the group of each row; a new combination gets the next number."""
         codes, first = codes_of(keys)
         rows = pa.array(first)
         found = [_canonical(key.take(rows)) for key in keys]
@@ -75,7 +75,7 @@ class GroupIndex:
 
 
 def _hashable(keys: pa.Array) -> list[object]:
-    """Keys as Python has them; but a text that no float is for NaN, which is not equal to itself.
+    """Return keys as Python objects, with a text for NaN, which does not equal itself.
 
     Times are numbers here: Python's own reach from the year 1 to 9999 only, and have no nanoseconds.
     """

@@ -1,4 +1,4 @@
-"""Windows from panes: tuples that are in the same windows are aggregated at once, windows slide over panes.
+"""Windows from panes: rows in the same windows are aggregated once, and windows slide over panes.
 
 A pane here is a set of tuples with the same first and the same last window, so that tuples that come late,
 and miss some of their windows, have panes of their own. Each pane comes in with its first window and goes out
@@ -36,14 +36,14 @@ _MANY_GROUPS = 1 << 13
 
 @dataclass(frozen=True)
 class Table:
-    """Panes: windows, group, number of tuples, and what the aggregates have of each."""
+    """Panes with their windows, group, number of rows, and aggregate states."""
 
     first: Array
     last: Array
     groups: Array
     counts: Array
     parts: tuple[Any, ...]
-    """For additive ones a matrix, for extremes keys and where there is one."""
+    """A matrix per additive aggregate; keys and whether there is one per extreme."""
 
     def take(self, rows: Array) -> Table:
         parts = tuple(_rows(part, rows) for part in self.parts)
@@ -58,7 +58,7 @@ class Table:
         return (int(self.last.min()), int(self.last.max())) if len(self.last) else (END, BEGINNING)
 
     def split_before(self, window: int) -> tuple[list[Table], list[Table]]:
-        """Panes whose last window comes before this one, and the others."""
+        """Split into panes whose last window comes before this one, and the others."""
         if self.ends[1] < window:
             return [self], []
         if self.ends[0] >= window:
@@ -88,7 +88,7 @@ def stack_tables(tables: list[Table]) -> Table:
 
 @dataclass(frozen=True)
 class _Moves:
-    """Which panes come in and go out before each window, and which groups each window then has."""
+    """The panes that enter and leave before each window, and the groups of each window."""
 
     windows: Array
     ins: Array
@@ -100,13 +100,13 @@ class _Moves:
 
 
 class _Sums:
-    """An additive aggregate of the window at hand, for each group."""
+    """The state of an additive aggregate per group."""
 
     def __init__(self, part: Additive) -> None:
         self.part, self._sums = part, np.zeros((0, part.width), np.int64)
 
     def slide(self, at: int, moves: _Moves, groups: int) -> pa.Array:
-        """The values of the groups of each window."""
+        """Return the values of the groups of each window."""
         if len(self._sums) < groups:
             more = np.zeros((max(groups, 2 * len(self._sums)) - len(self._sums), self.part.width), np.int64)
             self._sums = np.concatenate([self._sums, more])
@@ -123,7 +123,7 @@ class _Sums:
 
 
 class _Lists:
-    """For each group, the panes that may still have the extreme of a window."""
+    """Per group, a list of the panes that may still hold the extreme of a window."""
 
     def __init__(self, part: Extreme) -> None:
         self.part, self._used = part, 0
@@ -135,7 +135,7 @@ class _Lists:
         return (np.empty(size, self.part.dtype), *links)  # type: ignore[return-value]
 
     def slide(self, at: int, moves: _Moves, groups: int) -> pa.Array:
-        """The values of the groups of each window."""
+        """Return the values of the groups of each window."""
         self._make_room(len(moves.entering), groups)
         keys, seen = moves.entering.parts[at]
         result = np.zeros(len(moves.groups), self.part.dtype)
@@ -167,7 +167,7 @@ class _Lists:
 
 
 class _First:
-    """An aggregate that nobody asked for: where each group's first tuple came, for the order of groups."""
+    """A hidden aggregate: the position of each group's first row, for the order of groups."""
 
     compiled, dtype = True, np.int64
 
@@ -177,7 +177,7 @@ class _First:
 
 
 class Panes:
-    """Keeps panes, and slides windows over them."""
+    """A store of panes over which windows slide."""
 
     def __init__(self, node: Windowing, shape: PaneShape) -> None:
         self._node, self._shape = node, shape
@@ -216,7 +216,7 @@ class Panes:
             self._add_groups(columns, rows, first, last)
 
     def _add_all(self, columns: dict[str, pa.Array], places: Array | None, first: Array, last: Array) -> None:
-        """One group: every tuple makes its windows be there, those that are selected are aggregated."""
+        """Add rows without groups: every row opens its windows, only selected rows are aggregated."""
         slots, begin, end = _pane_numbers(first, last)
         counts = np.bincount(slots, minlength=len(begin))
         selected = slots if places is None else slots[places]
@@ -243,14 +243,14 @@ class Panes:
         return part.reduce(slots, count, None if part.field is None else columns[part.field])
 
     def spans(self) -> tuple[Array, Array]:
-        """The windows of all panes."""
+        """Return the first and the last window of each pane."""
         held = [table.ends[1] for table in self._inside]  # all from the next window on
         first = [*(t.first for t in self._waiting), np.full(len(held), EARLIEST)]
         last = [*(t.last for t in self._waiting), np.array(held, np.int64)]
         return np.concatenate(first), np.concatenate(last)
 
     def block(self, windows: int) -> int:
-        """Results of that many windows at a time."""
+        """Return how many windows to compute at a time."""
         return max(1, _RESULTS // max(1, self._present))
 
     # Panes to windows.
@@ -276,7 +276,7 @@ class Panes:
     def _in_order(
         self, moves: _Moves, ordinals: Array, columns: dict[str, pa.Array], first: Any
     ) -> tuple[Array, dict[str, pa.Array]]:
-        """With their keys, and in the order of first tuples."""
+        """Add the keys and sort groups by their first rows."""
         order = np.lexsort((first, ordinals))
         numbers, rows = pa.array(moves.groups[order]), pa.array(order)
         keys = dict(zip(self._shape.keys or (), (k.take(numbers) for k in self._index.keys), strict=True))
@@ -350,7 +350,7 @@ def _bound(aggregate: Aggregate, values: Array) -> pa.Array:
 
 
 def _pane_numbers(first: Array, last: Array) -> tuple[Array, Array, Array]:
-    """The pane of each tuple, and the first and last windows of panes."""
+    """Return the pane of each row, and the first and last windows of panes."""
     changes = (first[1:] != first[:-1]) | (last[1:] != last[:-1])
     rising = np.all(first[1:] >= first[:-1]) and np.all(last[1:] >= last[:-1])
     if rising:
@@ -363,7 +363,7 @@ def _pane_numbers(first: Array, last: Array) -> tuple[Array, Array, Array]:
 
 
 def _dense(panes: Array, many: int, groups: Array, count: int) -> tuple[Array, Array, Array]:
-    """A number for each pane of a group that has a tuple, and the panes and groups by number."""
+    """Number the panes of groups that have a row; return a number per row, and panes and groups by number."""
     codes = panes * count + groups
     if many * count <= max(4 * len(codes), _FEW):
         there = np.zeros(many * count, np.bool_)

@@ -24,7 +24,7 @@ _SIMPLE = (Project, Select, Apply)
 
 
 def chain(node: Node) -> tuple[Node, list[Node]]:
-    """The plan below a chain of Project, Select and Apply, and these, first applied first."""
+    """Return the plan below a chain of Project, Select and Apply, and the chain, first applied first."""
     above: list[Node] = []
     while isinstance(node, _SIMPLE):
         above.append(node)
@@ -34,7 +34,7 @@ def chain(node: Node) -> tuple[Node, list[Node]]:
 
 @dataclass(frozen=True)
 class _Step:
-    """What is derived from a step stays out of what is saved of a query: it is found out again."""
+    """A step of a pipeline; saved state leaves out its cached properties."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -114,7 +114,7 @@ class Pipeline:
         return column
 
     def _prune(self) -> None:
-        """From the end to the start: what is read later is kept when tuples are dropped."""
+        """Find the columns that later steps read, from the end to the start."""
         needed = {name for result in self._results for name in _names(result.expr)}
         steps: list[_Let | _Keep] = []
         for step in reversed(self._steps):
@@ -127,13 +127,8 @@ class Pipeline:
         self._steps = steps[::-1]
         self._needed = needed
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether no tuple is dropped."""
-        return not any(isinstance(step, _Keep) for step in self._steps)
-
     def run(self, columns: dict[str, pa.Array], rows: int) -> tuple[dict[str, pa.Array], int, Array | None]:
-        """Columns of the results, their number, and which rows of the input they are (None: all)."""
+        """Return the result columns, their row count, and the input row of each (None: all rows)."""
         left = _Rows({self._columns[name]: columns[name] for name in self._needed if name in columns}, rows)
         for step in self._steps:
             if isinstance(step, _Let):
@@ -147,7 +142,7 @@ class Pipeline:
         return results, left.count, left.places
 
     def apply(self, chunk: Chunk) -> Chunk:
-        """The chain on a chunk, stamps included."""
+        """Apply the chain to a chunk with its stamps."""
         columns, rows, places = self.run(chunk.columns, chunk.rows)
         if places is None:
             return chunk.with_columns(columns)
@@ -156,7 +151,7 @@ class Pipeline:
 
 
 class _Rows:
-    """The rows that are left of a batch; columns of the input are picked when they are read, not before."""
+    """The remaining rows of a batch; input columns are filtered when they are read."""
 
     def __init__(self, inputs: dict[Column, pa.Array], count: int) -> None:
         self._inputs, self._ready = inputs, dict(inputs)
@@ -164,7 +159,7 @@ class _Rows:
         self.places: Array | None = None
 
     def take(self, columns: tuple[Column, ...]) -> dict[Column, pa.Array]:
-        """Some columns."""
+        """Return columns of the remaining rows."""
         return {column: self._column(column) for column in columns}
 
     def _column(self, column: Column) -> pa.Array:
@@ -173,11 +168,11 @@ class _Rows:
         return self._ready[column]
 
     def add(self, column: Column, values: pa.Array) -> None:
-        """A computed column."""
+        """Add a computed column."""
         self._ready[column] = values
 
     def keep(self, found: Array, names: tuple[str, ...]) -> None:
-        """Go on with these rows, and with columns that are read later."""
+        """Keep these rows, and the columns that are read later."""
         if len(found) == self.count:
             return
         here = {c: a for c, a in self._ready.items() if c.name in names}
@@ -190,7 +185,7 @@ class _Rows:
 
 
 def _uses(nodes: list[Node]) -> Counter[str]:
-    """How often each column is read."""
+    """Count how often each column is read."""
     uses: Counter[str] = Counter()
     for node in nodes:
         match node:
@@ -212,7 +207,7 @@ def _names(expr: Expr) -> set[str]:
 
 
 def _stored_column(name: str, kind: Type) -> Column:
-    """A column as it is in memory, where whole numbers of odd widths have the next one up.
+    """Return a column with its type in memory, where whole numbers have the next larger width.
 
     Beyond 64 bits that is a decimal: of no more digits than they need, so that sums of them are known to fit.
     """
@@ -223,7 +218,7 @@ def _stored_column(name: str, kind: Type) -> Column:
 
 
 def _holds(kind: Type) -> bool:
-    """Whether values of a type can be put into a column."""
+    """Tell whether a column can hold values of a type."""
     try:
         arrow_of(kind)
     except SchemaError:

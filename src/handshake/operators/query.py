@@ -1,4 +1,4 @@
-"""The in-process back end of continuous queries: push batches in, get each result's batches out."""
+"""A running query: push batches of its inputs, get batches of its results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Query", "QueryMetrics", "Results", "output_schema"]
 
 Results = dict[str, list[pa.RecordBatch]]
 _NOWHERE = np.empty(0, np.int64)
-"""The places of tuples where nobody asks for them."""
+"""The places of rows that no operator needs."""
 
 
 class _Step(NamedTuple):
@@ -55,12 +55,12 @@ class QueryMetrics:
 
 
 def output_schema(output: Output) -> pa.Schema:
-    """The columns of a result."""
+    """Return the columns of a result."""
     return pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
 
 
 class Query:
-    """A running query. What it gives does not depend on how its inputs are cut into batches.
+    """A running query. Its results do not depend on how inputs are cut into batches.
 
     >>> text = '''CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp) TIMESTAMP BY Ts;
     ...           SELECT max(Price) AS High FROM Trades [SIZE 60 ADVANCE 60 TIME] INTO Highs'''
@@ -90,7 +90,7 @@ class Query:
         self._results, self._unknown = {output.name: 0 for output in self.plan.outputs}, 0
 
     def _build(self, node: Node, known: dict[str, int]) -> int:
-        """Operators from the inputs up; a plan that several read is run once. The place of the node's own."""
+        """Build operators from the inputs up, each plan once; return the number of the node's step."""
         text = repr(node)  # not the node itself: 0.0 and -0.0 are equal, but not the same
         if text not in known:
             inputs = tuple(self._build(child, known) for child in _inputs(node))
@@ -99,7 +99,7 @@ class Query:
         return known[text]
 
     def stamp_by(self, operator: SourceOperator) -> None:
-        """Let an input be stamped by an operator of its own, before its first tuple comes."""
+        """Replace the operator that stamps an input, before its first row comes."""
         name = operator.source.name
         before, self._sources[name] = self._sources[name], operator
         self._steps = [
@@ -109,13 +109,13 @@ class Query:
     # Tuples in, results out.
 
     def push(self, stream: str, tuples: Any) -> Results:
-        """Push tuples of an input; returns what they complete, by name of result."""
+        """Push rows of an input; return the results that they complete, by name."""
         return self.push_together({stream: (tuples, None)})
 
     def push_together(self, given: Mapping[str, tuple[Any, Array | None]]) -> Results:
-        """Push tuples of several inputs at once, each with the places at which they come among all arrivals.
+        """Push rows of several inputs at once, each with its place among all arrivals.
 
-        Places rise, from the number of tuples that have come before; None: they come now.
+        Places rise, from the number of rows that have come before; None: they come now.
         """
         if self._ended:
             raise HandshakeError("this query has ended; make a new one to push more tuples")
@@ -141,7 +141,7 @@ class Query:
     def _admit(
         self, name: str, tuples: Any, places: Array | None, batches: dict[str, tuple[pa.RecordBatch, Array]]
     ) -> int:
-        """Note a batch, and those of streams that it carries."""
+        """Add a batch and those of the streams that it carries; return its number of rows."""
         carried = [op for op in self._sources.values() if (d := op.source.demux) and d.stream == name]
         source = self._sources[name]
         if not carried:
@@ -165,7 +165,7 @@ class Query:
         return np.arange(self._place, self._place + rows) if places is None else places
 
     def finish(self) -> Results:
-        """Say that no more tuples will come; returns what was held back in open windows."""
+        """End the inputs; return the results of windows that were still open."""
         if self._ended:
             return {output.name: [] for output in self.plan.outputs}
         results = self._step({}, ended=True)
@@ -177,7 +177,7 @@ class Query:
         for operator, inputs in self._steps:
             match operator:
                 case SourceOperator():
-                    flows.append(self._fed(operator, batches.get(operator.source.name), ended))
+                    flows.append(self._feed(operator, batches.get(operator.source.name), ended))
                 case Pipeline():
                     below = flows[inputs[0]]
                     flows.append(Flow(operator.apply(below.chunk), below.trace, below.ended))
@@ -185,15 +185,17 @@ class Query:
                     flows.append(operator.step([flows[at] for at in inputs]))
                 case _:
                     flows.append(operator.step(flows[inputs[0]]))
-        return {name: self._given(name, schema, flows[at]) for name, schema, at in self._outputs}
+        return {name: self._deliver(name, schema, flows[at]) for name, schema, at in self._outputs}
 
-    def _fed(self, operator: SourceOperator, given: tuple[pa.RecordBatch, Array] | None, ended: bool) -> Flow:
+    def _feed(
+        self, operator: SourceOperator, given: tuple[pa.RecordBatch, Array] | None, ended: bool
+    ) -> Flow:
         if given is None:
             nothing = pa.RecordBatch.from_pylist([], schema=operator.schema)
             given = (nothing, np.array([self._place], np.int64))
         return operator.step(*given, ended=ended)
 
-    def _given(self, name: str, schema: pa.Schema, flow: Flow) -> list[pa.RecordBatch]:
+    def _deliver(self, name: str, schema: pa.Schema, flow: Flow) -> list[pa.RecordBatch]:
         if not flow.chunk.rows:
             return []
         self._results[name] += flow.chunk.rows
@@ -202,19 +204,19 @@ class Query:
     # About it.
 
     def schema(self, output: str) -> pa.Schema:
-        """The columns of a result."""
+        """Return the columns of a result."""
         return output_schema(self.plan.output(output))
 
     def input_schema(self, stream: str) -> pa.Schema:
-        """The columns of an input."""
+        """Return the columns of an input."""
         return arrow_schema(self._sources[stream].source)
 
     def explain(self) -> str:
-        """The plan as it runs, for people."""
+        """Return the plan as it runs, as text."""
         return explain_plan(self.plan)
 
     def metrics(self) -> QueryMetrics:
-        """Counts so far."""
+        """Return the figures so far."""
         figures = combine("query", [step.operator for step in self._steps])
         figures |= {"rows": {name: operator.rows for name, operator in self._sources.items()}}
         return QueryMetrics(**{**figures, "results": dict(self._results), "unknown": self._unknown})
@@ -237,7 +239,7 @@ class Query:
 
 
 def _inputs(node: Node) -> tuple[Node, ...]:
-    """The plans that an operator reads while it runs: sub-plans are its own affair."""
+    """Return the plans that an operator reads, without its sub-plans."""
     if isinstance(node, (Windowing, Group)):
         return (node.input,)
     below, nodes = chain(node)

@@ -47,7 +47,7 @@ class Body:
         self._bounds: tuple[Array, Array] = _NOWHERE
 
     def run(self, segments: Segments, starts: Array, ends: Array) -> Segments:
-        """The results of each window; `starts` and `ends` say where windows lie."""
+        """Return the results of each window; `starts` and `ends` are the bounds of windows."""
         self._bounds = (starts, ends)
         result = self._run(self._node, {self._parameter: segments})
         self._bounds = _NOWHERE  # what is saved of a query is what it needs

@@ -1,4 +1,4 @@
-"""Inputs: tuples as declared, stamped with their times and with what their source's clock shows."""
+"""Inputs: rows as declared, stamped with their times and the clock of their source."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ NowNanoseconds = Callable[[], int]
 
 @dataclass(frozen=True)
 class Needs:
-    """Which stamps some operator of the plan asks for."""
+    """The stamps that operators of the plan need."""
 
     times: bool
     places: bool
 
 
 def arrow_schema(source: Source) -> pa.Schema:
-    """What batches of an input look like."""
+    """Return the Arrow schema of an input."""
     return pa.schema([(f.name, arrow_of(f.type)) for f in source.fields])
 
 
 def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array | None]:
-    """The times that tuples carry, and where they have one (None: everywhere)."""
+    """Return the times of rows, and whether they have one (None: all have)."""
     assert source.time is not None
     column = columns[source.time]
     valid = np.asarray(column.is_valid()) if column.null_count else None
@@ -47,7 +47,7 @@ def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array
 
 
 def instants(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array]:
-    """Times as seconds and nanoseconds, by which tuples of all streams can be sorted; those without one last.
+    """Return times as seconds and nanoseconds, to sort rows of all streams; rows without one come last.
 
     Nanoseconds alone would not fit 64 bits: whole numbers can be times of 62 bits in any unit.
     """
@@ -58,7 +58,7 @@ def instants(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array
 
 
 class SourceOperator:
-    """Stamps tuples of one input."""
+    """An input: stamps its rows."""
 
     def __init__(self, source: Source, needs: Needs, now: NowNanoseconds) -> None:
         self.source, self._needs, self._now = source, needs, now
@@ -68,13 +68,13 @@ class SourceOperator:
         self.rows = 0
 
     def conform_batch(self, tuples: object) -> pa.RecordBatch:
-        """Tuples in the columns and types of the declaration."""
+        """Convert rows to the declared columns and types."""
         if isinstance(tuples, pa.RecordBatch) and tuples.schema.equals(self.schema):
             return tuples
         return conform(tuples, self.schema, self.source.name)
 
     def pick_rows(self, batch: pa.RecordBatch | pa.Table) -> tuple[pa.RecordBatch, Array]:
-        """This stream's tuples of a batch of the input that carries it, and which rows they are."""
+        """Return this stream's rows in a batch of the carrying input, and their row numbers."""
         demux = self.source.demux
         assert demux is not None
         field = batch.column(batch.schema.get_field_index(demux.field))
@@ -84,7 +84,7 @@ class SourceOperator:
         return self.conform_batch(batch.select(own).take(pa.array(rows))), rows
 
     def step(self, batch: pa.RecordBatch, places: Array, *, ended: bool = False) -> Flow:
-        """Tuples that have come, each at its place among all arrivals."""
+        """Stamp rows that have arrived, each with its place among all arrivals."""
         self.rows += batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         kept = places[: batch.num_rows] if self._needs.places else None
@@ -103,7 +103,7 @@ class SourceOperator:
         return np.full(rows, self._now() // UNITS[self.source.clock.unit]), None
 
     def _clocks(self, times: Array) -> Array:
-        """The largest time so far, less the lateness."""
+        """Return the clock at each row: the largest time so far minus the lateness."""
         if not len(times):
             return times
         rising = times if np.all(times[1:] >= times[:-1]) else np.maximum.accumulate(times)
@@ -114,7 +114,7 @@ class SourceOperator:
 
 
 def _less(times: Array, behind: int) -> Array:
-    """Times less the lateness, but no earlier than the beginning, which nothing is earlier than."""
+    """Subtract the lateness, but not below the first possible time."""
     if behind <= END:
         return times - behind
     if behind >= END - BEGINNING:

@@ -1,4 +1,4 @@
-"""Union: tuples of several streams in the order of their arrival; its clock is the slowest of theirs."""
+"""Union: rows of several streams in the order of arrival, with the slowest of their clocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Clocks", "UnionOperator", "in_unit"]
 
 
 def in_unit(flow: Flow, own: str, unit: str) -> Flow:
-    """A flow whose times are counted in a finer unit."""
+    """Convert the times of a flow to a finer unit."""
     factor = UNITS[own] // UNITS[unit]
     if factor == 1 or flow.chunk.times is None:
         return flow
@@ -34,13 +34,13 @@ def in_unit(flow: Flow, own: str, unit: str) -> Flow:
 
 
 def _scale_clocks(clocks: Array, factor: int) -> Array:
-    """A clock that shows less than times can be has not moved yet."""
+    """Convert clocks to a finer unit; one below the first possible time has not moved yet."""
     inside = np.clip(clocks, BEGINNING // factor, END // factor)
     return np.where(clocks >= END, END, np.where(inside > BEGINNING // factor, inside * factor, BEGINNING))
 
 
 def _check_scaled(times: Array, clocks: Array, own: str, unit: str) -> None:
-    """Refuse what is too large to be counted in the finer unit."""
+    """Refuse times that are too large in the finer unit."""
     shown = clocks[clocks < END]  # less than times can be, with much lateness, is as good as the beginning
     ends = [int(end) for some in (times, shown[shown > 0]) if len(some) for end in (some.min(), some.max())]
     far = max(ends, key=abs, default=0)
@@ -60,7 +60,7 @@ class Clocks:
         """What it shows at the end of the last step."""
 
     def step(self, flows: list[Flow]) -> Trace:
-        """How it moves when its inputs' do."""
+        """Advance by the clocks of the inputs."""
         places = np.unique(np.concatenate([flow.trace.places for flow in flows]))
         shown = []
         for k, flow in enumerate(flows):
@@ -74,7 +74,7 @@ class Clocks:
 
 
 class UnionOperator:
-    """Merges streams by arrival."""
+    """A union of streams by arrival."""
 
     def __init__(self, node: Node) -> None:
         self._units = [child.clock.unit for child in node.children]
@@ -82,7 +82,7 @@ class UnionOperator:
         self._clocks = Clocks(len(self._units))
 
     def step(self, flows: list[Flow]) -> Flow:
-        """What has come on all inputs."""
+        """Merge the new rows of all inputs."""
         flows = [in_unit(flow, own, self._unit) for flow, own in zip(flows, self._units, strict=True)]
         chunk = concat_chunks([flow.chunk for flow in flows])
         assert chunk.places is not None

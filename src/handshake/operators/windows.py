@@ -1,4 +1,4 @@
-"""⊞: which windows a tuple is in, when they close, and what is then computed."""
+"""Sliding windows (⊞): the windows of a row, when they close, and what is then computed."""
 
 from __future__ import annotations
 
@@ -40,44 +40,44 @@ class Spans:
     advance: int
 
     def first(self, at: Array) -> Array:
-        """The first window that has not ended at these instants."""
+        """Return the first window that has not ended at these instants."""
         return (at - self.size) // self.advance + 1
 
     def last(self, at: Array) -> Array:
-        """The last window that has begun."""
+        """Return the last window that has begun."""
         return at // self.advance
 
     def last_closed(self, clock: int) -> int:
-        """The last window that has ended when the clock shows this."""
+        """Return the last window that has ended at a clock."""
         return (clock - self.size) // self.advance
 
 
 @dataclass(frozen=True)
 class Results:
-    """What windows give: columns, and for each row its window."""
+    """The results of windows: columns, and the window of each row."""
 
     columns: dict[str, pa.Array]
     windows: Array
 
 
 class Store(Protocol):
-    """Tuples of open windows, kept as the sub-plan needs them."""
+    """A store of the rows of open windows."""
 
     def add(self, chunk: Chunk, first: Array, last: Array) -> None:
-        """Take tuples, each with the first and the last of its windows."""
+        """Add rows, each with its first and its last window."""
 
     def close(self, windows: Array, starts: Array, ends: Array) -> Results:
-        """Compute these windows, and forget what only they needed; they come in order, each once."""
+        """Compute these windows and forget rows that no later window needs; windows come in order."""
 
     def spans(self) -> tuple[Array, Array]:
-        """The first and the last windows of all that is kept."""
+        """Return the first and the last window of each stored entry."""
 
     def block(self, windows: int) -> int:
-        """How many of so many windows are to be computed together, so that what they need fits in memory."""
+        """Return how many windows to compute at a time, so that they fit in memory."""
 
 
 class Tuples:
-    """Keeps tuples as they are, and runs the sub-plan on the tuples of each window."""
+    """A store of rows; the sub-plan runs on the rows of each window."""
 
     def __init__(self, node: Windowing) -> None:
         self._body = Body(node.body, node.parameter)
@@ -85,17 +85,17 @@ class Tuples:
         self._first = self._last = np.empty(0, np.int64)
 
     def add(self, chunk: Chunk, first: Array, last: Array) -> None:
-        """Take tuples."""
+        """Store rows with their first and last windows."""
         self._kept = concat_chunks([self._kept, Chunk(chunk.columns, chunk.rows)])
         self._first = np.concatenate([self._first, first])
         self._last = np.concatenate([self._last, last])
 
     def spans(self) -> tuple[Array, Array]:
-        """The windows of all tuples."""
+        """Return the first and the last window of each row."""
         return self._first, self._last
 
     def block(self, windows: int) -> int:
-        """So many that their tuples, taken for each window, are not too many."""
+        """Limit the rows that are copied once per window."""
         each = int(np.sum(self._last - self._first + 1)) // windows
         return max(1, min(_BLOCK, _EXPANDED // max(each, 1)))
 
@@ -109,7 +109,7 @@ class Tuples:
         return Results(result.columns, windows[result.origin[result.of]])
 
     def _members(self, windows: Array) -> tuple[Array, Array]:
-        """The tuples of each window, window after window, in the order of their arrival."""
+        """Return the rows of each window, window by window, in the order of arrival."""
         if _rising(self._first) and _rising(self._last):
             begin = np.searchsorted(self._last, windows, "left")
             counts = np.searchsorted(self._first, windows, "right") - begin
@@ -132,7 +132,7 @@ def _rising(values: Array) -> bool:
 
 
 def covered_windows(first: Array, last: Array, low: int, high: int) -> Array:
-    """Windows from `low` to `high` that lie between the first and the last of some tuple, in order."""
+    """Return the windows from `low` to `high` that contain a row, in order."""
     wanted = (first <= high) & (last >= low)
     if not wanted.any():
         return np.empty(0, np.int64)
@@ -145,7 +145,7 @@ def covered_windows(first: Array, last: Array, low: int, high: int) -> Array:
 
 
 class WindowOperator:
-    """Slices a stream into windows. Stamps say all, so that how the stream is cut does not matter."""
+    """The operator of a sliding window; results depend on stamps, not on how the stream is cut."""
 
     def __init__(self, node: Windowing, store: Store) -> None:
         unit = UNITS[node.clock.unit] if node.window.kind == "time" else 1
@@ -158,7 +158,7 @@ class WindowOperator:
         self.late = self.no_time = self.windows = 0
 
     def step(self, flow: Flow) -> Flow:
-        """Take a chunk, and give the results of the windows that it closes."""
+        """Add a chunk and return the results of the windows that it closes."""
         if self._timed:
             self._take_by_time(flow.chunk)
         else:
@@ -209,7 +209,7 @@ class WindowOperator:
                     yield self._stamp(results, flow)
 
     def _closing(self, flow: Flow) -> Iterator[Array]:
-        """Windows that have ended by now, in order."""
+        """Yield the windows that have ended, in order."""
         first, last = self._store.spans()
         if self._timed:
             high = flow.trace.last
@@ -223,12 +223,12 @@ class WindowOperator:
         self._next = max(self._next, until + 1)
 
     def _blocks(self, windows: Array) -> Iterator[Array]:
-        """As many windows at a time as the store takes."""
+        """Split windows into blocks that the store takes."""
         step = self._store.block(len(windows)) if len(windows) else 1
         return (windows[at : at + step] for at in range(0, len(windows), step))
 
     def _stamp(self, results: Results, flow: Flow) -> Chunk:
-        """Results with their times, clocks and places."""
+        """Add times, clocks and places to results."""
         ends = results.windows * self._spans.advance + self._spans.size
         rows, chunk = len(results.windows), flow.chunk
         if not self._timed:
@@ -241,24 +241,24 @@ class WindowOperator:
 
 
 class _Recent:
-    """The stamps of a tuple window's tuples, as far back as one reaches."""
+    """The stamps of the rows that a tuple window can still contain."""
 
     def __init__(self, spans: Spans) -> None:
         self._spans, self._from, self._kept = spans, 0, Chunk({}, 0)
         self._begun = False
 
     def add(self, chunk: Chunk) -> None:
-        """The next tuples."""
+        """Add the stamps of the next rows."""
         bare = Chunk({}, chunk.rows, *chunk.stamps)
         self._kept, self._begun = concat_chunks([self._kept, bare]) if self._begun else bare, True
 
     def forget(self, position: int) -> None:
-        """No window that is still open has a tuple before this one."""
+        """Forget stamps before this position."""
         gone = min(max(0, position - self._from), self._kept.rows)
         self._kept, self._from = _tail(self._kept, gone), self._from + gone
 
     def of(self, windows: Array) -> tuple[Array | None, ...]:
-        """For each window: its largest time, if there is one, largest clock, and last tuple's place."""
+        """Return per window its largest time (if any), its largest clock, and its last row's place."""
         kept, starts = self._kept, windows * self._spans.advance - self._from
         times = timed = clocks = places = None
         if kept.times is not None:
@@ -271,7 +271,7 @@ class _Recent:
         return times, timed, clocks, places
 
     def _largest(self, values: Array, starts: Array) -> Array:
-        """The maxima of runs of `size` values (van Herk): of a block's rest, and of the next one's start."""
+        """Return the maxima of runs of `size` values by van Herk's algorithm."""
         size = self._spans.size
         padded = np.append(values, np.full(-len(values) % size, BEGINNING)).reshape(-1, size)
         ahead = np.maximum.accumulate(padded, axis=1).ravel()

@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Clock:
-    """How the times of a stream's tuples are counted: the type of one, and its unit."""
+    """The type and the unit of the times of a stream."""
 
     type: Type
     unit: str
@@ -92,7 +92,7 @@ class Node(ABC):
 
     @property
     def clock(self) -> Clock:
-        """How the times of results are counted. Every tuple has a time, also where no column shows it."""
+        """The clock of the results. Every row has a time, even if no column shows it."""
         return self.children[0].clock
 
     @property
@@ -101,13 +101,13 @@ class Node(ABC):
         return ()
 
     def with_children(self, children: tuple[Node, ...]) -> Node:
-        """The same operator on other plans."""
+        """Return this operator on other plans."""
         return self
 
 
 @dataclass(frozen=True)
 class Demux:
-    """Which tuples of a stream that carries several are this one's (section 5.3)."""
+    """The rows of a carrying input that belong to this stream (Glacier, section 5.3)."""
 
     stream: str
     """The input that carries them."""
@@ -170,7 +170,7 @@ class _Unary(Node):
 
 @dataclass(frozen=True)
 class Project(_Unary):
-    """Keeps these columns, in this order; each is (its name in the result, its name in the input)."""
+    """A projection on columns in this order; each is (name in the result, name in the input)."""
 
     columns: tuple[tuple[str, str], ...]
 
@@ -183,7 +183,7 @@ class Project(_Unary):
 
 @dataclass(frozen=True)
 class Select(_Unary):
-    """Keeps tuples in which `field` is TRUE."""
+    """A selection of the rows in which `field` is TRUE."""
 
     field: str
 
@@ -194,7 +194,7 @@ class Select(_Unary):
 
 @dataclass(frozen=True)
 class Apply(_Unary):
-    """Appends a column: one operation of arithmetic, comparison or logic on columns and constants.
+    """A computed column: one operation of arithmetic, comparison or logic on columns and constants.
 
     `operation` is a typed expression of one node, whose operands are `Column(0, …)` or `Literal`. `type` has
     just the bits that its values can need.
@@ -212,7 +212,7 @@ class Apply(_Unary):
 
 @dataclass(frozen=True)
 class Union(Node):
-    """All tuples of several streams with the same columns, as they arrive."""
+    """The rows of several streams with the same columns, in the order of arrival."""
 
     inputs: tuple[Node, ...]
 
@@ -233,7 +233,7 @@ class Union(Node):
 
 
 def _common(clocks: list[Clock]) -> Clock:
-    """The clock that counts in the finest of several units."""
+    """Return the clock with the finest unit."""
     return min(clocks, key=lambda clock: UNITS[clock.unit])
 
 
@@ -276,7 +276,7 @@ class _WithBody(Node):
 
 @dataclass(frozen=True)
 class Group(_WithBody):
-    """Routes each tuple to the sub-plan of its group; results are the keys, then the sub-plan's columns."""
+    """A grouping: each group has its own sub-plan; results are the keys, then the columns of the sub-plan."""
 
     keys: tuple[str, ...]
 
@@ -289,11 +289,11 @@ class Group(_WithBody):
 
 @dataclass(frozen=True)
 class Windowing(_WithBody):
-    """Slices a stream into windows and runs the sub-plan on each one when it closes."""
+    """A sliding window: the sub-plan runs on each window when it closes."""
 
     window: Sliding
     pane: int | None = field(default=None, kw_only=True)
-    """Set by the optimiser: aggregates are kept for panes of this length and put together for each window."""
+    """The length of panes, set by the optimiser: windows combine the aggregates of their panes."""
 
     @property
     def schema(self) -> Schema:
@@ -302,7 +302,7 @@ class Windowing(_WithBody):
 
 @dataclass(frozen=True)
 class Concat(Node):
-    """Puts the columns of several plans side by side, row by row: each yields one row per window or group."""
+    """A row-by-row concatenation of columns: each input yields one row per window or group."""
 
     inputs: tuple[Node, ...]
 
@@ -321,7 +321,7 @@ class Concat(Node):
 
 @dataclass(frozen=True)
 class WindowJoin(Node):
-    """Combinations of one tuple of each stream, all in their windows when the last arrives, where `on` holds.
+    """Combinations of one row per stream for which `on` holds, all in their windows when the last arrives.
 
     Columns of results are named `stream.column`. In `on`, `Column(k, name)` is a column of the k-th input.
     The time of a result is the latest of its members' times.
@@ -375,11 +375,11 @@ class Plan:
     outputs: tuple[Output, ...]
 
     def output(self, name: str) -> Output:
-        """The result of that name."""
+        """Return the result with this name."""
         return next(output for output in self.outputs if output.name == name)
 
     def map(self, rule: Callable[[Node], Node]) -> Plan:
-        """The same plan with every result rewritten."""
+        """Return the plan with every result rewritten."""
         outputs = []
         for output in self.outputs:
             rewritten = rule(output)
@@ -389,7 +389,7 @@ class Plan:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it, parents first."""
+    """Yield the node and everything below it, parents first."""
     waiting = [node]
     while waiting:
         here = waiting.pop()
@@ -412,5 +412,5 @@ def rebuild(node: Node, rule: Callable[[Node], Node]) -> Node:
 
 
 def reads(operation: Expr) -> frozenset[str]:
-    """The columns that an operation reads."""
+    """Return the columns that an operation reads."""
     return frozenset(child.name for child in operation.children if isinstance(child, Column))

@@ -1,4 +1,4 @@
-"""A predicate split into what an index can use and what must be checked on each candidate.
+"""The analysis of a predicate: which conjuncts an index can use, and which are checked on each candidate.
 
 Every conjunct stays part of the predicate that is checked in the end; analysis only finds out
 which candidates can be skipped. So a bound may be loose (floats: by their rounding), never tight.
@@ -58,13 +58,13 @@ class Bound:
 
     @property
     def is_lower(self) -> bool:
-        """Whether the left side is bounded from below."""
+        """True if the left side is bounded from below."""
         return self.op in (">", ">=")
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """The conjuncts of a predicate, sorted by what they are good for."""
+    """The conjuncts of a predicate by kind."""
 
     predicate: Expr
     equalities: tuple[Equality, ...]
@@ -83,7 +83,7 @@ class Analysis:
 
     @property
     def never(self) -> bool:
-        """Whether the predicate is false or NULL for every pair."""
+        """True if the predicate is false or NULL for every pair."""
         return isinstance(self.predicate, Literal) and self.predicate.value is not True
 
 
@@ -157,7 +157,7 @@ def _bounds(part: Expr) -> Iterator[Bound]:
 
 
 def _in_float32(part: Compare) -> Compare:
-    """A float32 against a constant that none is: the same, against the float32 next to the constant."""
+    """Compare a float32 with the float32 next to a constant, if the constant is not a float32."""
     for compare in (part, _mirror(part)):
         match compare:
             case Compare(left=Cast(arg=arg), right=Literal(value=float() as limit)) if arg.type == Float(
@@ -169,7 +169,7 @@ def _in_float32(part: Compare) -> Compare:
 
 
 def _float32_next_to(limit: float, *, below: bool) -> float:
-    """The largest float32 that is not above a number, or the smallest that is not below it."""
+    """Return the largest float32 that is not above a number, or the smallest one that is not below it."""
     near = round_float32(limit)
     if near == limit or (near < limit) == below:
         return near
@@ -224,7 +224,7 @@ def separate(compare: Compare) -> Bound | None:
 
 
 def _terms(expr: Expr, sign: int) -> tuple[list[tuple[int, Expr]], int]:
-    """An exact sum as (factor, term) pairs and a constant."""
+    """Split an exact sum into (factor, term) pairs and a constant."""
     match expr:
         case Literal(value=int() as value):
             return [], sign * value
@@ -302,7 +302,7 @@ def _float_bound(compare: Compare, a: Expr, b: Expr, x: float, y: float | None) 
 
 
 def describe(analysis: Analysis) -> Iterator[str]:
-    """One line per conjunct, for `explain`."""
+    """Yield one line per conjunct, for `explain`."""
     for equality in analysis.equalities:
         yield f"equality    {show(equality.left)} = {show(equality.right)}"
     for band in analysis.bands:
@@ -323,7 +323,7 @@ def _show_bound(bound: Bound) -> str:
 
 
 def _step(kind: Type) -> Type:
-    """The type of a difference of two values."""
+    """Return the type of the difference of two values."""
     match kind:
         case Timestamp(unit=unit):
             return Interval(unit)

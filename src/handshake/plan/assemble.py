@@ -1,4 +1,4 @@
-"""Expressions to assembly: one `Apply` for each operation, its value in a column of its own."""
+"""Expressions as chains of `Apply`: each operation appends a column with its value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDEST = 512
 
 
 class Fresh:
-    """Names for intermediate columns: a, b, …, z, a1, …, none of them taken."""
+    """A generator of unused column names: a, b, …, z, a1, …"""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = {name.casefold() for name in taken}
@@ -29,7 +29,7 @@ class Fresh:
             yield from (f"{letter}{turn or ''}" for letter in ascii_lowercase)
 
     def take(self, names: Iterable[str]) -> None:
-        """Keep away from these names, too."""
+        """Reserve these names."""
         self._taken |= {name.casefold() for name in names}
 
     def __call__(self) -> str:
@@ -39,7 +39,7 @@ class Fresh:
 
 
 def exact_type(operation: Expr) -> Type:
-    """The type of a computed column: whole numbers in just the bits or digits that they can need."""
+    """Return the type of a computed column; a whole number has as few bits or digits as it can need."""
     kind = operation.type
     bounded = isinstance(kind, Int) or (isinstance(kind, Decimal) and kind.precision > 0)
     if not isinstance(kind, (Int, Decimal)) or (isinstance(operation, (Column, Cast)) and bounded):
@@ -54,7 +54,7 @@ def exact_type(operation: Expr) -> Type:
 
 
 def column_of(node: Node, name: str) -> Column:
-    """A column of a plan's results, as an operand."""
+    """Return a column of a plan's results as an operand."""
     return Column(0, name, type=node.schema.get(name).type)
 
 
@@ -87,10 +87,10 @@ def add_filter(node: Node, condition: Expr, fresh: Fresh) -> Node:
 
 
 def substitute(operation: Expr, columns: dict[str, Expr]) -> Expr:
-    """An operation with its operands' own computations in place of their columns."""
+    """Replace columns in an operation by the expressions that compute them."""
     return transform(operation, lambda e: columns.get(e.name, e) if isinstance(e, Column) else e)
 
 
 def keep_columns(node: Node, names: Iterable[str]) -> Node:
-    """Only these columns, by their own names."""
+    """Project on these columns."""
     return Project(node, tuple((name, name) for name in names))

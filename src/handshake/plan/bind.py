@@ -1,4 +1,4 @@
-"""Names to columns, and a type for every node. What comes out is ready to be lowered."""
+"""Binding: resolves names to columns and gives every node a type."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ __all__ = ["Scope", "bind", "bind_value"]
 
 @dataclass(frozen=True)
 class Scope:
-    """What names mean: qualifiers to sides, and the columns of each side."""
+    """The meaning of names: which qualifier is which side, and the columns of each side."""
 
     schemas: tuple[Schema, ...]
     qualifiers: Mapping[str, int]
 
     @classmethod
     def of(cls, left: Schema, right: Schema, aliases: tuple[str, str] | None = None) -> Scope:
-        """The scope of a two-way join: `l` and `r`, and aliases if given."""
+        """Return the scope of a two-way join: `l` and `r`, and aliases if given."""
         names = {"l": 0, "r": 1, "left": 0, "right": 1}
         if aliases is not None:
             if len(set(aliases)) != 2:
@@ -82,7 +82,7 @@ class Scope:
         return cls((left, right), names)
 
     def resolve(self, name: Name) -> Column:
-        """The column that a name stands for."""
+        """Return the column that a name stands for."""
         if len(name.parts) == 1:
             return self._find_unqualified(name)
         if len(name.parts) > 2:
@@ -138,7 +138,7 @@ def bind_value(expr: Expr, scope: Scope) -> Expr:
 
 
 def _operand(expr: Expr, scope: Scope) -> Expr:
-    """Bind and fold, so that a constant is one before it takes on the type (and zone) of what it meets."""
+    """Bind and fold: a constant is computed before it takes the type (and zone) of the other operand."""
     return fold_node(_bind(expr, scope))
 
 
@@ -307,7 +307,7 @@ def _exact(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
 
 
 def _without_precision(kind: Type) -> Type:
-    """The type of a result that may have outgrown its operands' precision."""
+    """Return the type of a result that may need more digits than its operands."""
     return Decimal(0, kind.scale) if isinstance(kind, Decimal) else kind
 
 
@@ -369,7 +369,7 @@ def _shift(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
 
 
 def _coarsest(interval: Literal, unit: str) -> Expr:
-    """A constant interval in the unit of the timestamp that it shifts, when it fits."""
+    """Convert a constant interval to the unit of the timestamp that it shifts, if that is exact."""
     assert isinstance(interval.type, Interval)
     if interval.value is None:
         return Literal(None, type=Interval(unit), at=interval.at)

@@ -1,4 +1,4 @@
-"""A small Python builder for predicates, for those who would rather not write SQL text."""
+"""A Python builder for predicates, as an alternative to SQL text."""
 
 from __future__ import annotations
 
@@ -107,20 +107,20 @@ class Expression:
         return Expression(Not(self.expr))
 
     def between(self, low: Any, high: Any) -> Expression:
-        """Inclusive on both ends, as SQL's."""
+        """Test for a range that includes both ends, as in SQL."""
         return _compare(">=", self, low) & _compare("<=", self, high)
 
     def isin(self, *values: Any) -> Expression:
-        """Equal to one of `values`."""
+        """Test for equality with one of `values`."""
         equal = tuple(Compare("=", self.expr, _expr(value)) for value in values)
         return Expression(Or(equal)) if equal else lit(False)
 
     def is_null(self) -> Expression:
-        """True where there is no value."""
+        """Test whether the value is NULL."""
         return Expression(IsNull(self.expr))
 
     def is_not_null(self) -> Expression:
-        """True where there is a value."""
+        """Test for a value that is not NULL."""
         return Expression(Not(IsNull(self.expr)))
 
     def cast(self, to: str) -> Expression:
@@ -128,7 +128,7 @@ class Expression:
         return Expression(Cast(self.expr, type=parse_type(to)))
 
     def like(self, pattern: str) -> Expression:
-        """SQL's LIKE: `%` any text, `_` any character."""
+        """Match a pattern as in SQL: `%` is any text, `_` any character."""
         return Expression(Call((self.expr, Literal(pattern)), "like"))
 
 
@@ -152,22 +152,22 @@ right = Side("r")
 
 
 def col(name: str) -> Expression:
-    """A column by name, `col("l.x")`."""
+    """Return a column by name, as in `col("l.x")`."""
     return Expression(Name(tuple(name.split("."))))
 
 
 def lit(value: Any) -> Expression:
-    """A constant."""
+    """Return a Python value as a constant expression."""
     return Expression(Literal(value))
 
 
 def sql(text: str) -> Expression:
-    """An expression from SQL text, to mix with built ones."""
+    """Return an expression from SQL text, to combine with built ones."""
     return Expression(parse(text))
 
 
 def call(function: Callable[..., Any], *args: Any, returns: str = "boolean") -> Expression:
-    """A Python callable on the values of candidate pairs; a missing value arrives as None.
+    """Call a Python function on the values of candidate pairs; NULL arrives as None.
 
     >>> call(lambda x, a: x == a, left.x, right.a)
     <<lambda>(l.x, r.a)>

@@ -1,4 +1,4 @@
-"""CREATE INPUT STREAM to sources: names, types, clocks, and who carries whom."""
+"""CREATE INPUT STREAM as sources: names, types, clocks, and inputs that carry several streams."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _WORDS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanosecon
 
 
 def declare(node: CreateStream, reader: StatementReader, known: dict[str, Source]) -> Source:
-    """The source that a declaration makes; `known` are those before it."""
+    """Return the source of a declaration; `known` are the sources declared before it."""
     name = node.this.name
     fields = tuple(Field(f.this.name, _type(f, reader)) for f in node.expressions)
     _check_names(name, [f.name for f in fields], node, reader)
@@ -94,7 +94,7 @@ def _size(node: exp.Literal, reader: StatementReader) -> int:
 
 
 def duration(node: exp.Literal, reader: StatementReader) -> int:
-    """A number of seconds, as nanoseconds."""
+    """Return a number of seconds in nanoseconds."""
     text = str(node.this)
     if not re.fullmatch(r"[0-9]{1,10}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text):
         raise reader.error(f"{text} is not a number of seconds, of at most nine decimals", node)

@@ -1,4 +1,4 @@
-"""The SQL that predicates are written in: Spark's, as sqlglot reads it, with nothing dropped on the way."""
+"""The SQL dialect of predicates: Spark's, as sqlglot reads it, but no argument is dropped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Build = Callable[[list[exp.Expr]], exp.Expr]
 
 
 def _exactly(count: int, name: str) -> _Build:
-    """sqlglot's reading of a function, kept from dropping arguments."""
+    """Build a function as sqlglot does, unless it has more arguments than sqlglot reads."""
     build: _Build = SparkParser.FUNCTIONS[name]
 
     def build_exactly(args: list[exp.Expr]) -> exp.Expr:
@@ -69,7 +69,7 @@ class Predicate(Spark):
         }
 
         def _parse_interval(self, *args: Any, **options: Any) -> Any:
-            """As ever, remembering where the interval starts and what its text is."""
+            """Parse an interval and remember its position and its text."""
             tokens = [token for token in (self._curr, self._next) if token]
             node = super()._parse_interval(*args, **options)
             if tokens and isinstance(node, exp.Expr):
@@ -83,7 +83,7 @@ class Predicate(Spark):
 
 
 def sql_text(node: exp.Expr) -> str:
-    """A node as text, for messages."""
+    """Return a node as text for messages."""
     try:
         text = node.sql(dialect=Predicate, unsupported_level=ErrorLevel.IGNORE, comments=False)
     except Exception:  # it is about to be refused anyway
@@ -118,7 +118,7 @@ _SIZED = (exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.CHAR)
 
 
 def type_of(node: exp.DataType) -> Type:
-    """The type that a type name stands for; ValueError where it is not one of ours."""
+    """Return the type that a type name stands for; raise ValueError if it is not supported."""
     unread = {name for name, value in node.args.items() if value and name not in ("this", "expressions")}
     if node.this == exp.DType.DECIMAL and not unread:
         return _decimal(node)

@@ -1,4 +1,4 @@
-"""Plans for people: as text and as a graph, in the signs of Glacier's Table 1."""
+"""Plans as text and as a graph, in the symbols of Glacier's Table 1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["dot", "explain_plan", "label"]
 
 
 def explain_plan(plan: Plan) -> str:
-    """A plan as text: each result with its operators below it, down to the inputs."""
+    """Return a plan as text: each result with its operators below it, down to the inputs."""
     return "\n\n".join("\n".join(_lines(output)) for output in plan.outputs) + "\n"
 
 
@@ -45,7 +45,7 @@ def _lines(node: Node) -> list[str]:
 
 @singledispatch
 def label(node: Node) -> str:
-    """An operator in one line."""
+    """Return an operator as one line."""
     return type(node).__name__
 
 
@@ -146,7 +146,7 @@ def _(node: WindowJoin) -> str:
 
 
 def dot(plan: Plan) -> str:
-    """A plan as a graph in Graphviz' language; what several results read is drawn once."""
+    """Return a plan as a Graphviz graph; shared parts are drawn once."""
     numbers: dict[Node, int] = {}
     lines = ["digraph plan {", "  rankdir=BT;", '  node [shape=box, fontname="sans-serif"];']
     for output in plan.outputs:

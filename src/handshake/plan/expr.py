@@ -49,7 +49,7 @@ UNBOUND = Unbound()
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the predicate text an expression starts, counted from 1."""
+    """The line and column of an expression in its text, counted from 1."""
 
     line: int
     column: int
@@ -68,7 +68,7 @@ class Expr:
         return ()
 
     def with_children(self, children: tuple[Expr, ...]) -> Expr:
-        """The same operation on other operands."""
+        """Return this operation on other operands."""
         return self
 
 
@@ -96,7 +96,7 @@ class Literal(Expr):
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        """By how it is written: 0.0 and -0.0 are two constants, and NaN is one."""
+        """Compare as written: 0.0 and -0.0 differ, and NaN equals NaN."""
         return isinstance(other, Literal) and self._written == other._written
 
     def __hash__(self) -> int:
@@ -123,12 +123,12 @@ class _Binary(Expr):
 
 @dataclass(frozen=True)
 class Arithmetic(_Binary):
-    """`+ - * / div %`"""
+    """One of the operations `+ - * / div %`."""
 
 
 @dataclass(frozen=True)
 class Compare(_Binary):
-    """`= <> < <= > >=`"""
+    """One of the comparisons `= <> < <= > >=`."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _Unary(Expr):
 
 @dataclass(frozen=True)
 class Negate(_Unary):
-    """`-x`"""
+    """The negation of a number: `-x`."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Case(Expr):
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """The expression and everything below it, parents first."""
+    """Yield the expression and everything below it, parents first."""
     waiting = [expr]
     while waiting:
         node = waiting.pop()
@@ -233,7 +233,7 @@ MAX_NODES = 500_000
 
 
 def check_size(expr: Expr) -> None:
-    """Refuse a tree that is too deep, or too large with its shared parts written out, to be worked on."""
+    """Refuse a tree that is too deep, or too large when shared parts count each time."""
     sizes: dict[int, tuple[int, int]] = {}  # depth and number of nodes below each object
     waiting = [expr]
     while waiting:
@@ -252,7 +252,7 @@ def check_size(expr: Expr) -> None:
 
 
 def sides(expr: Expr) -> frozenset[int]:
-    """Which inputs an expression reads."""
+    """Return the numbers of the inputs that an expression reads."""
     return frozenset(node.side for node in walk(expr) if isinstance(node, Column))
 
 
@@ -263,21 +263,21 @@ def transform(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
-    """The parts of a conjunction, however nested."""
+    """Return the parts of a conjunction, nested ones too."""
     if not isinstance(expr, And):
         return (expr,)
     return tuple(part for arg in expr.args for part in conjuncts(arg))
 
 
 def conjunction(parts: tuple[Expr, ...]) -> Expr:
-    """The conjunction of `parts`; TRUE when there are none."""
+    """Return the conjunction of `parts`; TRUE if there are none."""
     if not parts:
         return Literal(True, type=BOOL)
     return parts[0] if len(parts) == 1 else And(parts, type=BOOL)
 
 
 def show(expr: Expr) -> str:
-    """A short SQL-like text for messages and `explain`."""
+    """Return a short SQL-like text for messages and `explain`."""
     match expr:
         case Name(parts=parts):
             return ".".join(parts)

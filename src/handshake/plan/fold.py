@@ -1,4 +1,4 @@
-"""Constants folded, and conditions brought to the shape that analysis looks for."""
+"""Constant folding, and the normal form of conditions that analysis expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of the language and the types they give."""
+"""The functions of the language and the types of their results."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def bind_call(call: Call, args: tuple[Expr, ...]) -> Expr:
 
 
 def no_function(name: str) -> str:
-    """What to say of a function that is not known."""
+    """Return the error message for an unknown function."""
     return f"no function {name}(); known are {', '.join(NAMES)}{suggest(name, NAMES)}"
 
 
@@ -175,7 +175,7 @@ def _field(call: Call, args: tuple[Expr, ...]) -> Call:
 
 
 def _regexp(call: Call, args: tuple[Expr, ...]) -> Call:
-    """A constant pattern is checked here, so that no tuple has to find out."""
+    """Check a constant pattern before any row is read."""
     bound = _texts(2, 2, BOOL)(call, args)
     pattern = bound.args[1]
     if isinstance(pattern, Literal) and pattern.value is not None:

@@ -129,7 +129,7 @@ class Continuous(Predicate):
             return node
 
         def _parse_table(self, *args: Any, **options: Any) -> Any:
-            """A stream or a sub-query, its window, its alias; nothing else comes FROM."""
+            """Parse a stream or a sub-query with its window and alias."""
             start = self._curr
             this = self._parse_stream_or_query()
             self._at(this, start)

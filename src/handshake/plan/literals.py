@@ -1,4 +1,4 @@
-"""Constants as SQL text, exact: what a value of each type looks like in messages and in `explain`."""
+"""Constants as exact SQL text, for messages and `explain`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LENGTHS = {
 
 
 def literal_text(value: Any, kind: Type) -> str:
-    """A constant as it could be written in a predicate; `value` is scaled where `kind` says so.
+    """Return a constant as it is written in a predicate; `value` is scaled if `kind` has a scale or unit.
 
     >>> literal_text(50, Decimal(3, 2)), literal_text(10_000, Interval("ms"))
     ('0.50', "INTERVAL '10' SECOND")
@@ -46,7 +46,7 @@ def literal_text(value: Any, kind: Type) -> str:
 
 
 def _python(value: Any) -> str:
-    """A value that is not scaled, or not yet typed."""
+    """Return the text of a value that is not scaled or has no type yet."""
     match value:
         case bool():
             return str(value).upper()
@@ -119,5 +119,5 @@ def _fraction(nanoseconds: int) -> str:
 
 
 def zone_of(name: str) -> tzinfo:
-    """A zone by name, or a fixed offset such as `+02:00`, which Arrow allows, too."""
+    """Return a zone by name, or a fixed offset such as `+02:00`."""
     return datetime.strptime(name, "%z").tzinfo or UTC if name[:1] in "+-" else ZoneInfo(name)

@@ -1,4 +1,4 @@
-"""Which sub-plans of windows can be computed from panes: algebraic aggregates, grouped or not."""
+"""Sub-plans of windows that can be computed from panes: algebraic aggregates, grouped or not."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ from dataclasses import dataclass
 from math import gcd
 
 from handshake.plan.aggregates import AGGREGATES
-from handshake.plan.algebra import (
-    Aggregate,
-    Apply,
-    Concat,
-    Group,
-    Node,
-    Parameter,
-    Project,
-    Select,
-    Sliding,
-)
+from handshake.plan.algebra import Aggregate, Apply, Concat, Group, Node, Parameter, Project, Select, Sliding
 
 __all__ = ["PaneShape", "pane_length", "pane_shape"]
 
 
 @dataclass(frozen=True)
 class PaneShape:
-    """A sub-plan in parts: steps on tuples, keys, aggregates, and steps on the results."""
+    """A sub-plan in parts: steps on rows, keys, aggregates, and steps on the results."""
 
     before: Node
     """Projections, selections and computed columns on the window's tuples."""
@@ -35,7 +25,7 @@ class PaneShape:
 
 
 def pane_shape(body: Node, parameter: str) -> PaneShape | None:
-    """The parts of a sub-plan, or None where it needs each window's tuples."""
+    """Return the parts of a sub-plan, or None if it needs the rows of each window."""
     node = body
     while isinstance(node, (Project, Select, Apply)):
         node = node.input
@@ -70,5 +60,5 @@ def _is(node: Node, parameter: str) -> bool:
 
 
 def pane_length(window: Sliding) -> int:
-    """The longest panes of which all windows are made."""
+    """Return the length of the longest panes that make up all windows."""
     return gcd(window.size, window.advance)

@@ -294,7 +294,7 @@ def _(node: exp.Escape, reader: Reader) -> Expr:
 
 
 def _escaped_by_backslash(pattern: str, escape: str) -> str | None:
-    """The pattern with a backslash for its escape character; None if that ends it."""
+    """Replace the escape character of a pattern by a backslash; return None if the pattern ends with it."""
     pieces = iter(pattern)
     written = ""
     for char in pieces:

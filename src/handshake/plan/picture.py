@@ -1,4 +1,4 @@
-"""Plans as pictures: a drawing in SVG, with nothing but this file needed to make it."""
+"""Plans as SVG drawings, made without other software."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROW, _BOX, _GAP, _LETTER = 56, 30, 24, 7.6
 
 
 class _Drawing:
-    """Places nodes in columns and rows; results are on top, inputs at the bottom, as in the paper."""
+    """The places of nodes in columns and rows; results are on top, inputs at the bottom, as in the paper."""
 
     def __init__(self) -> None:
         self.right = float(_GAP)
@@ -21,7 +21,7 @@ class _Drawing:
         self.shapes: list[str] = []
 
     def draw(self, node: Node, depth: int) -> float:
-        """Draw a plan; the middle of its top."""
+        """Draw a plan and return the middle of its top."""
         self.depth = max(self.depth, depth)
         text = label(node)
         width = _LETTER * len(text) + 20
@@ -55,7 +55,7 @@ class _Drawing:
 
 
 def svg(plan: Plan) -> str:
-    """A plan as a drawing; sub-plans of windows and groups hang on dashed lines."""
+    """Return a plan as an SVG drawing; dashed lines lead to the sub-plans of windows and groups."""
     drawing = _Drawing()
     for output in plan.outputs:
         drawing.draw(output, 0)

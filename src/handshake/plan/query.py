@@ -1,4 +1,4 @@
-"""From the text of a query to its plan."""
+"""The text of a query as a plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_query(text: str) -> Plan:
 
 
 class _Planner:
-    """Plans all statements of a text; each SELECT when it is first read."""
+    """The planner of all statements of a text; a SELECT is planned when it is first read."""
 
     def __init__(self, reader: StatementReader) -> None:
         self._reader = reader
@@ -81,7 +81,7 @@ class _Planner:
             raise self._reader.error(f"there are two streams named '{name}'{hint}", node)
 
     def stream(self, node: exp.Table) -> tuple[str, Node]:
-        """The stream that a name in FROM stands for, and its name as declared."""
+        """Return the declared name and the plan of a stream in FROM."""
         given = node.this.name
         names = (*self.sources, *self._queries)
         found = [name for name in names if name == given] or [
@@ -105,7 +105,7 @@ class _Planner:
         return self._planned[name]
 
     def query(self, node: exp.Expr) -> Node:
-        """The plan of a SELECT, or of several with UNION between them."""
+        """Return the plan of a SELECT, or of several with UNION between them."""
         if isinstance(node, exp.Subquery) and not any(v for k, v in node.args.items() if k != "this"):
             return self.query(node.this)
         if isinstance(node, exp.Union):
@@ -141,7 +141,7 @@ class _Planner:
 
 
 def _into(node: exp.Expr) -> exp.Into | None:
-    """Where results go: after a UNION, the name stands at the end of its last SELECT."""
+    """Return the INTO clause; after a UNION, it belongs to the last SELECT."""
     into = node.args.get("into")
     if into is None and isinstance(node, exp.Union):
         return _into(node.expression)
@@ -149,7 +149,7 @@ def _into(node: exp.Expr) -> exp.Into | None:
 
 
 def _wider(left: Node, a: str, right: Node, b: str) -> Type | None:
-    """The type of a column of a union."""
+    """Return the type of a column of a union."""
     x, y = column_of(left, a), column_of(right, b)
     if isinstance(x.type, Int) and isinstance(y.type, Int):
         if x.type.signed == y.type.signed:
@@ -166,14 +166,14 @@ _MOST_DIGITS = 38
 
 
 def _digits(kind: Type) -> int:
-    """How many digits a number can have before its point."""
+    """Return the number of digits before the decimal point."""
     if isinstance(kind, Int):
         return len(str(2 ** (kind.bits - kind.signed)))
     return kind.precision - kind.scale if isinstance(kind, Decimal) else 0
 
 
 def _conform_branch(node: Node, names: tuple[str, ...], kinds: list[Type]) -> Node:
-    """Columns of a union's branch under the names and in the types that the union has."""
+    """Give the columns of a branch the names and types of the union."""
     own = node.schema.names
     fresh = Fresh((*own, *names))
     columns = []

@@ -1,4 +1,4 @@
-"""How large whole numbers can get: the ground on which kernels choose their width, so that nothing wraps."""
+"""The ranges of whole numbers, by which kernels choose a width that cannot overflow."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ from functools import singledispatch
 
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import Arithmetic, Call, Case, Cast, Column, Expr, Literal, Negate, show
-from handshake.schema import (
-    UNITS,
-    Bool,
-    Date,
-    Decimal,
-    Float,
-    Int,
-    Interval,
-    TimeOfDay,
-    Timestamp,
-    Type,
-)
+from handshake.schema import UNITS, Bool, Date, Decimal, Float, Int, Interval, TimeOfDay, Timestamp, Type
 
 __all__ = ["Range", "ranges", "scale_factor", "storage_bits", "type_range", "width_of"]
 
@@ -27,7 +16,7 @@ DAY = UNITS["d"]
 
 
 def storage_bits(kind: Type) -> int:
-    """Bits that a column of this exact type has in memory."""
+    """Return the number of bits of a value of this exact type in memory."""
     match kind:
         case Int(bits=bits):
             return bits
@@ -39,7 +28,7 @@ def storage_bits(kind: Type) -> int:
 
 
 def type_range(kind: Type, headroom: bool) -> Range:
-    """All values of a type; when `headroom`, those with two bits to spare, so that sums still fit."""
+    """Return the range of a type; with `headroom` it leaves two bits unused, so that sums still fit."""
     match kind:
         case Int(bits=bits, signed=False):
             return (0, 2 ** (bits - (2 if headroom and bits >= 32 else 0)) - 1)
@@ -54,7 +43,7 @@ def type_range(kind: Type, headroom: bool) -> Range:
 
 
 def width_of(span: Range) -> int | None:
-    """The smallest of 32, 64, … 512 bits that holds a range, or None."""
+    """Return the smallest of 32, 64, … 512 bits that holds a range, or None."""
     for width in (32, 64, 128, 256, 512):
         if -(2 ** (width - 1)) <= span[0] and span[1] < 2 ** (width - 1):
             return width
@@ -62,7 +51,7 @@ def width_of(span: Range) -> int | None:
 
 
 def ranges(expr: Expr, headroom: bool) -> Range:
-    """The values that a bound exact expression can take."""
+    """Return the range of the values of a bound exact expression."""
     return _range(expr, headroom)
 
 
@@ -129,16 +118,12 @@ def _(expr: Cast, headroom: bool) -> Range:
     if isinstance(expr.arg.type, (Float, Bool)):
         return type_range(expr.type, False)
     up, down = scale_factor(expr.arg.type, expr.type)
-    low, high = (_scaled(bound, up, down) for bound in _range(expr.arg, headroom))
+    low, high = (bound * up // down for bound in _range(expr.arg, headroom))
     if isinstance(expr.type, Int) or (isinstance(expr.type, Decimal) and expr.type.precision):
         # The check that makes an unfitting value NULL comes after; the value itself stays in range.
         floor, ceiling = type_range(expr.type, False)
         return (min(max(low, floor), ceiling), max(min(high, ceiling), floor))
     return (low - 1, high + 1) if down > 1 else (low, high)
-
-
-def _scaled(bound: int, up: int, down: int) -> int:
-    return bound * up // down
 
 
 def _union(exprs: list[Expr], headroom: bool) -> Range:
@@ -147,7 +132,7 @@ def _union(exprs: list[Expr], headroom: bool) -> Range:
 
 
 def scale_factor(source: Type, target: Type) -> tuple[int, int]:
-    """(multiply, divide) that takes the whole number of one exact type to that of another."""
+    """Return the factors (multiply, divide) that convert a whole number of one exact type to another."""
     match source, target:
         case (Int() | Decimal(), Int() | Decimal()):
             shift = _scale(target) - _scale(source)

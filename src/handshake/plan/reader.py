@@ -1,4 +1,4 @@
-"""The reader: walks sqlglot's tree, knows the text, and refuses what no translator reads."""
+"""The reader: translates sqlglot's tree and refuses what no translator reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOVING_NAMES = ("monotonically_increasing_id", "now", "rand", "randn", "random"
 
 
 def moving(text: str) -> str:
-    """Why something that is not a function of its arguments is refused."""
+    """Return the error message for a function whose value changes between calls."""
     return (
         f"{text} gives another value each time; a predicate must give the same answer whenever two tuples "
         "are compared, also after a restart; put what it gives into a column of an input, and use that"
@@ -37,7 +37,7 @@ def moving(text: str) -> str:
 
 
 class Reader:
-    """Translates one text; knows it, so that errors can point into it."""
+    """The translator of one text; errors point into the text."""
 
     what = "the predicate"
     """What the text is called in errors."""
@@ -66,7 +66,7 @@ class Reader:
             raise ExpressionError(f"cannot read the predicate: {error}") from error
 
     def expr(self, node: Any) -> Expr:
-        """Translate a node; what it carries besides what its translator reads is refused, not dropped."""
+        """Translate a node; refuse arguments that its translator does not read."""
         if type(node) not in NODES:
             raise self._unknown(node)
         translate, read = NODES[type(node)]
@@ -85,7 +85,7 @@ class Reader:
         return tuple(self.expr(node) for node in nodes)
 
     def at(self, node: exp.Expr | None) -> Position | None:
-        """The leftmost known position below a node, or else that of what it is part of."""
+        """Return the leftmost known position below a node, or that of its parent."""
         while node is not None:
             starts = [n.meta["start"] for n in node.walk() if n._meta and "start" in n._meta]
             if starts:
@@ -94,17 +94,17 @@ class Reader:
         return None
 
     def position(self, start: int) -> Position:
-        """Line and column of a place in the text."""
+        """Return the line and column of an offset in the text."""
         line = bisect_right(self.lines, start)
         return Position(line, start - self.lines[line - 1] + 1)
 
     def error(self, message: str, node: exp.Expr) -> ExpressionError:
-        """An error that points at a node."""
+        """Return an error that points at a node."""
         at = self.at(node)
         return ExpressionError(message, at.line if at else None, at.column if at else None)
 
     def _unknown(self, node: Any) -> ExpressionError:
-        """Why a node cannot be translated."""
+        """Return the error for a node that cannot be translated."""
         if not isinstance(node, exp.Expr):
             return ExpressionError(f"{node!r} has no meaning in a predicate here")
         name = node.name if isinstance(node, exp.Anonymous) else self._name(node)
@@ -127,7 +127,7 @@ class Reader:
         return self.error(why, node)
 
     def _name(self, node: exp.Expr) -> str | None:
-        """What a function is called in the text."""
+        """Return the name of a function in the text."""
         if "start" not in node.meta or "end" not in node.meta:
             return None
         return self.text[node.meta["start"] : node.meta["end"] + 1]

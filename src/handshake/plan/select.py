@@ -1,4 +1,4 @@
-"""One SELECT to the algebra: windows around a sub-plan, joins, grouping, aggregates side by side."""
+"""One SELECT as algebra: windows, joins, grouping and aggregates."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _CLAUSES = frozenset(("expressions", "from_", "joins", "where", "group", "having
 
 
 class Streams(Protocol):
-    """Who knows the streams of the text."""
+    """The streams of a text."""
 
     def stream(self, node: exp.Table) -> tuple[str, Node]:
-        """A stream by name."""
+        """Return a stream by name."""
 
     def query(self, node: exp.Expr) -> Node:
-        """The plan of a sub-query."""
+        """Return the plan of a sub-query."""
 
 
 @dataclass(frozen=True)
 class _Item:
-    """What stands in FROM: a plan, what it is called, and its window as written."""
+    """An item of FROM: a plan, its name, and its window as written."""
 
     name: str
     node: Node
@@ -59,7 +59,7 @@ class _Item:
 
 
 class QueryScope(Scope):
-    """What names mean in a query: columns of the streams in FROM, by the names that these have there."""
+    """The scope of a query: the columns of the streams in FROM."""
 
     def _find_unqualified(self, name: Name) -> Column:
         found = [side for side, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
@@ -79,14 +79,14 @@ class QueryScope(Scope):
 
 
 class SelectPlanner:
-    """Plans one SELECT."""
+    """The planner of one SELECT."""
 
     def __init__(self, streams: Streams, reader: StatementReader, node: exp.Select) -> None:
         self._streams, self._reader, self._node = streams, reader, node
         self._fresh = Fresh()
 
     def plan(self) -> Node:
-        """The plan."""
+        """Return the plan of the SELECT."""
         self._reader.check(self._node, _CLAUSES)
         items = self._items()
         return self._plan_join(items) if len(items) > 1 else self._plan_single(items[0])
@@ -167,7 +167,7 @@ class SelectPlanner:
     # The list of what is selected.
 
     def _list(self, scope: Scope) -> list[tuple[str | None, Expr]]:
-        """Names (None: to be found) and expressions, in order; aggregates are noted on the way."""
+        """Return the names and expressions of the list in order, and collect its aggregates."""
         self._reader.noted = {}
         listed: list[tuple[str | None, Expr]] = []
         for node in self._node.expressions:
@@ -205,7 +205,7 @@ class SelectPlanner:
         ]
 
     def _name_of(self, node: exp.Expr) -> str | None:
-        """What a column is called that has no alias."""
+        """Return the name of a column without an alias."""
         if isinstance(node, exp.Column):
             return node.name
         plain = re.sub(r"[^0-9A-Za-z]+", "_", sql_text(node)).strip("_").lower()
@@ -223,7 +223,7 @@ class SelectPlanner:
         return [(name, e) for name, (_, e) in zip(names, listed, strict=True)]
 
     def _compute(self, node: Node, items: list[tuple[str | None, Expr, Expr]]) -> Node:
-        """Compute what is selected, then keep that alone."""
+        """Append the selected columns and keep only those."""
         columns = []
         for name, bound, written in items:
             assert name is not None
@@ -259,7 +259,7 @@ class SelectPlanner:
         return self._compute(result, items)
 
     def _keys(self, node: Node, scope: Scope) -> tuple[Node, dict[Expr, str]]:
-        """Group keys: the expressions as written, and the columns that hold them."""
+        """Append the group keys; return the expressions as written with their columns."""
         group = self._node.args.get("group")
         keys: dict[Expr, str] = {}
         if group is None:
@@ -294,7 +294,7 @@ class SelectPlanner:
     def _result_names(
         self, listed: list[tuple[str | None, Expr]], keys: Iterable[str]
     ) -> dict[AggregateCall, str]:
-        """The column of each aggregate: by its alias where it stands alone in the list, and is no key's."""
+        """Name each aggregate's column: by its alias, if it is an item of its own and no key is named so."""
         names: dict[AggregateCall, str] = {}
         taken = {key.casefold() for key in keys}
         for at, call in enumerate(self._reader_noted):
@@ -351,7 +351,7 @@ class SelectPlanner:
         )  # fmt: skip
 
     def _flat(self, expr: Expr, items: list[_Item]) -> Expr:
-        """An expression on the streams of a join as one on its results."""
+        """Turn an expression on the inputs of a join into one on its results."""
 
         def flat(e: Expr) -> Expr:
             return replace(e, side=0, name=f"{items[e.side].name}.{e.name}") if isinstance(e, Column) else e
@@ -414,14 +414,14 @@ def _check_held(node: Node, column: str, written: Expr) -> None:
 
 
 class _Grouped:
-    """What names mean after grouping: keys and aggregates, nothing else."""
+    """The scope after grouping: only keys and aggregates."""
 
     def __init__(self, node: Node, keys: dict[Expr, str], columns: dict[Name, str], scope: Scope) -> None:
         self._keys, self._columns, self._before = keys, columns, scope
         self.scope = QueryScope((Schema(node.schema.fields, "the groups"),), {})
 
     def rewrite(self, expr: Expr) -> Expr:
-        """An expression of the list with columns of the groups in place of keys and aggregates."""
+        """Replace keys and aggregates in an expression by columns of the groups."""
         for known, column in (*self._keys.items(), *self._columns.items()):
             if expr == known or self._same(expr, known):
                 return Name((column,), at=expr.at)
@@ -435,7 +435,7 @@ class _Grouped:
         return expr.with_children(children) if children else expr
 
     def _same(self, expr: Expr, key: Expr) -> bool:
-        """Whether two names stand for the same column."""
+        """Tell whether two names stand for the same column."""
         if not isinstance(expr, Name) or not isinstance(key, Name) or expr.parts[0].startswith("\0"):
             return False
         if key.parts[0].startswith("\0"):

@@ -1,4 +1,4 @@
-"""The text of a query to sqlglot's trees, statement by statement, and to expressions with aggregates."""
+"""The statements of a query text as sqlglot trees, and their expressions with aggregates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AggregateCall:
 
 
 class StatementReader(Reader):
-    """Reads the text of a query; inside of a SELECT list it takes note of the aggregates that it meets."""
+    """The reader of a query; in a SELECT list it collects the aggregates."""
 
     what = "the query"
 
@@ -47,7 +47,7 @@ class StatementReader(Reader):
         """Aggregates of the SELECT at hand by the names that stand for them; None where none may be."""
 
     def statements(self) -> list[Statement]:
-        """All statements of the text."""
+        """Return all statements of the text."""
         if len(self.text) > _MOST_TEXT:
             raise QueryError(f"the query has {len(self.text)} characters; {_MOST_TEXT} are allowed")
         nodes = [node for node in self._trees() if node is not None]
@@ -69,7 +69,7 @@ class StatementReader(Reader):
             raise QueryError(f"cannot read the query: {error}") from error
 
     def syntax_error(self, error: SqlglotError) -> ExpressionError:
-        """As ever, but pointing at the first character of what cannot be read, not at its last."""
+        """Return an error that points at the first character that cannot be read."""
         plain = super().syntax_error(error)
         details = (getattr(error, "errors", None) or [{}])[0]
         found = details.get("highlight") or ""
@@ -133,7 +133,7 @@ class StatementReader(Reader):
         return AggregateCall(function, self.expr(arguments[0]), whole, scale, at=self.at(node))
 
     def _number(self, node: Any, call: exp.Expr) -> PyDecimal:
-        """A constant weight, exactly."""
+        """Return a constant weight, exactly."""
         sign, literal = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
         text = str(literal.this) if isinstance(literal, exp.Literal) and not literal.is_string else ""
         if not re.fullmatch(r"[0-9]{0,15}\.?[0-9]{0,15}", text) or not re.search("[0-9]", text):

@@ -1,4 +1,4 @@
-"""Which types go together, and how a constant takes on the type it meets."""
+"""Common types of expressions, and conversion of constants to them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,7 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = [
-    "EXACT",
-    "coerce",
-    "common",
-    "fail",
-    "is_exact",
-    "literal_of",
-    "round_float32",
-    "unify",
-]
+__all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "round_float32", "unify"]
 
 EXACT = (Int, Decimal, Date, Timestamp, Interval, TimeOfDay)
 """Types whose values are whole numbers at heart: arithmetic on them is exact."""
@@ -54,12 +45,12 @@ _TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 
 
 def is_exact(kind: Type) -> bool:
-    """Whether values of this type are (scaled) whole numbers."""
+    """Tell whether values of this type are (scaled) whole numbers."""
     return isinstance(kind, EXACT)
 
 
 def fail(message: str, expr: Expr) -> ExpressionError:
-    """An error that points at `expr`."""
+    """Return an error that points at `expr`."""
     return ExpressionError(message, expr.at.line if expr.at else None, expr.at.column if expr.at else None)
 
 
@@ -107,7 +98,7 @@ def _time_literal(value: time, expr: Expr) -> Literal:
 
 
 def timestamp_literal(value: datetime, expr: Expr) -> Literal:
-    """A datetime as microseconds: an instant when it has a zone, else a wall-clock reading."""
+    """Return a datetime in microseconds: an instant if it has a zone, else a wall-clock reading."""
     offset = value.utcoffset()
     since = value.replace(tzinfo=None) - _EPOCH - (offset or timedelta())
     zone = None if offset is None else "UTC"
@@ -115,7 +106,7 @@ def timestamp_literal(value: datetime, expr: Expr) -> Literal:
 
 
 def round_float32(value: float) -> float:
-    """The nearest float32, as a Python float."""
+    """Round to the nearest float32."""
     try:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
@@ -123,7 +114,7 @@ def round_float32(value: float) -> float:
 
 
 def unify(a: Expr, b: Expr) -> Type | None:
-    """The type in which two expressions can be compared, or None."""
+    """Return the type in which two expressions can be compared, or None."""
     if isinstance(a.type, Null) or isinstance(b.type, Null):
         return b.type if isinstance(a.type, Null) else a.type
     if isinstance(a.type, Float) or isinstance(b.type, Float):
@@ -136,7 +127,7 @@ def unify(a: Expr, b: Expr) -> Type | None:
 
 
 def _unify_text(text: Literal, kind: Type) -> Type | None:
-    """A text that stands for a date or time; one finer than the column's unit is not rounded."""
+    """Return the type of a text that is compared with a date or time; a finer text is not rounded."""
     if text.value is None or isinstance(kind, Date):
         return kind if isinstance(kind, (Date, Timestamp, TimeOfDay)) else None
     match kind:
@@ -157,7 +148,7 @@ def _unify_float(a: Expr, b: Expr) -> Type | None:
 
 
 def _fits_float32(expr: Expr) -> bool:
-    """A constant that float32 holds exactly does not widen a float32 column."""
+    """Tell whether float32 holds a constant exactly, so that it does not widen a float32 column."""
     if not isinstance(expr, Literal):
         return False
     return expr.value is None or round_float32(_nearest(expr)) == _number(expr)
@@ -168,7 +159,7 @@ def _number(expr: Literal) -> Any:
 
 
 def _nearest(expr: Literal) -> float:
-    """The float64 nearest to a constant."""
+    """Return the float64 nearest to a constant."""
     number = _number(expr)
     try:
         return float(number)
@@ -227,7 +218,7 @@ def _describe(expr: Expr) -> str:
 
 
 def coerce(expr: Expr, kind: Type) -> Expr:
-    """The expression in another type; constants are converted on the spot."""
+    """Convert an expression to another type; constants are converted at once."""
     if expr.type == kind or (isinstance(kind, Int) and isinstance(expr.type, Int)):
         return expr
     if isinstance(expr, Literal):
@@ -290,7 +281,7 @@ _FIRST_DAY, _LAST_DAY = ((d - date(1970, 1, 1)).days for d in (date(1, 1, 2), da
 
 
 def parse_date(text: str, expr: Expr) -> date:
-    """An ISO date, or an error that shows one."""
+    """Parse an ISO date."""
     try:
         return date.fromisoformat(text.strip())
     except ValueError:
@@ -298,7 +289,7 @@ def parse_date(text: str, expr: Expr) -> date:
 
 
 def parse_timestamp(text: str, expr: Expr) -> datetime:
-    """An ISO timestamp, or an error that shows one."""
+    """Parse an ISO timestamp."""
     if re.search(_TOO_FINE, text):
         raise fail(f"'{text}' is finer than a microsecond, which a constant cannot be", expr)
     try:
@@ -308,7 +299,7 @@ def parse_timestamp(text: str, expr: Expr) -> datetime:
 
 
 def parse_time(text: str, expr: Expr) -> time:
-    """A time of day, or an error that shows one."""
+    """Parse a time of day."""
     if re.search(_TOO_FINE, text):
         raise fail(f"'{text}' is finer than a microsecond, which a constant cannot be", expr)
     try:
@@ -318,5 +309,5 @@ def parse_time(text: str, expr: Expr) -> time:
 
 
 def is_boolean(kind: Type) -> bool:
-    """Whether an expression of this type can stand as a condition."""
+    """Tell whether an expression of this type can be a condition."""
     return isinstance(kind, (Bool, Null))

@@ -1,4 +1,4 @@
-"""Constant folding: columns that hold one constant are read no more, and conditions that hold are dropped."""
+"""Constant folding: constants replace columns that hold them, and true conditions are dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["fold_constants"]
 
 
 def fold_constants(node: Node) -> Node:
-    """Compute what constants alone determine, once and here."""
+    """Compute expressions of constants."""
     return rebuild(node, _fold)
 
 
@@ -43,7 +43,7 @@ def _constant(operand: Expr, known: dict[str, Literal]) -> Expr:
 
 
 def _alike(constant: Type, column: Type) -> bool:
-    """Whether a constant means the same as the column that holds it, whose width fits it."""
+    """Tell whether a constant can replace the column that holds it."""
     match constant, column:
         case Int(), Int():
             return True
@@ -53,7 +53,7 @@ def _alike(constant: Type, column: Type) -> bool:
 
 
 def _one_step(expr: Expr) -> bool:
-    """Whether an expression is an operation on columns and constants, or a constant."""
+    """Tell whether an expression is a constant, or an operation on columns and constants."""
     return isinstance(expr, Literal) or (
         bool(expr.children) and all(isinstance(child, (Column, Literal)) for child in expr.children)
     )

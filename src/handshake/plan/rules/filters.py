@@ -1,4 +1,4 @@
-"""Predicate push-down: tuples that a condition rules out go as early as they may."""
+"""Predicate push-down: rows are filtered as early as possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["push_down_filters"]
 
 
 def push_down_filters(node: Node) -> Node:
-    """Move selections below what does not need the tuples that they drop."""
+    """Move selections below operators that do not need the rows that they drop."""
     return rebuild(node, _push)
 
 
@@ -42,7 +42,7 @@ def _push(node: Node) -> Node:
 
 
 def _here(node: Node, condition: Expr) -> Node:
-    """The condition right above a plan, whose columns stay as they were."""
+    """Put a condition right above a plan and keep its columns."""
     names = node.schema.names
     made = add_filter(node, condition, Fresh(names))
     return made if made.schema.names == names else keep_columns(made, names)
@@ -50,7 +50,7 @@ def _here(node: Node, condition: Expr) -> Node:
 
 @singledispatch
 def _sink(node: Any, condition: Expr) -> Node:
-    """A plan less the tuples for which a condition does not hold."""
+    """Push a condition into a plan as far down as it may go."""
     return _here(node, condition)
 
 
@@ -80,13 +80,13 @@ def _(node: Union, condition: Expr) -> Node:
 
 @_sink.register
 def _(node: Windowing, condition: Expr) -> Node:
-    """Results of a window that are dropped need not leave it."""
+    """Filter the results inside the window."""
     return _out_of_window(replace(node, body=_sink(node.body, condition)))
 
 
 @_sink.register
 def _(node: Group, condition: Expr) -> Node:
-    """Conditions on keys alone rule out whole groups."""
+    """Push conditions on keys below the grouping."""
     on_keys = [part for part in conjuncts(condition) if _names(part) and _names(part) <= set(node.keys)]
     others = tuple(part for part in conjuncts(condition) if part not in on_keys)
     if not on_keys:
@@ -97,7 +97,7 @@ def _(node: Group, condition: Expr) -> Node:
 
 @_sink.register
 def _(node: WindowJoin, condition: Expr) -> Node:
-    """A condition on results is one on members."""
+    """Add the condition to that of the join."""
     names = {
         f"{name}.{f.name}": Column(side, f.name, type=f.type, shown=f"{name}.{f.name}")
         for side, (name, child) in enumerate(zip(node.names, node.inputs, strict=True))
@@ -114,7 +114,7 @@ def _names(expr: Expr) -> set[str]:
 
 
 def _into_inputs(node: WindowJoin) -> Node:
-    """Conditions on one member alone, where its window is of time: one of tuples counts those ruled out."""
+    """Push conditions on one input below the join, unless its tuple window counts the dropped rows."""
     inputs = list(node.inputs)
     staying = []
     for part in conjuncts(node.on):
@@ -136,7 +136,7 @@ def _alone(expr: Expr) -> Expr:
 
 
 def _out_of_window(node: Windowing) -> Node:
-    """Selections on the tuples of a time window, below it, where windows left empty give nothing anyway."""
+    """Push a filter below a time window if empty windows produce no row."""
     if node.window.kind != "time":
         return node
     body = node.body
@@ -160,7 +160,7 @@ def _out_of_window(node: Windowing) -> Node:
 
 
 def _lift(node: Node, parameter: str) -> tuple[Expr | None, Node]:
-    """The conditions of a chain on a window's tuples, in terms of these, and the chain without selections."""
+    """Return the conditions of a chain in terms of the window's rows, and the chain without selections."""
     if isinstance(node, Parameter):
         return None, node
     if not isinstance(node, (Project, Select, Apply)):
@@ -174,7 +174,7 @@ def _lift(node: Node, parameter: str) -> tuple[Expr | None, Node]:
 
 
 def _in_terms(node: Node, name: str) -> Expr | None:
-    """A column of a chain by the columns of the parameter below it."""
+    """Express a column of a chain by the columns of the parameter below it."""
     expr: Expr = column_of(node, name)
     while not isinstance(node, Parameter):
         match node:

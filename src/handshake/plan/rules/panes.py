@@ -1,4 +1,4 @@
-"""Panes: sliding aggregates from those of short pieces, instead of each window's from its tuples."""
+"""Panes: sliding aggregates combine those of short pieces of the stream."""
 
 from __future__ import annotations
 

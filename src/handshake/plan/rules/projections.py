@@ -1,4 +1,4 @@
-"""Projection push-down: columns that nobody reads are not computed, kept in windows, or joined."""
+"""Projection push-down: unread columns are not computed, stored in windows, or joined."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Names = frozenset[str]
 
 
 def push_down_projections(node: Node) -> Node:
-    """Ask for the columns that are read, from the result down."""
+    """Remove unread columns, from the result down."""
     assert isinstance(node, Output)
     return replace(node, input=_prune(node.input, frozenset(node.schema.names)))
 
 
 @singledispatch
 def _prune(node: Node, needed: Names) -> Node:
-    """A plan that has at least the needed columns, in the order in which they were."""
+    """Return a plan with at least the needed columns, in their old order."""
     return node
 
 
@@ -86,7 +86,7 @@ def _(node: WindowJoin, needed: Names) -> Node:
 
 
 def _exactly(node: Node, needed: Names) -> Node:
-    """A plan with the needed columns and no other; with its first one, if none is needed."""
+    """Return a plan with exactly the needed columns; with its first one, if none is needed."""
     names = [name for name in node.schema.names if name in needed] or [node.schema.names[0]]
     below = _prune(node, frozenset(names))
     if list(below.schema.names) == names:
@@ -110,7 +110,7 @@ def _(node: Group, needed: Names) -> Node:
 
 
 def _set_columns(body: Node, parameter: str, schema: Schema) -> Node:
-    """A sub-plan whose parameter has other columns."""
+    """Give the parameter of a sub-plan other columns."""
 
     def put(node: Node) -> Node:
         if isinstance(node, Parameter) and node.name == parameter:
@@ -122,7 +122,7 @@ def _set_columns(body: Node, parameter: str, schema: Schema) -> Node:
 
 
 def _refresh_groups(node: Node) -> Node:
-    """Inner parameters of groups follow the columns of what they stand for."""
+    """Update the columns of parameters inside groups."""
     if isinstance(node, Group):
         wanted = node.input.schema.fields
         for leaf in walk(node.body):
@@ -132,7 +132,7 @@ def _refresh_groups(node: Node) -> Node:
 
 
 def _columns_used(body: Node, parameter: str) -> Names:
-    """The columns of the parameter that a sub-plan reads."""
+    """Return the columns of the parameter that a sub-plan reads."""
     return _columns_read(body, frozenset(body.schema.names), parameter)
 
 
@@ -168,7 +168,7 @@ def _(node: Concat, needed: Names) -> Node:
 
 
 def _side_by_side(aggregates: list[Aggregate]) -> tuple[Node, ...]:
-    """Aggregates of one plan go on reading one plan: it has the columns that any of them needs."""
+    """Prune the common input of aggregates once, to the columns that any of them needs."""
     fields: dict[Node, set[str]] = {}
     for aggregate in aggregates:
         own = fields.setdefault(aggregate.input, set())

@@ -1,4 +1,4 @@
-"""Common sub-expressions: what was known_operations already is not known_operations again."""
+"""Common sub-expressions are computed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["share_expressions"]
 
 
 def share_expressions(node: Node) -> Node:
-    """Let an operation that an earlier column holds already be a second name for that column."""
+    """Replace an operation that an earlier column holds by a second name for that column."""
     return rebuild(node, _share)
 
 
@@ -37,7 +37,7 @@ def _rename(operation: Expr, same: dict[str, str]) -> Expr:
 
 
 def known_operations(node: Node) -> tuple[dict[Expr, str], dict[str, str]]:
-    """Operations whose values a plan's columns hold, and columns that are other names of earlier ones."""
+    """Return the operations that columns hold, and the columns that copy earlier ones."""
     match node:
         case Apply(input=below, name=name, operation=operation):
             known, same = known_operations(below)
@@ -52,7 +52,7 @@ def known_operations(node: Node) -> tuple[dict[Expr, str], dict[str, str]]:
 def _through(
     columns: tuple[tuple[str, str], ...], known: dict[Expr, str], same: dict[str, str]
 ) -> tuple[dict[Expr, str], dict[str, str]]:
-    """What is known after a projection, by the names that columns have then."""
+    """Rename known operations and copies by the columns of a projection."""
     first: dict[str, str] = {}
     copies: dict[str, str] = {}
     for new, old in columns:

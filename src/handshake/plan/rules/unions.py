@@ -10,7 +10,7 @@ __all__ = ["flatten_unions"]
 
 
 def flatten_unions(node: Node) -> Node:
-    """Take the inputs of a union inside of a union for the outer one's own."""
+    """Replace a union of unions by one union."""
     return rebuild(node, _flat)
 
 
