@@ -59,7 +59,7 @@ def wires(draw: st.DrawFn) -> Wires:
 
 
 def paths(of: Wires, node: int, so_far: int, used: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Every way from a node into a register: how long it takes, and which arcs it uses."""
+    """Yield every way from a node into a register: its delay and the arcs that it uses."""
     for number, (source, to, wire, time) in enumerate(of.arcs):
         if source == node:
             there = so_far + wire + time

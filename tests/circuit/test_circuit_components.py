@@ -169,7 +169,7 @@ def test_sums_grow_instead_of_wrapping() -> None:
 
 
 def fold(name: str, values: list[int | None]) -> object:
-    """What an aggregate gives, in plain Python."""
+    """Return the result of an aggregate, in plain Python."""
     present = [v for v in values if v is not None]
     match name:
         case "count":

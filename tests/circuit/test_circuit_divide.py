@@ -34,7 +34,7 @@ def made(kind: type[Divide], row: Row) -> tuple[Divide, Simulation]:
 
 
 def packed(row: Row, values: dict[str, Any]) -> int:
-    """A payload from the values of its members: an average has its sum and its count."""
+    """Return a payload from the values of its members: an average has its sum and its count."""
     number = 0
     for name, each in row.layout:
         number |= (values[name] & ((1 << each.width) - 1)) << each.offset
@@ -42,7 +42,7 @@ def packed(row: Row, values: dict[str, Any]) -> int:
 
 
 def sums(each: Wire) -> st.SearchStrategy[tuple[int, int]]:
-    """A sum and a count such that the average fits: powers of two and their neighbours among them."""
+    """Draw a sum and a count such that the average fits: powers of two and their neighbours among them."""
     most = (1 << each.count_bits - 1) - 1
     largest = each.range[1] >> each.count_bits
     near = st.builds(

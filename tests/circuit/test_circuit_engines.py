@@ -67,7 +67,7 @@ def test_engines_agree_on_a_query() -> None:
 
 @contextmanager
 def _interrupted_after(seconds: float) -> Iterator[None]:
-    """As by Ctrl-C, once."""
+    """Interrupt once, as Ctrl-C does."""
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -167,7 +167,7 @@ def test_each_rule_can_be_left_out() -> None:
         for name in RULES
     }
     assert cycles["Q1", "eliminate_registers"] == 3
-    assert cycles["Q2", "eliminate_registers"] == 4  # comparisons side by side save one of five
+    assert cycles["Q2", "eliminate_registers"] == 4  # parallel comparisons save one of five
     assert cycles["Q3", "multiplex_windows"] == 3
     assert cycles["Q4", "multiplex_windows"] == 3
     assert cycles["Q5", "multiplex_windows"] == 6

@@ -23,7 +23,7 @@ STEPS = 11
 
 
 def prove(circuit: Block) -> None:
-    """Every assertion holds in every run of so many cycles from reset, whatever the inputs do."""
+    """Prove that every assertion holds in every run of that many cycles from reset, for all inputs."""
     passes = (
         "hierarchy -top top",
         "proc",

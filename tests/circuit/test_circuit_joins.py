@@ -235,7 +235,7 @@ def test_tuples_of_no_stream_are_counted_once() -> None:
 
 
 def test_rows_of_equal_times_arrive_in_the_order_of_the_declarations() -> None:
-    """Whatever reads a stream first: here a selection reads S before the join does."""
+    """A selection reads S before the join does; results do not depend on it."""
     join = "SELECT v, w FROM R [SIZE 1 TUPLES], S [SIZE 1 TUPLES] WHERE TRUE INTO o"
     rows = {
         "R": {"k": [0, 0], "v": [1, 2], "g": ["", ""], "t": [5, 5]},

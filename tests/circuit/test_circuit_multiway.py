@@ -91,7 +91,7 @@ def simulation(text: str, optimised: bool = True, **changes: Any) -> tuple[Plan,
 
 
 def check(text: str, data: st.DataObject, *, optimised: bool = True, most: int = 14, sorted_times: bool = False, engine: bool = False, **changes: Any) -> None:  # fmt: skip
-    """The circuit's results are the oracle's, and where asked the engine's, and so is what it counts."""
+    """Check results and counters against the oracle and, if asked, the local engine."""
     plan, compiled, made = simulation(text, optimised, **changes)
     items, counts = data.draw(arrivals(plan, most=most, sorted_times=sorted_times)), query_oracle.Counts()
     wanted = query_oracle.run(plan, physical(plan, items), counts)
@@ -156,7 +156,7 @@ STREAMS = {
 
 @st.composite
 def sides(draw: Any, stream: str, windows: str) -> tuple[str, list[str]]:
-    """What stands in FROM for one stream, with its window, and its columns."""
+    """Draw what stands in FROM for one stream, with its window, and its columns."""
     fields = list(STREAMS[stream])
     window = f"[SIZE {draw(st.integers(1, 4))} TUPLES]"
     if windows == "time" or (windows == "mixed" and draw(st.booleans())):
@@ -169,7 +169,7 @@ def sides(draw: Any, stream: str, windows: str) -> tuple[str, list[str]]:
 
 @st.composite
 def queries(draw: Any) -> str:
-    """A whole text: declarations, a join of three or four, and perhaps a window over its results."""
+    """Draw a whole text: declarations, a join of three or four, and perhaps a window over its results."""
     streams = draw(st.permutations(list(STREAMS)))[: draw(st.sampled_from([3, 3, 4]))]
     text = ""
     for stream in streams:
@@ -401,7 +401,7 @@ def test_a_stream_may_follow_another() -> None:
 
 
 def test_ties_come_in_the_order_of_the_declarations() -> None:
-    """Whatever reads the streams first, and in whatever order the join names them."""
+    """Results do not depend on the first reader of a stream, or on the order of names in the join."""
     other, join = (
         "SELECT z FROM U INTO p;",
         "SELECT v, w, z FROM U [SIZE 1 TUPLES], S [SIZE 1 TUPLES], R [SIZE 1 TUPLES] WHERE TRUE INTO o",

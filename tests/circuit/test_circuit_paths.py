@@ -1,4 +1,4 @@
-"""What the clock of a join circuit hangs on: gates between two registers, and registers that many read."""
+"""Limits of the clock of a join circuit: gates between two registers, and registers with many readers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from handshake.engines.circuit.nets.rules import RULES
 
 @st.composite
 def queries(draw: Any) -> str:
-    """A whole text: a declaration and a query of one to three levels."""
+    """Draw a whole text: a declaration and a query of one to three levels."""
     fields = draw(st.lists(st.sampled_from(list(COLUMNS)), min_size=2, max_size=4, unique=True))
     if not set(fields) & set(NUMBERS):
         fields.append("i")

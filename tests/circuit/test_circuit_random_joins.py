@@ -21,7 +21,7 @@ STREAMS = {
 
 @st.composite
 def sides(draw: Any, stream: str) -> tuple[str, list[str]]:
-    """What stands in FROM for one side of a join, with its window, and its columns."""
+    """Draw what stands in FROM for one side of a join, with its window, and its columns."""
     fields = list(STREAMS[stream])
     window = f"[SIZE {draw(st.integers(1, 6))} TUPLES]"
     if draw(st.integers(0, 3)) == 0:
@@ -37,7 +37,7 @@ def sides(draw: Any, stream: str) -> tuple[str, list[str]]:
 
 @st.composite
 def queries(draw: Any) -> str:
-    """A whole text: two declarations, a join, and perhaps a window or a union over its results."""
+    """Draw a whole text: two declarations, a join, and perhaps a window or a union over its results."""
     text = ""
     for stream, columns in STREAMS.items():
         declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())

@@ -151,7 +151,7 @@ _TYPES = (
 
 
 def _tables(rng: Random) -> tuple[pa.Table, pa.Table]:
-    """Two inputs of columns that wires can carry, NULLs among them."""
+    """Draw two inputs of columns that wires can carry, NULLs among them."""
     kinds = [rng.choice(_TYPES) for _ in range(rng.randint(1, 3))]
     sizes = [rng.randint(0, 14) for _ in range(2)]
     left, right = (

@@ -41,7 +41,7 @@ def _value(each: Wire) -> st.SearchStrategy[Any]:
 def through(
     block: Any, row: Row, tuples: Sequence[Any], after: Row, *, pattern: Any = ALWAYS, ready: Any = ALWAYS
 ) -> list[tuple[Any, ...]]:
-    """The tuples that leave a block of one input and one output."""
+    """Return the tuples that leave a block of one input and one output."""
     run = simulate(block, {"i": feed(row, tuples, pattern=pattern)}, ready={"o": ready})
     assert run.outputs["o"][-1].eos
     return run.tuples("o", after)
@@ -80,5 +80,5 @@ def latency_and_rate(
 
 
 def tuples_only(run: Run, stream: str = "o") -> list[int]:
-    """The payloads that left."""
+    """Return the payloads that left."""
     return [a.payload for a in run.outputs[stream] if a.payload is not None]

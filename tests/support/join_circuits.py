@@ -28,14 +28,14 @@ Order = Sequence[tuple[int, tuple[Any, ...]]]
 
 
 def keyed(text: str = "l.k = r.k") -> Condition:
-    """A condition on two streams of a key and a payload of a byte each."""
+    """Return a condition on two streams of a key and a payload of a byte each."""
     row = Row(tuple(wire(field) for field in FIELDS))
     on = bind(parse(text), Scope.of(Schema(FIELDS, "left"), Schema(FIELDS, "right")))
     return Condition(row, row, on)
 
 
 def make_design(rng: Random, **changes: Any) -> Design:
-    """Any variant, small."""
+    """Draw a small design of any variant."""
     cores = changes.get("cores", rng.randint(1, 5))
     left, right = (rng.randint(cores, 3 * cores) for _ in range(2))
     admission = rng.choice(("local", "global"))
@@ -55,7 +55,7 @@ def make_order(rng: Random, most: int = 50, keys: int = 3) -> Order:
 
 
 def make_pattern(rng: Random) -> tuple[bool, ...]:
-    """When a stream may move; it may at last."""
+    """Draw when a stream may move; it may at last."""
     return (*(rng.random() < 0.6 for _ in range(rng.randint(0, 7))), True)
 
 
@@ -69,7 +69,7 @@ def simulated(
     condition: Condition, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS,
     engine: str = "amaranth",
 ) -> Run:  # fmt: skip
-    """The run of a join circuit."""
+    """Run a join circuit."""
     feeds = {"arrivals": feed_of(condition, beats_of(condition, order), pattern=offered)}
     circuit = HandshakeJoin(condition, design)
     return simulate(circuit, feeds, ready={"results": taken}, engine=engine)
@@ -78,7 +78,7 @@ def simulated(
 def modelled(
     condition: Condition, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS
 ) -> Trace:
-    """The same run of the model."""
+    """Run the model of a join circuit."""
     beats = [Beat(left, right) for left, right in beats_of(condition, order)]
     return run_model(
         design, matcher(condition), [*beats, Beat(eos=True)], offered=offered, taken=taken
@@ -86,7 +86,7 @@ def modelled(
 
 
 def matcher(condition: Condition) -> Any:
-    """The condition on packed tuples, by the oracle."""
+    """Return the condition on packed tuples, by the oracle."""
 
     def match(left: int, right: int) -> bool:
         rows = [
@@ -99,7 +99,7 @@ def matcher(condition: Condition) -> Any:
 
 
 def expected(condition: Condition, design: Design, order: Order) -> Counter[tuple[Any, ...]]:
-    """The results that the semantics ask for, with multiplicities."""
+    """Return the results that the semantics ask for, with multiplicities."""
     streams: list[list[tuple[Any, ...]]] = [[], []]
     arrivals = []
     for side, values in order:
@@ -115,12 +115,12 @@ def expected(condition: Condition, design: Design, order: Order) -> Counter[tupl
 
 
 def results_of(condition: Condition, run: Run) -> Counter[tuple[Any, ...]]:
-    """What left the circuit."""
+    """Return the results that left the circuit."""
     return Counter(condition.restore(values) for values in run.tuples("results", condition.result))
 
 
 def payload_of(condition: Condition, pair: tuple[int, int] | None) -> int | None:
-    """What the wires of a result carry for two packed tuples."""
+    """Return the payload of the result of two packed tuples."""
     if pair is None:
         return None
     left, right = condition.left.unpack(pair[0]), condition.right.unpack(pair[1])
@@ -129,7 +129,7 @@ def payload_of(condition: Condition, pair: tuple[int, int] | None) -> int | None
 
 
 def kept(condition: Condition, order: Order, trace: Trace) -> Order:
-    """The arrivals without those that were discarded."""
+    """Return the arrivals without those that were discarded."""
     left = list(order)
     for position, beat in enumerate(beats_of(condition, order)):
         gone = position in trace.dropped

@@ -31,7 +31,7 @@ OPEN, FLUSH, END, WAIT = range(4)
 
 
 class Beat(NamedTuple):
-    """What arrives: a tuple of R, one of S (None: none), or the end."""
+    """A beat of arrivals: a tuple of R, one of S (None: none), or the end."""
 
     left: Any = None
     right: Any = None
@@ -39,7 +39,7 @@ class Beat(NamedTuple):
 
 
 class DriverModel:
-    """What both drivers share: the phases of the input."""
+    """The common part of both drivers: the phases of the input."""
 
     def __init__(self, design: Design) -> None:
         self.design, self.longest = design, max(design.left, design.right)
@@ -51,7 +51,7 @@ class DriverModel:
             self.phase, self.left = FLUSH, self.longest - 1
 
     def flushed(self) -> None:
-        """One empty tuple of each stream has been given."""
+        """Count an empty tuple of each stream that was given."""
         self.phase, self.left = (FLUSH, self.left - 1) if self.left else (END, self.left)
 
 
@@ -72,11 +72,11 @@ class LocalDriverModel(DriverModel):
         self.back, self.overs = [False] * (registers + 1), [False] * (registers + 1)
 
     def ready(self, beat: Beat | None) -> bool:
-        """Whether a beat would be taken."""
+        """True if a beat would be taken."""
         return self.open
 
     def tick(self, beat: Beat | None, over: bool, r_taken: bool, s_taken: bool) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         had, waits, push = self.token is not None, self.phase == WAIT, self.there[-1]
         issues = not had and not self.open and not self.issues and self.back[-1]
         if had and r_taken:
@@ -123,17 +123,17 @@ class GlobalDriverModel(DriverModel):
 
     @property
     def suspended(self) -> bool:
-        """Whether some buffer was full, as many cycles ago as the flags need to come here."""
+        """True if some buffer was full, as many cycles ago as the flags take."""
         return any(self.gathering[-1])
 
     def ready(self, beat: Beat | None) -> bool:
-        """Whether a beat would be taken."""
+        """True if a beat would be taken."""
         if self.suspended:
             return self.design.overload == "discard" and self.phase == OPEN and not (beat and beat.eos)
         return self.state == READY and self.phase == OPEN
 
     def tick(self, beat: Beat | None, over: bool, fulls: list[bool]) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         suspended, go = self.suspended, None
         r, s = self.spread[2:]
         if not suspended and self.state == READY:
@@ -175,7 +175,7 @@ class GlobalDriverModel(DriverModel):
 
 @dataclass
 class Trace:
-    """What was seen at the ports: cycles in which beats were taken, and what left when (None: the end)."""
+    """The record of the ports: cycles of beats that were taken, and of results that left (None: the end)."""
 
     accepted: list[int] = field(default_factory=list)
     results: list[tuple[int, Any]] = field(default_factory=list)
@@ -201,17 +201,17 @@ class JoinModel:
         self.was = self.owed = False
 
     def ready(self, beat: Beat | None) -> bool:
-        """Whether a beat would be taken in this cycle."""
+        """True if a beat would be taken in this cycle."""
         return bool(self.driver.ready(beat))
 
     @property
     def discards(self) -> bool:
-        """Whether a beat that is taken in this cycle is thrown away."""
+        """True if a beat that is taken in this cycle is discarded."""
         return not self.local and self.driver.suspended
 
     @property
     def lost(self) -> int:
-        """What found no room, in any buffer."""
+        """Number of results that found no room in any buffer."""
         queues = [self.driver.queue] if self.local else []
         buffers = [part.buffer for part in (*self.cores, *self.mergers)]
         return sum(buffer.lost for buffer in (*buffers, *queues))
@@ -222,7 +222,7 @@ class JoinModel:
         return (True, head) if head is not None else (self.owed, None)
 
     def tick(self, beat: Beat | None, ready: bool) -> None:
-        """One cycle: a beat that is offered, and whether the output is taken."""
+        """Advance by one cycle, given the beat on offer and whether the output is taken."""
         over = self.owed and ready
         takes = self._takes(ready)
         rises = self.root.over and not self.was
@@ -237,7 +237,7 @@ class JoinModel:
             merger.tick([heads[id(i)] for i in inputs], [overs[id(i)] for i in inputs], takes[id(merger)])
 
     def _takes(self, ready: bool) -> dict[int, bool]:
-        """For each core and merger, whether what it offers is taken in this cycle."""
+        """Return for each core and merger whether its offer is taken in this cycle."""
         takes = {id(self.root): ready}
         for merger, inputs in self.inputs:
             takes |= {id(part): merger.ready(port) for port, part in enumerate(inputs)}

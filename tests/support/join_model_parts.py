@@ -17,7 +17,7 @@ READY, SCAN_R, SCAN_S = range(3)
 
 
 class Step(NamedTuple):
-    """What a core is told to do: which streams shift, whether it is the end, and the new R tuple."""
+    """A step of a core: the streams that shift, whether it is the end, and the new R tuple."""
 
     shift_r: bool
     shift_s: bool
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 class BufferModel:
-    """A queue."""
+    """A queue of results."""
 
     def __init__(self, depth: int) -> None:
         self.places, self.lost = depth, 0
@@ -43,12 +43,12 @@ class BufferModel:
 
     @property
     def head(self) -> Any:
-        """What it offers; None where it is empty."""
+        """The offer; None if the queue is empty."""
         return self.ring[0] if self.ring else None
 
     @property
     def empty(self) -> bool:
-        """Whether it holds nothing."""
+        """True if the queue is empty."""
         return not self.ring
 
 
@@ -70,12 +70,12 @@ class CoreModel:
         self.full = self.ended = self.over = self.began = False
 
     def enter(self, shift_r: bool, shift_s: bool) -> None:
-        """From READY to a scan."""
+        """Go from READY to a scan."""
         self.wants_s = shift_s
         self.state = SCAN_R if shift_r else SCAN_S if shift_s else READY
 
     def scan_r(self, leave: bool) -> tuple[Any, bool]:
-        """One cycle of the new R tuple's scan: the pair compared, if it matched; whether it was the last."""
+        """Advance the new R tuple's scan; return the pair if it matched, and whether it was the last."""
         last = self.count == self.scan_right - 1
         if last and not leave:
             return None, False
@@ -88,7 +88,7 @@ class CoreModel:
         return found, last
 
     def scan_s(self) -> tuple[Any, bool]:
-        """One cycle of the new S tuple's scan."""
+        """Advance the new S tuple's scan by one cycle."""
         last = self.count == self.scan_left - 1
         found = self._probe(self.r, self.new_s, 1)
         if last:
@@ -107,7 +107,7 @@ class CoreModel:
         return pair if None not in pair and self.match(*pair) else None
 
     def collect(self, found: Any, ends: bool, begins: bool, ready: bool) -> None:
-        """What was found goes down the pipeline into the buffer."""
+        """Move what was found down the pipeline into the buffer."""
         push, self.pipe = ([*self.pipe, found][0], [*self.pipe, found][1:])
         arrives, self.end_pipe = ([*self.end_pipe, ends][0], [*self.end_pipe, ends][1:])
         self.over = self.ended and self.buffer.empty
@@ -132,7 +132,7 @@ class LocalCoreModel(CoreModel):
         return self.passing and self.passing._replace(new_r=self.r[0])
 
     def tick(self, r_in: Step | None, s_in: tuple[Any] | None, r_taken: bool, ready: bool) -> None:
-        """One cycle; `s_in` is a tuple of one S tuple, which may be an empty one."""
+        """Advance by one cycle; `s_in` is a tuple of one S tuple, which may be empty."""
         loads_r, loads_s = self.step is None and r_in is not None, not self.has_s and s_in is not None
         found, begins = None, False
         step, passing, giving, room = self.step, self.passing, False, not self.was_full
@@ -167,7 +167,7 @@ class GlobalCoreModel(CoreModel):
     """A core in lock step with all others."""
 
     def tick(self, go: Step | None, suspend: bool, r_in: Any, s_in: Any, ready: bool) -> None:
-        """One cycle; `r_in` and `s_in` are the neighbours' oldest tuples."""
+        """Advance by one cycle; `r_in` and `s_in` are the neighbours' oldest tuples."""
         found, begins = None, go is not None and not suspend and self.state == READY
         if not suspend:
             if self.state == SCAN_R:
@@ -182,18 +182,18 @@ class GlobalCoreModel(CoreModel):
 
 
 class GrantingMergerModel:
-    """One result per cycle, from the input that was told so a cycle before."""
+    """One result per cycle, from the input that was granted a cycle before."""
 
     def __init__(self, depth: int) -> None:
         self.buffer, self.turn, self.grant, self.over = BufferModel(depth), 0, True, False
         self.full, self.held = False, None
 
     def ready(self, port: int) -> bool:
-        """Whether that input may give."""
+        """Return whether that input may give."""
         return self.grant and self.turn == port
 
     def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         taken = offers[self.turn] if self.grant else None
         self.over = all(overs) and self.buffer.empty and self.held is None
         room = len(self.buffer.ring) + (self.held is not None) + self.grant < self.buffer.places
@@ -212,11 +212,11 @@ class SpanModel:
         self.asks = [False] * registers
 
     def ready(self, port: int) -> bool:
-        """Whether its input may give."""
+        """Return whether its input may give."""
         return self.asks[-1]
 
     def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         taken, asks = offers[0] if self.asks[-1] else None, len(self.buffer.ring) < 2 * self.registers
         self.over = self.overs[-1] and self.buffer.empty
         self.buffer.tick(self.way[-1], ready and self.buffer.head is not None)
@@ -232,11 +232,11 @@ class StateMergerModel:
         self.full = False
 
     def ready(self, port: int) -> bool:
-        """Whether that input may give."""
+        """Return whether that input may give."""
         return self.state == 0 and not self.full
 
     def tick(self, offers: Sequence[Any], overs: Sequence[bool], ready: bool) -> None:
-        """One cycle."""
+        """Advance by one cycle."""
         push, was_held = None, any(entry is not None for entry in self.held)
         self.over = all(overs) and self.buffer.empty and not was_held
         if self.state == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from functools import reduce
 from operator import add
-from typing import Any, Protocol
+from typing import Any
 
 from amaranth.hdl import Const, Module
 from amaranth.lib.wiring import Out
@@ -13,36 +13,8 @@ from amaranth.lib.wiring import Out
 from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.operators import Fork
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
-from handshake.engines.circuit.components.types import Row
 
-__all__ = ["Circuit", "Wired"]
-
-
-class Wired(Protocol):
-    """The properties of a net that the assembler reads."""
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """The nets that feed it."""
-
-    @property
-    def row(self) -> Row:
-        """The wires of its output."""
-
-    @property
-    def unit(self) -> Hashable:
-        """The component that it is an output of; nets of the same unit share one."""
-
-    @property
-    def port(self) -> str:
-        """The output of that component."""
-
-    @property
-    def latency(self) -> int:
-        """Cycles from the inputs of the circuit."""
-
-    def block(self) -> Block:
-        """Return the component."""
+__all__ = ["Circuit"]
 
 
 class Circuit(Block):
