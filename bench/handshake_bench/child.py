@@ -49,7 +49,7 @@ def _one_by_one(
     for step in range(tuples):
         start = builder.add(args[3], ir.Constant(I64, step))
         pointers = {1 - inner: (args[0], args[1]), inner: (args[2], start)}
-        env = Env(builder, kernels._loader(builder, program, pointers, None), program.tame, inner)
+        env = Env(builder, kernels._loader(builder, program, pointers, None), program.headroom, inner)
         word = builder.zext(truth(expr, env).yes, I64)
         mask = builder.or_(mask, builder.shl(word, ir.Constant(I64, step)))
     return mask

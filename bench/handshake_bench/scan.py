@@ -113,9 +113,9 @@ def kernel_of(
     start = time.perf_counter()
     spec = prepare(left.schema, right.schema, predicate, method="scan").spec
     outer, inner = BasicWindow(spec.sides[0], left), BasicWindow(spec.sides[1], right)
-    tame = outer.columns.tame and inner.columns.tame
+    headroom = outer.columns.headroom and inner.columns.headroom
     nullable = outer.columns.nullable or inner.columns.nullable
-    kernel = scan_kernel(JoinCore(spec).program(True, tame, nullable), 1)
+    kernel = scan_kernel(JoinCore(spec).program(True, headroom, nullable), 1)
     rows, ends = np.array([inner.rows]), np.empty(1, np.int64)
     out = np.empty(1 << 20, np.int32), np.empty(1 << 20, np.int32)
 

@@ -33,7 +33,7 @@ def timed(times, values) -> pa.RecordBatch:
 
 
 def windows_of(spec, side: int, rng: Random, cores: int) -> list[list[BasicWindow]]:
-    """Basic windows of a side by core: of all sizes, some with missing or untame values."""
+    """Basic windows of a side by core: of all sizes, some with missing values or values without headroom."""
     held: list[list[BasicWindow]] = []
     for _ in range(cores):
         held.append([])

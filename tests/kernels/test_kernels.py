@@ -224,7 +224,7 @@ def test_cross_joins_stream_through_bounded_buffers():
 def test_widths_are_the_narrowest_that_cannot_wrap(on, width):
     kinds = {"i": pa.int32(), "b": pa.int64(), "t": pa.int8(), "d": pa.decimal128(38, 2)}
     spec = prepare(pa.schema(kinds), pa.schema(kinds), on).spec
-    assert width_of(ranges(spec.analysis.predicate.left, tame=False)) == width
+    assert width_of(ranges(spec.analysis.predicate.left, headroom=False)) == width
 
 
 SKEWED = {

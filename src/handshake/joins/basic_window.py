@@ -56,8 +56,8 @@ class BasicWindow:
     arrived: float = 0.0
     """When the first of its tuples came, in seconds of `perf_counter`, where someone counts latency by it."""
 
-    known_tame: bool = False
-    """Whether all of its tuples have been seen to be tame already (see `Columns`)."""
+    known_headroom: bool = False
+    """Whether all of its tuples are already known to have headroom (see `Columns`)."""
 
     demand: Demand = field(default_factory=Demand)
     _places: Places | None = field(default=None, init=False, repr=False)
@@ -71,7 +71,7 @@ class BasicWindow:
     def columns(self) -> Columns:
         """What kernels read."""
         arrays = [stored(self.batch, self.spec, column.name) for column in self.spec.columns]
-        return Columns.of(self.rows, self.spec.columns, arrays, self.known_tame)
+        return Columns.of(self.rows, self.spec.columns, arrays, self.known_headroom)
 
     @cached_property
     def first(self) -> Span:
@@ -93,7 +93,7 @@ class BasicWindow:
     def scan_row(self) -> Array:
         """All that a shared scan has to know of it (`kernels.shared_scan`)."""
         columns = self.columns
-        facts = (self.rows, *self.first, *self.second, columns.tame, columns.nullable)
+        facts = (self.rows, *self.first, *self.second, columns.headroom, columns.nullable)
         index = self.cells.places if self.cells is not None else NO_CELLS
         codes = self.codes()
         return np.array(
@@ -218,8 +218,8 @@ def merged(*windows: BasicWindow) -> BasicWindow | None:
         batch = pa.concat_batches([window.batch for window in windows])
     except pa.ArrowInvalid:
         return None
-    tame = all("columns" in window.__dict__ and window.columns.tame for window in windows)
-    made = BasicWindow(windows[0].spec, batch, known_tame=tame)
+    headroom = all("columns" in window.__dict__ and window.columns.headroom for window in windows)
+    made = BasicWindow(windows[0].spec, batch, known_headroom=headroom)
     for name in ("first", "second"):  # cached: where all parts have been looked at, none is again
         spans = [window.__dict__[name] for window in windows if name in window.__dict__]
         if len(spans) == len(windows):

@@ -89,9 +89,9 @@ class JoinCore:
             if relation == "apart":
                 self.skipped += 1
                 continue
-            tame = piece.columns.tame and window.columns.tame
+            headroom = piece.columns.headroom and window.columns.headroom
             nullable = piece.columns.nullable or window.columns.nullable
-            program = self.program(relation == "inside", tame, nullable)
+            program = self.program(relation == "inside", headroom, nullable)
             self.check()
             found = self._looked_up(program, outer, window)
             if found is None:
@@ -133,15 +133,15 @@ class JoinCore:
             inside &= of_left.holds(held=left.second[0], asked=right.second[1])
         return "inside" if inside else "boundary"
 
-    def program(self, inside: bool, tame: bool, nullable: bool) -> Program:
+    def program(self, inside: bool, headroom: bool, nullable: bool) -> Program:
         """The predicate for pairs that are all in the windows, or have to be asked; see `Program`."""
-        if (inside, tame, nullable) not in self._programs:
+        if (inside, headroom, nullable) not in self._programs:
             expr = self.spec.interior if inside else self.spec.boundary
             columns = (self.spec.sides[0].columns, self.spec.sides[1].columns)
             # The window rule costs as much as a predicate, and mostly holds: it is looked at last.
             guard = None if inside or isinstance(self.spec.interior, Literal) else self.spec.interior
-            self._programs[inside, tame, nullable] = Program(expr, columns, tame, nullable, guard)
-        return self._programs[inside, tame, nullable]
+            self._programs[inside, headroom, nullable] = Program(expr, columns, headroom, nullable, guard)
+        return self._programs[inside, headroom, nullable]
 
     def _looked_up(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
         """Pairs by way of the index; None where there is none, or a scan is faster."""

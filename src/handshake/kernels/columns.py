@@ -27,7 +27,7 @@ class View:
 
     data: int
     validity: int
-    tame: bool
+    headroom: bool
     owner: Any
 
 
@@ -67,7 +67,7 @@ def layout(array: pa.Array) -> pa.Array:
     return array
 
 
-def view(array: pa.Array, kind: Type, known_tame: bool = False) -> View:
+def view(array: pa.Array, kind: Type, known_headroom: bool = False) -> View:
     """Return the addresses of a column of the given predicate type."""
     array = layout(array)
     validity, data = array.buffers()[:2]
@@ -77,7 +77,7 @@ def view(array: pa.Array, kind: Type, known_tame: bool = False) -> View:
         return View(_bitmap(data, array.offset, len(array), owners), nulls, True, owners)
     width = (kind.bits if isinstance(kind, Float) else storage_bits(kind)) // 8
     address = data.address + array.offset * width if data is not None else 0
-    return View(address, nulls, known_tame or _is_tame(data, array.offset, len(array), kind), owners)
+    return View(address, nulls, known_headroom or _has_headroom(data, array.offset, len(array), kind), owners)
 
 
 def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any]) -> int:
@@ -94,9 +94,9 @@ def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any])
     return int(packed.ctypes.data)
 
 
-def _is_tame(data: pa.Buffer | None, offset: int, rows: int, kind: Type) -> bool:
+def _has_headroom(data: pa.Buffer | None, offset: int, rows: int, kind: Type) -> bool:
     """Return whether all whole numbers leave two bits to spare (see plan.ranges)."""
-    limits = _tame_range(kind)
+    limits = _headroom_range(kind)
     if rows == 0 or data is None or limits is None:
         return True
     dtype, low, high = limits
@@ -122,8 +122,8 @@ def _extremes(values):  # type: ignore[no-untyped-def]
 
 
 @lru_cache(maxsize=256)
-def _tame_range(kind: Type) -> tuple[np.dtype[Any], int, int] | None:
-    """Return the NumPy type and the limits of tame values; None if all values are tame."""
+def _headroom_range(kind: Type) -> tuple[np.dtype[Any], int, int] | None:
+    """Return the NumPy type and the limits of values with headroom; None if all values have it."""
     if not is_exact(kind) or storage_bits(kind) < 32:
         return None
     bits = 64 if isinstance(kind, Decimal) else storage_bits(kind)
@@ -176,19 +176,19 @@ class Columns:
 
     rows: int
     views: tuple[View, ...]
-    tame: bool
+    headroom: bool
     nullable: bool
 
     @classmethod
     def of(
-        cls, rows: int, order: Sequence[Column], arrays: Sequence[pa.Array], known_tame: bool = False
+        cls, rows: int, order: Sequence[Column], arrays: Sequence[pa.Array], known_headroom: bool = False
     ) -> Columns:
         """View arrays, given in the order in which a program loads its columns."""
         views = tuple(
-            view(array, column.type, known_tame) for column, array in zip(order, arrays, strict=True)
+            view(array, column.type, known_headroom) for column, array in zip(order, arrays, strict=True)
         )
-        tame = all(v.tame for v in views)
-        return cls(rows, views, tame, any(v.validity for v in views))
+        headroom = all(v.headroom for v in views)
+        return cls(rows, views, headroom, any(v.validity for v in views))
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
         """Return (data, validity) per column, and zeros up to `address_words`."""

@@ -69,12 +69,12 @@ for _library in ("libgcc_s.so.1", "libm.so.6"):  # 128-bit division and conversi
 class Program:
     """A predicate ready to compile: the columns of each side, and assumptions about their values.
 
-    `tame`: whole numbers have two bits to spare. `nullable`: validity bitmaps are passed and tested.
+    `headroom`: whole numbers have two bits to spare. `nullable`: validity bitmaps are passed and tested.
     """
 
     expr: Expr
     columns: tuple[tuple[Column, ...], tuple[Column, ...]]
-    tame: bool
+    headroom: bool
     nullable: bool
     guard: Expr | None = None
     """A cheaper condition that `expr` implies. Blocks are tested with it first."""
@@ -130,7 +130,7 @@ def _loader(
             value.set_metadata("invariant.load", once)
         else:
             value = fetch(kind, data, index, min(align, 8))
-        return Number(_widen(builder, column, value, program.tame), valid)
+        return Number(_widen(builder, column, value, program.headroom), valid)
 
     return load
 
@@ -156,13 +156,13 @@ def memory_bytes(column: Column) -> int:
     return (column.type.bits if isinstance(column.type, Float) else storage_bits(column.type)) // 8
 
 
-def _widen(builder: ir.IRBuilder, column: Column, value: ir.Value, tame: bool) -> ir.Value:
+def _widen(builder: ir.IRBuilder, column: Column, value: ir.Value, headroom: bool) -> ir.Value:
     if isinstance(column.type, Float):
         return value
-    width = width_of(type_range(column.type, tame))
+    width = width_of(type_range(column.type, headroom))
     assert width is not None
     signed = not (isinstance(column.type, Int) and not column.type.signed)
-    return resize(Env(builder, lambda c: Number(value, None), tame), value, width, signed)
+    return resize(Env(builder, lambda c: Number(value, None), headroom), value, width, signed)
 
 
 # Intrinsics: the predicate on one pair, and on a block of inner tuples.
@@ -197,7 +197,7 @@ def _mask_of(program: Program, inner: int, kind: ir.Type = I64) -> ir.FunctionTy
 def pair_intrinsic(program: Program, inner: int) -> Any:
     def emit_pair(builder: ir.IRBuilder, args: Any) -> ir.Value:
         pointers = {1 - inner: (args[0], args[1]), inner: (args[2], args[3])}
-        env = Env(builder, _loader(builder, program, pointers, None), program.tame, inner)
+        env = Env(builder, _loader(builder, program, pointers, None), program.headroom, inner)
         return truth(program.expr, env).yes
 
     return as_intrinsic(predicate_function("pair", _mask_of(program, inner, I1), emit_pair), types.boolean)
@@ -248,7 +248,7 @@ def block_mask(
     for step in range(0, tuples, LANES):
         start = builder.add(args[3], ir.Constant(I64, step))
         pointers = {1 - inner: (args[0], args[1]), inner: (args[2], start)}
-        env = Env(builder, _loader(builder, program, pointers, inner), program.tame, inner)
+        env = Env(builder, _loader(builder, program, pointers, inner), program.headroom, inner)
         lanes = splat(env, truth(expr, env).yes, LANES)
         word = builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), I64)
         mask = builder.or_(mask, builder.shl(word, ir.Constant(I64, step)))
@@ -386,7 +386,7 @@ def rows_kernel(program: Program) -> tuple[Any, np.dtype[Any] | None]:
     kind = _result_type(program)
 
     def emit_store(builder: ir.IRBuilder, args: Any) -> None:
-        env = Env(builder, _loader(builder, program, {0: (args[0], args[1])}, None), program.tame)
+        env = Env(builder, _loader(builder, program, {0: (args[0], args[1])}, None), program.headroom)
         lowered = emit(program.expr, env)
         _store(builder, env, lowered, kind, args[1], args[2], args[3])
 
@@ -407,7 +407,7 @@ def _result_type(program: Program) -> np.dtype[Any] | None:
         return np.dtype(np.bool_)
     if isinstance(kind, Float):
         return np.dtype(f"f{kind.bits // 8}")
-    return np.dtype(np.int64) if (width_of(ranges(program.expr, program.tame)) or 128) <= 64 else None
+    return np.dtype(np.int64) if (width_of(ranges(program.expr, program.headroom)) or 128) <= 64 else None
 
 
 def _store(

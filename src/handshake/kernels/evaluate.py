@@ -106,17 +106,17 @@ class _Compiled:
 
     def __call__(self, arrays: Arrays, rows: int) -> pa.Array:
         columns = Columns.of(rows, self._order, [arrays[column] for column in self._names])
-        kernel, kind = self._kernel(columns.tame, columns.nullable)
+        kernel, kind = self._kernel(columns.headroom, columns.nullable)
         out = np.empty((rows, 2) if kind is None else rows, np.int64 if kind is None else kind)
         valid = np.empty(rows, np.bool_)
         kernel(columns.addresses(columns.nullable), rows, out.ctypes.data, valid.ctypes.data)
         return _to_arrow(self._type, out, valid)
 
-    def _kernel(self, tame: bool, nullable: bool) -> tuple[Any, np.dtype[Any] | None]:
-        if (tame, nullable) not in self._kernels:
-            program = Program(self._flat, (self._order, ()), tame, nullable)
-            self._kernels[tame, nullable] = rows_kernel(program)
-        return self._kernels[tame, nullable]
+    def _kernel(self, headroom: bool, nullable: bool) -> tuple[Any, np.dtype[Any] | None]:
+        if (headroom, nullable) not in self._kernels:
+            program = Program(self._flat, (self._order, ()), headroom, nullable)
+            self._kernels[headroom, nullable] = rows_kernel(program)
+        return self._kernels[headroom, nullable]
 
 
 class Evaluator:

@@ -71,12 +71,12 @@ class Env:
 
     builder: ir.IRBuilder
     load: Callable[[Column], Lowered]
-    tame: bool
+    headroom: bool
     inner: int | None = None
 
     def width(self, expr: Expr) -> int:
         """Return the bits in which an exact expression is computed."""
-        width = width_of(ranges(expr, self.tame))
+        width = width_of(ranges(expr, self.headroom))
         if width is None:
             raise UnsupportedError(f"{show(expr)} needs more than 512 bits; make its operands smaller")
         return width
@@ -419,7 +419,7 @@ def _float_to_whole(expr: Cast, env: Env, arg: Number) -> Number:
 
 def _rescale(expr: Cast, env: Env, arg: Number) -> Number:
     up, down = scale_factor(expr.arg.type, expr.type)
-    low, high = ranges(expr.arg, env.tame)
+    low, high = ranges(expr.arg, env.headroom)
     reach = (min(low * up, low) - down, max(high * up, high) + down)
     width = width_of(reach)
     if width is None:

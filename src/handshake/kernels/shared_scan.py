@@ -23,15 +23,29 @@ from handshake.kernels.intrinsics import JIT, QUICK, row_intrinsic
 from handshake.kernels.scan import tile_search
 
 __all__ = [
-    "CELLS", "CHUNK", "COUNT", "FACTS", "GROUPS", "INDEXED", "INSIDE", "NULLABLE", "PART", "STATE", "TAME",
-    "all_have_left", "cut_chunks", "new_counters", "shared_scan_kernel", "sort_out",
+    "CELLS",
+    "CHUNK",
+    "COUNT",
+    "FACTS",
+    "GROUPS",
+    "HEADROOM",
+    "INDEXED",
+    "INSIDE",
+    "NULLABLE",
+    "PART",
+    "STATE",
+    "all_have_left",
+    "cut_chunks",
+    "new_counters",
+    "shared_scan_kernel",
+    "sort_out",
 ]  # fmt: skip
 
 STATE = 8
 """Words of a thread's state: chunk (-1 for none), tile, outer tuple, pairs, groups of pairs, part of the job,
 one for look-ups, and blocks whose codes have passed (`kernels.codes`)."""
 CHUNK, COUNT, GROUPS, PART = 0, 3, 4, 5
-INDEXED, INSIDE, TAME, NULLABLE = 8, 4, 2, 1
+INDEXED, INSIDE, HEADROOM, NULLABLE = 8, 4, 2, 1
 CELLS, FACTS = 7, CODES + len(NO_CODES)
 """Words of a row of the table before the addresses. From `CELLS` on: the number of cells of the index (0 for
 no index), the address of their offsets, then for bands the addresses of the first key's extremes and of the
@@ -96,11 +110,11 @@ def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
 
 
 @compile_loop(**QUICK)
-def sort_out(table, homes, old, limits, tame, nullable, indexed, kinds, searched, skipped):  # type: ignore[no-untyped-def]
+def sort_out(table, homes, old, limits, headroom, nullable, indexed, kinds, searched, skipped):  # type: ignore[no-untyped-def]
     """Find the kind of predicate per basic window, -1 if no pair can be in the windows.
 
-    A kind has a bit each for `INSIDE` (every pair is in the windows), `TAME`, `NULLABLE` and, if wanted,
-    `INDEXED`. A row of the table has the number of tuples, the extremes of both stamps, tame, nullable, the
+    A kind has a bit each for `INSIDE` (every pair is in the windows), `HEADROOM`, `NULLABLE` and, if wanted,
+    `INDEXED`. A row of the table has the number of tuples, the extremes of both stamps, headroom, nullable, the
     index, and addresses. The stamp at column `old` must be at least `limits[0]`, and no tuple is too old from
     `limits[1]` on. The other stamp must be at most `limits[2]`, and no tuple is too new up to `limits[3]`.
     Counts the tuples to scan and the skipped windows by home. Returns a mask of the kinds found.
@@ -114,7 +128,7 @@ def sort_out(table, homes, old, limits, tame, nullable, indexed, kinds, searched
             continue
         inside = table[w, old] >= limits[1] and table[w, new + 1] <= limits[3]
         kind = INSIDE if inside else 0
-        kind |= TAME if tame and table[w, 5] else 0
+        kind |= HEADROOM if headroom and table[w, 5] else 0
         kind |= NULLABLE if nullable or table[w, 6] else 0
         if indexed and table[w, CELLS]:
             kind |= INDEXED

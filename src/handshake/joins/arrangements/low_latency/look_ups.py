@@ -15,7 +15,7 @@ from handshake.joins.spec import JoinSpec
 from handshake.kernels.compile import TILE
 from handshake.kernels.keys import sort_key
 from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
-from handshake.kernels.shared_scan import INDEXED, INSIDE, NULLABLE, STATE, TAME
+from handshake.kernels.shared_scan import HEADROOM, INDEXED, INSIDE, NULLABLE, STATE
 
 __all__ = ["FEW", "LookUps"]
 
@@ -80,8 +80,8 @@ class LookUps:
         def compile_all() -> None:
             try:
                 for kind in sorted(kinds):
-                    inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
-                    kernel = make(program_of(inside, tame, nullable), inner)
+                    inside, headroom, nullable = (bool(kind & bit) for bit in (INSIDE, HEADROOM, NULLABLE))
+                    kernel = make(program_of(inside, headroom, nullable), inner)
                     _try_out(kernel, kind, *given)
                     self._kernels[kind, inner] = kernel
                     self._there[inner].add(kind)

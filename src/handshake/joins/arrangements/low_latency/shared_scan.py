@@ -30,12 +30,12 @@ from handshake.kernels.shared_scan import (
     CHUNK,
     COUNT,
     GROUPS,
+    HEADROOM,
     INDEXED,
     INSIDE,
     NULLABLE,
     PART,
     STATE,
-    TAME,
     all_have_left,
     cut_chunks,
     new_counters,
@@ -130,7 +130,7 @@ class SharedScan:
         homes = [home for home, some in enumerate(held) for _ in some]
         table, places = self._table(1 - piece.spec.side, held), np.array(homes)
         columns = piece.columns
-        given = (table, places, *_limits(piece, self._reaches), columns.tame, columns.nullable)
+        given = (table, places, *_limits(piece, self._reaches), columns.headroom, columns.nullable)
         kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
         wanted = self.look_ups.wants(piece)
         present = sort_out(*given, wanted, kinds, *counts)
@@ -158,9 +158,9 @@ class SharedScan:
 
     def _kernel(self, kind: int, inner: int) -> Any:
         if (kind, inner) not in self._kernels:
-            inside, tame, nullable = (bool(kind & bit) for bit in (INSIDE, TAME, NULLABLE))
+            inside, headroom, nullable = (bool(kind & bit) for bit in (INSIDE, HEADROOM, NULLABLE))
             self._kernels[kind, inner] = shared_scan_kernel(
-                self._cores[0].program(inside, tame, nullable), inner, self._bands[inner]
+                self._cores[0].program(inside, headroom, nullable), inner, self._bands[inner]
             )
         return self._kernels[kind, inner]
 
