@@ -114,10 +114,10 @@ def sort_out(table, homes, old, limits, headroom, nullable, indexed, kinds, sear
     """Find the kind of predicate per basic window, -1 if no pair can be in the windows.
 
     A kind has a bit each for `INSIDE` (every pair is in the windows), `HEADROOM`, `NULLABLE` and, if wanted,
-    `INDEXED`. A row of the table has the number of tuples, the extremes of both stamps, headroom, nullable, the
-    index, and addresses. The stamp at column `old` must be at least `limits[0]`, and no tuple is too old from
-    `limits[1]` on. The other stamp must be at most `limits[2]`, and no tuple is too new up to `limits[3]`.
-    Counts the tuples to scan and the skipped windows by home. Returns a mask of the kinds found.
+    `INDEXED`. A row of the table has the number of tuples, the extremes of both stamps, headroom, nullable,
+    the index, and addresses. The stamp at column `old` must be at least `limits[0]`, and no tuple is too old
+    from `limits[1]` on. The other stamp must be at most `limits[2]`, and no tuple is too new up to
+    `limits[3]`. Counts the tuples to scan and the skipped windows by home. Returns a mask of the kinds found.
     """
     present = 0
     new = 4 - old
