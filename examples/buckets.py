@@ -1,22 +1,20 @@
-"""Replacing a bucketed workaround: the same join by buckets on Spark's own stream join, then by one line.
+"""Replace a bucketed workaround: the same join with buckets on Spark's stream join, then with one line.
 
-Two readings match when both attributes lie within ten of each other, within a minute. Spark's stream join
-needs an equality, so people cut both axes into buckets, copy one stream into every bucket that its
-partners may be in, join on the buckets and filter again.
-python examples/buckets.py
+Two readings match if both attributes differ by at most ten, within a minute. Spark's stream join needs an
+equality. The usual workaround cuts both axes into buckets, copies one stream into every bucket that may hold
+a match, joins on the buckets and filters again.
+
+    python examples/buckets.py
 """
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import sys
-import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from _scaffold import collect, local_spark, read_stream, write_files
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,11 +24,11 @@ LEFT = "time timestamp, x int, y double"
 RIGHT = "time timestamp, a int, b double"
 BAND = "x BETWEEN a - 10 AND a + 10 AND y BETWEEN b - 10 AND b + 10"
 WIDTH = 40
-"""Of a bucket. Narrow ones make many copies, wide ones many pairs that the filter throws away."""
+"""The width of a bucket: narrow buckets mean many copies, wide ones many pairs for the filter to drop."""
 
 
 def by_buckets(left: DataFrame, right: DataFrame) -> DataFrame:
-    """The workaround."""
+    """Join with the workaround."""
     cut = left.withColumn("i", F.floor(F.col("x") / WIDTH)).withColumn("j", F.floor(F.col("y") / WIDTH))
     spread = right.withColumnRenamed("time", "time_right")
     for bucket, value in (("i", "a"), ("j", "b")):
@@ -45,15 +43,12 @@ def by_buckets(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 def by_handshake(left: DataFrame, right: DataFrame, state: str) -> DataFrame:
-    """The one line."""
+    """Join with one line."""
     return handshake.join(left, right, BAND, window="1 minute", state_dir=state)
 
 
-# The streams: files that land in a folder, one for each micro-batch
-
-
-def made() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Two minutes, five a second on each side."""
+def make_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Generate two minutes of readings, five per second on each side."""
     chance, start = random.Random(5), datetime(2026, 2, 1, 8, tzinfo=UTC)
     left, right = [], []
     for tick in range(600):
@@ -63,62 +58,23 @@ def made() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return left, right
 
 
-def land(rows: list[dict[str, Any]], folder: Path, files: int = 2) -> None:
-    """Write rows as JSON files, in order."""
-    folder.mkdir(parents=True)
-    for number in range(files):
-        part = rows[len(rows) * number // files : len(rows) * (number + 1) // files]
-        text = "\n".join(json.dumps({**row, "time": row["time"].isoformat()}) for row in part)
-        path = folder / f"{number}.json"
-        path.write_text(text)
-        os.utime(path, (number, number))  # Spark takes files by age
-
-
-def stream(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
-    """What lands in a folder, a file per micro-batch, with the watermark that both joins need."""
-    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
-    return source.withWatermark("time", "5 seconds")
-
-
-def results(frame: DataFrame, name: str, folder: Path) -> list[Row]:
-    """Run a query to the end of its streams."""
-    query = (
-        frame.select("time", "x", "y", "time_right", "a", "b")
-        .writeStream.format("memory")
-        .queryName(name)
-        .option("checkpointLocation", str(folder / name))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return sorted(frame.sparkSession.table(name).collect())
-
-
 def run(spark: SparkSession, folder: Path) -> tuple[list[Row], list[Row]]:
-    """Both ways over the same streams; what each found, sorted."""
-    left, right = made()
-    land(left, folder / "left")
-    land(right, folder / "right")
-    streams = stream(spark, folder / "left", LEFT), stream(spark, folder / "right", RIGHT)
-    bucketed = results(by_buckets(*streams), "by_buckets", folder)
-    joined = results(by_handshake(*streams, str(folder / "state")), "by_handshake", folder)
-    assert joined == bucketed, "both ways must find the same pairs"
-    return bucketed, joined
-
-
-def session() -> SparkSession:
-    """Spark's local mode on two cores."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run the Python that this script runs
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
-    quiet = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    spark = quiet.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    """Run both joins over the same streams and return the pairs of each, sorted."""
+    left, right = make_rows()
+    write_files(left, folder / "left", 2)
+    write_files(right, folder / "right", 2)
+    streams = [
+        read_stream(spark, folder / side, schema).withWatermark("time", "5 seconds")
+        for side, schema in (("left", LEFT), ("right", RIGHT))
+    ]
+    columns = ("time", "x", "y", "time_right", "a", "b")
+    bucketed = collect(by_buckets(*streams).select(*columns), "by_buckets", folder)
+    joined = collect(by_handshake(*streams, str(folder / "state")).select(*columns), "by_handshake", folder)
+    assert sorted(joined) == sorted(bucketed), "both joins must find the same pairs"
+    return sorted(bucketed), sorted(joined)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        spark = session()
-        bucketed, joined = run(spark, Path(folder))
+    with local_spark() as (spark, folder):
+        bucketed, joined = run(spark, folder)
         print(f"{len(bucketed)} pairs by buckets, {len(joined)} by handshake.join, and they are the same")
-        spark.stop()

@@ -1,8 +1,8 @@
-"""A market's feed over UDP, queried live on Spark: the five queries of the Glacier paper, and a join.
+"""A market feed over UDP, queried live on Spark: the five queries of the Glacier paper, and a join.
 
-A generator sends trades and quotes, told apart by their first byte, to a port of this machine. `handshake
-receive` puts the datagrams into a durable log, and Spark runs all queries on that. In the end the same log is
-queried in this process, and the results must be the same.
+A generator sends trades and quotes, distinguished by their first byte, to a local port. `handshake receive`
+writes the datagrams to a durable log, and Spark runs all queries on it. At the end the same log is queried in
+this process, and the results must agree.
 
     python examples/finance.py --rate 20000 --seconds 30
 """
@@ -53,7 +53,7 @@ WHERE t.Symbol = q.Symbol AND Price BETWEEN Bid AND Ask INTO TradesInSpread
 """
 SYMBOLS = pa.array(["UBSN", "CSGN", "NESN", "NOVN", "ROG", "ABBN", "ZURN", "SREN"])
 START = 1_231_146_000_000_000
-"""Monday, 5 January 2009, 9 o'clock, in microseconds."""
+"""Monday, 5 January 2009, 9:00, in microseconds."""
 STEP = 0.02
 """Seconds between two bursts of the generator."""
 
@@ -62,7 +62,7 @@ STEP = 0.02
 
 
 def messages(first: int, count: int, speed: float, rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Trades and quotes with the numbers from `first` on; half of the messages are quotes."""
+    """Generate `count` trades and `count` quotes, numbered from `first`."""
     random = np.random.default_rng(first)
     times = pa.array((START + np.arange(first, first + count) / rate * speed * 1e6).astype(np.int64))
     prices = 10_000 + np.cumsum(random.integers(-3, 4, count))
@@ -87,7 +87,7 @@ def messages(first: int, count: int, speed: float, rate: float) -> tuple[dict[st
 
 
 def generate(endpoint: Endpoint, rate: float, seconds: float, speed: float) -> int:
-    """Send messages at a rate, and then the mark of the end; how many datagrams."""
+    """Send messages at a rate, then the end mark; return the number of datagrams."""
     plan = parse_query(QUERY)
     layouts = {source.name: layout_of(source) for source in plan.inputs}
     each = max(int(rate / 2 * STEP), 1)
@@ -106,7 +106,7 @@ def generate(endpoint: Endpoint, rate: float, seconds: float, speed: float) -> i
 
 @contextlib.contextmanager
 def receiver(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    """`handshake receive`, as another process."""
+    """Run `handshake receive` in another process."""
     (folder / "query.sql").write_text(QUERY)
     command = [
         sys.executable, "-m", "handshake.cli", "receive", f"udp://127.0.0.1:{port}?sequence=yes",
@@ -127,12 +127,11 @@ def receiver(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
 
 
 class Live:
-    """What the queries have given so far, by name: rows, and the last one."""
+    """Results of the queries so far, by name: the number of rows, and the last row."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
         self.last: dict[str, Any] = {}
-        self.seen = 0
 
     def sink(self, name: str) -> Any:
         self.rows[name] = 0
@@ -153,7 +152,7 @@ class Live:
 
 
 def start(spark: Any, folder: Path, live: Live) -> list[Any]:
-    """All results as streaming queries."""
+    """Start a streaming query per result."""
     from handshake.engines.spark.queries.translate import query_frames
     from handshake.engines.spark.udp_source import FORMAT, register
 
@@ -173,7 +172,7 @@ def start(spark: Any, folder: Path, live: Live) -> list[Any]:
 
 
 def in_process(folder: Path) -> dict[str, int]:
-    """The numbers of results that the same queries give in this process, without those of open windows."""
+    """Count the results of the same queries in this process, without those of open windows."""
     plan = direct(parse_query(QUERY))
     tables = {
         name: pa.Table.from_batches(list(LogReader(folder / "log" / name))) for name in ("Trades", "Quotes")
@@ -188,11 +187,11 @@ def in_process(folder: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    """Generate, receive, query, compare."""
+    """Parse the options, run the example and exit with its status."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--rate", type=float, default=10_000, help="messages per second")
     options.add_argument("--seconds", type=float, default=20)
-    options.add_argument("--speed", type=float, default=60, help="seconds of the market in one of ours")
+    options.add_argument("--speed", type=float, default=60, help="market seconds per real second")
     options.add_argument("--port", type=int, default=50_068)
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -202,7 +201,7 @@ def main() -> None:
 
 
 def run(folder: Path, rate: float, seconds: float, speed: float, port: int) -> bool:
-    """The whole of it; whether Spark and this process agree."""
+    """Generate, receive, query and compare; return whether Spark and this process agree."""
     from handshake.engines.spark.cluster import started
 
     settings = {

@@ -1,7 +1,9 @@
-"""Three streams, three kinds of window: orders, their payments, and machines that could make them now.
+"""Join three streams with different windows: orders, their payments, and machines with free capacity.
 
-An order joins its payment (an equality) and every machine that has room for it (an inequality). Orders
-count for ten minutes, payments for one, and of the machines' reports the last four.
+An order joins its payment (an equality) and every machine with enough free hours (an inequality). The windows
+are ten minutes of orders, one minute of payments and the last four machine reports.
+
+    python examples/three_streams.py
 """
 
 import pyarrow as pa

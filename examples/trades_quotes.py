@@ -1,20 +1,18 @@
-"""Trades and quotes: a band join of two streams on price and time, which Spark's own stream join refuses.
+"""Trades and quotes: a band join of two streams on price and time, which Spark's own stream join rejects.
 
-Which quotes lay within five cents and two seconds of a trade, whatever the symbol?
-python examples/trades_quotes.py
+Which quotes were within five cents and two seconds of a trade, for any symbol?
+
+    python examples/trades_quotes.py
 """
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import sys
-import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from _scaffold import local_spark, read_stream, write_files
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import handshake
@@ -24,7 +22,7 @@ QUOTES = "time timestamp, symbol string, bid double, ask double"
 
 
 def near(trades: DataFrame, quotes: DataFrame, state: str) -> DataFrame:
-    """Each trade with the quotes around it."""
+    """Join each trade with the quotes near it."""
     trades = trades.withWatermark("time", "1 second").alias("t")
     quotes = quotes.withWatermark("time", "1 second").selectExpr("*", "(bid + ask) / 2 AS mid").alias("q")
     return handshake.join(
@@ -38,11 +36,8 @@ def near(trades: DataFrame, quotes: DataFrame, state: str) -> DataFrame:
     )
 
 
-# The streams: files that land in a folder, one for each micro-batch
-
-
-def made() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Twelve seconds of each, about 50 a second."""
+def make_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Generate twelve seconds of trades and quotes, 50 per second each."""
     chance, start = random.Random(7), datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
     trades, quotes = [], []
     for tick in range(600):
@@ -56,30 +51,14 @@ def made() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return trades, quotes
 
 
-def land(rows: list[dict[str, Any]], folder: Path, files: int = 3) -> None:
-    """Write rows as JSON files, in order."""
-    folder.mkdir(parents=True)
-    for number in range(files):
-        part = rows[len(rows) * number // files : len(rows) * (number + 1) // files]
-        text = "\n".join(json.dumps({**row, "time": row["time"].isoformat()}) for row in part)
-        path = folder / f"{number}.json"
-        path.write_text(text)
-        os.utime(path, (number, number))  # Spark takes files by age
-
-
-def stream(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
-    """What lands in a folder, a file per micro-batch."""
-    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
-
-
 def run(spark: SparkSession, folder: Path) -> list[Row]:
-    """Let the streams land, join them to their end, and return the pairs."""
-    trades, quotes = made()
-    land(trades, folder / "trades")
-    land(quotes, folder / "quotes")
+    """Write the streams, join them, and return the pairs."""
+    trades, quotes = make_rows()
+    write_files(trades, folder / "trades")
+    write_files(quotes, folder / "quotes")
     pairs = near(
-        stream(spark, folder / "trades", TRADES),
-        stream(spark, folder / "quotes", QUOTES),
+        read_stream(spark, folder / "trades", TRADES),
+        read_stream(spark, folder / "quotes", QUOTES),
         str(folder / "state"),
     )
     print(handshake.explain(pairs))
@@ -96,24 +75,12 @@ def run(spark: SparkSession, folder: Path) -> list[Row]:
     return spark.read.parquet(str(folder / "pairs")).orderBy("time", "time_right").collect()
 
 
-def session() -> SparkSession:
-    """Spark's local mode on two cores."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run the Python that this script runs
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
-    quiet = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    spark = quiet.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        spark = session()
-        pairs = run(spark, Path(folder))
+    with local_spark() as (spark, folder):
+        pairs = run(spark, folder)
         print(f"{len(pairs)} pairs of a trade and a quote near it, the first of them:")
         for pair in pairs[:5]:
             print(
                 f"{pair.time:%H:%M:%S.%f} {pair.symbol} at {pair.price:.2f}, "
                 f"{pair.symbol_right} {pair.bid:.2f}-{pair.ask:.2f}"
             )
-        spark.stop()

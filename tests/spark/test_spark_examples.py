@@ -1,4 +1,4 @@
-"""The examples on Spark find what plain loops find, and the pages about them show what is run."""
+"""The Spark examples find what plain loops find, and their guides show the code that runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import ipaddress
 import re
 import statistics
+import sys
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -27,13 +28,20 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def example(name: str) -> Any:
-    """An example as a module."""
+    """Load an example as a module."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(ROOT / "examples"))  # as `python examples/NAME.py` does
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
     return module
+
+
+scaffold = example("_scaffold")
 
 
 def within(a: dict[str, Any], b: dict[str, Any], seconds: float) -> bool:
@@ -41,7 +49,7 @@ def within(a: dict[str, Any], b: dict[str, Any], seconds: float) -> bool:
 
 
 def values(row: Any) -> tuple[Any, ...]:
-    """A row of Spark's with its times as instants."""
+    """Return a row with its times as instants."""
     return tuple(v.timestamp() if hasattr(v, "timestamp") else v for v in row)
 
 
@@ -55,7 +63,7 @@ def paired(a: dict[str, Any], b: dict[str, Any]) -> tuple[Any, ...]:
 def test_trades_with_quotes_near_them(spark, tmp_path, capsys):
     module = example("trades_quotes")
     found = module.run(spark, tmp_path)
-    trades, quotes = module.made()
+    trades, quotes = module.make_rows()
     quotes = [{**q, "mid": (q["bid"] + q["ask"]) / 2} for q in quotes]
     expected = [
         paired(t, q)
@@ -73,7 +81,7 @@ def test_trades_with_quotes_near_them(spark, tmp_path, capsys):
 def test_sensors_within_a_distance(spark, tmp_path):
     module = example("sensors")
     found = module.run(spark, tmp_path)
-    water, air = module.made()
+    water, air = module.make_rows()
     expected = [
         (w, a)
         for w in water
@@ -91,7 +99,7 @@ def test_sensors_within_a_distance(spark, tmp_path):
 def test_orders_that_match(spark, tmp_path):
     module = example("orders")
     found = module.run(spark, tmp_path)
-    buy, sell = module.made()
+    buy, sell = module.make_rows()
     expected = [
         (b["id"], s["id"])
         for b in buy
@@ -108,7 +116,7 @@ def test_orders_that_match(spark, tmp_path):
 def test_buckets_and_one_line_agree(spark, tmp_path):
     module = example("buckets")
     bucketed, joined = module.run(spark, tmp_path)
-    left, right = module.made()
+    left, right = module.make_rows()
     expected = [
         paired(one, two)
         for one in left
@@ -124,7 +132,7 @@ def test_buckets_and_one_line_agree(spark, tmp_path):
 def test_addresses_in_their_networks(spark, tmp_path):
     module = example("ip_ranges")
     found = module.run(spark, tmp_path)
-    visits, networks = module.made()
+    visits, networks = module.make_rows()
     ranges = [(owner, *map(ipaddress.ip_address, (first, last))) for owner, first, last in networks]
     expected = [
         (number, address, owner)
@@ -155,11 +163,11 @@ def test_links_in_the_pages_lead_somewhere():
 
 
 def test_what_the_readme_shows_of_spark_runs(spark, tmp_path):
-    """The section's blocks, one after the other, in a folder of their own."""
+    """Run the blocks of the section in order, in an empty folder."""
     section = (ROOT / "README.md").read_text().split("## On Spark")[1].split("\n## ")[0]
     module = example("trades_quotes")
-    for name, rows in zip(("trades", "quotes"), module.made(), strict=True):
-        module.land(rows, tmp_path / name)
+    for name, rows in zip(("trades", "quotes"), module.make_rows(), strict=True):
+        scaffold.write_files(rows, tmp_path / name)
     names: dict[str, Any] = {"spark": spark}
     for block in BLOCK.findall(section):
         placed = re.sub(r'"(trades|quotes|matches|checkpoint|handshake-state)"', rf'"{tmp_path}/\1"', block)
@@ -172,11 +180,11 @@ def test_what_the_readme_shows_of_spark_runs(spark, tmp_path):
 def test_spark_refuses_what_the_migration_page_says(spark, tmp_path):
     page = (ROOT / "docs" / "spark" / "migration.md").read_text()
     module = example("buckets")
-    left, right = module.made()
-    module.land(left, tmp_path / "left")
-    module.land(right, tmp_path / "right")
-    joined = module.stream(spark, tmp_path / "left", module.LEFT).join(
-        module.stream(spark, tmp_path / "right", module.RIGHT).withColumnRenamed("time", "time_right"),
+    left, right = module.make_rows()
+    scaffold.write_files(left, tmp_path / "left")
+    scaffold.write_files(right, tmp_path / "right")
+    joined = marked(spark, tmp_path / "left", module.LEFT).join(
+        marked(spark, tmp_path / "right", module.RIGHT).withColumnRenamed("time", "time_right"),
         on=_expression(
             f"{module.BAND} AND time_right BETWEEN time - INTERVAL 1 MINUTE AND time + INTERVAL 1 MINUTE"
         ),
@@ -189,6 +197,10 @@ def test_spark_refuses_what_the_migration_page_says(spark, tmp_path):
     text = "Stream-stream join without equality predicate is not supported."
     assert text in str(refused.value)
     assert text in page
+
+
+def marked(spark: Any, folder: Path, schema: str) -> Any:
+    return scaffold.read_stream(spark, folder, schema).withWatermark("time", "5 seconds")
 
 
 def _expression(text: str) -> Any:
