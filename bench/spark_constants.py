@@ -18,11 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.operators import _references
-from handshake.engines.spark.segment import Step, Tally
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
+from handshake.engines.spark.joins.tasks import _references
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.pack import Arrival, pack
+from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Store
 from handshake.plan.parse import parse
 from handshake.windows import windows_of
@@ -35,7 +35,7 @@ class Spent:
 
     pack: float = 0.0
     segments: list[float] = field(default_factory=list)
-    tallies: list[Tally] = field(default_factory=list)
+    tallies: list[SegmentTally] = field(default_factory=list)
     references: int = 0
     new: int = 0
     """Bytes of the chunks of new tuples."""
@@ -66,8 +66,8 @@ class Bench:
         self.batch += 1
         return spent
 
-    def _pack(self, tables: tuple[pa.RecordBatch, pa.RecordBatch]) -> list[Arrival]:
-        arrivals: list[Arrival] = []
+    def _pack(self, tables: tuple[pa.RecordBatch, pa.RecordBatch]) -> list[PackedChunk]:
+        arrivals: list[PackedChunk] = []
         for side, table in enumerate(tables):
             size = -(-table.num_rows // self.partitions)
             for number in range(self.partitions):
@@ -76,17 +76,19 @@ class Bench:
                 arrivals += pack(self.definition, side, [part], self.store, folder, number)
         return arrivals
 
-    def _join(self, segment: int, arrivals: list[Arrival], watermark: int | None) -> Tally:
+    def _join(self, segment: int, arrivals: list[PackedChunk], watermark: int | None) -> SegmentTally:
         held = self.states.get(segment)
         manifest = None if held is None else Manifest.load(held, self.definition)
-        step = Step(self.definition, segment, manifest, arrivals, watermark, self.store, self.batch, "query")
+        step = SegmentStep(
+            self.definition, segment, manifest, arrivals, watermark, self.store, self.batch, "query"
+        )
         for result in step.results():
             result.serialize()
         self.states[segment] = step.manifest.dump()
         return step.tally
 
 
-def _shuffle_bytes(arrival: Arrival, definition: Definition) -> bytes:
+def _shuffle_bytes(arrival: PackedChunk, definition: Definition) -> bytes:
     """Return an arrival's references as they go into the shuffle, one row per segment."""
     return bytes(_references(arrival, definition.keys).serialize())
 

@@ -153,7 +153,7 @@ class Live:
 
 def start(spark: Any, folder: Path, live: Live) -> list[Any]:
     """Start a streaming query per result."""
-    from handshake.engines.spark.queries.translate import query_frames
+    from handshake.engines.spark.queries import query_frames
     from handshake.engines.spark.udp_source import FORMAT, register
 
     register(spark)
@@ -202,13 +202,13 @@ def main() -> None:
 
 def run(folder: Path, rate: float, seconds: float, speed: float, port: int) -> bool:
     """Generate, receive, query and compare; return whether Spark and this process agree."""
-    from handshake.engines.spark.cluster import started
+    from handshake.engines.spark.cluster import start_cluster
 
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
-    with started("finance", cores=2, **settings) as cluster, receiver(folder, port) as receiving:
+    with start_cluster("finance", cores=2, **settings) as cluster, receiver(folder, port) as receiving:
         live = Live()
         queries = start(cluster.session, folder, live)
         begun = time.monotonic()

@@ -141,7 +141,7 @@ def _measure(rows: int, batches: int, cores: int, turns: int, wanted: list[str])
             "spark.sql.shuffle.partitions": str(cores),
             "spark.handshake.stateDir": str(folder / "state"),
         }
-        with spark_module("cluster").started("bench", cores=cores, **settings) as cluster:
+        with spark_module("cluster").start_cluster("bench", cores=cores, **settings) as cluster:
             found = [_both(cluster.session, folder, query, turns) for query in wanted]
     head = {"benchmark": "spark_queries", "machine": report.machine(), "cores": cores}
     return {**head, "rows": rows, "queries": found}

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import handshake
-from handshake.engines.spark.cluster import started
+from handshake.engines.spark.cluster import start_cluster
 from handshake_bench.report import progress
 
 __all__ = [
@@ -86,7 +86,7 @@ def session(cores: int) -> Iterator[SparkSession]:
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     }
-    with started("handshake bench", f"local[{cores}]", None, ui=False, **chosen) as cluster:
+    with start_cluster("handshake bench", f"local[{cores}]", None, ui=False, **chosen) as cluster:
         yield cluster.session
 
 

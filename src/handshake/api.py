@@ -203,10 +203,10 @@ def explain(
     """
     if right is not None:
         if _on_spark(query, right):
-            return str(spark_module("session").explain_frames(query, right, on, **options))
+            return str(spark_module("joins.frames").explain_frames(query, right, on, **options))
         return prepare(table_of(query).schema, table_of(right).schema, on, **options).explain()
     if is_spark(query):
-        return str(spark_module("session").explained(query))
+        return str(spark_module("joins.explain").explain_result(query))
     if isinstance(query, (str, Plan)):
         plan = parse_query(query) if isinstance(query, str) else query
         return engine_of(engine or "local").explain(plan, Options(**options))

@@ -96,7 +96,7 @@ def test_both_plans_are_measured_and_give_the_same_rows(capsys: Any, spark: Any,
 
 @pytest.mark.soak
 def test_queries_by_hand_give_what_the_translated_ones_give(spark: Any, tmp_path: Any) -> None:
-    from handshake.engines.spark.queries.translate import query_frames
+    from handshake.engines.spark.queries import query_frames
 
     spark_queries.write_trades(tmp_path / "trades", 3_000, 2)
     trades = spark.read.parquet(str(tmp_path / "trades"))

@@ -97,7 +97,7 @@ def test_panes_of_a_partition_are_never_late_in_it(unit: str, data: st.DataObjec
     pytest.importorskip("pyspark")
     from test_query_state import State, _reduced, finished
 
-    from handshake.engines.spark.queries.state import PaneQuery
+    from handshake.engines.spark.queries.panes import PaneQuery
 
     if data is None:  # the clock of what comes first must not keep out what comes after, wherever it is
         shape, batches = (2, 1, 0), [[row(FAR), row(-100), row(-FAR)], [row(FAR), row(-FAR)]]
@@ -131,7 +131,7 @@ def test_tuples_of_a_micro_batch_arrive_by_time(unit: str, data: st.DataObject |
     pytest.importorskip("pyspark")
     from test_query_state import State, _sent, finished
 
-    from handshake.engines.spark.queries.state import TupleQuery
+    from handshake.engines.spark.queries.tuples import TupleQuery
 
     batches = [[row(2 * 10**10), row(10**10), row(3 * 10**10)]]
     if data is not None:

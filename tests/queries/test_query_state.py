@@ -26,12 +26,19 @@ from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
 from query_streams import Item, arrivals, batch_of, compare, cuts, seen
 
 pytest.importorskip("pyspark")
-from handshake.engines.spark.queries.clocks import replaced
+from handshake.engines.spark.queries.blobs import Blob
 from handshake.engines.spark.queries.joins import join_source
-from handshake.engines.spark.queries.selections import Selected, selected
-from handshake.engines.spark.queries.state import Arrived, PaneQuery, TupleQuery, load, reduce_panes
-from handshake.engines.spark.queries.translate import _by_panes
-from handshake.engines.spark.queries.ways import declared_sources, join_below, told_ways, why_in_one_task
+from handshake.engines.spark.queries.native import SparkFilter, spark_filter
+from handshake.engines.spark.queries.panes import PaneQuery, PaneWindow, reduce_panes
+from handshake.engines.spark.queries.placement import (
+    declared_sources,
+    explain_placement,
+    join_below,
+    why_one_task,
+)
+from handshake.engines.spark.queries.tasks import load_query
+from handshake.engines.spark.queries.translate import _replace_node
+from handshake.engines.spark.queries.tuples import TupleQuery
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = {
@@ -39,7 +46,7 @@ TEXTS = {
     **{k: "".join(v) for k, v in QUERIES.items()},
 }
 PANES = [
-    name for name, text in TEXTS.items() if all(_by_panes(o) for o in optimise(parse_query(text)).outputs)
+    name for name, text in TEXTS.items() if all(PaneWindow.of(o) for o in optimise(parse_query(text)).outputs)
 ]
 JOIN = "FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k AND v > 0"
 OVER_JOINS = {
@@ -66,15 +73,15 @@ WHY = {
 }
 
 
-def finished(state: Any, batches: list[list[Arrived]]) -> list[dict[str, Any]]:
+def finished(state: Any, batches: list[list[Blob]]) -> list[dict[str, Any]]:
     """What a query gives, when after every micro-batch all that is left of it is what was saved."""
     found = []
     for blobs in batches:
         fresh = state()
-        query = load(saved, fresh) if (saved := getattr(state, "saved", None)) else fresh
+        query = load_query(saved, fresh) if (saved := getattr(state, "saved", None)) else fresh
         found += query.step(blobs, ended=False)
         state.saved = pickle.dumps(query)
-    query = load(getattr(state, "saved", None), state())
+    query = load_query(getattr(state, "saved", None), state())
     found += query.step([], ended=True)
     state.last = query
     schema = found[0].schema if found else None
@@ -118,7 +125,7 @@ def test_panes_of_partitions_make_the_windows_of_the_oracle(name: str, data: st.
     wanted = query_oracle.run(plan, seen(query, arrived), counts)
     (output,) = optimise(plan).outputs
     source = next(node for node in walk(output) if isinstance(node, Source))
-    made = data.draw(st.sampled_from([None, selected(output)]))
+    made = data.draw(st.sampled_from([None, spark_filter(output)]))
     batches = [
         [_reduced(query, output, source, n, rows, made) for n, rows in enumerate(parts)] for parts in spread
     ]
@@ -129,18 +136,18 @@ def test_panes_of_partitions_make_the_windows_of_the_oracle(name: str, data: st.
 
 
 def _reduced(
-    query: Query, output: Output, source: Source, partition: int, items: list[Item], made: Selected | None
-) -> Arrived:
+    query: Query, output: Output, source: Source, partition: int, items: list[Item], made: SparkFilter | None
+) -> Blob:
     pieces = [[row for _, row in items[at : at + 3]] for at in range(0, len(items), 3)]
     batches = [batch_of(query, source.name, rows) for rows in pieces]
     if made is None:
         reduced = reduce_panes(output, batches)
     else:
         reduced = reduce_panes(made.output, [_holding(made, batch) for batch in batches])
-    return Arrived(0, partition, 0, pickle.dumps(reduced))
+    return Blob(0, partition, 0, pickle.dumps(reduced))
 
 
-def _holding(made: Selected, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _holding(made: SparkFilter, batch: pa.RecordBatch) -> pa.RecordBatch:
     """What Spark would give, computed by the in-process engine."""
     condition = conjunction(made.conditions)
     columns = {c: batch.column(c.name) for c in expr.walk(condition) if isinstance(c, expr.Column)}
@@ -151,11 +158,11 @@ def _holding(made: Selected, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def test_python_gets_the_columns_that_panes_need() -> None:
     (output,) = optimise(parse_query(TRADES + PAPER["Q3"])).outputs
-    found = selected(output)
+    found = spark_filter(output)
     assert found is not None
     assert found.source.fields.names == ("Ts", "\0holds")
     (output,) = optimise(parse_query(TRADES + PAPER["Q5"])).outputs
-    assert selected(output) is None  # there is no condition
+    assert spark_filter(output) is None  # there is no condition
 
 
 def test_what_is_saved_of_tuple_windows_does_not_grow() -> None:
@@ -243,17 +250,17 @@ def test_what_runs_in_one_task_and_why() -> None:
     nanoseconds = "CREATE INPUT STREAM N (k int8, t long) TIMESTAMP BY t IN NANOSECONDS;"
     by_nanoseconds = "SELECT z FROM N [SIZE .01 TIME], U [SIZE .01 TIME] WHERE N.k = U.k"
     texts = {**{n: TWO + t for n, t in LAYERED.items()}, "nanoseconds": TWO + nanoseconds + by_nanoseconds}
-    told = {name: told_ways(parse_query(text)) for name, text in texts.items()}
+    told = {name: explain_placement(parse_query(text)) for name, text in texts.items()}
     assert {name: lines[-1].partition(", since ")[2] for name, lines in told.items()} == WHY
     assert all(": on Spark in one task, since " in line for lines in told.values() for line in lines)
-    assert [told_ways(parse_query(TWO + text)) for text in JOINS.values()] == [[]] * len(JOINS)
+    assert [explain_placement(parse_query(TWO + text)) for text in JOINS.values()] == [[]] * len(JOINS)
 
 
 def test_finite_inputs_need_one_task_less_often() -> None:
     plan, names = optimise(parse_query(TWO + LAYERED["of a union"])), ["R", "S", "U"]
-    assert why_in_one_task(plan.outputs[-1], names, []) is None
+    assert why_one_task(plan.outputs[-1], names, []) is None
     plan = optimise(parse_query(TWO + LAYERED["of a join"]))
-    assert why_in_one_task(plan.outputs[-1], names, []) == "it joins results of a join"
+    assert why_one_task(plan.outputs[-1], names, []) == "it joins results of a join"
 
 
 def test_joins_on_several_cores_are_not_saved() -> None:
@@ -265,11 +272,11 @@ def test_joins_on_several_cores_are_not_saved() -> None:
             pickle.dumps(query)
 
 
-def _sent(query: Query, names: list[str], batch: list[Item]) -> Arrived:
+def _sent(query: Query, names: list[str], batch: list[Item]) -> Blob:
     sink, rows = pa.BufferOutputStream(), batch_of(query, batch[0][0], [row for _, row in batch])
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
-    return Arrived(names.index(batch[0][0]), 0, 0, sink.getvalue().to_pybytes())
+    return Blob(names.index(batch[0][0]), 0, 0, sink.getvalue().to_pybytes())
 
 
 class Joining(Query):
@@ -292,7 +299,7 @@ def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data:
     join = join_below(output)
     assert join is not None
     made, inputs = join_source(join), [n for n in dict.fromkeys(walk(join)) if isinstance(n, Source)]
-    whole = Output(replaced(output.input, join, made), output.name)
+    whole = _replace_node(output, join, made)
     joining = Joining(Plan(plan.inputs, (Output(join, "join"),)), optimised=False)
     batches = [
         [_results(joining, made, batch), *_clocks(Query(plan), inputs, batch)]
@@ -304,7 +311,7 @@ def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data:
     assert state.last.late == 0
 
 
-def _results(query: Joining, made: Source, batch: list[Item]) -> Arrived:
+def _results(query: Joining, made: Source, batch: list[Item]) -> Blob:
     """What a micro-batch adds to a join."""
     query.push(batch[0][0], batch_of(query, batch[0][0], [row for _, row in batch]))
     chunk, schema = query.flow.chunk, arrow_schema(made)
@@ -315,14 +322,14 @@ def _results(query: Joining, made: Source, batch: list[Item]) -> Arrived:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(rows)
-    return Arrived(0, 0, 0, sink.getvalue().to_pybytes())
+    return Blob(0, 0, 0, sink.getvalue().to_pybytes())
 
 
-def _clocks(query: Query, inputs: list[Source], batch: list[Item]) -> list[Arrived]:
+def _clocks(query: Query, inputs: list[Source], batch: list[Item]) -> list[Blob]:
     """What it makes the clocks of the join's inputs show."""
     latest = max(row["t"] for _, row in batch)
     named = [at for at, source in enumerate(inputs, start=1) if source.name == batch[0][0]]
-    return [Arrived(at, 0, 0, latest.to_bytes(16, signed=True)) for at in named]
+    return [Blob(at, 0, 0, latest.to_bytes(16, signed=True)) for at in named]
 
 
 def test_several_streams_of_a_micro_batch_are_merged_by_time() -> None:
@@ -343,4 +350,4 @@ def test_a_checkpoint_of_another_query_is_refused() -> None:
     with pytest.raises(
         HandshakeError, match=r"the checkpoint is of another query than 'PriceAverages' as it is now"
     ):
-        load(pickle.dumps(PaneQuery(a)), PaneQuery(b))
+        load_query(pickle.dumps(PaneQuery(a)), PaneQuery(b))

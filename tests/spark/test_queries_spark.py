@@ -33,9 +33,9 @@ __all__ = ["spark"]
 pytest.importorskip("pyspark")
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from handshake.engines.spark.queries.translate import query_frames
-from handshake.engines.spark.tables import carried, carrier
-from handshake.engines.spark.workers import settle
+from handshake.engines.spark.queries import query_frames
+from handshake.engines.spark.types import carrier, to_spark_types
+from handshake.engines.spark.workers import freeze_libraries
 
 Item = tuple[str, dict[str, Any]]
 JOIN = "(SELECT R.k, v - w AS d FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k AND v > 0)"
@@ -129,7 +129,7 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
         arrived = by_time(plan, items[start : start + 20])
         for stream, table in tables(query, arrived).items():
             mixed = table.take(random.Random(start).sample(range(table.num_rows), table.num_rows))
-            feeds[stream].add(carried(mixed if name in ("Q3", "Q5") else table, stream))
+            feeds[stream].add(to_spark_types(mixed if name in ("Q3", "Q5") else table, stream))
         wanted += query.push_together(together(query, list(enumerate(arrived, start))))[output.name]
         if start in (20, 60):
             sink.run(frame)
@@ -219,7 +219,7 @@ def test_inputs_that_do_not_fit(spark: Any, frame: Any, message: str) -> None:
 
 def test_workers_leave_their_libraries_out_of_the_garbage(spark: Any) -> None:
     def count_frozen(batches: Any) -> Any:
-        settle()
+        freeze_libraries()
         list(batches)
         yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
 
@@ -227,5 +227,5 @@ def test_workers_leave_their_libraries_out_of_the_garbage(spark: Any) -> None:
         found = spark.range(0, 1, 1, 1).mapInArrow(count_frozen, "frozen long").toArrow()
     assert found.column("frozen").to_pylist()[0] > 20_000
     before = gc.get_freeze_count()
-    settle()
+    freeze_libraries()
     assert gc.get_freeze_count() == before  # this process is no worker

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -25,6 +24,7 @@ from cli_runs import COMMAND, process, run_here, write_inputs
 from handshake.cli import demo
 from handshake.errors import UnsupportedError
 from handshake.io import read
+from spark_processes import environment, family, until
 
 pytest.importorskip("pyspark")
 
@@ -188,10 +188,6 @@ def test_explain_starts_nothing(capfd: pytest.CaptureFixture[str], tmp_path: Pat
 # In processes of their own
 
 
-def environment(**changes: str) -> dict[str, str]:
-    return {**os.environ, **changes}
-
-
 def test_java_that_is_not_there(tmp_path: Path) -> None:
     asked = ("--on", "l.x = r.a", "--backend", "spark")
     for command in (("join", *write_inputs(tmp_path), *asked), ("demo", "--seconds", "1")):
@@ -217,24 +213,6 @@ def test_a_session_of_its_own_is_quiet(tmp_path: Path) -> None:
     assert done.stderr.startswith("left      3 rows\nright     3 rows\nresults   2\n")
     assert len(done.stderr.splitlines()) == 9
     assert list(tmp_path.glob("handshake-*")) == []
-
-
-def family(pid: int) -> set[int]:
-    """The processes below one."""
-    told = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = {int(line.split()[0]): int(line.split()[1]) for line in told.splitlines()}
-    found, new = set(), {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new}
-        found |= new
-    return found
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_interrupt_leaves_neither_output_nor_jvm(tmp_path: Path) -> None:

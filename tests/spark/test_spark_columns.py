@@ -14,7 +14,7 @@ from handshake.plan.expr import show
 pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
-from handshake.engines.spark.columns import translate
+from handshake.engines.spark.joins.columns import translate_column
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_column_condition_means_what_the_text_means(frames, in_arrow, name):
     left, right = frames
     condition, text = conditions(left, right)[name]
     found = handshake.join(
-        *in_arrow, handshake.plan.build.Expression(translate(condition, left, right)), method="scan"
+        *in_arrow, handshake.plan.build.Expression(translate_column(condition, left, right)), method="scan"
     )
     wanted = handshake.join(*in_arrow, text, method="scan")
     assert found.num_rows > 0
@@ -146,7 +146,7 @@ def test_not_a_number_is_found(spark):
     found = handshake.join(
         left.toArrow(),
         right.toArrow(),
-        handshake.plan.build.Expression(translate(F.isnan(left.x), left, right)),
+        handshake.plan.build.Expression(translate_column(F.isnan(left.x), left, right)),
     )
     assert found.num_rows == 1
 
@@ -182,21 +182,21 @@ def test_names_of_tables_are_qualifiers(spark, frames):
 
 def test_columns_by_qualifier(frames):
     left, right = frames
-    found = translate(F.col("t.x") < F.col("u.x"), left.alias("t"), left.alias("u"))
+    found = translate_column(F.col("t.x") < F.col("u.x"), left.alias("t"), left.alias("u"))
     assert show(found) == "l.x < r.x"
-    assert show(translate(F.col("x") < F.col("a"), left, right)) == "l.x < r.a"
+    assert show(translate_column(F.col("x") < F.col("a"), left, right)) == "l.x < r.a"
 
 
 def test_a_dataframe_joined_with_itself(frames):
     left, _ = frames
     later = left.where("x > 2")
-    assert show(translate(left.x == left.x, left, left)) == "l.x = r.x"  # as Spark reads it
+    assert show(translate_column(left.x == left.x, left, left)) == "l.x = r.x"  # as Spark reads it
     with pytest.raises(
         ExpressionError, match=r"it cannot be told which DataFrame .* belongs to; give each a name"
     ):
-        translate(left.x < left.x + 1, left, left)
+        translate_column(left.x < left.x + 1, left, left)
     with pytest.raises(ExpressionError, match="it cannot be told which DataFrame"):
-        translate(left.x < later.x, left, later)
+        translate_column(left.x < later.x, left, later)
 
 
 # What is not understood
@@ -226,4 +226,4 @@ def test_a_dataframe_joined_with_itself(frames):
 )
 def test_what_cannot_be_read_is_refused(frames, condition, message):
     with pytest.raises(ExpressionError, match=message):
-        translate(condition(), *frames)
+        translate_column(condition(), *frames)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-from handshake.engines.spark.daemon import preload, unpacked
+from handshake.engines.spark.daemon import preload, without_archives
 
-WANTED = ("handshake.engines.spark.operators", "handshake.engines.spark.queries.tasks", "numba", "pandas")
+WANTED = ("handshake.engines.spark.joins.tasks", "handshake.engines.spark.queries.tasks", "numba", "pandas")
 
 
 def test_workers_have_what_they_need_when_they_are_forked(spark: Any) -> None:
@@ -43,8 +43,8 @@ def test_an_archive_is_left_out_only_where_the_same_package_lies_open(tmp_path: 
         archives.append(str(library / "pyspark.zip"))
     (tmp_path / "whole" / "pyspark" / "__init__.py").touch()
     path = [*archives, "/opt/spark/python/lib/pyspark.zip", str(tmp_path / "whole"), str(tmp_path / "half")]
-    assert unpacked(path) == path[1:]
-    assert unpacked(path[:3]) == path[:3]
+    assert without_archives(path) == path[1:]
+    assert without_archives(path[:3]) == path[:3]
 
 
 def test_a_module_that_is_missing_is_the_workers_business() -> None:

@@ -15,17 +15,17 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from test_spark_state import BAND, Stream, cluster_of
 
 import handshake
-import handshake.engines.spark.segment as segment
+import handshake.engines.spark.joins.segment as segment
 from handshake.engines.spark.failures import reason
-from handshake.engines.spark.state.chunks import Shelf
+from handshake.engines.spark.state.chunks import ChunkCache
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import StateError, Store
 from handshake.plan.parse import parse
 from handshake.windows import windows_of
 from spark_session import Feed, Sink
+from spark_streams import BAND, Stream, cluster_of
 from strategies import Case, expect
 
 SCHEMAS = (
@@ -68,7 +68,7 @@ def test_damage_is_seen_in_the_next_batch(damage, cached, tmp_path, monkeypatch)
     for _ in range(3):
         cluster.run(stream.batch(5, 5))
     if not cached:
-        monkeypatch.setattr(segment, "shelf", Shelf())
+        monkeypatch.setattr(segment, "chunks", ChunkCache())
     name = cluster.manifests()[1].windows[0][0].name
     act, words = DAMAGES[damage]
     act(tmp_path / name)

@@ -15,9 +15,9 @@ from handshake.errors import ExpressionError, InputError, SchemaError, Unsupport
 pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
-import handshake.engines.spark.versions as releases
-from handshake.engines.spark.session import state_root
-from handshake.engines.spark.versions import VersionError, check_versions, versions
+import handshake.engines.spark.workers as releases
+from handshake.engines.spark.joins.frames import state_root
+from handshake.engines.spark.workers import VersionError, check_versions, versions
 from spark_session import Feed
 
 
@@ -205,7 +205,7 @@ def test_the_state_directory():
 def test_no_state_directory_on_a_cluster(batch, other, monkeypatch):
     """The session here is a local one; on a cluster nothing is found."""
     monkeypatch.setattr(
-        "handshake.engines.spark.session.state_root", lambda *_: state_root(None, None, None, "yarn")
+        "handshake.engines.spark.joins.frames.state_root", lambda *_: state_root(None, None, None, "yarn")
     )
     refused(UnsupportedError, "a join on a cluster needs a directory that every executor reaches",
             batch, other, "l.x < r.a")  # fmt: skip
@@ -237,14 +237,14 @@ def test_versions_are_compared():
 def test_workers_that_run_another_release(batch, other, monkeypatch):
     """The driver says that it runs something else, so the workers do."""
     fake = tuple((name, "9.9" if name == "pyarrow" else release) for name, release in versions())
-    monkeypatch.setattr("handshake.engines.spark.session.versions", lambda: fake)
+    monkeypatch.setattr("handshake.engines.spark.joins.frames.versions", lambda: fake)
     joined = handshake.join(batch, other, "l.x <= r.a")
     with pytest.raises(PySparkException, match=r"the driver runs pyarrow 9\.9, but the worker on \S+ runs "):
         joined.collect()
 
 
 def test_definitions_travel(batch, other):
-    from handshake.engines.spark.session import define
+    from handshake.engines.spark.joins.frames import define
     from handshake.windows import windows_of
 
     definition = define(batch, other, "l.x = r.a", windows_of(), (None, None))

@@ -18,9 +18,9 @@ from handshake.errors import HandshakeError, InputError
 
 pytest.importorskip("pyspark")
 
-from handshake.engines.spark.console import View, watch
-from handshake.engines.spark.failures import reason, told
-from handshake.engines.spark.operators import FIGURES
+from handshake.engines.spark.console import JoinView, watch
+from handshake.engines.spark.failures import join_error, reason
+from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.engines.spark.progress import SegmentProgress, joins_in, progress
 from spark_session import Feed
 
@@ -110,7 +110,7 @@ def test_progress_is_that_of_the_last_micro_batch_with_tuples() -> None:
 
 
 def test_view_adds_up_and_takes_rates_between_micro_batches() -> None:
-    view = View()
+    view = JoinView()
     assert view.line() == "batch the first is on its way"
     joins = [join for batch in (1, 1, 2, 3) for join in joins_in(busy(batch))]
     assert [view.add(join) for join in joins] == [True, False, True, True]
@@ -150,7 +150,7 @@ def test_reasons_are_one_sentence() -> None:
         "the Python of an executor has no package 'handshake'; install handshake[spark]"
     )
     own = InputError("mine")
-    assert told(own) is own
+    assert join_error(own) is own
 
 
 def test_a_running_query(spark: Any, tmp_path: Path) -> None:

@@ -13,75 +13,19 @@ import pyarrow as pa
 import pytest
 
 import spark_steps
-from handshake.engines.spark.operators import _references, _tidy
-from handshake.engines.spark.routing import routing_of
+from handshake.engines.spark.joins.routing import choose_routing
+from handshake.engines.spark.joins.tasks import _references, _remove_old_batches
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.pack import once, pack
-from handshake.engines.spark.state.store import Store
+from handshake.engines.spark.state.pack import pack, record_once
 from handshake.joins.join import prepare
-from handshake.windows import Windows, windows_of
-from spark_steps import FOLDER, Cluster, definition_of
-from strategies import Case, expect
+from handshake.windows import windows_of
+from spark_steps import FOLDER, Cluster
+from spark_streams import BAND, RETAIN, SECOND, Stream, cluster_of
+from strategies import expect
 
-SECOND = 10**6
 BATCHES = 200
-RETAIN = 3
-SCHEMAS = (
-    pa.schema([("l", pa.int64()), ("x", pa.int32()), ("t", pa.timestamp("us"))]),
-    pa.schema([("r", pa.int64()), ("a", pa.int32()), ("u", pa.timestamp("us"))]),
-)
-BAND = "x BETWEEN a - 10 AND a + 10"
 EQUAL = "x = a"
 ROUTES = {"hash": EQUAL, "range": BAND, "all": "x < a - 990"}
-
-
-class Stream:
-    """Both inputs of a join, made batch by batch; times follow the number of the batch."""
-
-    def __init__(
-        self, rng: Random, value: Callable[[int], int], disorder: int = 0, spacing: int = SECOND
-    ) -> None:
-        self.rng, self.value, self.disorder, self.spacing = rng, value, disorder, spacing
-        self.rows: tuple[list, list] = ([], [])
-        self.batches: list = []
-
-    def batch(self, *sizes: int, partitions: int = 1) -> tuple[list[pa.Table], list[pa.Table]]:
-        """One micro-batch of so many tuples a side."""
-        parts = tuple(
-            [self._table(side, size) for _ in range(partitions) if size] for side, size in enumerate(sizes)
-        )
-        self.batches.append(parts)
-        return parts
-
-    def _table(self, side: int, size: int) -> pa.Table:
-        number, start = len(self.batches), len(self.rows[side])
-        rows = []
-        for k in range(size):
-            at = number * self.spacing + self.rng.randrange(self.spacing) - self.rng.randint(0, self.disorder)
-            rows.append((start + k, self.value(number), max(at, 0)))
-        self.rows[side].extend(rows)
-        return pa.Table.from_arrays(
-            [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), SCHEMAS[side], strict=True)],
-            schema=SCHEMAS[side],
-        )
-
-    def watermark(self) -> int:
-        """No tuple to come is older."""
-        return max((len(self.batches) - 1) * self.spacing - self.disorder, 0)
-
-    def case(self, on: str, windows: Windows) -> Case:
-        tables = [
-            pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
-            for schema, rows in zip(SCHEMAS, self.rows, strict=True)
-        ]
-        return Case(*tables, on, windows, "t", "u")
-
-
-def cluster_of(on: str, window: str, root, segments: int) -> Cluster:
-    windows = windows_of(window)
-    empty = tuple(schema.empty_table() for schema in SCHEMAS)
-    case = Case(*empty, on, windows, "t", "u")
-    return Cluster(definition_of(*empty, case, segments, str(root), retain=RETAIN), Store(str(root)))
 
 
 def pairs_of(batches: list[pa.RecordBatch]) -> Counter:
@@ -138,7 +82,7 @@ class Restarting:
         self.versions.append(list(cluster.states))
 
     def _attempt(self, parts, again=()) -> list[pa.RecordBatch]:
-        _tidy(self.cluster.store, FOLDER, self.cluster.batch)
+        _remove_old_batches(self.cluster.store, FOLDER, self.cluster.batch)
         return self.cluster.run(parts, again)
 
     def _litter(self) -> None:
@@ -244,7 +188,7 @@ def test_a_partition_is_packed_once_in_a_run(tmp_path):
     def packed(rows: pa.Table, run: str) -> list[dict]:
         arrivals = pack(cluster.definition, 0, rows.to_batches(), cluster.store, "batch/0")
         references = (_references(arrival, (0,)) for arrival in arrivals)
-        found = once(cluster.store, f"batch/0/left-{run}.packed", references)
+        found = record_once(cluster.store, f"batch/0/left-{run}.packed", references)
         return [row for batch in found for row in batch.to_pylist()]
 
     first = packed(table, "a")
@@ -325,7 +269,7 @@ def test_partners_of_a_wide_band_are_in_cells_that_overlap(width: int, kind: pa.
         pairs.append((min(high, max(low, a + rng.choice([width, -width, rng.randint(-width, width)]))), a))
     schemas = [pa.schema([(name, kind)]) for name in "xa"]
     spec = prepare(*schemas, f"l.x BETWEEN r.a - {width} AND r.a + {width}").spec
-    routing = routing_of(spec, 4)
+    routing = choose_routing(spec, 4)
     cells = [
         routing.of(pa.record_batch([pa.array(values, kind)], schema), side).astype(int)
         for side, (values, schema) in enumerate(zip(zip(*pairs, strict=True), schemas, strict=True))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_joins import numbered, pairs_of
 
-import handshake.engines.spark.routing as routing
+import handshake.engines.spark.joins.routing as routing
 import handshake.engines.spark.state.pack as packing
 from handshake.engines.spark.state.store import Store
 from handshake.errors import UnsupportedError

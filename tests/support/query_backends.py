@@ -130,7 +130,7 @@ class Spark:
 
     def run(self, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> list[list[Outcome]]:
         """All cases at once."""
-        from handshake.engines.spark.queries.translate import query_frames
+        from handshake.engines.spark.queries import query_frames
 
         query = Query(plan)
         made = [query_frames(plan, frames(self._session, tables(query, items))) for items in cases]
@@ -183,9 +183,9 @@ def tables(query: Query, items: list[Item]) -> dict[str, pa.Table]:
 
 def frames(session: Any, given: dict[str, pa.Table]) -> dict[str, Any]:
     """Tables as DataFrames."""
-    from handshake.engines.spark.tables import carried
+    from handshake.engines.spark.types import to_spark_types
 
-    return {name: session.createDataFrame(carried(table, name)) for name, table in given.items()}
+    return {name: session.createDataFrame(to_spark_types(table, name)) for name, table in given.items()}
 
 
 def restored(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:

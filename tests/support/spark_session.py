@@ -25,11 +25,11 @@ SETTINGS = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on two cores, which ends with the tests."""
     pytest.importorskip("pyspark")
-    from handshake.engines.spark.cluster import started
+    from handshake.engines.spark.cluster import start_cluster
 
     folder = tmp_path_factory.mktemp("spark")
     state = {"spark.handshake.stateDir": str(folder / "state"), "spark.local.dir": str(folder)}
-    with started("tests", cores=2, **SETTINGS, **state) as cluster:
+    with start_cluster("tests", cores=2, **SETTINGS, **state) as cluster:
         yield cluster.session
 
 

@@ -9,8 +9,8 @@ from random import Random
 
 import pyarrow as pa
 
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.segment import Step, Tally
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import pack
 from handshake.engines.spark.state.store import Store
@@ -44,7 +44,7 @@ class Cluster:
     newest: list[int | None] = field(default_factory=lambda: [None, None])
     watermark: int | None = None
     batch: int = 0
-    tallies: list[list[Tally]] = field(default_factory=list)
+    tallies: list[list[SegmentTally]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.states = [None] * self.definition.segments
@@ -67,7 +67,7 @@ class Cluster:
             for _ in range(2 if segment in again else 1):
                 state = self.states[segment]
                 held = None if state is None else Manifest.load(state, self.definition)
-                step = Step(
+                step = SegmentStep(
                     self.definition, segment, held, arrivals, self.watermark, self.store, self.batch, FOLDER
                 )
                 mine = list(step.results())

@@ -279,7 +279,7 @@ def _table(run: _Run) -> Table:
 
 def _play_on_spark(streams: Streams, seconds: float, ui: bool) -> Played:
     print("starting Spark …", flush=True)
-    with api.spark_module("cluster").started("handshake demo", ui=ui) as cluster:
+    with api.spark_module("cluster").start_cluster("handshake demo", ui=ui) as cluster:
         if cluster.address:
             print(f"Spark's own pages, while this runs: {cluster.address}")
         practice = _start(replace(streams, rows=streams.rate), cluster, "practice")
@@ -323,7 +323,7 @@ def _wait(query: Any, rows: int) -> None:
             raise _too_slow(_SETTLING)
         time.sleep(0.2)
     if query.exception() is not None:
-        raise api.spark_module("failures").told(query.exception())
+        raise api.spark_module("failures").join_error(query.exception())
 
 
 def _too_slow(seconds: float) -> HandshakeError:

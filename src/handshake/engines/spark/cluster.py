@@ -1,4 +1,4 @@
-"""A Spark session of one's own: quiet, and gone without trace when it is no longer needed."""
+"""A Spark session of our own, which is quiet and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from handshake.engines.spark.failures import reason, told
+from handshake.engines.spark import private
+from handshake.engines.spark.failures import join_error, reason
 from handshake.engines.spark.java import prepare_environment
 from handshake.errors import UnsupportedError
 
-__all__ = ["Cluster", "started"]
+__all__ = ["Cluster", "start_cluster"]
 
 T = TypeVar("T")
 _LABEL = re.compile(r'^(?:Exception in thread "\w+" )?(?:[\w.]+(?:Error|Exception): )?')
@@ -32,50 +32,50 @@ _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _BY_FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-"""On a local disk the default starts processes for every file: 350 ms of a micro-batch, instead of 65."""
+"""On a local disk, the default starts processes for every file: 350 ms per micro-batch instead of 65."""
 _PATIENCE = 20.0
-"""Seconds that Spark gets to end by itself."""
+"""Seconds to wait for Spark to stop."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A session, and a folder that lasts as long as it does."""
+    """A session, and a folder that exists as long as the session."""
 
     session: SparkSession
     folder: Path
 
     @property
     def cores(self) -> int:
-        """Tasks that run at the same time."""
+        """The number of tasks that run at the same time."""
         return int(self.session.sparkContext.defaultParallelism)
 
     @property
     def address(self) -> str | None:
-        """Where a browser sees Spark's own pages."""
+        """The URL of Spark's web pages; None if they are off."""
         return self.session.sparkContext.uiWebUrl
 
     def run(self, work: Callable[[], T], meanwhile: Callable[[], None] = lambda: None) -> T:
-        """Do work that waits for Spark in a thread of its own, so that Ctrl-C is heard at once."""
+        """Run a function that waits for Spark in a thread, so that this one reacts to Ctrl-C at once."""
         outcome: list[T] = []
         failure: list[BaseException] = []
-        thread = threading.Thread(target=_caught, args=(work, outcome, failure), daemon=True)
+        thread = threading.Thread(target=_run_into, args=(work, outcome, failure), daemon=True)
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
             meanwhile()
         if failure:
-            raise told(failure[0])
+            raise join_error(failure[0])
         return outcome[0]
 
     def tasks(self) -> tuple[int, int]:
-        """Tasks of the running jobs: done, and in all."""
+        """Return how many tasks of the running jobs are done, and how many there are."""
         tracker = self.session.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]
         return sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known)
 
 
-def _caught(work: Callable[[], T], outcome: list[T], failure: list[BaseException]) -> None:
+def _run_into(work: Callable[[], T], outcome: list[T], failure: list[BaseException]) -> None:
     try:
         outcome.append(work())
     except BaseException as error:
@@ -83,10 +83,13 @@ def _caught(work: Callable[[], T], outcome: list[T], failure: list[BaseException
 
 
 @contextlib.contextmanager
-def started(
+def start_cluster(
     name: str, master: str | None = None, cores: int | None = None, *, ui: bool = False, **settings: str
 ) -> Iterator[Cluster]:
-    """A session on `master`, or on this machine's cores; the one that this process already has, if it has."""
+    """Start a session on `master`, or on this machine's cores, and stop it at the end.
+
+    Uses the active session of this process if there is one.
+    """
     folder = Path(tempfile.mkdtemp(prefix="handshake-"))
     try:
         running = SparkSession.getActiveSession()
@@ -94,7 +97,7 @@ def started(
             yield Cluster(running, folder)
             return
         prepare_environment()
-        with _launched(_settings(name, master, cores, ui, settings), folder) as spark:
+        with _launch(_settings(name, master, cores, ui, settings), folder) as spark:
             cluster = Cluster(spark, folder)
             if _PARTITIONS not in settings:
                 spark.conf.set(_PARTITIONS, max(cluster.cores, cores or 1))
@@ -113,10 +116,10 @@ def _settings(
         "spark.ui.enabled": str(ui or not place.startswith("local")).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",  # references are small, their tuples not
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",  # small references stand for many rows
         "spark.driver.maxResultSize": "0",
         "spark.python.daemon.module": "handshake.engines.spark.daemon",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",  # ten times as many as by default
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",  # ten times the default
     }
     if place.startswith("local"):
         given |= {
@@ -124,13 +127,13 @@ def _settings(
             "spark.driver.bindAddress": "127.0.0.1",
             _FILES: _BY_FILE_SYSTEM,
         }
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nobody else need see its pages
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # its pages are for this machine only
     return SparkConf().setAll(list((given | settings).items()))
 
 
 @contextlib.contextmanager
-def _keeping_interrupts() -> Iterator[None]:
-    """Spark replaces what Ctrl-C does by something that may wait for the job; this keeps what it did."""
+def _keep_interrupts() -> Iterator[None]:
+    """Restore the handler of Ctrl-C, which Spark replaces with one that may wait for the job."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -142,9 +145,9 @@ def _keeping_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _launched(conf: SparkConf, folder: Path) -> Iterator[SparkSession]:
+def _launch(conf: SparkConf, folder: Path) -> Iterator[SparkSession]:
     log = folder / "spark.log"
-    with open(log, "wb") as sink:  # what the JVM and its Python workers say is not for the terminal
+    with open(log, "wb") as sink:  # keeps output of the JVM and its Python workers off the terminal
         gateway = _gateway(conf, sink, log)
     session = None
     try:
@@ -156,14 +159,14 @@ def _launched(conf: SparkConf, folder: Path) -> Iterator[SparkSession]:
 
 def _gateway(conf: SparkConf, sink: Any, log: Path) -> Any:
     try:
-        return launch_gateway(conf, {"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
+        return private.launch_jvm(conf, sink)
     except PySparkException as error:
         raise UnsupportedError(f"Spark did not start: {_last_line(log) or reason(error)}") from error
 
 
 def _session(conf: SparkConf, gateway: Any) -> SparkSession:
     try:
-        with _keeping_interrupts():
+        with _keep_interrupts():
             SparkContext(conf=conf, gateway=gateway).setLogLevel("ERROR")
             return SparkSession.builder.getOrCreate()
     except Exception as error:
@@ -178,25 +181,19 @@ def _last_line(log: Path) -> str:
 
 
 def _stop(gateway: Any, session: SparkSession | None) -> None:
-    """End the session and the JVM.
+    """Stop the session and the JVM.
 
-    From a thread of its own: after Ctrl-C, the answer to an earlier question may still be on the way to this
-    one.
+    Uses another thread: after Ctrl-C, the reply to an earlier request may still be on its way to this one.
     """
-    _hush(session)
+    if session is not None:
+        private.silence_accumulators(session)
     ending = threading.Thread(target=_end_session, args=(session,), daemon=True)
     ending.start()
     ending.join(_PATIENCE)
     with contextlib.suppress(Exception):
         gateway.shutdown()
     _end_process(gateway.proc)
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-
-
-def _hush(session: SparkSession | None) -> None:
-    """What counts for Spark in this process writes to the terminal when the JVM goes in mid-sentence."""
-    if session is not None and (server := getattr(session.sparkContext, "_accumulatorServer", None)):
-        server.handle_error = lambda request, client_address: None
+    private.release_jvm()
 
 
 def _end_session(session: SparkSession | None) -> None:
@@ -209,7 +206,7 @@ def _end_session(session: SparkSession | None) -> None:
 
 
 def _end_process(process: Any) -> None:
-    """The JVM goes when its standard input ends; if it does not, it is killed."""
+    """Close the standard input of the JVM, which ends it; kill it if it does not end."""
     with contextlib.suppress(OSError):
         process.stdin.close()
     try:

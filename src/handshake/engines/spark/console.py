@@ -1,4 +1,4 @@
-"""A live view of a streaming join in the terminal; where there is none, a line per micro-batch."""
+"""A live view of a streaming join in the terminal; otherwise, a line per micro-batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from handshake.engines.spark.failures import told
+from handshake.engines.spark.failures import join_error
 from handshake.engines.spark.progress import JoinProgress, joins_in
 
-__all__ = ["View", "watch"]
+__all__ = ["JoinView", "watch"]
 
 _RECENT = 6
-"""Micro-batches that rates are taken over."""
+"""Micro-batches over which rates are computed."""
 _EVERY = 0.25
 
 
-class View:
-    """One join's figures, as they come."""
+class JoinView:
+    """The figures of one join so far."""
 
     def __init__(self) -> None:
         self._recent: deque[JoinProgress] = deque(maxlen=_RECENT)
@@ -32,11 +32,11 @@ class View:
 
     @property
     def last(self) -> JoinProgress | None:
-        """The newest figures."""
+        """The figures of the last micro-batch."""
         return self._recent[-1] if self._recent else None
 
     def add(self, join: JoinProgress) -> bool:
-        """Take in figures; False where they are known already."""
+        """Add the figures of a micro-batch; return False if they are known."""
         if self.last is not None and join.batch <= self.last.batch:
             return False
         self._recent.append(join)
@@ -45,7 +45,7 @@ class View:
         return True
 
     def rate(self, of: str) -> float:
-        """Of rows or results, per second, over the last micro-batches."""
+        """Return rows or results per second over the last micro-batches."""
         counts = [int(getattr(join, of)) for join in self._recent]
         if len(counts) < 2:
             return sum(counts) / max(sum(join.duration.total_seconds() for join in self._recent), 1e-3)
@@ -53,10 +53,10 @@ class View:
         return sum(counts[1:]) / max(span, 1e-3)
 
     def facts(self) -> list[tuple[str, str]]:
-        """What is worth seeing, by name."""
+        """Return names and values to show."""
         last = self.last
         if last is None:
-            return [("batch", "the first is on its way")]
+            return [("batch", "waiting for the first")]
         return [
             ("batch", f"{last.batch}, took {_seconds(last.duration)}"),
             ("rows", f"{self.rows:,}  {self.rate('rows'):,.0f}/s"),
@@ -69,11 +69,11 @@ class View:
         ]
 
     def line(self) -> str:
-        """All of it in one line."""
+        """Return the view as one line."""
         return "  ".join(f"{name} {value}" for name, value in self.facts() if value)
 
     def table(self) -> Group:
-        """All of it, and the segments one by one."""
+        """Return the view as tables, with a row per segment."""
         facts = Table(show_header=False, box=None)
         for name, value in self.facts():
             facts.add_row(Text(name, "bold"), value)
@@ -104,34 +104,43 @@ def watch(
     console: Console | None = None,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Show a streaming query's joins until it ends, `seconds` are over or `until` says so.
+    """Show the joins of a streaming query until it ends.
 
-    It goes on running when the view ends. If it has failed, its error is raised.
+    The query continues if the view ends earlier.
+
+    Args:
+        query: The streaming query.
+        seconds: Seconds after which the view ends.
+        console: The console to write to; standard output by default.
+        until: A function that returns True to end the view.
+
+    Raises:
+        HandshakeError: The query failed.
     """
     console = console or Console()
-    views: dict[str, View] = {}
+    views: dict[str, JoinView] = {}
     if not console.is_terminal:
-        _follow(query, seconds, until, views, lambda name: _say(console, _said(name, views)))
+        _follow(query, seconds, until, views, lambda name: _print(console, _line(name, views)))
     else:
-        with Live(_drawn(views), console=console, refresh_per_second=4) as live:
-            _follow(query, seconds, until, views, lambda _: live.update(_drawn(views)))
+        with Live(_draw(views), console=console, refresh_per_second=4) as live:
+            _follow(query, seconds, until, views, lambda _: live.update(_draw(views)))
     failure = query.exception()
     if failure is not None:
-        raise told(failure)
+        raise join_error(failure)
 
 
-def _say(console: Console, line: str) -> None:
+def _print(console: Console, line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.file.flush()
 
 
-def _said(name: str, views: dict[str, View]) -> str:
+def _line(name: str, views: dict[str, JoinView]) -> str:
     return views[name].line() if len(views) == 1 else f"{name}  {views[name].line()}"
 
 
-def _drawn(views: dict[str, View]) -> Group:
+def _draw(views: dict[str, JoinView]) -> Group:
     if not views:
-        return Group(*(Text(value) for _, value in View().facts()))
+        return Group(*(Text(value) for _, value in JoinView().facts()))
     parts: list[Any] = []
     for name, view in views.items():
         parts += [Text(name, "bold"), view.table()] if len(views) > 1 else [view.table()]
@@ -139,16 +148,16 @@ def _drawn(views: dict[str, View]) -> Group:
 
 
 def _follow(
-    query: Any, seconds: float | None, until: Callable[[], bool], views: dict[str, View],
+    query: Any, seconds: float | None, until: Callable[[], bool], views: dict[str, JoinView],
     show: Callable[[str], None],
 ) -> None:  # fmt: skip
     ends = None if seconds is None else time.monotonic() + seconds
     seen = -1
     while True:
         active = query.isActive
-        reports = _news(query, seen)
+        reports = _new_reports(query, seen)
         for join in (join for report in reports for join in joins_in(report)):
-            if views.setdefault(join.join, View()).add(join):
+            if views.setdefault(join.join, JoinView()).add(join):
                 show(join.join)
         seen = max([seen, *(report["batchId"] for report in reports)])
         if not active or until() or (ends is not None and time.monotonic() >= ends):
@@ -156,8 +165,8 @@ def _follow(
         time.sleep(_EVERY)
 
 
-def _news(query: Any, seen: int) -> list[Any]:
-    """Reports of micro-batches after one that was seen; Spark is asked for all that it has only if needed."""
+def _new_reports(query: Any, seen: int) -> list[Any]:
+    """Return the reports of micro-batches after `seen`; ask Spark for all reports only if needed."""
     last = query.lastProgress
     if last is None or last["batchId"] <= seen:
         return []

@@ -17,15 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from handshake.engines.engine import Run
 from handshake.engines.inputs import Address, check_inputs, read_inputs
 from handshake.engines.joins import PlainJoin, join_plan, join_tables, plain_join
-from handshake.engines.spark.cluster import Cluster, started
-from handshake.engines.spark.frames import arrow_schema, event_time
+from handshake.engines.spark.cluster import Cluster, start_cluster
+from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
+from handshake.engines.spark.joins.inputs import arrow_schema, event_time
 from handshake.engines.spark.live import LOST, Live, Receiver, Where, parse_input, typed_batches, unreadable
-from handshake.engines.spark.queries.translate import QueryFrames, query_frames
-from handshake.engines.spark.queries.ways import told_ways
-from handshake.engines.spark.replay import SPARK, SparkReplay, dealt
-from handshake.engines.spark.session import Predicate, check_windows, join_frames, predicate_for
+from handshake.engines.spark.queries import QueryFrames, query_frames
+from handshake.engines.spark.queries.placement import explain_placement
 from handshake.engines.spark.state.store import open_store
-from handshake.engines.spark.tables import carried, frame_of
+from handshake.engines.spark.tables import TableJoin, describe_routing, table_frame
+from handshake.engines.spark.types import to_spark_types
 from handshake.engines.spark.udp_source import FORMAT, register
 from handshake.errors import InputError, UnsupportedError
 from handshake.io.frames import is_spark
@@ -70,10 +70,10 @@ class SparkEngine:
         join = _join_of(plan, options)
         if join is None:
             shown = explain_plan(optimise(plan) if options.optimised else plan).rstrip("\n")
-            return "\n".join([shown, *told_ways(plan)])
+            return "\n".join([shown, *explain_placement(plan)])
         prepared = _prepare(join, *join.schemas, options)
         segments = options.segments or prepared.cores
-        spread = f"segments    {segments} on Spark; tuples go by {dealt(prepared.spec, segments)}"
+        spread = f"segments    {segments} on Spark; tuples go by {describe_routing(prepared.spec, segments)}"
         return f"{prepared.spec.explain()}\n{spread}"
 
     def run(self, plan: Plan, inputs: Mapping[str, Any], options: Options) -> Run:
@@ -191,11 +191,11 @@ class _TableJoinRun(Run):
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         options, join = self._options, self._join
         title = f"handshake join on {self._plan.spec.text}"
-        with started(title, options.master, options.cores) as cluster:
+        with start_cluster(title, options.master, options.cores) as cluster:
             self._cluster = cluster
             segments = options.segments or options.cores or cluster.cores
             root = options.state_dir or str(cluster.folder / "state")
-            replay = SparkReplay(
+            replay = TableJoin(
                 cluster, self._left, self._right, self._plan.output_schema, title, root, segments
             )
             how = {
@@ -211,8 +211,8 @@ class _TableJoinRun(Run):
                 "left_rows": self._left.num_rows, "right_rows": self._right.num_rows, "results": rows,
                 "late": 0, "no_time": self._no_time(), "elapsed": time.perf_counter() - began,
                 "method": self._plan.method, "segments": segments,
-                "routing": dealt(self._plan.spec, segments),
-                "master": cluster.session.sparkContext.master, "spark": SPARK,
+                "routing": describe_routing(self._plan.spec, segments),
+                "master": cluster.session.sparkContext.master, "spark": cluster.session.version,
             }  # fmt: skip
         self._cluster = None
 
@@ -291,7 +291,9 @@ class _BatchRun(Run):
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cluster = stack.enter_context(started("handshake run", self._options.master, self._options.cores))
+            cluster = stack.enter_context(
+                start_cluster("handshake run", self._options.master, self._options.cores)
+            )
             for name, place in self._places.items():
                 if place is not None and place.kind == "udp":
                     receiving = Receiver.receive(self._plan, name, self._inputs[name], folder)
@@ -327,9 +329,9 @@ class _BatchRun(Run):
         if is_spark(self._inputs[source.name]):
             return self._inputs[source.name]
         read = read_inputs(self._plan, {source.name: self._inputs[source.name]})[source.name]
-        table = carried(read, source.name)
+        table = to_spark_types(read, source.name)
         self._unknown += _unclaimed(self._plan, source, table)
-        return frame_of(session, table, open_store(str(folder)), f"input-{source.name}")
+        return table_frame(session, table, open_store(str(folder)), f"input-{source.name}")
 
     def _results(self, frames: QueryFrames, folder: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
         began = time.perf_counter()

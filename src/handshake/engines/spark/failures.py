@@ -1,4 +1,4 @@
-"""What went wrong inside Spark, in one sentence instead of a stack of traces."""
+"""Errors inside Spark, reduced from nested traces to one sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from handshake.errors import HandshakeError
 
-__all__ = ["reason", "told"]
+__all__ = ["join_error", "reason"]
 
 _END = r"^\s*$|^\s+at |^\s*SQLSTATE: |\Z"
 _OURS = re.compile(rf"^(?:\S*: )?handshake\.[\w.]+Error: (.+?)(?={_END})", re.MULTILINE | re.DOTALL)
@@ -16,17 +16,17 @@ _CLASS = re.compile(r"^\[[\w.]+\] ")
 _STATE = re.compile(r" SQLSTATE: \w+$")
 
 
-def told(error: BaseException) -> BaseException:
-    """An error of this package's for whatever Spark raised; what is one already, or is no error, stays."""
+def join_error(error: BaseException) -> BaseException:
+    """Convert an error of Spark's to a `HandshakeError`; others, such as Ctrl-C, stay as they are."""
     if isinstance(error, HandshakeError) or not isinstance(error, Exception):
         return error
     return HandshakeError(f"the join failed on Spark: {reason(error)}")
 
 
 def reason(error: BaseException) -> str:
-    """The innermost reason that can be found.
+    """Return the innermost reason of an error.
 
-    >>> reason(RuntimeError("Traceback …\\nhandshake.spark.store.StateError: no room\\n\\n\\tat x.y.z"))
+    >>> reason(RuntimeError("Traceback …\\nhandshake.errors.InputError: no room\\n\\n\\tat x.y.z"))
     'no room'
     """
     text = str(error)

@@ -1,4 +1,4 @@
-"""Finding the Java that Spark runs on, and the Python that its workers run on."""
+"""The choice of the Java that Spark runs on, and of the Python of its workers."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ _REMEDY = (
 
 
 def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Tell Spark which Java and which Python to use, where nobody has; an error where there is no Java.
+    """Set JAVA_HOME and PYSPARK_PYTHON unless they are set.
 
-    `make setup` leaves the home of the Java that it found or installed in the virtual environment.
+    Raises:
+        UnsupportedError: There is no Java that is recent enough.
     """
     environment["JAVA_HOME"] = java_home(environment)
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def java_home(environment: MutableMapping[str, str] = os.environ, prefix: str = sys.prefix) -> str:
-    """The home of a Java that is recent enough: the one that JAVA_HOME names, else set-up's, else PATH's."""
+    """Return the home of a recent Java: JAVA_HOME, else the one that `make setup` recorded, else PATH's."""
     given = environment.get("JAVA_HOME")
     if given:
-        return _checked(Path(given), "JAVA_HOME is")
+        return _check_home(Path(given), "JAVA_HOME is")
     record = Path(prefix, "java_home")
     if record.is_file():
-        return _checked(Path(record.read_text().strip()), f"'{record}' names")
+        return _check_home(Path(record.read_text().strip()), f"'{record}' names")
     found = shutil.which("java", path=environment.get("PATH"))
     if found is None:
         raise UnsupportedError(f"Spark needs Java, and there is none: JAVA_HOME is not set; {_REMEDY}")
-    return _checked(Path(os.path.realpath(found)).parent.parent, "PATH leads to")
+    return _check_home(Path(os.path.realpath(found)).parent.parent, "PATH leads to")
 
 
-def _checked(home: Path, whence: str) -> str:
+def _check_home(home: Path, origin: str) -> str:
     version = _version(home / "bin" / "java")
     if version is None:
-        raise UnsupportedError(f"Spark needs Java, but {whence} '{home}', where no bin/java runs; {_REMEDY}")
+        raise UnsupportedError(f"Spark needs Java, but {origin} '{home}', where no bin/java runs; {_REMEDY}")
     if version < OLDEST:
         raise UnsupportedError(
-            f"Spark needs Java {OLDEST} or later, but {whence} '{home}', which is Java {version}; {_REMEDY}"
+            f"Spark needs Java {OLDEST} or later, but {origin} '{home}', which is Java {version}; {_REMEDY}"
         )
     return str(home)
 
 
 def _version(java: Path) -> int | None:
-    """The major version of a Java; None where it does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return _major(told.stderr + told.stdout)
+    return _major(said.stderr + said.stdout)
 
 
-def _major(told: str) -> int | None:
-    """The major version in what `java -version` says.
+def _major(said: str) -> int | None:
+    """Extract the major version from the output of `java -version`.
 
     >>> _major('openjdk version "17.0.12" 2024-07-16'), _major('java version "1.8.0_401"'), _major("what?")
     (17, 8, None)
     """
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""What a streaming join tells of each micro-batch, read from the progress that Spark reports of its query."""
+"""The figures of a streaming join's micro-batches, from the progress that Spark reports for its query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from handshake.engines.spark.operators import FIGURES
+from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.errors import InputError
 
 __all__ = ["JoinListener", "JoinProgress", "SegmentProgress", "joins_in", "progress"]
@@ -18,47 +18,47 @@ __all__ = ["JoinListener", "JoinProgress", "SegmentProgress", "joins_in", "progr
 
 @dataclass(frozen=True)
 class SegmentProgress:
-    """One segment's share of a micro-batch, and what it holds after it."""
+    """The figures of one segment in one micro-batch."""
 
     segment: int
     rows: int
-    """New tuples that it keeps."""
+    """New rows that it keeps."""
     late: int
-    """Tuples that came after the watermark had passed them; they are dropped."""
+    """Rows older than the watermark; they are dropped."""
     visits: int
-    """New tuples that it compared with what it holds."""
+    """New rows that it compared with its windows."""
     comparisons: int
     results: int
     held_left: int
     held_right: int
-    """Tuples in its windows."""
+    """Rows in its windows after the micro-batch."""
     chunks: int
-    """Files that they lie in."""
+    """Files that contain them."""
     state_bytes: int
 
     @property
     def held(self) -> int:
-        """Tuples in its windows, both sides together."""
+        """Rows in its windows, both sides together."""
         return self.held_left + self.held_right
 
 
 @dataclass(frozen=True)
 class JoinProgress:
-    """One micro-batch of a streaming join; sums over its segments, and the segments one by one."""
+    """The figures of one micro-batch of a streaming join: totals, and each segment's."""
 
     join: str
-    """The join's name in its query, as given by `handshake.join(…, name=…)`."""
+    """The name of the join in its query (`handshake.join(…, name=…)`)."""
     query: str | None
     batch: int
     started: datetime
     duration: timedelta
-    """How long the micro-batch took, from trigger to commit."""
+    """The duration of the micro-batch, from trigger to commit."""
     rows: int
     late: int
     no_time: int
-    """Tuples without a timestamp, which no window in time can hold."""
+    """Rows without a time, which no time window can hold."""
     unmatchable: int
-    """Tuples that can match nothing, since a value that the predicate needs is NULL."""
+    """Rows that can match nothing, because a value that the predicate needs is NULL."""
     visits: int
     comparisons: int
     results: int
@@ -67,28 +67,28 @@ class JoinProgress:
     chunks: int
     state_bytes: int
     newest: datetime | None
-    """The latest event time of the micro-batch; None where windows do not look at time."""
+    """The latest event time of the micro-batch; None if no window is in time."""
     watermark: datetime | None
     segments: tuple[SegmentProgress, ...]
 
     @property
     def finished(self) -> datetime:
-        """When the micro-batch was done."""
+        """The time at which the micro-batch finished."""
         return self.started + self.duration
 
     @property
     def lag(self) -> timedelta | None:
-        """Age of the newest tuple when its results were there, where times are those of a clock."""
+        """The age of the newest row when its results were ready, if times are real ones."""
         return None if self.newest is None else self.finished - self.newest
 
     @property
     def behind(self) -> timedelta | None:
-        """How far the watermark is behind the newest tuple."""
+        """The distance of the watermark from the newest row."""
         return None if self.newest is None or self.watermark is None else self.newest - self.watermark
 
     @property
     def imbalance(self) -> float:
-        """The largest segment's share of the tuples in the windows over the mean share; 1 is even."""
+        """The rows in the largest segment relative to the mean; 1 is even."""
         held = [segment.held for segment in self.segments]
         return max(held) * len(held) / sum(held) if any(held) else 1.0
 
@@ -102,7 +102,7 @@ class JoinProgress:
 
 
 def progress(query: Any) -> tuple[JoinProgress, ...]:
-    """The joins of a streaming query after the last micro-batch that brought tuples; none before the first.
+    """Return the joins of a streaming query after the last micro-batch that had rows; none before the first.
 
     `query` is a `StreamingQuery`, a `StreamingQueryProgress`, or the dict or JSON text of one.
     """
@@ -116,29 +116,29 @@ def progress(query: Any) -> tuple[JoinProgress, ...]:
 
 
 def joins_in(report: Any) -> Iterator[JoinProgress]:
-    """The joins in one `StreamingQueryProgress` that had tuples in that micro-batch."""
-    told = json.loads(report) if isinstance(report, str) else report
-    if not isinstance(told, Mapping):
+    """Yield the joins of a `StreamingQueryProgress` that had rows in that micro-batch."""
+    found = json.loads(report) if isinstance(report, str) else report
+    if not isinstance(found, Mapping):
         raise InputError(
             f"progress is read from a StreamingQuery or a StreamingQueryProgress, not {type(report).__name__}"
         )
-    for name, metrics in (told.get("observedMetrics") or {}).items():
+    for name, metrics in (found.get("observedMetrics") or {}).items():
         figures = metrics.asDict() if hasattr(metrics, "asDict") else metrics
         if figures.keys() >= {*FIGURES, "segments"} and figures["rows"] is not None:
-            yield _join(name, figures, told)
+            yield _join(name, figures, found)
 
 
-def _join(name: str, figures: Mapping[str, Any], told: Mapping[str, Any]) -> JoinProgress:
+def _join(name: str, figures: Mapping[str, Any], report: Mapping[str, Any]) -> JoinProgress:
     sums = {key: figures[key] for key in FIGURES[:-2]}
     return JoinProgress(
-        name, told.get("name"), told["batchId"], datetime.fromisoformat(told["timestamp"]),
-        _duration(told), newest=_moment(figures["newest"]), watermark=_moment(figures["watermark"]),
+        name, report.get("name"), report["batchId"], datetime.fromisoformat(report["timestamp"]),
+        _duration(report), newest=_moment(figures["newest"]), watermark=_moment(figures["watermark"]),
         segments=tuple(sorted(map(_segment, figures["segments"]), key=lambda s: s.segment)), **sums,
     )  # fmt: skip
 
 
-def _duration(told: Mapping[str, Any]) -> timedelta:
-    spent = told.get("batchDuration") or (told.get("durationMs") or {}).get("triggerExecution", 0)
+def _duration(report: Mapping[str, Any]) -> timedelta:
+    spent = report.get("batchDuration") or (report.get("durationMs") or {}).get("triggerExecution", 0)
     return timedelta(milliseconds=spent)
 
 
@@ -148,26 +148,26 @@ def _segment(text: str) -> SegmentProgress:
 
 
 def _moment(milliseconds: int) -> datetime | None:
-    """A time of Spark's; 0 stands for none."""
+    """Convert a time in milliseconds; 0 stands for none."""
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds) if milliseconds else None
 
 
 class JoinListener(StreamingQueryListener):
-    """Calls a function with the `JoinProgress` of every micro-batch of every streaming join of a session."""
+    """A listener that passes the `JoinProgress` of every micro-batch of a session's joins to a function."""
 
-    def __init__(self, tell: Callable[[JoinProgress], object]) -> None:
-        self._tell = tell
+    def __init__(self, handle: Callable[[JoinProgress], object]) -> None:
+        self._handle = handle
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing to tell yet."""
+        """Ignore the event."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """A micro-batch has ended."""
+        """Report the joins of a micro-batch."""
         for join in joins_in(event.progress):
-            self._tell(join)
+            self._handle(join)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing has come."""
+        """Ignore the event."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Nothing more will come."""
+        """Ignore the event."""

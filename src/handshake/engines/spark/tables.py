@@ -1,179 +1,144 @@
-"""Arrow tables as DataFrames, row by row in their order, and DataFrames as Arrow batches.
+"""Arrow tables as DataFrames, results as Arrow batches, and joins of tables by Spark's batch mode.
 
-Tables travel as files under a directory that every executor reaches, so neither way do rows pile up in the
-driver. Types that Spark lacks go as the nearest one that holds every value, and are restored in results.
+Rows travel as files under a directory that every executor reaches, so they never fill the driver's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from handshake.engines.spark.cluster import Cluster, start_cluster
+from handshake.engines.spark.joins.frames import join_frames
+from handshake.engines.spark.joins.routing import describe_routing
+from handshake.engines.spark.private import spark_schema
 from handshake.engines.spark.state.store import Store, open_store
-from handshake.errors import InputError
+from handshake.engines.spark.types import from_spark_types, to_spark_types
+from handshake.joins.spec import SIDES
+from handshake.plan.build import Expression
 
-__all__ = ["batches_in", "carried", "carrier", "frame_of", "restored", "results_of"]
+__all__ = [
+    "TableJoin",
+    "describe_routing",
+    "read_results",
+    "start_cluster",
+    "table_frame",
+    "write_results",
+]
 
-_SLICE = 1 << 26
-"""Bytes of a table that one task reads at most, roughly."""
-_PIECE = 1 << 16
-"""Rows that a task hands over at once."""
-_WIDER = {
-    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32(),
-    pa.large_string(): pa.string(), pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.date64(): pa.date32(),
-}  # fmt: skip
+_FILE_BYTES = 1 << 26
+"""Bytes per file, roughly."""
+_BATCH_ROWS = 1 << 16
 
 Batches = Iterator[pa.RecordBatch]
 
 
-# Types
-
-
-def carrier(kind: pa.DataType) -> pa.DataType:
-    """The type as which Spark carries values of a type.
-
-    >>> carrier(pa.list_(pa.uint16())), carrier(pa.timestamp("s", "Europe/Zurich"))
-    (ListType(list<item: int32>), TimestampType(timestamp[us, tz=UTC]))
-    """
-    if pa.types.is_dictionary(kind):
-        return carrier(kind.value_type)
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", None if kind.tz is None else "UTC")
-    if pa.types.is_time(kind):
-        return pa.time64("ns")
-    if pa.types.is_duration(kind):
-        return pa.duration("us")
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if pa.types.is_decimal(kind):
-        return pa.decimal128(min(kind.precision, 38), kind.scale)
-    return _nested(kind) if pa.types.is_nested(kind) else _WIDER.get(kind, kind)
-
-
-def _nested(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_map(kind):
-        return pa.map_(carrier(kind.key_type), carrier(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(carrier(field.type)) for field in kind.fields])
-    if pa.types.is_union(kind):
-        return kind
-    return pa.list_(kind.value_field.with_type(carrier(kind.value_type)))
-
-
-def carried(table: pa.Table, stream: str) -> pa.Table:
-    """A table in types of Spark's, or an error that names the column which they cannot hold."""
-    fields = [pa.field(field.name, carrier(field.type)) for field in table.schema]
-    columns = [_cast(column, field, stream) for column, field in zip(table.columns, fields, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field, stream: str) -> pa.ChunkedArray:
-    try:
-        from_arrow_schema(pa.schema([field]))
-        if not pa.types.is_dictionary(column.type):
-            pa.array([], field.type).cast(column.type)  # as results will be
-        return column if column.type == field.type else column.cast(field.type)
-    except Exception as error:
-        raise InputError(
-            f"column '{field.name}' of the {stream} input is {column.type}, which Spark cannot hold exactly "
-            f"({str(error).splitlines()[0]}); convert or leave out the column, or use the local back end"
-        ) from error
-
-
-def restored(batch: pa.RecordBatch, schema: pa.Schema, origins: Sequence[pa.ChunkedArray]) -> pa.RecordBatch:
-    """A batch of results in the types of the columns that they come from."""
-    columns = [
-        _restored(column, field.type, origin)
-        for column, field, origin in zip(batch.columns, schema, origins, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _restored(column: pa.Array, kind: pa.DataType, origin: pa.ChunkedArray) -> pa.Array:
-    if column.type == kind:
-        return column
-    if not pa.types.is_dictionary(kind):
-        return column.cast(kind)
-    words = origin.chunk(0).dictionary  # the same for all batches, as files of Arrow's want it
-    places = pc.index_in(column, value_set=words.cast(column.type)).cast(kind.index_type)
-    return pa.DictionaryArray.from_arrays(places, words)
-
-
-# To Spark
-
-
-def frame_of(session: SparkSession, table: pa.Table, store: Store, folder: str) -> DataFrame:
-    """A DataFrame of a table's rows; its partitions are runs of them, in order."""
-    least = int(session.sparkContext.defaultParallelism)
-    parts = max(min(least, table.num_rows), table.nbytes // _SLICE, 1)
+def table_frame(session: SparkSession, table: pa.Table, store: Store, folder: str) -> DataFrame:
+    """Return a DataFrame of a table's rows, in order; the table must have types of Spark's."""
+    cores = int(session.sparkContext.defaultParallelism)
+    parts = max(min(cores, table.num_rows), table.nbytes // _FILE_BYTES, 1)
     edges = [table.num_rows * part // parts for part in range(parts + 1)]
     for part, (start, stop) in enumerate(pairwise(edges)):
-        _write(store, _name(folder, part), table.slice(start, stop - start))
+        _write(store, f"{folder}/{part}.arrow", table.slice(start, stop - start))
     numbers = session.range(0, parts, 1, parts)
-    return numbers.mapInArrow(_reading(store.root, folder), from_arrow_schema(table.schema))
-
-
-def _name(folder: str, part: int) -> str:
-    return f"{folder}/{part}.arrow"
+    return numbers.mapInArrow(_reader(store.root, folder), spark_schema(table.schema))
 
 
 def _write(store: Store, name: str, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=_PIECE)
+        writer.write_table(table, max_chunksize=_BATCH_ROWS)
     store.write(name, [sink.getvalue()])
 
 
-def _reading(root: str, folder: str) -> Callable[[Batches], Batches]:
+def _reader(root: str, folder: str) -> Callable[[Batches], Batches]:
     def read_rows(parts: Batches) -> Batches:
         for batch in parts:
             for part in batch.column(0).to_pylist():
-                yield from pa.ipc.open_stream(open_store(root).read(_name(folder, part)))
+                yield from read_results(open_store(root), f"{folder}/{part}.arrow")
 
     return read_rows
 
 
-# From Spark
-
-
-def results_of(joined: DataFrame, store: Store, folder: str) -> list[str]:
-    """Run a query and leave its rows in files, whose names come back."""
-    written = joined.mapInArrow(_writing(store.root, folder), "name string").collect()
+def write_results(frame: DataFrame, store: Store, folder: str) -> list[str]:
+    """Run a query, write its rows to files and return their names."""
+    written = frame.mapInArrow(_writer(store.root, folder), "name string").collect()
     return [row["name"] for row in written]
 
 
-def _writing(root: str, folder: str) -> Callable[[Batches], Batches]:
-    def write_results(batches: Batches) -> Batches:
+def _writer(root: str, folder: str) -> Callable[[Batches], Batches]:
+    def write_rows(batches: Batches) -> Batches:
         task: Any = TaskContext.get()
-        for number, table in enumerate(_gathered(batches)):
+        for number, table in enumerate(_large_tables(batches)):
             name = f"{folder}/{task.partitionId()}-{task.taskAttemptId()}-{number}.arrow"
             _write(open_store(root), name, table)
             yield pa.RecordBatch.from_pydict({"name": [name]})
 
-    return write_results
+    return write_rows
 
 
-def _gathered(batches: Batches) -> Iterator[pa.Table]:
-    """Few and large pieces."""
+def _large_tables(batches: Batches) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
-        if sum(b.nbytes for b in held) >= _SLICE:
+        if sum(b.nbytes for b in held) >= _FILE_BYTES:
             yield pa.Table.from_batches(held)
             held = []
     if held:
         yield pa.Table.from_batches(held)
 
 
-def batches_in(store: Store, name: str) -> Batches:
-    """The rows of a file that `results_of` left."""
+def read_results(store: Store, name: str) -> Batches:
+    """Read the rows of a file that `write_results` wrote."""
     yield from pa.ipc.open_stream(store.read(name))
+
+
+@dataclass(frozen=True)
+class TableJoin:
+    """A join of two tables, replayed as streams on a cluster."""
+
+    cluster: Cluster
+    left: pa.Table
+    right: pa.Table
+    output: pa.Schema
+    """The columns of results, with the types of the tables."""
+    title: str
+    root: str
+    segments: int
+
+    def results(
+        self, on: str | Expression, options: dict[str, Any], meanwhile: Callable[[], None] = lambda: None
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the join and yield its results.
+
+        Args:
+            on: The predicate.
+            options: Further options of `handshake.join`.
+            meanwhile: A function to call again and again while the join runs.
+        """
+        store, folder = open_store(self.root), f"join-{uuid.uuid4().hex}"
+        try:
+            names = self.cluster.run(lambda: self._run(on, options, folder), meanwhile)
+            origins = [*self.left.columns, *self.right.columns]
+            for name in names:
+                for batch in read_results(store, name):
+                    yield from_spark_types(batch, self.output, origins)
+        finally:
+            store.remove_folder(folder)
+
+    def _run(self, on: str | Expression, options: dict[str, Any], folder: str) -> list[str]:
+        session, store = self.cluster.session, open_store(self.root)
+        session.sparkContext.setJobDescription(self.title)
+        left, right = (
+            table_frame(session, to_spark_types(table, side), store, f"{folder}/{side}")
+            for table, side in zip((self.left, self.right), SIDES, strict=True)
+        )
+        joined = join_frames(left, right, on, segments=self.segments, state_dir=self.root, **options)
+        return write_results(joined, store, f"{folder}/results")

@@ -1,7 +1,7 @@
-"""`format("handshake-udp")`: the rows of a durable log of datagrams as a replayable source of Spark's.
+"""`format("handshake-udp")`: a durable log of datagrams as a replayable Spark source.
 
-`handshake receive` (or `handshake.io.udp.receive.record`) writes the log; offsets are row numbers in it. So a
-micro-batch that is run again reads the same rows in the same order.
+`handshake receive` writes the log. Offsets are row numbers in it, so a micro-batch that runs again reads the
+same rows in the same order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,20 +22,21 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from handshake.engines.spark.tables import carrier
+from handshake.engines.spark.private import spark_schema
+from handshake.engines.spark.types import carrier
 from handshake.errors import InputError
 from handshake.io.udp.log import LogReader
 
 __all__ = ["FORMAT", "UdpLog", "register"]
 
 FORMAT = "handshake-udp"
-_ROWS = 1 << 16
-"""Rows that are worth a task of their own."""
+_TASK_ROWS = 1 << 16
+"""Rows per task, at least."""
 
 
 @dataclass
-class Rows(InputPartition):
-    """A run of rows that one task reads."""
+class LogRows(InputPartition):
+    """A range of rows that one task reads."""
 
     start: int
     stop: int
@@ -72,19 +72,22 @@ def _number(name: str, text: str, least: int) -> int:
 
 def _start(text: str) -> str:
     if text not in ("earliest", "latest") and not text.isdigit():
-        raise InputError(f"startingOffset='{text}' is none of earliest, latest and a row's number")
+        raise InputError(f"startingOffset='{text}' is none of earliest, latest and a row number")
     return text
 
 
 class UdpLog(DataSource):
-    """The data source; options: path, maxRowsPerTrigger, startingOffset (earliest, latest or a number)."""
+    """The data source.
+
+    Options: `path`, `maxRowsPerTrigger`, `startingOffset` (earliest, latest or a row number), `partitions`.
+    """
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return from_arrow_schema(_carried(LogReader(_Options.of(self.options).path).schema))
+        return spark_schema(_carrier_schema(LogReader(_Options.of(self.options).path).schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _BatchReader(_Options.of(self.options))
@@ -94,26 +97,26 @@ class UdpLog(DataSource):
 
 
 def register(session: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the format in a session."""
     session.dataSource.register(UdpLog)
 
 
-def _carried(schema: pa.Schema) -> pa.Schema:
+def _carrier_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, carrier(f.type), f.nullable) for f in schema])
 
 
 def _read(path: str, rows: Any) -> Iterator[pa.RecordBatch]:
     reader = LogReader(path)
-    schema = _carried(reader.schema)
+    schema = _carrier_schema(reader.schema)
     for batch in reader.read(rows.start, rows.stop):
         yield batch.cast(schema)
 
 
-def _parts(options: _Options, start: int, stop: int) -> Sequence[Rows]:
-    """Runs of rows in order, so that the partitions of a micro-batch follow each other as arrivals did."""
-    count = min(options.partitions, -(-(stop - start) // _ROWS))
+def _ranges(options: _Options, start: int, stop: int) -> Sequence[LogRows]:
+    """Split rows into ranges, one per partition, in order of arrival."""
+    count = min(options.partitions, -(-(stop - start) // _TASK_ROWS))
     edges = [start + (stop - start) * part // max(count, 1) for part in range(count + 1)]
-    return [Rows(a, b) for a, b in pairwise(edges)]
+    return [LogRows(a, b) for a, b in pairwise(edges)]
 
 
 @dataclass
@@ -122,7 +125,7 @@ class _BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         reader = LogReader(self.options.path)
-        return _parts(self.options, _first(self.options, reader), reader.end) or [Rows(0, 0)]
+        return _ranges(self.options, _first(self.options, reader), reader.end) or [LogRows(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options.path, partition)
@@ -138,7 +141,7 @@ def _first(options: _Options, reader: LogReader) -> int:
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     options: _Options
     until: int | None = None
-    """With the trigger availableNow: where the log ended when the query began."""
+    """With the trigger availableNow: the end of the log when the query began."""
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.until = LogReader(self.options.path).end
@@ -158,7 +161,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"row": LogReader(self.options.path).end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return _parts(self.options, start["row"], end["row"])
+        return _ranges(self.options, start["row"], end["row"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options.path, partition)

@@ -1,24 +1,53 @@
-"""What keeps Spark's Python workers quick from one task to the next."""
+"""Spark's Python workers: they must run the driver's releases, and start tasks quickly."""
 
 from __future__ import annotations
 
 import gc
+import platform
+from functools import lru_cache
+from importlib.metadata import version
 
 from pyspark import TaskContext
 
-__all__ = ["settle"]
+from handshake.errors import HandshakeError
 
+__all__ = ["VersionError", "Versions", "check_versions", "freeze_libraries", "versions"]
+
+Versions = tuple[tuple[str, str], ...]
+_PACKAGES = ("handshake", "pyarrow", "numpy", "numba")
 _MANY = 20_000
-"""Objects that may be looked at after every task: about 10 ms."""
+"""Old objects that the garbage collector may visit after every task: about 10 ms."""
 
 
-def settle() -> None:
-    """Let a worker not search its libraries for garbage each time that a task ends: tasks begin with this.
+class VersionError(HandshakeError):
+    """The driver and a worker run different releases."""
 
-    Spark's daemon runs `gc.collect()` after every task of a worker that it will use again. With Numba, Arrow
-    and pandas loaded that goes through 130,000 objects, none of which is garbage: 65 to 100 ms of CPU, five
-    times in a micro-batch of a query. What is old when a task begins, in a worker that has just been tidied,
-    is libraries and compiled code, which stay.
+
+@lru_cache(maxsize=1)
+def versions() -> Versions:
+    """Return the releases that this process runs."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return (("Python", python), *((name, version(name)) for name in _PACKAGES))
+
+
+def check_versions(wanted: Versions) -> None:
+    """Refuse to work for a driver that runs other releases: both hash, sort and store rows for each other."""
+    mine = dict(versions())
+    for name, release in wanted:
+        if mine.get(name) != release:
+            raise VersionError(
+                f"the driver runs {name} {release}, but the worker on {platform.node()} runs "
+                f"{mine.get(name)}; install the same release on both (spark.pyspark.python names the "
+                "workers' Python, spark.archives can ship a packed environment)"
+            )
+
+
+def freeze_libraries() -> None:
+    """Freeze long-lived objects so that the garbage collection after each task skips them.
+
+    Tasks call this first. Spark's daemon runs `gc.collect()` after every task of a worker that it reuses.
+    With Numba, Arrow and pandas loaded that visits 130,000 objects, none of which is garbage: 65 to 100 ms of
+    CPU, five times per micro-batch of a query.
     """
     if TaskContext.get() is not None and len(gc.get_objects(2)) > _MANY:
         gc.freeze()

@@ -1,1 +1,5 @@
-"""Continuous queries on Spark: translation to Spark operators, and the tasks they run."""
+"""Continuous queries on DataFrames."""
+
+from handshake.engines.spark.queries.translate import QueryFrames, query_frames
+
+__all__ = ["QueryFrames", "query_frames"]

@@ -1,41 +1,41 @@
-"""The DataFrames of a query's inputs: as given, or taken out of one that carries several streams."""
+"""The DataFrames of a query's inputs, given directly or carried with other streams in one DataFrame."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from handshake.engines.spark.frames import arrow_schema
+from handshake.engines.spark.joins.inputs import arrow_schema
+from handshake.engines.spark.private import spark_schema
+from handshake.engines.spark.queries.expressions import quote_names
 from handshake.engines.spark.queries.joins import TIME
-from handshake.engines.spark.tables import carrier
+from handshake.engines.spark.types import carrier
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.io.udp.receive import ARRIVAL_COLUMN
 from handshake.plan.algebra import Demux, Plan, Source, walk
 from handshake.schema import UNITS, Field, arrow_of
 
-__all__ = ["UNKNOWN", "given_frames", "quoted", "source_frame"]
+__all__ = ["UNKNOWN", "input_frames", "source_frame"]
 
 UNKNOWN = "unknown"
-"""The figure that tells how many tuples of a carrying input belong to no declared stream."""
+"""The metric that counts tuples of a carrying input that belong to no declared stream."""
 
 
-def given_frames(
+def input_frames(
     plan: Plan, inputs: Mapping[str, DataFrame]
 ) -> tuple[dict[str, DataFrame], dict[str, Observation]]:
-    """The DataFrame of each source, and who counts the tuples of finite inputs that no stream claims."""
+    """Return the DataFrame of each source, and observations that count unclaimed tuples of finite inputs."""
     _check_names(plan, inputs)
     found, counting = dict(inputs), dict[str, Observation]()
     for name, frame in inputs.items():
         carried = [s.demux for s in plan.inputs if s.demux is not None and s.demux.stream == name]
         if carried:
             observed = name if frame.isStreaming else counting.setdefault(name, Observation())
-            found[name] = frame.observe(observed, _unclaimed(carried))
+            found[name] = frame.observe(observed, _count_unclaimed(carried))
     for source in plan.inputs:
         if source.name in found:
             continue
@@ -56,27 +56,27 @@ def _check_names(plan: Plan, inputs: Mapping[str, DataFrame]) -> None:
 
 
 def _claims(demux: Demux) -> Column:
-    """Which tuples of the carrying input are a stream's (section 5.3)."""
+    """Return the condition for a tuple of the carrying input to belong to a stream (Glacier, 5.3)."""
     return F.col(f"`{demux.field}`").isin(*demux.values)
 
 
-def _unclaimed(carried: list[Demux]) -> Column:
+def _count_unclaimed(carried: list[Demux]) -> Column:
     claimed = reduce(lambda a, b: a | b, [F.coalesce(_claims(demux), F.lit(False)) for demux in carried])
     return F.count_if(~claimed).alias(UNKNOWN)
 
 
 def source_frame(frame: DataFrame, source: Source, *, to_arrow: bool = False) -> DataFrame:
-    """An input; on its way to Arrow, instants need not be made readings of a clock first."""
+    """Select the declared columns of an input; with `to_arrow`, timestamps keep their kind."""
     if source.time == ARRIVAL_COLUMN:
-        known = ARRIVAL_COLUMN in frame.columns  # as logs of datagrams have it
+        known = ARRIVAL_COLUMN in frame.columns  # logs of datagrams have it
         frame = frame if known else frame.withColumn(ARRIVAL_COLUMN, F.current_timestamp())
     fields = [field for field in source.fields if field.name != TIME]
     times = [_time(frame, source)] if len(fields) < len(source.fields.fields) else []
-    return frame.select(*(_declared(frame, field, source, to_arrow) for field in fields), *times)
+    return frame.select(*(_declared_column(frame, field, source, to_arrow) for field in fields), *times)
 
 
-def _declared(frame: DataFrame, field: Field, source: Source, to_arrow: bool) -> Column:
-    """A column of an input in the type that it is declared with."""
+def _declared_column(frame: DataFrame, field: Field, source: Source, to_arrow: bool) -> Column:
+    """Return a column of an input with its declared type."""
     if field.name not in frame.columns:
         raise SchemaError(
             f"the DataFrame of '{source.name}' lacks the column '{field.name}' ({', '.join(frame.columns)})"
@@ -88,10 +88,10 @@ def _declared(frame: DataFrame, field: Field, source: Source, to_arrow: bool) ->
     if given == wanted:
         return column
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
-        alike = to_arrow or (given.tz is None) == (wanted.tz is None)
-        return column if alike else _zoned(field.name, wanted.tz)
+        same = to_arrow or (given.tz is None) == (wanted.tz is None)
+        return column if same else _shift_zone(field.name, wanted.tz)
     if _widens(given, wanted):
-        return column.cast(from_arrow_schema(pa.schema([("c", wanted)]))[0].dataType).alias(field.name)
+        return column.cast(spark_schema(pa.schema([("c", wanted)]))[0].dataType).alias(field.name)
     raise SchemaError(
         f"column '{field.name}' of the DataFrame of '{source.name}' is {given}, but {field.type} is "
         "declared; cast it, or declare the other type"
@@ -99,11 +99,11 @@ def _declared(frame: DataFrame, field: Field, source: Source, to_arrow: bool) ->
 
 
 def _type(frame: DataFrame, name: str) -> pa.DataType:
-    return arrow_schema(frame.select(quoted([name])[0]), 0).field(0).type
+    return arrow_schema(frame.select(quote_names([name])[0]), 0).field(0).type
 
 
-def _zoned(name: str, zone: str | None) -> Column:
-    """An instant as a reading of UTC's clock, or the other way round: the same number of microseconds."""
+def _shift_zone(name: str, zone: str | None) -> Column:
+    """Convert an instant to a UTC wall-clock time, or back: the number of microseconds is the same."""
     if zone is None:
         return F.expr(f"timestampadd(MICROSECOND, unix_micros(`{name}`), TIMESTAMP_NTZ'1970-01-01')").alias(
             name
@@ -113,34 +113,29 @@ def _zoned(name: str, zone: str | None) -> Column:
 
 
 def _time(frame: DataFrame, source: Source) -> Column:
-    """The time of tuples as an instant, whatever it is counted in."""
+    """Return the time of tuples as an instant, whatever its unit."""
     assert source.time is not None
     given = _type(frame, source.time)
     if pa.types.is_timestamp(given):
-        return (F.col(f"`{source.time}`") if given.tz is not None else _zoned(source.time, "UTC")).alias(TIME)
+        time = F.col(f"`{source.time}`") if given.tz is not None else _shift_zone(source.time, "UTC")
+        return time.alias(TIME)
     return F.timestamp_micros(_micros(F.col(f"`{source.time}`"), source)).alias(TIME)
 
 
 def _micros(time: Column, source: Source) -> Column:
-    """A whole number of the clock's units in microseconds; an error where that is no number of 64 bits."""
+    """Convert an integer time to microseconds; raise an error in Spark if it does not fit 64 bits."""
     factor = UNITS[source.clock.unit] // UNITS["us"]
     most = (2**63 - 1) // factor
-    told = F.format_string(
+    message = F.format_string(
         f"a time in column '{source.time}' of stream {source.name} is %s {source.clock.unit}, which Spark's "
         "timestamps, microseconds in 64 bits, do not hold", time.cast("string")
     )  # fmt: skip
     return F.when(time.isNull() | time.between(-most, most), time.cast("long") * factor).otherwise(
-        F.raise_error(told)
+        F.raise_error(message)
     )
 
 
 def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value stays what it is."""
     if pa.types.is_integer(given) and pa.types.is_integer(wanted):
         return bool(given.bit_width <= wanted.bit_width)
     return bool(pa.types.is_float32(given) and pa.types.is_float64(wanted))
-
-
-def quoted(names: Any) -> list[Column]:
-    """Columns by name, whatever is in the name."""
-    return [F.col(f"`{name}`") for name in names]

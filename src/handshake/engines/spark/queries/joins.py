@@ -1,8 +1,8 @@
-"""Window joins of a query by `handshake.join`: two streams at once, further ones one after the other.
+"""Window joins of a query as a sequence of two-stream joins by `handshake.join`.
 
-Of several streams, a combination is a result when its last tuple finds all others in their windows: that is,
-when for any two of its tuples t_j - t_i < T_i. So joins of two, with these as further conditions, are exact.
-Joins that this does not fit run in one task (`query_ways`).
+A combination of several streams is a result if its last tuple finds all others in their windows, that is, if
+t_j - t_i < T_i for any two of its tuples. So joins of two with these additional conditions are exact. Joins
+of other shapes run in one task (`placement`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from handshake.engines.spark.session import join_frames
-from handshake.engines.spark.tables import carrier
+from handshake.engines.spark.joins.frames import join_frames
+from handshake.engines.spark.private import spark_schema
+from handshake.engines.spark.types import carrier
 from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
 from handshake.plan.build import Expression
 from handshake.plan.expr import (
@@ -33,17 +33,17 @@ from handshake.plan.expr import walk as parts_of
 from handshake.schema import UNITS, Field, Int, Interval, Schema, Timestamp, arrow_of
 from handshake.windows import Window
 
-__all__ = ["TIME", "join_frames_of", "join_results", "join_source", "with_times"]
+__all__ = ["TIME", "join_inputs", "join_results", "join_source", "with_times"]
 
 TIME = "__time"
-"""The time of a join's tuples, which a projection may have dropped."""
+"""The column with the time of a join's tuples, in case a projection drops their own."""
 _MILLISECOND = 10**6
 
 
 def with_times(node: Node) -> Node:
-    """A plan below a join with its tuples' times in a column of their own."""
+    """Add the column `TIME` to the sources and projections of a plan below a join."""
 
-    def timed(here: Node) -> Node:
+    def add_time(here: Node) -> Node:
         if isinstance(here, Source) and here.time is not None:
             fields = (*here.fields.fields, Field(TIME, Timestamp("us", "UTC")))
             return Source(
@@ -53,12 +53,12 @@ def with_times(node: Node) -> Node:
             return Project(here.input, (*here.columns, (TIME, TIME)))
         return here
 
-    return rebuild(node, timed)
+    return rebuild(node, add_time)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Streams joined so far; columns are `k_i`, the i-th of stream k, and `k_t`, its time."""
+    """The streams joined so far. Column `k_i` is the i-th of stream k, and `k_t` is its time."""
 
     frame: DataFrame
     streams: tuple[int, ...]
@@ -66,44 +66,42 @@ class _Side:
     window: Window | None
 
 
-def join_frames_of(
+def join_inputs(
     node: WindowJoin, frames: list[DataFrame], state_dir: str | None, *, timed: bool = False
 ) -> DataFrame:
-    """The results of a join; `frames` may have a column `TIME`. Columns are named `stream.column`.
+    """Join the inputs of a node; result columns are named `stream.column`.
 
-    With `timed`, there is a column `TIME` more: the latest time of a result's members.
+    Args:
+        node: The join.
+        frames: A DataFrame per input; it may have a column `TIME`.
+        state_dir: The directory for windows, as for `handshake.join`.
+        timed: Whether to add a column `TIME` with the latest time of a result's members.
     """
     sides = [_side(node, k, frame) for k, frame in enumerate(frames)]
     waiting = list(conjuncts(node.on))
     held = sides[0]
     for side in sides[1:]:
-        held, waiting = _joined(node, held, side, waiting, state_dir, timed)
+        held, waiting = _join_next(node, held, side, waiting, state_dir, timed)
     names = [f"`{k}_{i}`" for k, child in enumerate(node.inputs) for i in range(len(child.schema.fields))]
     if not timed:
         return held.frame.select(*names).toDF(*node.schema.names)
     return held.frame.select(*names, str(held.time)).toDF(*node.schema.names, TIME)
 
 
-# Windows over joins
-
-
 def join_source(node: WindowJoin) -> Source:
-    """The results of a join as if they were an input of those who read them, with their times."""
+    """Return a source that stands for the results of a join, with their times."""
     name = "\0join"
     return Source(name, Schema((*node.schema.fields, Field(TIME, node.clock.type)), name), TIME, node.clock)
 
 
 def join_results(node: WindowJoin, frames: list[DataFrame], state_dir: str | None) -> DataFrame:
-    """The DataFrame of that input."""
-    joined, ticks = join_frames_of(node, frames, state_dir, timed=True), node.clock
+    """Return the DataFrame for `join_source`."""
+    joined, ticks = join_inputs(node, frames, state_dir, timed=True), node.clock
     if not isinstance(ticks.type, Int):
         return joined
-    kind = from_arrow_schema(pa.schema([("t", carrier(arrow_of(ticks.type)))]))[0].dataType
+    kind = spark_schema(pa.schema([("t", carrier(arrow_of(ticks.type)))]))[0].dataType
     counted = F.expr(f"unix_micros({TIME}) DIV {UNITS[ticks.unit] // UNITS['us']}").cast(kind)
     return joined.withColumn(TIME, counted)
-
-
-# Joins
 
 
 def _side(node: WindowJoin, k: int, frame: DataFrame) -> _Side:
@@ -117,13 +115,13 @@ def _side(node: WindowJoin, k: int, frame: DataFrame) -> _Side:
     return _Side(made, (k,), f"{k}_t" if timed else None, node.windows[k])
 
 
-def _joined(
+def _join_next(
     node: WindowJoin, left: _Side, right: _Side, waiting: list[Expr], state_dir: str | None, timed: bool
 ) -> tuple[_Side, list[Expr]]:
     streams = (*left.streams, *right.streams)
     now = [part for part in waiting if all(c.side in streams for c in _columns(part))]
     later = [part for part in waiting if part not in now]
-    on = conjunction((*(_named(part, node, left) for part in now), *_further(node, left, right)))
+    on = conjunction((*(_name_columns(part, node, left) for part in now), *_further(node, left, right)))
     at = f"{streams[-1]}_at" if timed or len(streams) < len(node.inputs) else None
     joined = join_frames(
         left.frame, right.frame, Expression(on), left_window=left.window, right_window=right.window,
@@ -133,7 +131,7 @@ def _joined(
 
 
 def _shorter(a: Window | None, b: Window | None) -> Window | None:
-    """What no combination exceeds: the next tuple is within both windows of the later of the two."""
+    """Return the window of the combination: the next tuple must be in both windows of the later member."""
     return min((w for w in (a, b) if w is not None), key=lambda w: w.size, default=None)
 
 
@@ -141,20 +139,19 @@ def _columns(expr: Expr) -> list[Column]:
     return [part for part in parts_of(expr) if isinstance(part, Column)]
 
 
-def _named(expr: Expr, node: WindowJoin, left: _Side) -> Expr:
-    """A condition on the columns of the two DataFrames."""
+def _name_columns(expr: Expr, node: WindowJoin, left: _Side) -> Expr:
 
-    def named(e: Expr) -> Expr:
+    def rename(e: Expr) -> Expr:
         if not isinstance(e, Column):
             return e
         place = node.inputs[e.side].schema.names.index(e.name)
         return Name(("l" if e.side in left.streams else "r", f"{e.side}_{place}"))
 
-    return transform(expr, named)
+    return transform(expr, rename)
 
 
 def _further(node: WindowJoin, left: _Side, right: _Side) -> list[Expr]:
-    """That the new tuple finds each member in its own window, not just the latest of them."""
+    """Return the conditions that the new tuple is in the window of each member, not just the latest."""
     if len(left.streams) == 1:
         return []
     new = Name(("r", f"{right.streams[0]}_t"))

@@ -1,64 +1,102 @@
-"""The in-process engine's panes, made in many tasks and put together in one."""
+"""Time windows from panes: source tasks aggregate panes of their partition, one task combines them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.operators.aggregates import Additive, Extreme
-from handshake.operators.chunk import Array, Chunk, Flow
+from handshake.engines.spark.queries.blobs import Blob, in_order
+from handshake.operators.chunk import (
+    BEGINNING,
+    EARLIEST,
+    END,
+    Array,
+    Chunk,
+    Flow,
+    Trace,
+    concat_chunks,
+    empty,
+)
 from handshake.operators.panes import Panes, Table, stack_tables
-from handshake.operators.windows import WindowOperator
+from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.sources import Needs, SourceOperator
+from handshake.operators.windows import Spans, WindowOperator
+from handshake.plan.algebra import Node, Output, Source, Windowing
+from handshake.plan.panes import PaneShape, pane_shape
+from handshake.schema import UNITS, arrow_of
 
-__all__ = ["PaneTable", "Reduced", "SharedPanes", "SharedWindows"]
+__all__ = ["PaneQuery", "PaneWindow", "PartitionPanes", "reduce_panes"]
 
-PaneTable = Table
+_BATCH_ROWS = 1 << 17
+"""Rows per batch for compiled code; Spark's batches have 10,000."""
 
 
 @dataclass(frozen=True)
-class Reduced:
-    """Panes of one partition's tuples, none of which is late yet."""
+class PaneWindow:
+    """A plan of the form source, simple steps, time window of algebraic aggregates, simple steps."""
 
-    table: PaneTable | None
+    window: Windowing
+    source: Source
+    below: list[Node]
+    """The steps between the source and the window."""
+    above: list[Node]
+    shape: PaneShape
+
+    @classmethod
+    def of(cls, output: Output) -> PaneWindow | None:
+        """Recognise the form; None if the plan has another one."""
+        window, above = chain(output.input)
+        if not isinstance(window, Windowing) or window.window.kind != "time":
+            return None
+        source, below = chain(window.input)
+        shape = pane_shape(window.body, window.parameter)
+        if not isinstance(source, Source) or shape is None:
+            return None
+        return cls(window, source, below, above, shape)
+
+    @property
+    def spans(self) -> Spans:
+        """Size and advance in units of the window's clock."""
+        unit = UNITS[self.window.clock.unit]
+        return Spans(self.window.window.size // unit, self.window.window.advance // unit)
+
+
+@dataclass(frozen=True)
+class PartitionPanes:
+    """The panes of one partition's tuples, before any of them is known to be late."""
+
+    table: Table | None
     keys: list[pa.Array]
     clock: int
-    """What these tuples make the source's clock show."""
+    """The source's clock after these tuples."""
     firsts: Array
     counts: Array
-    """How many tuples begin with which window."""
+    """`counts[n]` tuples have `firsts[n]` as their first window."""
     no_time: int
     rows: int
 
 
-class SharedPanes(Panes):
-    """Panes that can be taken out, as a source's task does, and put in, as the query's task does."""
+class _SharedPanes(Panes):
+    """Panes that a source task takes out and the query's task adds."""
 
-    @property
-    def parts(self) -> tuple[Additive | Extreme, ...]:
-        """How each aggregate is kept."""
-        return tuple(self._parts)
-
-    @property
-    def key_types(self) -> tuple[pa.DataType, ...] | None:
-        """Of what the tuples are grouped by; None where they are not."""
-        return None if self._shape.keys is None else tuple(key.type for key in self._index.keys)
-
-    def taken(self) -> tuple[PaneTable | None, list[pa.Array]]:
-        """All panes that were made, and the keys of their groups by number."""
+    def take_all(self) -> tuple[Table | None, list[pa.Array]]:
+        """Return all panes, and the keys of their groups by number."""
         return (stack_tables(self._waiting) if self._waiting else None), self._index.keys
 
-    def put(self, table: PaneTable, keys: list[pa.Array], opened: int) -> None:
-        """Add panes of a later partition; windows before `opened` had ended when it began."""
+    def put(self, table: Table, keys: list[pa.Array], opened: int) -> None:
+        """Add panes of a later partition; windows before `opened` had already ended."""
         first = np.maximum(table.first, opened)
         rows = np.flatnonzero(first <= table.last)
         if self._shape.keys is not None:
-            table = self._renumbered(table, keys)
+            table = self._renumber(table, keys)
         self._waiting.append(replace(table, first=first).take(rows))
 
-    def _renumbered(self, table: PaneTable, keys: list[pa.Array]) -> PaneTable:
-        """Groups by the numbers that they have here, and first tuples by the order of arrival here."""
+    def _renumber(self, table: Table, keys: list[pa.Array]) -> Table:
+        """Translate group numbers and first arrivals of a partition to those of the whole query."""
         numbers = self._index.numbers(keys)
         arrivals, there = table.parts[-1]
         latest = int((~arrivals).max(initial=-1)) + 1
@@ -67,13 +105,126 @@ class SharedPanes(Panes):
         return replace(table, groups=numbers[table.groups], parts=(*table.parts[:-1], moved))
 
 
-class SharedWindows(WindowOperator):
-    """Tuples in without results, results out without tuples."""
+class _SharedWindows(WindowOperator):
+    """A window operator whose two halves, taking tuples and closing windows, run in different tasks."""
 
     def take(self, chunk: Chunk) -> None:
-        """Put tuples into the store."""
+        """Add tuples to their panes."""
         self._take_by_time(chunk)
 
-    def closing(self, flow: Flow) -> list[Chunk]:
-        """The results of windows that have ended."""
+    def close_windows(self, flow: Flow) -> list[Chunk]:
+        """Return the results of windows that have ended."""
         return list(self._results(flow))
+
+
+def _operator(found: PaneWindow) -> tuple[_SharedWindows, _SharedPanes]:
+    panes = _SharedPanes(found.window, found.shape)
+    return _SharedWindows(found.window, panes), panes
+
+
+# In source tasks
+
+
+def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> PartitionPanes:
+    """Aggregate the tuples of one partition into panes."""
+    found = PaneWindow.of(output)
+    assert found is not None
+    source = found.source
+    never_late = replace(source, lateness=(END - BEGINNING) * UNITS[source.clock.unit])
+    stamps = SourceOperator(never_late, Needs(True, False), lambda: 0)
+    steps = Pipeline(source.fields.fields, found.below) if found.below else None
+    operator, panes = _operator(found)
+    tally = _Tally(source.lateness // UNITS[source.clock.unit])
+    for batch in _large_batches(batches):
+        flow = stamps.step(batch, np.arange(batch.num_rows))
+        chunk = flow.chunk if steps is None else steps.apply(flow.chunk)
+        tally.advance_clock(flow.chunk)
+        tally.count_firsts(chunk, found.spans)
+        operator.take(chunk)
+    table, keys = panes.take_all()
+    return PartitionPanes(table, keys, tally.clock, *tally.firsts(), operator.no_time, stamps.rows)
+
+
+def _large_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _BATCH_ROWS:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
+
+
+@dataclass
+class _Tally:
+    """The clock of a partition, and the first window of each tuple, from which late tuples are counted."""
+
+    behind: int
+    clock: int = BEGINNING
+    pieces: list[tuple[Array, Array]] = field(default_factory=list)
+
+    def advance_clock(self, chunk: Chunk) -> None:
+        """Advance the clock; tuples that a filter drops also count."""
+        assert chunk.times is not None
+        latest = int(chunk.times.max(initial=BEGINNING))
+        if latest > BEGINNING:
+            self.clock = max(self.clock, latest - self.behind)
+
+    def count_firsts(self, chunk: Chunk, spans: Spans) -> None:
+        assert chunk.times is not None
+        first, last = spans.first(chunk.times), spans.last(chunk.times)
+        inside = last >= first if chunk.timed is None else (last >= first) & chunk.timed
+        self.pieces.append(np.unique(first[inside], return_counts=True))
+
+    def firsts(self) -> tuple[Array, Array]:
+        if not self.pieces:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return tuple(np.concatenate(column) for column in zip(*self.pieces, strict=True))  # type: ignore[return-value]
+
+
+# In the query's task
+
+
+class PaneQuery:
+    """A query of time windows on a source, from the panes of the source's partitions."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        found = PaneWindow.of(output)
+        assert found is not None
+        self._operator, self._panes = _operator(found)
+        self._spans = found.spans
+        self._above = Pipeline(found.window.schema.fields, found.above) if found.above else None
+        none = np.empty(0, np.int64)
+        self._empty = Chunk(empty(found.window.input.schema), 0, none, None, none)
+        self._clock = BEGINNING
+        self.late = self.no_time = self.rows = 0
+
+    def step(self, blobs: Iterable[Blob], ended: bool) -> list[pa.RecordBatch]:
+        """Add the panes of a micro-batch and return the results of windows that it completes."""
+        pieces: list[PartitionPanes] = [pickle.loads(blob.data) for blob in in_order(blobs)]
+        opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else EARLIEST
+        for piece in pieces:
+            self.rows, self.no_time = self.rows + piece.rows, self.no_time + piece.no_time
+            self.late += int(piece.counts[piece.firsts < opened].sum())
+            if piece.table is not None:
+                self._panes.put(piece.table, piece.keys, opened)
+        self._clock = max([self._clock, *(piece.clock for piece in pieces)])
+        clock = END if ended else self._clock
+        if clock == BEGINNING:
+            return []
+        trace = Trace(np.array([0]), np.array([clock]))
+        return self._batches(self._operator.close_windows(Flow(self._empty, trace, ended)))
+
+    def _batches(self, chunks: Sequence[Chunk]) -> list[pa.RecordBatch]:
+        if not chunks:
+            return []
+        chunk = concat_chunks(list(chunks))
+        columns, rows = chunk.columns, chunk.rows
+        if self._above is not None:
+            columns, rows, _ = self._above.run(columns, rows)
+        if not rows:
+            return []
+        schema = pa.schema([(f.name, arrow_of(f.type)) for f in self.output.schema])
+        return [pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)]

@@ -1,50 +1,48 @@
-"""Continuous queries on DataFrames: which of Spark's operators a plan becomes.
+"""Translation of a query's plan to DataFrames.
 
 | plan | on Spark |
 |---|---|
-| chains and unions of inputs | Spark's select, filter and union where its values are ours; else Arrow |
-| time windows of algebraic aggregates, grouped or not | panes in the source's tasks, windows in one task |
+| chains and unions of inputs | Spark's select, filter and union if the values are the same; else Arrow |
+| time windows of algebraic aggregates, grouped or not | panes in the source tasks, windows in one task |
 | window joins | `handshake.join` |
 | time windows over a join of streams | `handshake.join`, and one stateful task with its inputs' clocks |
-| all other plans, joins included (`query_ways`) | the in-process engine's operators in one stateful task |
+| other plans (`placement`) | the operators of continuous queries in one stateful task |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from handshake.engines.spark.jvm.panes import java_panes
-from handshake.engines.spark.jvm.row_blobs import packed, readable, unpacked
-from handshake.engines.spark.queries.chains import chained_frame
-from handshake.engines.spark.queries.clocks import replaced
-from handshake.engines.spark.queries.inputs import given_frames, quoted, source_frame
-from handshake.engines.spark.queries.joins import TIME, join_frames_of, join_results, join_source, with_times
-from handshake.engines.spark.queries.selections import selected
-from handshake.engines.spark.queries.state import PaneQuery, TupleQuery
+from handshake.engines.spark.private import spark_schema
+from handshake.engines.spark.queries.blobs import BLOB_COLUMNS
+from handshake.engines.spark.queries.expressions import quote_names
+from handshake.engines.spark.queries.inputs import input_frames, source_frame
+from handshake.engines.spark.queries.joins import TIME, join_inputs, join_results, join_source, with_times
+from handshake.engines.spark.queries.native import native_chain, spark_filter
+from handshake.engines.spark.queries.panes import PaneQuery, PaneWindow
+from handshake.engines.spark.queries.placement import declared_sources, join_below, why_one_task
 from handshake.engines.spark.queries.tasks import (
-    BLOBS,
     FIGURES,
-    HELD,
-    TOLD,
-    Pack,
-    carried,
-    finishing,
-    in_arrow,
-    in_message,
-    reducing,
-    sending,
-    stepping,
-    telling,
-    unpacking,
+    RESULT_COLUMNS,
+    STATE_COLUMNS,
+    HeldQuery,
+    chain_task,
+    clock_task,
+    finish_task,
+    map_columns,
+    pane_task,
+    step_task,
+    tuple_task,
+    unpack_task,
 )
-from handshake.engines.spark.queries.ways import declared_sources, join_below, why_in_one_task
+from handshake.engines.spark.queries.tuples import TupleQuery
+from handshake.engines.spark.types import carrier_schema
 from handshake.errors import UnsupportedError
 from handshake.io.udp.receive import ARRIVAL_COLUMN
 from handshake.operators.pipeline import chain
@@ -63,7 +61,6 @@ from handshake.plan.algebra import (
 )
 from handshake.plan.explain import label
 from handshake.plan.optimise import optimise
-from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
 from handshake.schema import Field, Timestamp
 from handshake.windows import Windows
@@ -74,56 +71,56 @@ __all__ = ["QueryFrames", "query_frames"]
 class QueryFrames(dict[str, DataFrame]):
     """The results of a query by name.
 
-    Streams tell what was late, without a time or of no stream in their progress (`observedMetrics`), under
-    the names of results and of carrying inputs; finite DataFrames in `observations`, once they have been run.
-    Where time windows are made of panes, `panes` says who makes these: "Java", in Spark's own process, or
-    "Python", in its workers.
+    The progress of a streaming query (`observedMetrics`) counts rows that were late, had no time or belonged
+    to no stream, under the names of results and of inputs that carry several streams. For finite DataFrames,
+    `observations` has the same counts after they have run.
     """
 
-    def __init__(
-        self,
-        frames: Mapping[str, DataFrame],
-        observations: Mapping[str, Observation],
-        panes: Mapping[str, str],
-    ) -> None:
+    def __init__(self, frames: Mapping[str, DataFrame], observations: Mapping[str, Observation]) -> None:
         super().__init__(frames)
         self.observations = dict(observations)
-        self.panes = dict(panes)
 
 
 def query_frames(
     query: Plan | str, inputs: Mapping[str, DataFrame], *, state_dir: str | None = None
 ) -> QueryFrames:
-    """The results of a query, by name; streaming where an input is."""
+    """Translate a continuous query to DataFrames; they stream if their inputs do.
+
+    Args:
+        query: The text of the query, or its plan.
+        inputs: A DataFrame per input stream, by name.
+        state_dir: The directory for the windows of joins, as for `handshake.join`.
+
+    Returns:
+        A DataFrame per result, by name.
+    """
     plan = optimise(parse_query(query) if isinstance(query, str) else query, "spark")
     translation = _Translation(plan, inputs, state_dir)
     frames = {output.name: translation.output(output) for output in plan.outputs}
-    return QueryFrames(frames, translation.observations, translation.panes)
+    return QueryFrames(frames, translation.observations)
 
 
 class _Translation:
-    """Translates the outputs of one plan."""
+    """The translation of one plan."""
 
     def __init__(self, plan: Plan, inputs: Mapping[str, DataFrame], state_dir: str | None) -> None:
         self._plan, self._state_dir = plan, state_dir
-        self.panes: dict[str, str] = {}
-        self._inputs, self.observations = given_frames(plan, inputs)
+        self._inputs, self.observations = input_frames(plan, inputs)
         self._declared = [source.name for source in plan.inputs]
 
     def output(self, output: Output) -> DataFrame:
-        """The DataFrame of a result."""
-        timed: Any = _narrowed(rebuild(output, self._timed))
+        timed: Any = _narrow_sources(rebuild(output, self._add_time))
         sources = declared_sources(timed, self._declared)
         streams = [source.name for source in sources if self._inputs[source.name].isStreaming]
-        streaming, why = bool(streams), why_in_one_task(timed, self._declared, streams)
+        streaming, why = bool(streams), why_one_task(timed, self._declared, streams)
         if why is not None:
-            _check_alike(output, sources, self._inputs, why)
+            _check_same_kind(output, sources, self._inputs, why)
             return self._in_one_task(timed, sources, streaming)
         stateful = any(isinstance(node, Windowing) for node in walk(timed))
         return self._stateful(timed, sources, streaming) if stateful else self._frame(timed.input)
 
-    def _timed(self, node: Node) -> Node:
-        """Inputs without a time column get the one that their DataFrame has got; none is carried any more."""
+    def _add_time(self, node: Node) -> Node:
+        """Use the arrival time in inputs without a time column; no input is carried by another any more."""
         if not isinstance(node, Source):
             return node
         node = replace(node, demux=None)
@@ -135,7 +132,6 @@ class _Translation:
 
     @property
     def _needs_times(self) -> bool:
-        """Whether some operator asks for times."""
         nodes = [node for output in self._plan.outputs for node in walk(output)]
         return any(
             (isinstance(node, Windowing) and node.window.kind == "time")
@@ -143,10 +139,9 @@ class _Translation:
             for node in nodes
         )
 
-    # Without state: Spark's own operators.
+    # Without state
 
     def _frame(self, node: Node) -> DataFrame:
-        """The DataFrame of a plan without windows."""
         below, nodes = chain(node)
         match below:
             case Source():
@@ -154,12 +149,18 @@ class _Translation:
             case Union(inputs=inputs):
                 frame = self._frame(inputs[0])
                 for other in inputs[1:]:
-                    frame = frame.union(self._frame(other).select(*quoted(below.schema.names)))
+                    frame = frame.union(self._frame(other).select(*quote_names(below.schema.names)))
             case WindowJoin():
-                frame = join_frames_of(below, self._sides(below), self._state_dir)
+                frame = join_inputs(below, self._sides(below), self._state_dir)
             case _:
                 raise UnsupportedError(f"the Spark back end cannot run {label(below)} here")
-        return chained_frame(frame, below.schema, nodes, node.schema) if nodes else frame
+        if not nodes:
+            return frame
+        found = native_chain(frame, below.schema, nodes, node.schema)
+        if found is not None:
+            return found
+        task = chain_task(below.schema, nodes, node.schema)
+        return map_columns(frame, task, spark_schema(carrier_schema(node.schema)))
 
     def _sides(self, join: WindowJoin) -> list[DataFrame]:
         return [self._frame(with_times(child)) for child in join.inputs]
@@ -167,41 +168,41 @@ class _Translation:
     def _source(self, source: Source, *, to_arrow: bool = False) -> DataFrame:
         return source_frame(self._inputs[source.name], source, to_arrow=to_arrow)
 
-    # With state.
+    # With state
 
     def _stateful(self, output: Output, sources: tuple[Source, ...], streaming: bool) -> DataFrame:
-        _check_alike(output, sources, self._inputs)
-        if _by_panes(output) is not None:
+        _check_same_kind(output, sources, self._inputs)
+        if (found := PaneWindow.of(output)) is not None:
             make = partial(PaneQuery, output)
-            panes = self._panes(output)
-            return self._streaming(output, panes, make) if streaming else self._batch(output, panes, make)
+            return self._hold(output, self._panes(output, found.source), make, streaming)
         if streaming and (join := join_below(output)) is not None:
             return self._over_join(output, join)
-        whole = self._by_prefix(output) if streaming else None
+        whole = self._over_chain(output) if streaming else None
         if whole is None:
             return self._in_one_task(output, sources, streaming)
-        (made,) = _sources(whole)
-        blobs = self._sent(0, made, self._inputs[made.name])
-        return self._streaming(whole, blobs, partial(TupleQuery, whole, (made,)))
+        (source,) = _sources(whole)
+        blobs = self._send(0, source, self._inputs[source.name])
+        return self._hold(whole, blobs, partial(TupleQuery, whole, (source,)), True)
 
     def _in_one_task(self, output: Output, sources: tuple[Source, ...], streaming: bool) -> DataFrame:
-        """The in-process engine; finite inputs arrive by time, as replayed files do: nothing is late."""
-        blobs = _all([self._sent(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)])
-        make = partial(TupleQuery, output, sources)
-        return self._streaming(output, blobs, make) if streaming else self._batch(output, blobs, make)
+        """Run all operators in one task; finite inputs arrive by time, so no row is late."""
+        blobs = _union([self._send(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)])
+        return self._hold(output, blobs, partial(TupleQuery, output, sources), streaming)
 
-    def _panes(self, output: Output) -> DataFrame:
-        (source,) = _sources(output)
-        frame = self._source(source, to_arrow=True)
-        java = java_panes(output, frame)
-        self.panes[output.name] = "Python" if java is None else "Java"
-        return _python_panes(output, source, frame) if java is None else java.frame(frame, BLOBS)
+    def _panes(self, output: Output, source: Source) -> DataFrame:
+        frame, filtered = self._source(source, to_arrow=True), spark_filter(output)
+        if filtered is not None and (narrow := filtered.frame(frame)) is not None:
+            return map_columns(narrow, pane_task(filtered.output, filtered.source), BLOB_COLUMNS)
+        return map_columns(frame, pane_task(output, source), BLOB_COLUMNS)
 
-    def _sent(self, at: int, source: Source, frame: DataFrame) -> DataFrame:
-        return in_arrow(frame, sending(at, source), BLOBS)
+    def _send(self, at: int, source: Source, frame: DataFrame) -> DataFrame:
+        return map_columns(frame, tuple_task(at, source), BLOB_COLUMNS)
 
-    def _by_prefix(self, output: Output) -> Output | None:
-        """⊞ over tuples whose results nobody asks the time of: what is below it needs no stamps but times."""
+    def _over_chain(self, output: Output) -> Output | None:
+        """Run the steps below a window of tuples in Spark, and the window on a source of their results.
+
+        This loses the stamps of tuples except for their times; so the query must not ask for others.
+        """
         window, _ = chain(output.input)
         if not isinstance(window, Windowing) or window.window.kind != "tuples":
             return None
@@ -215,42 +216,43 @@ class _Translation:
         self._inputs[name] = self._frame(below)
         ticks = Clock(Timestamp("us", "UTC"), "us")
         made = Source(name, replace(below.schema, stream=name), TIME, ticks, source.lateness)
-        return Output(replaced(output.input, window.input, made), output.name)
+        return _replace_node(output, window.input, made)
 
     def _over_join(self, output: Output, join: WindowJoin) -> DataFrame:
-        """Time windows on the results of a join, which `handshake.join` makes; their clock is its inputs'."""
+        """Run time windows on the results of `handshake.join`, with the clocks of the join's inputs."""
         frame, made = join_results(join, self._sides(join), self._state_dir), join_source(join)
         inputs = _sources(join)
-        told = [self._clock(at, _times_of(s), join.clock.unit) for at, s in enumerate(inputs, start=1)]
-        whole = Output(replaced(output.input, join, made), output.name)
-        blobs = _all([self._sent(0, made, frame), *told])
-        return self._streaming(whole, blobs, partial(TupleQuery, whole, (made,), len(inputs)))
+        clocks = [self._clock(at, s, join.clock.unit) for at, s in enumerate(inputs, start=1)]
+        whole = _replace_node(output, join, made)
+        blobs = _union([self._send(0, made, frame), *clocks])
+        return self._hold(whole, blobs, partial(TupleQuery, whole, (made,), len(inputs)), True)
 
-    def _clock(self, at: int, times: Source, unit: str) -> DataFrame:
-        return in_arrow(self._source(times, to_arrow=True), telling(at, times, unit), BLOBS)
+    def _clock(self, at: int, source: Source, unit: str) -> DataFrame:
+        fields = tuple(f for f in source.fields if f.name == source.time)
+        times = replace(source, fields=replace(source.fields, fields=fields))
+        return map_columns(self._source(times, to_arrow=True), clock_task(at, times, unit), BLOB_COLUMNS)
 
-    def _streaming(self, output: Output, blobs: DataFrame, make: Any) -> DataFrame:
-        step = stepping(make, _packing(output, blobs))
-        told = blobs.groupBy("slot").applyInPandasWithState(step, TOLD, HELD, "append", "NoTimeout")
-        return _unpacked(output, told.observe(output.name, *_observed()))
+    def _hold(
+        self, output: Output, blobs: DataFrame, make: Callable[[], HeldQuery], streaming: bool
+    ) -> DataFrame:
+        """Give the blobs to the one task that holds the query, and unpack its results."""
+        sums = [F.sum(name).alias(name) for name in FIGURES]
+        if streaming:
+            held = blobs.groupBy("slot").applyInPandasWithState(
+                step_task(make), RESULT_COLUMNS, STATE_COLUMNS, "append", "NoTimeout"
+            )
+            held = held.observe(output.name, *sums)
+        else:
+            held = blobs.repartition(1).mapInArrow(finish_task(make), RESULT_COLUMNS)
+            held = held.observe(self.observations.setdefault(output.name, Observation()), *sums)
+        results, kinds = held.where("data IS NOT NULL").select("data"), carrier_schema(output.schema)
+        return results.mapInArrow(unpack_task(output), spark_schema(kinds))
 
-    def _batch(self, output: Output, blobs: DataFrame, make: Any) -> DataFrame:
-        told = blobs.repartition(1).mapInArrow(finishing(make, _packing(output, blobs)), TOLD)
-        counting = self.observations.setdefault(output.name, Observation())
-        return _unpacked(output, told.observe(counting, *_observed()))
 
-
-def _python_panes(output: Output, source: Source, frame: DataFrame) -> DataFrame:
-    made = selected(output)
-    if made is not None and (holding := made.frame(frame)) is not None:
-        return in_arrow(holding, reducing(made.output, made.source), BLOBS)
-    return in_arrow(frame, reducing(output, source), BLOBS)
-
-
-def _check_alike(
+def _check_same_kind(
     output: Output, sources: tuple[Source, ...], inputs: Mapping[str, DataFrame], why: str = "it has windows"
 ) -> None:
-    """One task takes what has come since the last micro-batch; a finite input would come with each."""
+    """Reject streams mixed with finite inputs: a finite input would arrive again in each micro-batch."""
     finite = [source.name for source in sources if not inputs[source.name].isStreaming]
     if 0 < len(finite) < len(sources):
         raise UnsupportedError(
@@ -259,23 +261,7 @@ def _check_alike(
         )
 
 
-def _observed() -> list[Any]:
-    return [F.sum(name).alias(name) for name in FIGURES]
-
-
-def _packing(output: Output, blobs: DataFrame) -> Pack:
-    schema = carried(output.schema)
-    return partial(packed, schema=schema) if readable(schema, blobs.sparkSession) else in_message
-
-
-def _unpacked(output: Output, told: DataFrame) -> DataFrame:
-    schema, blobs = carried(output.schema), told.where("data IS NOT NULL").select("data")
-    if readable(schema, told.sparkSession):
-        return unpacked(blobs, schema)
-    return blobs.mapInArrow(unpacking(output), from_arrow_schema(schema))
-
-
-def _all(frames: list[DataFrame]) -> DataFrame:
+def _union(frames: list[DataFrame]) -> DataFrame:
     whole = frames[0]
     for other in frames[1:]:
         whole = whole.union(other)
@@ -286,24 +272,12 @@ def _sources(node: Node) -> tuple[Source, ...]:
     return tuple(here for here in dict.fromkeys(walk(node)) if isinstance(here, Source))
 
 
-def _times_of(source: Source) -> Source:
-    """An input with its time column alone."""
-    fields = tuple(f for f in source.fields if f.name == source.time)
-    return replace(source, fields=replace(source.fields, fields=fields))
+def _replace_node(output: Output, old: Node, new: Source) -> Output:
+    return Output(rebuild(output.input, lambda here: new if here == old else here), output.name)
 
 
-def _by_panes(output: Output) -> Output | None:
-    """The output itself, if it is ⊞ over time on an input, and panes will do."""
-    window, _ = chain(output.input)
-    if not isinstance(window, Windowing) or window.window.kind != "time":
-        return None
-    source, _ = chain(window.input)
-    shape = pane_shape(window.body, window.parameter)
-    return output if isinstance(source, Source) and shape is not None else None
-
-
-def _narrowed(root: Node) -> Node:
-    """Inputs with the columns alone that the projections right above them read, and their times."""
+def _narrow_sources(root: Node) -> Node:
+    """Drop columns of inputs that the projections right above them do not read, except the time."""
     read: dict[Source, set[str]] = {}
     for node in walk(root):
         for child in node.children:

@@ -1,8 +1,7 @@
-"""Chunk files: runs of tuples as they lie in memory, so that loading one is mapping it.
+"""Chunk files: rows in their memory layout, so that loading a file only maps it.
 
-A file is an Arrow stream with the tuples, an Arrow stream with the arrays of their index, and the length of
-the first. Its size and checksum are kept by whoever refers to it: a file that is damaged is an error, never a
-result.
+A file is an Arrow stream with the rows, an Arrow stream with the arrays of their index, and the length of the
+first. The reference to a file has its size and checksum: a damaged file is an error, never a wrong result.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from handshake.joins.spec import SideSpec
 from handshake.kernels.cluster import Cells
 from handshake.kernels.keys import sort_key
 
-__all__ = ["Ref", "Shelf", "read_chunk", "write_chunk"]
+__all__ = ["ChunkCache", "ChunkRef", "read_chunk", "write_chunk"]
 
 _TRAILER = struct.Struct("<8sQ")
 _MAGIC = b"handshk1"
@@ -30,33 +29,29 @@ _INDEX = pa.schema([("name", pa.string()), ("dtype", pa.string()), ("data", pa.b
 
 
 @dataclass(frozen=True)
-class Ref:
-    """Refers to a chunk file."""
+class ChunkRef:
+    """A reference to a chunk file."""
 
     name: str
     rows: int
     bytes: int
     check: int
     newest: int
-    """The greatest expiring stamp in it."""
-
-    def told(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
+    """The newest expiry stamp in it."""
 
 
-def write_chunk(store: Store, name: str, window: BasicWindow, newest: int = 0) -> Ref:
-    """Write tuples with their index."""
+def write_chunk(store: Store, name: str, window: BasicWindow, newest: int = 0) -> ChunkRef:
+    """Write the rows of a basic window with their index."""
     tuples = _stream(window.batch)
     index = _stream(_index_batch(window.cells))
     trailer = _TRAILER.pack(_MAGIC, len(tuples))
     check = zlib.crc32(trailer, zlib.crc32(index, zlib.crc32(tuples)))
     store.write(name, (tuples, index, trailer))
-    return Ref(name, window.rows, len(tuples) + len(index) + len(trailer), check, newest)
+    return ChunkRef(name, window.rows, len(tuples) + len(index) + len(trailer), check, newest)
 
 
-def read_chunk(store: Store, ref: Ref, spec: SideSpec) -> BasicWindow:
-    """Map a chunk file and check that it is what was written."""
+def read_chunk(store: Store, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
+    """Map a chunk file and verify its checksum."""
     data = store.read(ref.name)
     if data.size != ref.bytes or zlib.crc32(data) != ref.check:
         raise StateError(
@@ -105,30 +100,30 @@ def _cells(index: pa.RecordBatch) -> Cells | None:
 
 def _window(spec: SideSpec, batch: pa.RecordBatch, cells: Cells | None) -> BasicWindow:
     bare = BasicWindow(spec, batch, cells)
-    if cells is None or not (spec.hashed and spec.attributes):  # bands have fences
+    if cells is None or not (spec.hashed and spec.attributes):  # bands have fences instead
         return bare
     return BasicWindow(spec, batch, cells, sort_key(bare.values(spec.attributes[-1].inner)))
 
 
-class Shelf:
-    """Chunks that this process has mapped and checked, so that it does so once; the least used go first."""
+class ChunkCache:
+    """The chunks that this process has mapped and verified; the least recently used are dropped first."""
 
     def __init__(self, room: int = 2048) -> None:
         self._room = room
         self._held: OrderedDict[tuple[str, int], tuple[BasicWindow, Any]] = OrderedDict()
 
-    def get(self, store: Store, ref: Ref, spec: SideSpec) -> BasicWindow:
-        """A chunk, mapped now or before; one that changed on disk since is checked again."""
-        key, seen = (store.path(ref.name), ref.check), store.seen(ref.name)
+    def get(self, store: Store, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
+        """Return a chunk; map and verify it unless it is cached and unchanged on disk."""
+        key, version = (store.path(ref.name), ref.check), store.version(ref.name)
         held = self._held.get(key)
-        if held is None or held[1] != seen or held[0].spec is not spec:
-            held = (read_chunk(store, ref, spec), seen)
+        if held is None or held[1] != version or held[0].spec is not spec:
+            held = (read_chunk(store, ref, spec), version)
             self._held[key] = held
         self._held.move_to_end(key)
         while len(self._held) > self._room:
             self._held.popitem(last=False)
         return held[0]
 
-    def drop(self, store: Store, ref: Ref) -> None:
-        """Let go of a chunk that is no longer needed."""
+    def drop(self, store: Store, ref: ChunkRef) -> None:
+        """Drop a chunk that is no longer needed."""
         self._held.pop((store.path(ref.name), ref.check), None)

@@ -1,18 +1,18 @@
-"""The manifest: a segment's whole state, a few kilobytes in Spark's state store that refer to chunk files."""
+"""The manifest: the state of a segment, a few kilobytes in Spark's state store that refer to chunk files."""
 
 from __future__ import annotations
 
 import base64
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.routing import Epoch, Router
-from handshake.engines.spark.state.chunks import Ref
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.routing import Epoch, Router
+from handshake.engines.spark.state.chunks import ChunkRef
 from handshake.engines.spark.state.store import StateError
 
 __all__ = ["Manifest"]
@@ -22,30 +22,30 @@ _VERSION = 1
 
 @dataclass
 class Manifest:
-    """What a segment remembers from batch to batch."""
+    """The state of a segment between micro-batches."""
 
     plan: dict[str, Any]
     place: str
     """The folder of this segment's files."""
     owner: str
-    """Begins the names of its files there, so that it knows which ones to clean up."""
+    """The prefix of the names of its files, by which it finds files to remove."""
     router: Router
     updates: int = 0
     arrived: list[int] = field(default_factory=lambda: [0, 0])
     watermark: int | None = None
-    windows: tuple[list[Ref], list[Ref]] = field(default_factory=lambda: ([], []))
+    windows: tuple[list[ChunkRef], list[ChunkRef]] = field(default_factory=lambda: ([], []))
     dropped: list[tuple[str, int]] = field(default_factory=list)
-    """Files that the windows no longer need, and the update at which that came to be."""
+    """Files that the windows no longer need, and the update since which they do not."""
 
     @classmethod
     def fresh(cls, definition: Definition, place: str, owner: str) -> Manifest:
-        """Before the first batch."""
+        """Return the manifest before the first batch."""
         router = Router.fresh(definition.segments, definition.routing.cells)
-        return cls(definition.described, place, owner, router)
+        return cls(definition.properties, place, owner, router)
 
     def dump(self) -> bytes:
-        """As bytes for the state store."""
-        told = {
+        """Serialise the manifest for the state store."""
+        fields = {
             "version": _VERSION,
             "plan": self.plan,
             "place": self.place,
@@ -53,31 +53,31 @@ class Manifest:
             "updates": self.updates,
             "arrived": self.arrived,
             "watermark": self.watermark,
-            "windows": [[ref.told() for ref in side] for side in self.windows],
+            "windows": [[asdict(ref) for ref in side] for side in self.windows],
             "dropped": self.dropped,
             "weights": base64.b64encode(self.router.weights.astype("<f8").tobytes()).decode(),
             "epochs": [[epoch.cuts, epoch.newest] for epoch in self.router.epochs],
             "rested": self.router.rested,
         }
-        return zlib.compress(json.dumps(told).encode(), 1)
+        return zlib.compress(json.dumps(fields).encode(), 1)
 
     @classmethod
     def load(cls, data: bytes, definition: Definition) -> Manifest:
-        """From the state store; refuses a state that another join has written."""
-        told = json.loads(zlib.decompress(data))
-        if told["version"] != _VERSION:
+        """Load a manifest from the state store; refuse the state of another join."""
+        fields = json.loads(zlib.decompress(data))
+        if fields["version"] != _VERSION:
             raise StateError(
-                f"the checkpoint holds join state of version {told['version']}, this release reads version "
+                f"the checkpoint holds join state of version {fields['version']}, this release reads version "
                 f"{_VERSION}; go on with the release that wrote it, or start from a new checkpoint"
             )
-        _check(told["plan"], definition.described)
-        weights = np.frombuffer(base64.b64decode(told["weights"]), "<f8").copy()
-        epochs = [Epoch(cuts, newest) for cuts, newest in told["epochs"]]
-        router = Router(definition.segments, definition.routing.cells, weights, epochs, told["rested"])
-        left, right = ([Ref(**ref) for ref in side] for side in told["windows"])
+        _check(fields["plan"], definition.properties)
+        weights = np.frombuffer(base64.b64decode(fields["weights"]), "<f8").copy()
+        epochs = [Epoch(cuts, newest) for cuts, newest in fields["epochs"]]
+        router = Router(definition.segments, definition.routing.cells, weights, epochs, fields["rested"])
+        left, right = ([ChunkRef(**ref) for ref in side] for side in fields["windows"])
         return cls(
-            told["plan"], told["place"], told["owner"], router, told["updates"], told["arrived"],
-            told["watermark"], (left, right), [(name, update) for name, update in told["dropped"]],
+            fields["plan"], fields["place"], fields["owner"], router, fields["updates"], fields["arrived"],
+            fields["watermark"], (left, right), [(name, update) for name, update in fields["dropped"]],
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Immutable files under one root, on any filesystem that pyarrow or fsspec reaches."""
+"""Immutable files under one root, on any filesystem that pyarrow or fsspec supports."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class StateError(HandshakeError):
 
 @lru_cache(maxsize=64)
 def open_store(root: str) -> Store:
-    """The store at a path or URI; one per process and root."""
+    """Return the store at a path or URI; one per process and root."""
     return Store(root)
 
 
 class Store:
-    """`write`, `read`, `remove` and `list` by names relative to the root."""
+    """Files by names relative to a root."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
@@ -35,17 +35,17 @@ class Store:
         self.is_local = isinstance(self._filesystem, fs.LocalFileSystem)
 
     def path(self, name: str) -> str:
-        """Where a file lies, for people."""
+        """Return the full path of a file, for messages."""
         return f"{self.root}/{name}"
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
-        """Put a file in place as a whole: readers see all of it or nothing."""
+        """Write a file atomically: readers see all of it or nothing."""
         target = f"{self._base}/{name}"
         try:
             self._filesystem.create_dir(os.path.dirname(target), recursive=True)
             if self.is_local:
                 _write_local(target, parts)
-            else:  # object stores show a file when it is closed; others are read only once it is referred to
+            else:  # object stores show closed files only; elsewhere, readers wait for a reference
                 with self._filesystem.open_output_stream(target) as sink:
                     for part in parts:
                         sink.write(part)
@@ -56,7 +56,7 @@ class Store:
             ) from error
 
     def publish(self, name: str, data: pa.Buffer) -> pa.Buffer:
-        """Put a small file in place unless there is one; gives what is there then."""
+        """Write a small file unless it exists; return the content of the existing file."""
         if not self.is_local:
             self.write(name, [data])
             return self.read(name)
@@ -72,7 +72,7 @@ class Store:
         return data
 
     def read(self, name: str) -> pa.Buffer:
-        """The bytes of a file; mapped, not read, where the filesystem is local."""
+        """Return the bytes of a file; a local file is mapped, not read."""
         path = f"{self._base}/{name}"
         try:
             if self.is_local:
@@ -83,8 +83,8 @@ class Store:
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unreadable(name, error) from error
 
-    def seen(self, name: str) -> tuple[int, int] | None:
-        """Size and time of change of a local file, to notice that it is no longer what was read."""
+    def version(self, name: str) -> tuple[int, int] | None:
+        """Return size and modification time of a local file, which show that it changed."""
         if not self.is_local:
             return None
         try:
@@ -97,16 +97,16 @@ class Store:
         return StateError(f"cannot read '{self.path(name)}', which the join's state needs: {error}")
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
         return bool(self._filesystem.get_file_info(f"{self._base}/{name}").type != fs.FileType.NotFound)
 
     def list(self, folder: str) -> list[str]:
-        """Names directly under a folder; none where the folder is missing."""
+        """Return the names directly under a folder; none if the folder is missing."""
         selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
         return sorted(os.path.basename(info.path) for info in self._filesystem.get_file_info(selector))
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that is gone already is fine, since a task may run twice."""
+        """Remove a file if it exists; a task may run twice."""
         try:
             self._filesystem.delete_file(f"{self._base}/{name}")
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class Store:
                 raise
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with everything in it, if it is there."""
+        """Remove a folder with its content, if it exists."""
         try:
             self._filesystem.delete_dir(f"{self._base}/{folder}")
         except FileNotFoundError:

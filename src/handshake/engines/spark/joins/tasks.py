@@ -1,4 +1,4 @@
-"""What runs inside Spark's tasks; thin, since the work is done in pack.py and segment.py."""
+"""The functions that Spark's tasks run for a join; `state.pack` and `segment` do the work."""
 
 from __future__ import annotations
 
@@ -16,20 +16,30 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.routing import home_rows
-from handshake.engines.spark.segment import Step, Tally
-from handshake.engines.spark.state.chunks import Ref, read_chunk
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.routing import home_rows
+from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
+from handshake.engines.spark.private import batch_number, query_id, run_id
+from handshake.engines.spark.state.chunks import ChunkRef, read_chunk
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.pack import Arrival, once, pack
+from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
 from handshake.engines.spark.state.store import StateError, Store, open_store
-from handshake.engines.spark.workers import settle
+from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError
 from handshake.joins.basic_window import BasicWindow, sealed
 from handshake.joins.spec import SIDES
 from handshake.schema import UNITS
 
-__all__ = ["FIGURES", "REFERENCES", "RESULTS", "Segments", "joining", "packing", "probing", "unpacking"]
+__all__ = [
+    "FIGURES",
+    "REFERENCES",
+    "RESULTS",
+    "SegmentProcessor",
+    "join_task",
+    "pack_task",
+    "probe_task",
+    "unpack_task",
+]
 
 REFERENCES = pa.schema(
     [
@@ -43,61 +53,63 @@ FIGURES = (
     "rows", "late", "no_time", "unmatchable", "visits", "comparisons", "results", "held_left", "held_right",
     "chunks", "state_bytes", "newest", "watermark",
 )  # fmt: skip
-"""What each segment tells of a micro-batch; the last two are times in milliseconds."""
+"""The figures of a segment's micro-batch; the last two are times in milliseconds."""
 RESULTS = "blob binary, segment string, " + ", ".join(f"{name} bigint" for name in FIGURES)
-"""Blobs of results, and one row per segment with its figures."""
+"""The columns of output rows: results as bytes, and one row per segment with its figures."""
 _BLOB_ROWS, _BLOB_BYTES = 1 << 16, 1 << 24
 _BLOB = pa.schema([("blob", pa.binary())])
 
 Batches = Iterator[pa.RecordBatch]
 
 
-# The source side
+# Source tasks
 
 
-def packing(definition: Definition, side: int, *, finite: bool) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` that writes a partition's tuples away and passes on references."""
+def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[Batches], Batches]:
+    """Return a function for `mapInArrow` that writes a partition's tuples to files and yields references."""
 
     def pack_tuples(batches: Batches) -> Batches:
-        settle()
+        freeze_libraries()
         task, store = _task(), _store(definition)
-        query, batch = _query(task), _batch(task)
+        query, batch = query_id(task), batch_number(task)
         folder = definition.scratch if finite else f"{query}/batch/{batch}"
         if not finite and task.partitionId() == 0:
-            _tidy(store, str(query), batch)
+            _remove_old_batches(store, str(query), batch)
         packed = pack(definition, side, batches, store, folder, task.partitionId())
-        record = f"{folder}/{SIDES[side]}-{task.partitionId()}-{_run(task, definition)}.packed"
-        references = (_references(arrival, definition.keys[:1]) for arrival in packed)
-        for row in once(store, record, references):
-            yield _references(_arrival(row.to_pylist()[0]), definition.keys)
+        # equal in all attempts at a stage, and in no other run of the query
+        attempt = f"{definition.identity}-{run_id(task)}-{task.stageId()}"
+        record = f"{folder}/{SIDES[side]}-{task.partitionId()}-{attempt}.packed"
+        references = (_references(chunk, definition.keys[:1]) for chunk in packed)
+        for row in record_once(store, record, references):
+            yield _references(_packed_chunk(row.to_pylist()[0]), definition.keys)
 
     pack_tuples.__name__ = f"pack_{SIDES[side]}"
     return pack_tuples
 
 
-def _tidy(store: Store, query: str, batch: int) -> None:
-    """Chunks of new tuples are read by their own micro-batch only."""
+def _remove_old_batches(store: Store, query: str, batch: int) -> None:
+    """Remove chunks of new tuples, which only their own micro-batch reads."""
     for old in store.list(f"{query}/batch"):
         if old.isdigit() and int(old) < batch - 1:
             store.remove_folder(f"{query}/batch/{old}")
 
 
-def _references(arrival: Arrival, keys: tuple[int, ...]) -> pa.RecordBatch:
-    ref, cells = arrival.ref, np.diff(arrival.offsets).astype("<i4").tobytes()
+def _references(chunk: PackedChunk, keys: tuple[int, ...]) -> pa.RecordBatch:
+    ref, cells = chunk.ref, np.diff(chunk.offsets).astype("<i4").tobytes()
     row = (
-        arrival.side, arrival.partition, arrival.part, ref.name, ref.rows, ref.bytes, ref.check,
-        zlib.compress(cells, 1), arrival.oldest, arrival.newest, arrival.no_time, arrival.unmatchable,
+        chunk.side, chunk.partition, chunk.part, ref.name, ref.rows, ref.bytes, ref.check,
+        zlib.compress(cells, 1), chunk.oldest, chunk.newest, chunk.no_time, chunk.unmatchable,
     )  # fmt: skip
     columns = [list(keys), *([value] * len(keys) for value in row)]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, REFERENCES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=REFERENCES)
 
 
-def _arrival(row: Any) -> Arrival:
+def _packed_chunk(row: Any) -> PackedChunk:
     counts = np.frombuffer(zlib.decompress(row["cells"]), "<i4")
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    ref = Ref(row["name"], row["rows"], row["bytes"], row["check"], 0)
-    return Arrival(
+    ref = ChunkRef(row["name"], row["rows"], row["bytes"], row["check"], 0)
+    return PackedChunk(
         row["side"], row["partition"], row["part"], ref, offsets,
         row["oldest"], row["newest"], row["no_time"], row["unmatchable"],
     )  # fmt: skip
@@ -106,47 +118,47 @@ def _arrival(row: Any) -> Arrival:
 # The segments of a streaming join
 
 
-class Segments(StatefulProcessor):
-    """Segments of a streaming join; Spark keeps their manifests and commits them with the batch."""
+class SegmentProcessor(StatefulProcessor):
+    """The segments of a streaming join; Spark keeps their manifests and commits them with the batch."""
 
     def __init__(self, definition: Definition, name: str) -> None:
         self.definition, self.place = definition, f"join-{quote(name, safe='')}"
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        settle()
+        """Declare the state of a segment."""
+        freeze_libraries()
         self.state = handle.getValueState("manifest", "data binary")
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one segment."""
+        """Run one micro-batch of one segment."""
         definition, task = self.definition, _task()
         held = self.state.get()
         manifest = None if held is None else Manifest.load(bytes(held[0]), definition)
-        arrivals = [_arrival(row) for frame in rows for row in frame.to_dict("records")]
-        step = Step(
-            definition, definition.keys.index(key[0]), manifest, arrivals, self._watermark(timerValues),
-            _store(definition), _batch(task), f"{_query(task)}/{self.place}",
+        chunks = [_packed_chunk(row) for frame in rows for row in frame.to_dict("records")]
+        step = SegmentStep(
+            definition, definition.keys.index(key[0]), manifest, chunks, self._watermark(timerValues),
+            _store(definition), batch_number(task), f"{query_id(task)}/{self.place}",
         )  # fmt: skip
         for blob in _blobs(step.results()):
             yield _frame(blob, None, [0] * len(FIGURES))
         self.state.update((step.manifest.dump(),))
-        yield _told(step)
+        yield _figures_row(step)
 
     def _watermark(self, timer: TimerValues) -> int | None:
-        """In the unit of the join's times; Spark's is 0 until there is one."""
+        """Return the watermark in the unit of the join's times; Spark's is 0 until there is one."""
         if not self.definition.windows.timed:
             return None
         mark = timer.getCurrentWatermarkInMs()
         return mark * UNITS["ms"] // UNITS[self.definition.spec.unit] if mark > 0 else None
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: no resource is open."""
 
 
-def _told(step: Step) -> pd.DataFrame:
-    tally: Tally = step.tally
+def _figures_row(step: SegmentStep) -> pd.DataFrame:
+    tally: SegmentTally = step.tally
     figures = [
         sum(tally.rows), sum(tally.late), tally.no_time, tally.unmatchable, tally.visits, tally.comparisons,
         tally.results, *tally.held, tally.chunks, tally.state_bytes,
@@ -156,7 +168,7 @@ def _told(step: Step) -> pd.DataFrame:
     return _frame(None, json.dumps(segment), figures)
 
 
-def _milliseconds(time: int | None, step: Step) -> int:
+def _milliseconds(time: int | None, step: SegmentStep) -> int:
     return 0 if time is None else time * UNITS[step.spec.unit] // UNITS["ms"]
 
 
@@ -164,19 +176,19 @@ def _frame(blob: bytes | None, segment: str | None, figures: list[int]) -> pd.Da
     return pd.DataFrame([[blob, segment, *figures]], columns=["blob", "segment", *FIGURES])
 
 
-# The segments of a batch join, and of a stream with a static side
+# Batch joins, and streams with a static side
 
 
-def joining(definition: Definition) -> Callable[[pa.Table], Iterator[pa.RecordBatch]]:
-    """A function for `applyInArrow` that joins all that goes to one segment."""
+def join_task(definition: Definition) -> Callable[[pa.Table], Iterator[pa.RecordBatch]]:
+    """Return a function for `applyInArrow` that joins all rows of one segment."""
 
     def join_segment(references: Iterator[pa.RecordBatch]) -> Batches:
-        settle()
-        arrivals = [row for batch in references for row in batch.to_pylist()]
-        segment = definition.keys.index(arrivals[0]["segment"])
-        step = Step(
-            definition, segment, None, [_arrival(row) for row in arrivals], None, _store(definition), 0, "",
-            lasting=False,
+        freeze_libraries()
+        chunks = [row for batch in references for row in batch.to_pylist()]
+        segment = definition.keys.index(chunks[0]["segment"])
+        step = SegmentStep(
+            definition, segment, None, [_packed_chunk(row) for row in chunks], None, _store(definition), 0,
+            "", lasting=False,
         )  # fmt: skip
         for blob in _blobs(step.results()):
             yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
@@ -184,15 +196,15 @@ def joining(definition: Definition) -> Callable[[pa.Table], Iterator[pa.RecordBa
     return join_segment
 
 
-def probing(definition: Definition, streaming: int) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow`: pairs of a streamed chunk and a static one."""
+def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Batches]:
+    """Return a function for `mapInArrow` that joins pairs of a streamed and a static chunk."""
 
     def probe_static(pairs: Batches) -> Batches:
-        settle()
+        freeze_libraries()
         store, core = _store(definition), definition.core
         for batch in pairs:
             for row in batch.to_pylist():
-                moving, held = _arrival(row["moving"]), _arrival(row["held"])
+                moving, held = _packed_chunk(row["moving"]), _packed_chunk(row["held"])
                 segment = definition.keys.index(row["segment"])
                 window = _static(definition, held.ref, tuple(map(int, held.offsets)), 1 - streaming, segment)
                 piece = read_chunk(store, moving.ref, definition.spec.sides[streaming])
@@ -204,9 +216,9 @@ def probing(definition: Definition, streaming: int) -> Callable[[Batches], Batch
 
 @lru_cache(maxsize=256)
 def _static(
-    definition: Definition, ref: Ref, offsets: tuple[int, ...], side: int, segment: int
+    definition: Definition, ref: ChunkRef, offsets: tuple[int, ...], side: int, segment: int
 ) -> BasicWindow:
-    """The part of a static chunk that is at home in a segment, clustered; kept while the worker lives."""
+    """Return the indexed part of a static chunk whose home is a segment; cached in the worker."""
     window = read_chunk(_store(definition), ref, definition.spec.sides[side])
     span = segment / definition.segments, (segment + 1) / definition.segments
     start, stop = home_rows(np.asarray(offsets), span)
@@ -217,7 +229,7 @@ def _static(
 
 
 def _blobs(results: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Results in few and large pieces."""
+    """Serialise results in few, large pieces."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in results:
@@ -230,11 +242,11 @@ def _blobs(results: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
         yield pa.concat_batches(held).serialize().to_pybytes()
 
 
-def unpacking(definition: Definition) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` that turns blobs into rows."""
+def unpack_task(definition: Definition) -> Callable[[Batches], Batches]:
+    """Return a function for `mapInArrow` that turns serialised results into rows."""
 
     def unpack_results(batches: Batches) -> Batches:
-        settle()
+        freeze_libraries()
         schema = definition.spec.output
         for batch in batches:
             for blob in batch.column(0):
@@ -243,42 +255,28 @@ def unpacking(definition: Definition) -> Callable[[Batches], Batches]:
     return unpack_results
 
 
-# Where tasks are
+# The task's environment
 
 
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise HandshakeError("this runs inside Spark's tasks only")
+        raise HandshakeError("this function runs only in Spark's tasks")
     return task
 
 
-def _query(task: TaskContext) -> str | None:
-    return task.getLocalProperty("sql.streaming.queryId")
-
-
-def _run(task: TaskContext, definition: Definition) -> str:
-    """The same for all attempts at a stage, and for no other run of the query."""
-    run = task.getLocalProperty("spark.jobGroup.id") if _query(task) else ""
-    return f"{definition.identity}-{run}-{task.stageId()}"
-
-
-def _batch(task: TaskContext) -> int:
-    return int(task.getLocalProperty("streaming.sql.batchId") or 0)
-
-
-_visible: set[str] = set()
+_seen_markers: set[str] = set()
 
 
 def _store(definition: Definition) -> Store:
-    """The state directory, once it is known that this process sees the same one as the driver."""
+    """Open the state directory; check once that this process sees the same one as the driver."""
     store = open_store(definition.root)
-    if definition.marker not in _visible:
+    if definition.marker not in _seen_markers:
         if not store.exists(definition.marker):
             raise StateError(
                 f"the executor on {platform.node()} does not see the state directory '{definition.root}' "
                 "that the driver uses; give one that every executor reaches, such as a shared mount or an "
                 'object store: handshake.join(…, state_dir="s3://bucket/state")'
             )
-        _visible.add(definition.marker)
+        _seen_markers.add(definition.marker)
     return store

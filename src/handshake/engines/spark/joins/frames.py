@@ -1,4 +1,4 @@
-"""The front door for DataFrames: check, define, choose how it runs."""
+"""`handshake.join` for DataFrames: check the request, define the join, choose how it runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from handshake.engines.spark.columns import translate
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.explain import Plan, explained, plan_of, remember
-from handshake.engines.spark.frames import (
+from handshake.engines.spark.joins.columns import translate_column
+from handshake.engines.spark.joins.dataflow import join_batches, join_static, join_streams, with_event_time
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.explain import FramePlan, plan_of, remember
+from handshake.engines.spark.joins.inputs import (
     arrow_schema,
     check_output,
     check_texts,
@@ -23,10 +24,9 @@ from handshake.engines.spark.frames import (
     qualifiers,
     watermark_delay,
 )
-from handshake.engines.spark.join import join_batches, join_static, join_streams, with_event_time
-from handshake.engines.spark.native import is_native, join_natively
+from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.state.store import open_store
-from handshake.engines.spark.versions import versions
+from handshake.engines.spark.workers import versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal
@@ -39,7 +39,6 @@ __all__ = [
     "check_windows",
     "define",
     "explain_frames",
-    "explained",
     "join_frames",
     "predicate_for",
     "prepare_session",
@@ -57,8 +56,8 @@ Predicate = str | Expression | Column | None
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """A join of DataFrames as it was asked for."""
+class _JoinRequest:
+    """The arguments of `handshake.join` for DataFrames."""
 
     left: DataFrame
     right: DataFrame
@@ -78,8 +77,8 @@ class _Wanted:
     name: str | None = None
     result_time: str | None = None
 
-    def plan(self) -> Plan:
-        """Everything that can be wrong about it, found before it runs."""
+    def plan(self) -> FramePlan:
+        """Check the request and plan the join; every error shows here, before the join runs."""
         if self.how != "inner":
             raise UnsupportedError(f"how='{self.how}' is not supported; stream joins here are inner joins")
         definition = define(
@@ -91,7 +90,7 @@ class _Wanted:
         runs = self._runs(definition)
         if runs != "native" and not definition.root:
             raise UnsupportedError(
-                "a join on a cluster needs a directory that every executor reaches for its window's tuples; "
+                "a join on a cluster needs a directory for its windows that every executor reaches; "
                 f'pass state_dir="s3://…" (or a shared mount), or set {_STATE}'
             )
         return plan_of(self.left, self.right, definition, runs, self.name)
@@ -105,11 +104,11 @@ class _Wanted:
 
 
 def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> DataFrame:
-    """Join DataFrames; streaming if one of them is."""
-    wanted = _Wanted(left, right, on, **options)
-    plan = wanted.plan()
+    """Join DataFrames; the result streams if one of them does. Takes the options of `handshake.join`."""
+    request = _JoinRequest(left, right, on, **options)
+    plan = request.plan()
     plan = plan if plan.name is not None else replace(plan, name=_label())
-    definition = plan.definition if plan.runs == "native" else _settled(plan.definition, plan.runs)
+    definition = plan.definition if plan.runs == "native" else _with_directory(plan.definition, plan.runs)
     match plan.runs:
         case "streaming":
             prepare_session(left.sparkSession)
@@ -120,14 +119,14 @@ def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **optio
             joined = join_natively(left, right, definition)
         case _:
             joined = join_batches(left, right, definition)
-    if wanted.result_time is not None:
-        joined = _timed(joined, left, right, definition, wanted.result_time)
+    if request.result_time is not None:
+        joined = _add_result_time(joined, left, right, definition, request.result_time)
     return remember(joined, plan)
 
 
 def explain_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> str:
-    """How a join of DataFrames would be run."""
-    return _Wanted(left, right, on, **options).plan().explain()
+    """Explain how a join of DataFrames would run."""
+    return _JoinRequest(left, right, on, **options).plan().explain()
 
 
 def define(
@@ -135,7 +134,7 @@ def define(
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
 ) -> Definition:  # fmt: skip
-    """The join as a value that travels to the tasks."""
+    """Return the definition of a join, which is sent to its tasks."""
     frames, session = (left, right), left.sparkSession
     streaming = [frame.isStreaming for frame in frames]
     check_windows(windows, streaming)
@@ -175,20 +174,17 @@ def check_windows(windows: Windows, streaming: list[bool]) -> None:
         )
 
 
-# The predicate
-
-
 def predicate_for(
     on: Predicate, left: DataFrame, right: DataFrame, aliases: tuple[str, str] | None
 ) -> tuple[Expr, tuple[str, str] | None]:
-    """Return the predicate, and what its qualifiers mean besides `l` and `r`."""
+    """Return the predicate, and the qualifiers that it may use in addition to `l` and `r`."""
     if isinstance(on, Column):
-        return translate(on, left, right), None
+        return translate_column(on, left, right), None
     if on is None:
         return Literal(True, type=BOOL), aliases
     if isinstance(on, str):
         return parse(on), aliases or qualifiers(left, right)
-    if isinstance(on, Expression):  # it says l and r for left and right, whatever the DataFrames are called
+    if isinstance(on, Expression):  # it uses l and r, whatever the names of the DataFrames
         found = aliases or qualifiers(left, right)
         return on.expr, aliases or (None if found and {*found} & {"l", "r"} else found)
     raise ExpressionError(
@@ -214,7 +210,7 @@ def _setting(session: SparkSession, name: str, default: int) -> int:
 def _cores(session: SparkSession) -> int:
     try:
         return int(session.sparkContext.defaultParallelism)
-    except Exception:  # Spark Connect has no context to ask
+    except Exception:  # Spark Connect has no context
         return 8
 
 
@@ -224,7 +220,7 @@ def _root(session: SparkSession, given: str | None) -> str:
 
 
 def state_root(given: str | None, configured: str | None, checkpoints: str | None, master: str | None) -> str:
-    """Where windows lie: as asked, as set, beside the checkpoints, or here if here is everywhere; else empty.
+    """Return the directory of windows: given, configured, next to the checkpoints or local; else empty.
 
     >>> state_root(None, None, "s3://bucket/checkpoints/", "yarn")
     's3://bucket/checkpoints/handshake-state'
@@ -237,26 +233,26 @@ def state_root(given: str | None, configured: str | None, checkpoints: str | Non
     return root or "" if root is None or "://" in root else os.path.abspath(root)
 
 
-def _settled(definition: Definition, runs: str) -> Definition:
-    """The join with its directory in place."""
+def _with_directory(definition: Definition, runs: str) -> Definition:
+    """Create the directory of a join; remove that of a batch join when this process ends."""
     if runs != "streaming":
         atexit.register(open_store(definition.root).remove_folder, definition.scratch)
-    return replace(definition, marker=_marked(definition.root))
+    return replace(definition, marker=_marker(definition.root))
 
 
-def _marked(root: str) -> str:
-    """A file by which executors see that they look at the driver's directory, and not at one of that name."""
+def _marker(root: str) -> str:
+    """Return the name of the file that shows executors that they see the driver's directory."""
     store = open_store(root)
     known = [name for name in store.list("") if name.endswith(".marker")]
     if known:
         return known[0]
     marker = f"handshake-{uuid.uuid4().hex}.marker"
-    store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in here.\n"])
+    store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in this folder.\n"])
     return marker
 
 
 def prepare_session(session: SparkSession) -> None:
-    """Python state needs RocksDB; queries that began with another store keep it in their checkpoint."""
+    """Set the RocksDB state store, which Python state needs; warn about too many shuffle partitions."""
     if session.conf.get(_PROVIDER, None) != _ROCKSDB:
         session.conf.set(_PROVIDER, _ROCKSDB)
     partitions, cores = _setting(session, _PARTITIONS, 200), _cores(session)
@@ -285,7 +281,7 @@ def _check_result_time(definition: Definition, name: str | None) -> None:
         raise UnsupportedError(f"result_time='{name}' is the name of a column already; choose another")
 
 
-def _timed(
+def _add_result_time(
     joined: DataFrame, left: DataFrame, right: DataFrame, definition: Definition, name: str
 ) -> DataFrame:
     mine, theirs = definition.times

@@ -1,11 +1,10 @@
-"""Which segment keeps a tuple and which ones it visits.
+"""Routing: the segment that keeps a tuple, and the segments that it visits.
 
 A tuple falls into one of a fixed number of *cells*: by the hash of its equality keys, by its place on a grid
-of a band's attribute, or all into one. *Cuts* divide the cells among the segments, right through a cell where
-that cell is heavy, so neither a hot key nor a dense range is tied to one segment. A tuple is at home in the
-one segment that its place is cut to, and visits every segment that may hold partners: those of its cell and
-of `overlap` cells to either side. Cuts move when the load does; tuples stay where they are, and older cuts
-are kept in mind until everything that came under them has expired.
+over a band's attribute, or all tuples into one cell. *Cuts* divide the cells among the segments. A cut may go
+through a heavy cell, so neither a hot key nor a dense range is tied to one segment. One segment is the home
+of a tuple. The tuple visits every segment that may hold matches: those of its cell and of `overlap` cells on
+either side. Cuts move with the load, but tuples stay; older cuts are kept until all their tuples expire.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from handshake.plan.analyse import Bound
 from handshake.plan.expr import Expr, show
 from handshake.schema import Float
 
-__all__ = ["Epoch", "Router", "Routing", "home_rows", "routing_of", "visit_ranges"]
+__all__ = ["Epoch", "Router", "Routing", "choose_routing", "describe_routing", "home_rows", "visit_ranges"]
 
 Array = np.ndarray[Any, Any]
 _CELLS = 1024
 _FAR = 1 << 40
-"""Cells further out than this from zero count as the last one."""
+"""Cells beyond this distance from zero are merged with the cell at this distance."""
 _LEAST_FAR = 1 << 10
 _FADING = 0.8
-"""How much of a cell's weight is left after a batch without tuples."""
+"""The factor by which the weights of cells decrease per batch."""
 _UNEVEN = 1.2
-"""Cuts move when a segment gets more than so many times its share."""
+"""Cuts move if a segment gets more than this multiple of its fair share."""
 _REST = 8
-"""Batches between two moves."""
+"""Batches between two moves of cuts, at least."""
 _EPOCHS = 4
-"""Cuts that are kept in mind at most."""
+"""The number of cuts to keep, at most."""
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How tuples fall into cells: `hash`, `range` or `all`."""
+    """The assignment of tuples to cells: `hash`, `range` or `all`."""
 
     kind: str
     why: str
@@ -52,13 +51,13 @@ class Routing:
     overlap: int = 0
     keys: tuple[tuple[Expr, ...], tuple[Expr, ...]] = ((), ())
     grid: float = 1.0
-    """How wide a cell is; where cells are computed in whole numbers, one itself: floats would round."""
+    """The width of a cell; an integer if `exact`."""
     far: int = _FAR
     exact: bool = True
-    """Whether cells are computed in whole numbers."""
+    """Whether cells are computed with integers, which do not round."""
 
-    def of(self, batch: pa.RecordBatch, side: int) -> Array:
-        """The cell of each tuple."""
+    def cells_of(self, batch: pa.RecordBatch, side: int) -> Array:
+        """Return the cell of each tuple."""
         rows = batch.num_rows
         if self.kind == "all" or rows == 0:
             return np.zeros(rows, np.int32)
@@ -74,12 +73,12 @@ class Routing:
             return np.clip(values.astype(np.int64) // int(self.grid), -self.far, self.far)
         with np.errstate(invalid="ignore", over="ignore"):
             places = np.nan_to_num(np.floor(values.astype(np.float64) / self.grid), nan=0.0)
-        held: Array = np.clip(places, -self.far, self.far)
-        return held.astype(np.int64)
+        clipped: Array = np.clip(places, -self.far, self.far)
+        return clipped.astype(np.int64)
 
 
-def routing_of(spec: JoinSpec, segments: int) -> Routing:
-    """Choose from the predicate; a single segment needs no choice."""
+def choose_routing(spec: JoinSpec, segments: int) -> Routing:
+    """Choose how to route tuples from the predicate of a join."""
     cells = max(_CELLS, 1 << math.ceil(math.log2(4 * segments)))
     if spec.analysis.equalities:
         pairs = spec.analysis.equalities
@@ -92,8 +91,14 @@ def routing_of(spec: JoinSpec, segments: int) -> Routing:
     return Routing("all", "no equality, and no band of fixed width")
 
 
+def describe_routing(spec: JoinSpec, segments: int) -> str:
+    """Return how the tuples of a join go to segments, as text."""
+    routing = choose_routing(spec, segments)
+    return f"{routing.kind}: {routing.why}"
+
+
 def _by_range(band: tuple[Bound, ...], cells: int) -> Routing | None:
-    """A grid on a band's attribute, if the band is closed on both sides and rounding stays inside a cell."""
+    """Return a grid on a band's attribute; None if the band is open or rounding could leave a cell."""
     if len({bound.is_lower for bound in band}) < 2 or not all(math.isfinite(b.offset) for b in band):
         return None
     left, right = band[0].left, band[0].right
@@ -103,7 +108,7 @@ def _by_range(band: tuple[Bound, ...], cells: int) -> Routing | None:
     far = _FAR
     rounding, magnitude = max(b.rounding for b in band), max(b.magnitude for b in band)
     if not exact:
-        # What rounding adds to the distance of a pair must stay far below a cell.
+        # rounding may add only a small part of a cell to the distance of a pair
         per_cell = max(rounding, 2.0**-52) * 32
         far = int(min(_FAR, 1.0 / per_cell - magnitude / grid))
     overlap = -(-int(width) // int(grid)) if exact else math.ceil(width / grid) + 1
@@ -115,19 +120,19 @@ def _by_range(band: tuple[Bound, ...], cells: int) -> Routing | None:
 
 @dataclass
 class Epoch:
-    """Cuts, and the newest stamps of each side that came under them."""
+    """The cuts of a period, and the newest stamp of each side in it."""
 
     cuts: list[float]
     newest: list[int | None] = field(default_factory=lambda: [None, None])
 
     def span(self, segment: int) -> tuple[float, float]:
-        """The stretch of cells, with fractions, that is at home in a segment."""
+        """Return the range of cells, with fractions, whose home is a segment."""
         return self.cuts[segment], self.cuts[segment + 1]
 
 
 @dataclass
 class Router:
-    """The part of a join's state that all segments hold alike: each computes it from the same references."""
+    """The part of a join's state that is equal in all segments: each computes it from the same references."""
 
     segments: int
     cells: int
@@ -137,34 +142,34 @@ class Router:
 
     @classmethod
     def fresh(cls, segments: int, cells: int) -> Router:
-        """Before the first tuple."""
+        """Return a router before the first tuple."""
         return cls(segments, cells, np.zeros(cells))
 
     def learn(self, counts: Array) -> None:
-        """Take in the tuples per cell of a batch; cut anew if the load has become uneven."""
+        """Add the tuples per cell of a batch; move the cuts if the load is uneven."""
         self.weights = self.weights * _FADING + counts
         self.rested += 1
         if not self.epochs:
-            self.epochs = [Epoch(balanced(self.weights, self.segments))]
+            self.epochs = [Epoch(balance(self.weights, self.segments))]
             self.rested = 0
         elif self.rested >= _REST and len(self.epochs) < _EPOCHS and self.unevenness() > _UNEVEN:
-            self.epochs.append(Epoch(balanced(self.weights, self.segments)))
+            self.epochs.append(Epoch(balance(self.weights, self.segments)))
             self.rested = 0
 
     def unevenness(self) -> float:
-        """What the busiest segment gets under the newest cuts, over its fair share."""
+        """Return the load of the busiest segment under the newest cuts, relative to its fair share."""
         total = np.concatenate([[0.0], np.cumsum(self.weights)])
         at_cuts = np.interp(self.epochs[-1].cuts, np.arange(self.cells + 1), total)
         return float(np.diff(at_cuts).max() * self.segments / max(total[-1], 1e-9))
 
     def note(self, side: int, newest: int) -> None:
-        """Remember how new the tuples under the newest cuts are."""
+        """Record the newest stamp of a side under the newest cuts."""
         held = self.epochs[-1].newest
         before = held[side]
         held[side] = newest if before is None else max(before, newest)
 
     def forget(self, oldest: tuple[int | None, int | None]) -> None:
-        """Let go of cuts under which nothing is held any more; the newest stay."""
+        """Drop cuts whose tuples have all expired; keep the newest."""
         self.epochs = [
             epoch
             for epoch in self.epochs
@@ -176,10 +181,10 @@ class Router:
         ]
 
 
-def balanced(weights: Array, segments: int) -> list[float]:
-    """Cuts that give every segment the same weight; without weights, the same number of cells."""
+def balance(weights: Array, segments: int) -> list[float]:
+    """Return cuts that give every segment the same weight; without weights, the same number of cells."""
     cells = len(weights)
-    # A trace for every cell: cells without tuples so far are shared out, too.
+    # a small weight for every cell divides cells without tuples, too
     total = np.concatenate([[0.0], np.cumsum(weights + max(float(weights.sum()), 1.0) * 1e-3 / cells)])
     shares = total[-1] * np.arange(segments + 1) / segments
     cuts = np.interp(shares, total, np.arange(cells + 1))
@@ -187,10 +192,10 @@ def balanced(weights: Array, segments: int) -> list[float]:
 
 
 def home_rows(offsets: Array, span: tuple[float, float], seed: int = 0) -> tuple[int, int]:
-    """The run of a chunk's tuples, sorted by cell, that is at home in a stretch of cells.
+    """Return the range of a chunk's tuples, sorted by cell, whose home is a range of cells.
 
-    A few tuples cannot be cut in fractions: which way to round is drawn by the seed, which goes with the
-    chunk, so that small chunks of a hot cell do not all fall to the same segment.
+    A cut through a cell with few tuples must round. The seed, which belongs to the chunk, decides how, so
+    that small chunks of a hot cell do not all go to the same segment.
     """
     return _row_at(offsets, span[0], seed), _row_at(offsets, span[1], seed)
 
@@ -205,7 +210,7 @@ def _row_at(offsets: Array, cut: float, seed: int) -> int:
 
 
 def visit_ranges(offsets: Array, router: Router, routing: Routing, segment: int) -> list[tuple[int, int]]:
-    """The runs of a chunk's tuples that may have partners in a segment."""
+    """Return the ranges of a chunk's tuples that may have matches in a segment."""
     wanted = np.zeros(routing.cells, np.bool_)
     for epoch in router.epochs:
         low, high = epoch.span(segment)

@@ -1,7 +1,7 @@
-"""Which joins of a query `handshake.join` runs as the query's semantics say, and why others run in one task.
+"""The choice between `handshake.join` and one task for the joins of a query.
 
-Joins in one task are the in-process engine's, on tuples in their order of arrival; they are as exact, but
-not spread over a cluster. So this is the way only where the other would give other results, or none.
+In one task, the operators of continuous queries see tuples in their order of arrival. That is as exact, but
+not spread over a cluster, so it is used only if `handshake.join` would give other results, or none.
 """
 
 from __future__ import annotations
@@ -13,39 +13,41 @@ from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Aggregate, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
 
-__all__ = ["declared_sources", "join_below", "told_ways", "why_in_one_task"]
+__all__ = ["declared_sources", "explain_placement", "join_below", "why_one_task"]
 
 
-def told_ways(plan: Plan) -> list[str]:
-    """For each result of streams that runs in one task, because of its joins: a line that says so."""
+def explain_placement(plan: Plan) -> list[str]:
+    """Return a line for each result that runs in one task because of its joins, with the reason."""
     plan = optimise(plan, "spark")
     names = [source.name for source in plan.inputs]
-    found = ((output, why_in_one_task(output, names, names)) for output in plan.outputs)
+    found = ((output, why_one_task(output, names, names)) for output in plan.outputs)
     return [f"{output.name}: on Spark in one task, since {why}" for output, why in found if why is not None]
 
 
 def declared_sources(node: Node, declared: Sequence[str]) -> tuple[Source, ...]:
-    """The inputs of a plan in the order of their declarations, by which ties arrive."""
+    """Return the inputs of a plan in the order of their declarations, which orders tuples of equal time."""
     found = (here for here in dict.fromkeys(walk(node)) if isinstance(here, Source))
     return tuple(sorted(found, key=lambda source: declared.index(source.name)))
 
 
-def why_in_one_task(output: Output, declared: Sequence[str], streams: Collection[str]) -> str | None:
-    """Why a plan with joins runs in one task; None where Spark's tasks share the joins' work.
+def why_one_task(output: Output, declared: Sequence[str], streams: Collection[str]) -> str | None:
+    """Return why a plan with joins runs in one task; None if its joins are spread over Spark's tasks.
 
-    `streams` are the inputs that do not end.
+    Args:
+        output: The plan.
+        declared: The names of the inputs in the order of their declarations.
+        streams: The names of the inputs that are unbounded.
     """
     joins = [node for node in dict.fromkeys(walk(output)) if isinstance(node, WindowJoin)]
     found = next((why for join in joins for why in _about_join(join, declared, streams)), None)
-    if found is not None or not joins or not _streaming(output, streams):
+    if found is not None or not joins or not _stream_count(output, streams):
         return found
-    if sum(sum(_streaming(child, streams) > 0 for child in join.inputs) > 1 for join in joins) > 1:
+    if sum(sum(_stream_count(child, streams) > 0 for child in join.inputs) > 1 for join in joins) > 1:
         return "it has several joins of streams, and Spark has one watermark for all of them"
     return next(_about_windows(output), None)
 
 
-def _streaming(node: Node, streams: Collection[str]) -> int:
-    """How many inputs of a plan do not end."""
+def _stream_count(node: Node, streams: Collection[str]) -> int:
     return sum(name in streams for name in _names(node))
 
 
@@ -61,7 +63,7 @@ def _about_join(join: WindowJoin, declared: Sequence[str], streams: Collection[s
     if any(child.clock.unit == "ns" for child in join.inputs):
         yield "it counts nanoseconds, and Spark microseconds"
     unions = [node for node in below if isinstance(node, Union)]
-    if unions and (counted or any(_streaming(union, streams) > 1 for union in unions)):
+    if unions and (counted or any(_stream_count(union, streams) > 1 for union in unions)):
         yield "it joins a union of streams, which goes by the slowest of their clocks"
     if counted and not _in_order(join, declared):
         yield "it counts tuples of streams that it does not name in the order of their declarations"
@@ -72,13 +74,12 @@ def _names(node: Node) -> list[str]:
 
 
 def _in_order(join: WindowJoin, declared: Sequence[str]) -> bool:
-    """Whether tuples of the same time arrive on the left first; those of one stream arrive on both sides."""
+    """Return whether tuples of equal time arrive on the left first, as `handshake.join` assumes."""
     places = [declared.index(name) for child in join.inputs for name in _names(child)]
     return all(a < b for a, b in pairwise(places))
 
 
 def _about_windows(output: Output) -> Iterator[str]:
-    """Windows over the results of a join."""
     nodes = list(walk(output))
     windows = [node for node in nodes if isinstance(node, Windowing)]
     if windows and join_below(output) is None:
@@ -91,7 +92,7 @@ def _about_windows(output: Output) -> Iterator[str]:
 
 
 def join_below(output: Output) -> WindowJoin | None:
-    """The one join whose results, and nothing else, the windows of a query slide over."""
+    """Return the join whose results alone are the input of a query's windows; None if there is none."""
     node: Node = output.input
     while not isinstance(node, (WindowJoin, Union, Source)):
         node = node.children[0]

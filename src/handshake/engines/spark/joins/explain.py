@@ -1,4 +1,4 @@
-"""How a join of DataFrames is run, for people; what `handshake.explain` prints."""
+"""The text that `handshake.explain` prints for a join of DataFrames."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.frames import watermark_delay
-from handshake.engines.spark.native import WHY
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.inputs import watermark_delay
+from handshake.engines.spark.joins.native import WHY
 from handshake.errors import InputError
 from handshake.windows import Duration
 
-__all__ = ["Plan", "explained", "plan_of", "remember"]
+__all__ = ["FramePlan", "explain_result", "plan_of", "remember"]
 
 _ATTRIBUTE = "_handshake_plan"
 _RUNS = {
@@ -25,23 +25,23 @@ _RUNS = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A join that was asked for: what it is, and how it runs."""
+class FramePlan:
+    """A join of DataFrames, and how it runs."""
 
     definition: Definition
     runs: str
     """`streaming`, `static`, `batch` or `native`."""
     name: str | None
-    """What the join is called in the query's progress; None before it has been made."""
+    """The name of the join in the query's progress; None before the join is made."""
     delays: tuple[int | None, int | None]
-    """Of the watermarks, in milliseconds."""
+    """The delays of the watermarks, in milliseconds."""
 
     def explain(self) -> str:
-        """The plan, for people."""
+        """Return the plan as text."""
         return "\n".join(_lines(self))
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: FramePlan) -> Iterator[str]:
     definition = plan.definition
     yield definition.spec.explain()
     yield from _times(plan)
@@ -56,7 +56,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"progress    observedMetrics['{plan.name}'] of the query's progress"
 
 
-def _times(plan: Plan) -> Iterator[str]:
+def _times(plan: FramePlan) -> Iterator[str]:
     left, right = plan.definition.times
     if left is None or right is None:
         return
@@ -86,23 +86,25 @@ def _routing(definition: Definition) -> str:
     return f"to all: {routing.why}; each tuple stays in one segment and is compared in all"
 
 
-def plan_of(left: DataFrame, right: DataFrame, definition: Definition, runs: str, name: str | None) -> Plan:
-    """What there is to say of a join."""
+def plan_of(
+    left: DataFrame, right: DataFrame, definition: Definition, runs: str, name: str | None
+) -> FramePlan:
+    """Return the plan of a join, with the delays of its watermarks."""
     delays = tuple(
         None if time is None or not frame.isStreaming else watermark_delay(frame, time)
         for frame, time in zip((left, right), definition.times, strict=True)
     )
-    return Plan(definition, runs, name, (delays[0], delays[1]))
+    return FramePlan(definition, runs, name, (delays[0], delays[1]))
 
 
-def remember(frame: DataFrame, plan: Plan) -> DataFrame:
-    """Tie a plan to the DataFrame that it led to; it goes when that goes."""
+def remember(frame: DataFrame, plan: FramePlan) -> DataFrame:
+    """Attach a plan to the DataFrame of its results."""
     setattr(frame, _ATTRIBUTE, plan)
     return frame
 
 
-def explained(frame: DataFrame) -> str:
-    """The plan of a DataFrame that a join returned."""
+def explain_result(frame: DataFrame) -> str:
+    """Return the plan of a DataFrame that `handshake.join` returned, as text."""
     plan = vars(frame).get(_ATTRIBUTE)
     if plan is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""A join on Spark as a value: what travels to the tasks, and what a checkpoint must agree with."""
+"""The definition of a join on Spark, which is sent to tasks and compared with checkpoints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from handshake.engines.spark.routing import Routing, routing_of
-from handshake.engines.spark.versions import Versions, check_versions
+from handshake.engines.spark.joins.routing import Routing, choose_routing
+from handshake.engines.spark.workers import Versions, check_versions
 from handshake.joins.core import JoinCore
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
@@ -27,9 +27,9 @@ _PARTITIONS = "shuffle partitions"
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """Everything that tasks need to know. The analysed join is made from it once per worker.
+    """A join as a value that tasks receive.
 
-    Tasks get copies; those of one definition are equal by their `identity`.
+    Each worker analyses and compiles it once. Copies of one definition are equal by their `identity`.
     """
 
     left: pa.Schema
@@ -42,18 +42,18 @@ class Definition:
     aliases: tuple[str, str] | None
     segments: int
     partitions: int
-    """Shuffle partitions that the keys of the segments were chosen for."""
+    """The number of shuffle partitions, for which the keys of the segments are chosen."""
     root: str
     marker: str
-    """A file under the root by which an executor sees that it looks at the same directory."""
+    """A file under the root that shows an executor that it sees the driver's directory."""
     retain: int
-    """Batches that a checkpoint can be set back by."""
+    """The number of past batches that a checkpoint can return to."""
     scratch: str = ""
-    """Where a batch join writes under the root."""
+    """The folder of a batch join under the root."""
     spread: bool = False
-    """Whether tuples go to all segments, whatever the predicate says."""
+    """Whether tuples go to all segments, whatever the predicate."""
     versions: Versions = ()
-    """What the driver runs; workers that run something else refuse to work for it."""
+    """The releases that the driver runs; workers with other releases refuse to work."""
     tuning: Tuning = TUNING
     identity: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -64,8 +64,8 @@ class Definition:
         return hash(self.identity)
 
     @cached_property
-    def described(self) -> dict[str, Any]:
-        """What a restarted query must have in common with its checkpoint, by name."""
+    def properties(self) -> dict[str, Any]:
+        """The properties that a restarted query must share with its checkpoint, by name."""
         return {
             "predicate": show(self.on),
             "method": self.method,
@@ -79,25 +79,25 @@ class Definition:
 
     @cached_property
     def fingerprint(self) -> str:
-        """One text for all of it but the number of partitions, by which no file is found or missed."""
-        described = {name: value for name, value in self.described.items() if name != _PARTITIONS}
-        told = json.dumps([described, self.method, self.suffix, self.aliases, self.spread], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        """A hash of the definition without the number of partitions, for the names of folders."""
+        shared = {name: value for name, value in self.properties.items() if name != _PARTITIONS}
+        text = json.dumps([shared, self.method, self.suffix, self.aliases, self.spread], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def spec(self) -> JoinSpec:
         """The analysed join."""
-        return _prepared(self).core.spec
+        return _prepare(self).core.spec
 
     @property
     def core(self) -> JoinCore:
-        """A join core whose compiled kernels outlive the task."""
-        return _prepared(self).core
+        """A join core, whose compiled kernels outlive the task."""
+        return _prepare(self).core
 
     @property
     def routing(self) -> Routing:
-        """Which segments tuples go to."""
-        return _prepared(self).routing
+        """The rule that sends tuples to segments."""
+        return _prepare(self).routing
 
     @cached_property
     def keys(self) -> tuple[int, ...]:
@@ -119,15 +119,15 @@ class _Prepared:
 
 
 @lru_cache(maxsize=64)
-def _prepared(definition: Definition) -> _Prepared:
-    """Kept in this process: Spark's workers outlive their tasks, and compiling takes half a second."""
+def _prepare(definition: Definition) -> _Prepared:
+    """Analyse a join; cached, because workers outlive their tasks and compiling takes half a second."""
     spec = join_spec(
         definition.left, definition.right, definition.on, definition.windows, times=definition.times,
         method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
         tuning=definition.tuning,
     )  # fmt: skip
-    routing = Routing("all", "the static side is dealt out evenly") if definition.spread else None
-    return _Prepared(JoinCore(spec), routing or routing_of(spec, definition.segments))
+    routing = Routing("all", "the static side is divided evenly") if definition.spread else None
+    return _Prepared(JoinCore(spec), routing or choose_routing(spec, definition.segments))
 
 
 def _columns(schema: pa.Schema) -> list[str]:
@@ -135,7 +135,7 @@ def _columns(schema: pa.Schema) -> list[str]:
 
 
 def segment_keys(segments: int, partitions: int) -> tuple[int, ...]:
-    """Keys that Spark's hash partitioning puts into partitions of their own, as far as there are enough."""
+    """Return grouping keys that Spark's hash partitioning spreads evenly over the partitions."""
     keys: dict[int, list[int]] = {}
     found, key = 0, 0
     most = -(-segments // partitions)
@@ -149,14 +149,14 @@ def segment_keys(segments: int, partitions: int) -> tuple[int, ...]:
 
 
 def spark_hash(value: int, seed: int = 42) -> int:
-    """Spark's hash of a 32-bit integer (Murmur3), by which it partitions.
+    """Return the hash (Murmur3) by which Spark partitions 32-bit integers.
 
     >>> spark_hash(0), spark_hash(1)
     (933211791, -559580957)
     """
     k = (value & _WORD) * 0xCC9E2D51 & _WORD
-    k = _rotated(k, 15) * 0x1B873593 & _WORD
-    h = _rotated((seed ^ k) & _WORD, 13) * 5 + 0xE6546B64 & _WORD
+    k = _rotate(k, 15) * 0x1B873593 & _WORD
+    h = _rotate((seed ^ k) & _WORD, 13) * 5 + 0xE6546B64 & _WORD
     h ^= 4
     h = (h ^ h >> 16) * 0x85EBCA6B & _WORD
     h = (h ^ h >> 13) * 0xC2B2AE35 & _WORD
@@ -167,5 +167,5 @@ def spark_hash(value: int, seed: int = 42) -> int:
 _WORD = 0xFFFFFFFF
 
 
-def _rotated(word: int, by: int) -> int:
+def _rotate(word: int, by: int) -> int:
     return (word << by | word >> 32 - by) & _WORD

@@ -1,7 +1,7 @@
-"""Batch joins that Spark itself runs as well: equality of plain columns, without windows.
+"""Batch joins that Spark runs itself: equalities of plain columns, without windows.
 
-Only where Spark's rules for values give the same answer as ours (docs/semantics.md) for every pair: NULL
-matches nothing in both; NaN equals itself and exceeds every number in Spark alone, so it is ruled out first.
+Spark's rules must give the same answer as ours (docs/semantics.md) for every pair. NULL matches nothing in
+both. Only in Spark, NaN equals itself and exceeds every number, so NaN is excluded first.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.frames import output_type
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.inputs import output_type
+from handshake.engines.spark.private import is_padded
 from handshake.plan import expr as tree
 from handshake.plan.expr import Compare, Expr, conjuncts, sides
 from handshake.schema import Bool, Date, Decimal, Float, Int, String, Timestamp, Type
 
 __all__ = ["WHY", "is_native", "join_natively"]
 
-WHY = "the predicate is an equality of plain columns, which Spark evaluates alike"
+WHY = "the predicate is an equality of plain columns, which Spark evaluates with the same result"
 _EXACT = (Bool, Int, Decimal, Date, Timestamp, String)
 
 
 def is_native(left: DataFrame, right: DataFrame, definition: Definition) -> bool:
-    """Whether Spark's own join gives the same rows at the same speed or faster."""
+    """Return whether Spark's own join gives the same rows, at least as fast."""
     if left.isStreaming or right.isStreaming or definition.method != "auto":
         return False
     if definition.windows.left is not None or definition.windows.right is not None:
@@ -37,18 +38,18 @@ def _equates(part: Expr) -> bool:
 
 
 def _plain(part: Expr, frames: tuple[DataFrame, DataFrame]) -> bool:
-    """A comparison of two columns that Spark makes in the same way."""
+    """Return whether this compares two columns by rules that Spark shares."""
     if not isinstance(part, Compare):
         return False
     columns = [side for side in (part.left, part.right) if isinstance(side, tree.Column)]
     return (
         len(columns) == 2
-        and _alike(columns[0].type, columns[1].type, part.op)
-        and all(_by_value(_field(frames, column)) for column in columns)
+        and _same_rules(columns[0].type, columns[1].type, part.op)
+        and not any(is_padded(_field(frames, column)) for column in columns)
     )
 
 
-def _alike(a: Type, b: Type, op: str) -> bool:
+def _same_rules(a: Type, b: Type, op: str) -> bool:
     if isinstance(a, Float):
         return a == b and op != "<>"
     return (isinstance(a, Int) and isinstance(b, Int)) or (a == b and isinstance(a, _EXACT))
@@ -58,13 +59,8 @@ def _field(frames: tuple[DataFrame, DataFrame], column: tree.Column) -> StructFi
     return next(field for field in frames[column.side].schema.fields if field.name == column.name)
 
 
-def _by_value(field: StructField) -> bool:
-    """Not CHAR, which Spark pads before it compares."""
-    return not str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", "")).startswith("char")
-
-
 def join_natively(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:
-    """Spark's join, with our names."""
+    """Run Spark's join, and name its columns as ours."""
     frames = tuple(
         frame.toDF(*(f"{letter}{i}" for i in range(len(frame.columns))))
         for letter, frame in (("l", left), ("r", right))
@@ -87,5 +83,5 @@ def join_natively(left: DataFrame, right: DataFrame, definition: Definition) -> 
 
 
 def _condition(part: Compare, a: Column, b: Column) -> Column:
-    held = {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[part.op]
-    return held & ~F.isnan(a) & ~F.isnan(b) if isinstance(part.left.type, Float) else held
+    holds = {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[part.op]
+    return holds & ~F.isnan(a) & ~F.isnan(b) if isinstance(part.left.type, Float) else holds

@@ -1,14 +1,16 @@
-"""Expressions as Spark's columns, where Spark computes the same values; else None, and Arrow computes them.
+"""Expressions as Spark columns, if Spark computes the same values; else Arrow computes them.
 
-What is taken over: comparisons and logic (NULL as in SQL in both), sums, differences and products of whole
-numbers that fit 64 bits, and of doubles. What is not: division, decimals, casts that can fail, functions.
+Spark evaluates comparisons and logic (NULL as in SQL in both), and sums, differences and products of integers
+that fit 64 bits and of doubles. Arrow evaluates division, decimals, casts that can fail, and functions.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce, singledispatch
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -18,14 +20,27 @@ from handshake.plan.expr import Expr
 from handshake.plan.ranges import ranges
 from handshake.schema import BOOL, DATE, FLOAT64, Bool, Date, Float, Int, String, Type
 
-__all__ = ["native"]
+__all__ = ["native", "quote_names"]
 
 Known = Mapping[str, Column]
+_COMPARE: dict[str, Callable[[Column, Column], Column]] = {
+    "=": eq,
+    "<>": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
+
+
+def quote_names(names: Any) -> list[Column]:
+    """Return columns by name, whatever characters the names contain."""
+    return [F.col(f"`{name}`") for name in names]
 
 
 @singledispatch
 def native(expr: Expr, known: Known) -> Column | None:
-    """The column that has the values of an expression; `known` are those of the names in it."""
+    """Return a column with the values of an expression over the `known` columns; None if Spark's differ."""
     return None
 
 
@@ -55,31 +70,16 @@ def _(expr: tree.Compare, known: Known) -> Column | None:
     if a is None or b is None:
         return None
     if _is_long(x) and _is_long(y):
-        return _compared(expr.op, a, b)
+        return _COMPARE[expr.op](a, b)
     if x != y or not isinstance(x, (Bool, String, Date, Float)):
         return None
     if not isinstance(x, Float):
-        return _compared(expr.op, a, b)
+        return _COMPARE[expr.op](a, b)
     if expr.op == "<>":
         return None
-    # Spark has NaN equal to itself and above all numbers; here comparing it with a number is false
+    # in Spark, NaN equals itself and exceeds all numbers; here every comparison with NaN is false
     odd = a.isNotNull() & b.isNotNull() & (F.isnan(a) | F.isnan(b))
-    return F.when(odd, F.lit(False)).otherwise(_compared(expr.op, a, b))
-
-
-def _compared(op: str, a: Column, b: Column) -> Column:
-    match op:
-        case "=":
-            return a == b
-        case "<>":
-            return a != b
-        case "<":
-            return a < b
-        case "<=":
-            return a <= b
-        case ">":
-            return a > b
-    return a >= b
+    return F.when(odd, F.lit(False)).otherwise(_COMPARE[expr.op](a, b))
 
 
 @native.register
@@ -128,5 +128,4 @@ def _(expr: tree.Arithmetic, known: Known) -> Column | None:
 
 
 def _is_long(kind: Type) -> bool:
-    """Whether values are in one of Spark's whole numbers."""
     return isinstance(kind, Int) and kind.bits - kind.signed <= 63 and kind.bits <= 64

@@ -1,4 +1,4 @@
-"""A segment as a join core: one micro-batch of references in, results out, and the manifest that follows."""
+"""One micro-batch of a segment: references to new tuples in, results and the next manifest out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.engines.spark.definition import Definition
-from handshake.engines.spark.routing import home_rows, visit_ranges
-from handshake.engines.spark.stamp import stamps
-from handshake.engines.spark.state.chunks import Ref, Shelf, write_chunk
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.routing import home_rows, visit_ranges
+from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.pack import PLACE, Arrival
+from handshake.engines.spark.state.pack import PLACE, PackedChunk
 from handshake.engines.spark.state.store import StateError, Store
 from handshake.joins.basic_window import BasicWindow, sealed
 from handshake.joins.driver import extended, lies_ready, matchable, stored
@@ -24,22 +23,22 @@ from handshake.joins.spec import OTHER, OWN, TIME
 from handshake.kernels.columns import integers
 from handshake.windows import is_late
 
-__all__ = ["Step", "Tally"]
+__all__ = ["SegmentStep", "SegmentTally", "arrival_stamps"]
 
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20
-"""Tuples that are probed with at once."""
+"""Tuples per probe, at most."""
 _SWEEP = 32
-"""Updates between two looks for files that nothing refers to."""
+"""Updates between two searches for files without references."""
 _CLAIM = "claim"
-"""Ends the name of a file that says whose files are here to stay."""
+"""The end of the name of the file by which an owner claims its files."""
 
-shelf = Shelf()
+chunks = ChunkCache()
 
 
 @dataclass
-class Tally:
-    """What a segment did in one micro-batch."""
+class SegmentTally:
+    """The figures of one micro-batch of a segment."""
 
     rows: list[int] = field(default_factory=lambda: [0, 0])
     late: list[int] = field(default_factory=lambda: [0, 0])
@@ -52,23 +51,23 @@ class Tally:
     chunks: int = 0
     state_bytes: int = 0
     newest: int | None = None
-    """The newest event time that came."""
+    """The newest event time of the micro-batch."""
 
 
 @dataclass
-class _Loaded:
-    """A chunk of new tuples in memory, with what the driver writes on each."""
+class _NewChunk:
+    """A chunk of new tuples in memory, with their stamps."""
 
-    arrival: Arrival
+    arrival: PackedChunk
     window: BasicWindow
     admitted: Array | None
-    """Which tuples are not late; None when none is."""
+    """A mask of tuples that are not late; None if no tuple is late."""
     counts: tuple[Array, Array] | None = None
     spare: tuple[str, ...] = ()
-    """Hidden columns that only the order of arrival has been found by."""
+    """Hidden columns that only the order of arrival needs."""
 
     def rows(self, start: int, stop: int) -> tuple[pa.RecordBatch, int]:
-        """Tuples of a run that are not late, stamped, and how many were late."""
+        """Return the stamped tuples of a range that are not late, and the number of late tuples."""
         batch, length = self.window.batch.slice(start, stop - start), stop - start
         if self.counts is not None:
             own, other = (pa.array(c[start:stop]) for c in self.counts)
@@ -79,15 +78,16 @@ class _Loaded:
         return batch.filter(pa.array(mask)), length - int(mask.sum())
 
 
-class Step:
-    """One micro-batch in one segment. `results` must be exhausted before `manifest` is the next one.
+class SegmentStep:
+    """One micro-batch of a segment. `manifest` is the next one after `results` is exhausted.
 
-    One that is not `lasting` is all there is: a batch join, which keeps nothing.
+    A step that is not `lasting` is a whole batch join, which keeps no state.
     """
 
     def __init__(
-        self, definition: Definition, segment: int, manifest: Manifest | None, arrivals: Sequence[Arrival],
-        watermark: int | None, store: Store, batch: int, folder: str, *, lasting: bool = True,
+        self, definition: Definition, segment: int, manifest: Manifest | None,
+        arrivals: Sequence[PackedChunk], watermark: int | None, store: Store, batch: int, folder: str,
+        *, lasting: bool = True,
     ) -> None:  # fmt: skip
         self.definition, self.segment, self.store = definition, segment, store
         self.spec, self.core = definition.spec, definition.core
@@ -99,11 +99,11 @@ class Step:
                 self._check_is_first()
         self.manifest = manifest
         self.manifest.updates += 1
-        self._move_on(watermark)
-        self.tally = Tally()
+        self._advance(watermark)
+        self.tally = SegmentTally()
 
     def _check_is_first(self) -> None:
-        """A segment without state at a later batch than its files has lost it, or looks under another key."""
+        """Refuse a segment without state whose files are older: it lost its state, or has another key."""
         for name in self.store.list(self._place):
             number = name.split("-")[1]
             if number.isdigit() and int(number) < self.batch:
@@ -114,20 +114,20 @@ class Step:
                     "handshake.join is called"
                 )
 
-    def _move_on(self, watermark: int | None) -> None:
-        """Watermarks never go back, whatever a restart says."""
+    def _advance(self, watermark: int | None) -> None:
+        """Advance the watermark; it never goes back, not even at a restart."""
         known = self.manifest.watermark
         if watermark is not None:
             self.manifest.watermark = watermark if known is None else max(watermark, known)
 
     def results(self) -> Iterator[pa.RecordBatch]:
-        """Join, then settle: everything that is new meets everything that is held, once."""
+        """Join the new tuples with the held ones and with each other, then update the manifest."""
         before = self.core.comparisons, self.core.results
         self._expire()
         loaded = self._load()
         self._route(loaded)
         held = [
-            [shelf.get(self.store, ref, self.spec.sides[side]) for ref in self.manifest.windows[side]]
+            [chunks.get(self.store, ref, self.spec.sides[side]) for ref in self.manifest.windows[side]]
             for side in (0, 1)
         ]
         homes = [self._home(loaded, side) for side in (0, 1)]
@@ -138,38 +138,38 @@ class Step:
                 yield from self.core.probe(piece, partners)
         if self.lasting:
             for side, new in ((0, homes[0]), (1, fresh)):
-                self._settle(side, held[side], new)
+                self._merge(side, held[side], new)
             self._expire()
             self.manifest.router.forget((self._oldest(0), self._oldest(1)))
             self._clean_up()
         self._count(before, loaded)
 
-    # What is new
+    # Load new tuples
 
-    def _load(self) -> list[_Loaded]:
+    def _load(self) -> list[_NewChunk]:
         loaded = []
         for arrival in self.arrivals:
-            window = shelf.get(self.store, arrival.ref, self.spec.sides[arrival.side])
-            shelf.drop(self.store, arrival.ref)
-            loaded.append(_Loaded(arrival, window, self._admitted(arrival, window)))
+            window = chunks.get(self.store, arrival.ref, self.spec.sides[arrival.side])
+            chunks.drop(self.store, arrival.ref)
+            loaded.append(_NewChunk(arrival, window, self._not_late(arrival, window)))
         if self.spec.windows.counted:
             self._stamp(loaded)
         return loaded
 
-    def _admitted(self, arrival: Arrival, window: BasicWindow) -> Array | None:
+    def _not_late(self, arrival: PackedChunk, window: BasicWindow) -> Array | None:
         mark = self.manifest.watermark
-        if mark is None or not self.spec.windows.timed or arrival.oldest >= mark:
+        if mark is None or not self.spec.windows.timed or not is_late(arrival.oldest, mark):
             return None
         times = integers(stored(window.batch, self.spec.sides[arrival.side], TIME))
         mask: Array = ~is_late(times, mark)
         return mask
 
-    def _stamp(self, loaded: list[_Loaded]) -> None:
+    def _stamp(self, loaded: list[_NewChunk]) -> None:
         everyone = [
             np.ones(chunk.window.rows, np.bool_) if chunk.admitted is None else chunk.admitted
             for chunk in loaded
         ]
-        counts = stamps(
+        counts = arrival_stamps(
             [chunk.arrival.side for chunk in loaded],
             [self._times(chunk) for chunk in loaded],
             [integers(chunk.window.batch.column(PLACE)) for chunk in loaded],
@@ -180,20 +180,20 @@ class Step:
             chunk.counts, chunk.spare = mine, self._spare(chunk)
             self.manifest.arrived[chunk.arrival.side] += int(mask.sum())
 
-    def _times(self, chunk: _Loaded) -> Array | None:
+    def _times(self, chunk: _NewChunk) -> Array | None:
         spec = self.spec.sides[chunk.arrival.side]
         return None if spec.time is None else integers(stored(chunk.window.batch, spec, TIME))
 
-    def _spare(self, chunk: _Loaded) -> tuple[str, ...]:
-        """Times with something in the place of missing ones; chunks where none is missing lack the column."""
+    def _spare(self, chunk: _NewChunk) -> tuple[str, ...]:
+        """Return the names of time columns that only replace missing times; results do not need them."""
         name, schema = self.spec.sides[chunk.arrival.side].time, chunk.window.batch.schema
         if name is None or self.spec.windows.timed or TIME not in schema.names:
             return ()
         return (TIME,) if lies_ready(schema.field(name).type, self.spec.unit) else ()
 
-    # Where it goes
+    # Route them
 
-    def _route(self, loaded: list[_Loaded]) -> None:
+    def _route(self, loaded: list[_NewChunk]) -> None:
         router = self.manifest.router
         router.learn(
             sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells))
@@ -204,8 +204,8 @@ class Step:
             timed = window is not None and window.timed
             router.note(side, chunk.arrival.newest if timed else self.manifest.arrived[side])
 
-    def _home(self, loaded: list[_Loaded], side: int) -> list[BasicWindow]:
-        """New tuples that will stay here."""
+    def _home(self, loaded: list[_NewChunk], side: int) -> list[BasicWindow]:
+        """Return the new tuples whose home is this segment."""
         batches = []
         for chunk in loaded:
             if chunk.arrival.side == side:
@@ -216,8 +216,8 @@ class Step:
                 batches.append(batch)
         return self._windows(batches, side)
 
-    def _visiting(self, loaded: list[_Loaded], side: int) -> Iterator[BasicWindow]:
-        """New tuples that may have partners here."""
+    def _visiting(self, loaded: list[_NewChunk], side: int) -> Iterator[BasicWindow]:
+        """Yield the new tuples that may have matches in this segment."""
         routing, router = self.definition.routing, self.manifest.router
         batches = [
             chunk.rows(start, stop)[0]
@@ -238,10 +238,10 @@ class Step:
             pieces.append(pa.concat_batches(held))
         return [BasicWindow(spec, piece) for piece in pieces]
 
-    # What stays
+    # Keep and expire
 
     def _oldest(self, side: int) -> int | None:
-        """The least expiring stamp of a side that a tuple to come can still ask for."""
+        """Return the oldest stamp of a side that later tuples can still join; None if all can."""
         rule = self.spec.rules[side]
         return None if rule is None else rule.oldest(self.manifest.watermark, self.manifest.arrived[side])
 
@@ -251,51 +251,51 @@ class Step:
             if oldest is not None:
                 self._replace(side, [ref for ref in self.manifest.windows[side] if ref.newest >= oldest])
 
-    def _settle(self, side: int, held: list[BasicWindow], new: list[BasicWindow]) -> None:
-        """Merge new tuples into the held ones, and write what has changed."""
+    def _merge(self, side: int, held: list[BasicWindow], new: list[BasicWindow]) -> None:
+        """Merge new tuples into the windows, and write windows that changed."""
         known = dict(zip(map(id, held), self.manifest.windows[side], strict=True))
         segment = Segment(self.spec, side, list(held))
         for window in new:
             segment.insert(window)
-        self._replace(side, [known.get(id(w)) or self._written(side, w) for w in segment.windows])
+        self._replace(side, [known.get(id(w)) or self._write(side, w) for w in segment.windows])
 
-    def _written(self, side: int, window: BasicWindow) -> Ref:
+    def _write(self, side: int, window: BasicWindow) -> ChunkRef:
         name = f"{self.manifest.place}/{self.manifest.owner}-{self.batch}-{uuid.uuid4().hex}.chunk"
         newest = (window.second if side == 0 else window.first)[1]
         return write_chunk(self.store, name, window, newest)
 
-    def _replace(self, side: int, refs: list[Ref]) -> None:
+    def _replace(self, side: int, refs: list[ChunkRef]) -> None:
         kept = {ref.name for ref in refs}
         for ref in self.manifest.windows[side]:
             if ref.name not in kept:
-                shelf.drop(self.store, ref)
+                chunks.drop(self.store, ref)
                 self.manifest.dropped.append((ref.name, self.manifest.updates))
         self.manifest.windows[side][:] = refs
 
-    # What goes
+    # Remove files
 
     @property
     def _place(self) -> str:
-        """Where a segment that begins now puts its files."""
+        """The folder for the files of a new segment."""
         return f"{self.folder}/segment-{self.definition.fingerprint}-{self.segment}"
 
     def _clean_up(self) -> None:
-        """Remove files that no recoverable version of the state refers to."""
+        """Remove files that no recoverable version of the state needs."""
         manifest, past = self.manifest, self.manifest.updates - self.definition.retain - 1
         for name in [name for name, update in manifest.dropped if update <= past]:
             self.store.remove(name)
         manifest.dropped = [(name, update) for name, update in manifest.dropped if update > past]
-        if manifest.updates == 2:  # the first one is in the checkpoint now
+        if manifest.updates == 2:  # the first update is in the checkpoint now
             self.store.write(f"{manifest.place}/{manifest.owner}-{_CLAIM}", [])
         if manifest.updates % _SWEEP == 0:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what tasks that failed or ran twice have left.
+        """Remove files of tasks that failed or ran twice.
 
-        Each attempt at a segment's first batch has an owner of its own, and only one of them is committed:
-        that one claims its files in the second batch. A join that a query uses twice has several owners that
-        live, all with the same input, so each has made its claim long before the first sweep.
+        Each attempt at a segment's first batch has its own owner, and one of them is committed. That owner
+        claims its files in the second batch. If a query uses a join twice, several owners live on; they have
+        the same input, so each has made its claim long before the first sweep.
         """
         manifest = self.manifest
         needed = {ref.name for side in manifest.windows for ref in side} | {
@@ -309,7 +309,7 @@ class Step:
             if stale and owner not in others and path not in needed:
                 self.store.remove(path)
 
-    def _count(self, before: tuple[int, int], loaded: list[_Loaded]) -> None:
+    def _count(self, before: tuple[int, int], loaded: list[_NewChunk]) -> None:
         tally = self.tally
         tally.comparisons, tally.results = self.core.comparisons - before[0], self.core.results - before[1]
         tally.held = [sum(ref.rows for ref in side) for side in self.manifest.windows]
@@ -320,3 +320,57 @@ class Step:
             tally.unmatchable = sum(a.unmatchable for a in self.arrivals)
         if self.spec.windows.timed and loaded:
             tally.newest = max(chunk.arrival.newest for chunk in loaded)
+
+
+# Stamps of windows that count tuples
+
+
+def arrival_stamps(
+    sides: Sequence[int], times: Sequence[Array | None], places: Sequence[Array], admitted: Sequence[Array],
+    arrived: Sequence[int],
+) -> list[tuple[Array, Array]]:  # fmt: skip
+    """Return the (own, other) counts of tuples, for windows that count tuples.
+
+    Tuples arrive by event time, ties left first, then in source order. Without a time column, left and right
+    take turns in source order. Every segment computes the same stamps from the same chunks.
+
+    Args:
+        sides: The side of each chunk; chunks are in source order.
+        times: The times of each chunk's tuples, or None.
+        places: The places of each chunk's tuples in their partition.
+        admitted: Masks of tuples that are not late; only they count.
+        arrived: The number of tuples of each side before this micro-batch.
+    """
+    chunk = np.repeat(np.arange(len(sides)), [len(p) for p in places])
+    side = np.asarray(sides, np.int64)[chunk] if len(chunk) else np.empty(0, np.int64)
+    counts = _concatenate(admitted, np.bool_)
+    source = np.lexsort((_concatenate(places, np.int64), chunk))
+    if any(t is None for t in times):
+        order = source[np.lexsort((side[source], _turn(side[source], counts[source])))]
+    else:
+        when = _concatenate([t for t in times if t is not None], np.int64)[source]
+        order = source[np.lexsort((side[source], when))]
+    own, other = _count_both(side, counts, order, arrived)
+    edges = np.cumsum([len(p) for p in places])[:-1]
+    return list(zip(np.split(own, edges), np.split(other, edges), strict=True))
+
+
+def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
+
+
+def _turn(side: Array, counts: Array) -> Array:
+    """Return the rank of each tuple among those of its own side."""
+    left = np.cumsum((side == 0) & counts)
+    right = np.cumsum((side == 1) & counts)
+    return np.where(side == 0, left, right)
+
+
+def _count_both(side: Array, counts: Array, order: Array, arrived: Sequence[int]) -> tuple[Array, Array]:
+    is_left, is_right = (side[order] == 0) & counts[order], (side[order] == 1) & counts[order]
+    lefts = arrived[0] + np.cumsum(is_left) - is_left
+    rights = arrived[1] + np.cumsum(is_right) - is_right
+    own, other = np.empty(len(side), np.int64), np.empty(len(side), np.int64)
+    own[order] = np.where(side[order] == 0, lefts, rights)
+    other[order] = np.where(side[order] == 0, rights, lefts)
+    return own, other

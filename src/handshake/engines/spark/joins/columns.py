@@ -1,4 +1,4 @@
-"""Spark `Column` conditions as predicates: Spark resolves the names, we read its tree."""
+"""Translation of Spark `Column` conditions: Spark resolves the names, and we read its expression tree."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
+from handshake.engines.spark.private import analysed_plan, elements, is_instance, is_java_column, is_user_cast
 from handshake.errors import ExpressionError
 from handshake.plan.expr import (
     And,
@@ -30,39 +31,39 @@ from handshake.plan.reader import moving
 from handshake.plan.types import round_float32
 from handshake.schema import DATE, FLOAT32, FLOAT64, Interval, Timestamp
 
-__all__ = ["translate"]
+__all__ = ["translate_column"]
 
 _REMEDY = 'write it as SQL text, such as "l.x < r.a", or built: handshake.left.x < handshake.right.a'
 
 
-def translate(condition: Column, left: DataFrame, right: DataFrame) -> Expr:
-    """The predicate that a condition on two DataFrames stands for."""
-    if not hasattr(condition, "_jc") or not hasattr(left, "_jdf"):
-        raise ExpressionError(f"a Column of Spark Connect cannot be looked into; {_REMEDY}")
-    plan = _analysed(condition, left, right)
+def translate_column(condition: Column, left: DataFrame, right: DataFrame) -> Expr:
+    """Return the predicate for a condition on two DataFrames."""
+    plan = _analyse(condition, left, right) if is_java_column(condition) else None
+    if plan is None:
+        raise ExpressionError(f"a Column of Spark Connect cannot be read; {_REMEDY}")
     names = {
         attribute.exprId().id(): Name((qualifier, attribute.name()))
         for qualifier, child in (("l", plan.left()), ("r", plan.right()))
-        for attribute in _sequence(child.output())
+        for attribute in elements(child.output())
     }
     return _Reader(names, left).expr(plan.condition().get())
 
 
-def _analysed(condition: Column, left: DataFrame, right: DataFrame) -> Any:
-    """Spark's own join on the condition, never run: it says which column of which side each name is."""
+def _analyse(condition: Column, left: DataFrame, right: DataFrame) -> Any:
+    """Analyse Spark's own join on the condition, which never runs, to resolve the names."""
     try:
-        return left.join(right, condition)._jdf.queryExecution().analyzed()
+        return analysed_plan(left.join(right, condition))
     except PySparkException as error:
-        raise _refused(error, condition) from None
+        raise _resolve_error(error, condition) from None
 
 
-def _refused(error: PySparkException, condition: Column) -> ExpressionError:
+def _resolve_error(error: PySparkException, condition: Column) -> ExpressionError:
     kind, text = error.getCondition() or "", str(error).split("\n")[0].split(" SQLSTATE")[0]
     if kind == "INVALID_NON_DETERMINISTIC_EXPRESSIONS":
         return ExpressionError(moving(_text(condition)))
     if "ambiguous" in text.lower():
         return ExpressionError(
-            f"it cannot be told which DataFrame a column in {_text(condition)} belongs to; give each a name: "
+            f"a column in {_text(condition)} could belong to either DataFrame; give each a name: "
             f'join(a.alias("a"), b.alias("b"), F.col("a.x") < F.col("b.x")), or {_REMEDY}'
         )
     return ExpressionError(f"Spark cannot resolve the condition {_text(condition)}: {text}; or {_REMEDY}")
@@ -70,10 +71,6 @@ def _refused(error: PySparkException, condition: Column) -> ExpressionError:
 
 def _text(condition: Column) -> str:
     return str(condition).removeprefix("Column<'").removesuffix("'>")
-
-
-def _sequence(seq: Any) -> list[Any]:
-    return [seq.apply(i) for i in range(seq.size())]
 
 
 _ARITHMETIC = {
@@ -100,14 +97,12 @@ _REPLACED = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable"
 
 
 class _Reader:
-    """Translates one resolved condition; one small function per kind of node, and the default is an error."""
+    """The translation of one resolved condition: a function per kind of node; other kinds are errors."""
 
     def __init__(self, names: dict[int, Name], frame: DataFrame) -> None:
-        self.names, self.shared = names, dict[Any, Expr]()
-        self.jvm: Any = frame.sparkSession._jvm
+        self.names, self.frame, self.shared = names, frame, dict[Any, Expr]()
 
     def expr(self, node: Any) -> Expr:
-        """Translate a node."""
         kind = str(node.getClass().getSimpleName())
         for table, make in (
             (_ARITHMETIC, self._arithmetic),
@@ -121,19 +116,18 @@ class _Reader:
             return _NODES[kind](self, node)
         if kind in _MOVING:
             raise ExpressionError(moving(node.toString()))
-        if self.jvm.java.lang.Class.forName(_REPLACED).isInstance(node):
+        if is_instance(node, _REPLACED, self.frame):
             return self.expr(node.replacement())
         raise self._unknown(node, kind)
 
     def all(self, node: Any) -> tuple[Expr, ...]:
-        """The operands of a node, translated."""
-        return tuple(self.expr(child) for child in _sequence(node.children()))
+        return tuple(self.expr(child) for child in elements(node.children()))
 
     def _unknown(self, node: Any, kind: str) -> ExpressionError:
         if "Python" in kind:
             return ExpressionError(
-                f"the Python UDF in {node} cannot be looked into; "
-                "give the function itself: handshake.call(function, handshake.left.x, handshake.right.a)"
+                f"the Python UDF in {node} cannot be read; "
+                "pass the function itself: handshake.call(function, handshake.left.x, handshake.right.a)"
             )
         return ExpressionError(f"cannot read {node} ({kind}) in a Column condition; {_REMEDY}")
 
@@ -156,11 +150,10 @@ class _Reader:
         return Call(self.all(node), name)
 
     def attribute(self, node: Any) -> Expr:
-        """A column of one of the sides."""
         return self.names[node.exprId().id()]
 
     def literal(self, node: Any) -> Expr:
-        """A constant, which Spark holds in its own form."""
+        """Translate a constant from Spark's internal form."""
         value, kind = node.value(), str(node.dataType().typeName())
         if value is None:
             return Literal(None)
@@ -172,50 +165,48 @@ class _Reader:
         return make(value)
 
     def cast(self, node: Any) -> Expr:
-        """A cast that the user wrote; those that Spark adds are left to our own rules."""
+        """Translate a cast that the user wrote; drop casts that Spark added, since our own rules apply."""
         (arg,) = self.all(node)
-        tag = self.jvm.org.apache.spark.sql.catalyst.expressions.Cast.USER_SPECIFIED_CAST()
-        if node.getTagValue(tag).isEmpty():
+        if not is_user_cast(node, self.frame):
             return arg
         return Cast(arg, type=parse_type(node.dataType().simpleString()))
 
     def same(self, node: Any) -> Expr:
-        """`<=>`: NULL is the same as NULL."""
+        """Translate `<=>`, for which NULL equals NULL."""
         a, b = self._two(node)
         both = And((Not(IsNull(a)), Not(IsNull(b)), Compare("=", a, b)))
         return Or((both, And((IsNull(a), IsNull(b)))))
 
     def is_nan(self, node: Any) -> Expr:
-        """The one value that is not equal to itself; false of NULL."""
+        """Translate `isnan`: a value that is not equal to itself; false for NULL."""
         (arg,) = self.all(node)
         return And((Not(IsNull(arg)), Compare("<>", arg, arg)))
 
     def among(self, node: Any) -> Expr:
-        """`IN`."""
         value, *others = self.all(node)
         return Or(tuple(Compare("=", value, other) for other in others))
 
     def case(self, node: Any) -> Expr:
-        """`CASE`; without an ELSE it is NULL."""
+        """Translate `CASE`, which is NULL without an ELSE."""
         parts = self.all(node)
         return Case(parts[:-1], parts[-1]) if len(parts) % 2 else Case(parts, Literal(None))
 
     def like(self, node: Any) -> Expr:
-        """`LIKE` and `ILIKE` with the usual escape."""
+        """Translate `LIKE` and `ILIKE` with the default escape."""
         if str(node.escapeChar()) != "\\":
             raise self._unknown(node, "LIKE … ESCAPE")
         return Call(self.all(node), str(node.getClass().getSimpleName()).lower())
 
-    def rounded(self, node: Any) -> Expr:
-        """To whole numbers only."""
+    def round_whole(self, node: Any) -> Expr:
+        """Translate `round` to integers."""
         number, scale = self._two(node)
         if scale != Literal(0):
             raise self._unknown(node, "round to a number of digits")
         return Call((number,), "round")
 
     def shared_parts(self, node: Any) -> Expr:
-        """An expression with parts that are written once and used several times (`BETWEEN`)."""
-        for part in _sequence(node.defs()):
+        """Translate an expression whose parts are used several times (`BETWEEN`)."""
+        for part in elements(node.defs()):
             self.shared[part.id().id()] = self.expr(part.child())
         return self.expr(node.child())
 
@@ -255,7 +246,7 @@ _NODES: dict[str, Callable[[_Reader, Any], Expr]] = {
     "If": lambda reader, node: Case(reader.all(node)[:2], reader.all(node)[2]),
     "Like": _Reader.like,
     "ILike": _Reader.like,
-    "Round": _Reader.rounded,
+    "Round": _Reader.round_whole,
     "With": _Reader.shared_parts,
     "CommonExpressionRef": lambda reader, node: reader.shared[node.id().id()],
 }

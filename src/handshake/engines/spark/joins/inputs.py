@@ -1,4 +1,4 @@
-"""DataFrames in, a DataFrame out: what can be known about a join before it runs."""
+"""The inputs of a join: types, event times and names, checked before the join runs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from handshake.engines.spark.definition import Definition
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.private import WATERMARK, analysed_plan, arrow_type, elements
 from handshake.errors import SchemaError, WindowError, suggest
 from handshake.joins.spec import SIDES
 from handshake.plan.expr import Column, walk
 from handshake.windows import Windows
 
 __all__ = [
-    "WATERMARK",
     "arrow_schema",
     "check_output",
     "check_texts",
@@ -30,12 +29,9 @@ __all__ = [
     "watermark_delay",
 ]
 
-WATERMARK = "spark.watermarkDelayMs"
-"""The metadata by which Spark knows an event-time column."""
-
 
 def arrow_schema(frame: DataFrame, side: int) -> pa.Schema:
-    """The columns of a DataFrame as tasks see them."""
+    """Return the columns of a DataFrame with the Arrow types that tasks see."""
     names = [name.casefold() for name in frame.columns]
     for name in frame.columns:
         if names.count(name.casefold()) > 1:
@@ -47,7 +43,7 @@ def arrow_schema(frame: DataFrame, side: int) -> pa.Schema:
 
 
 def session_zone(frame: DataFrame) -> str:
-    """The zone whose wall clock timestamps show; Java knows some spellings that Python does not."""
+    """Return the time zone of a session in a spelling that Python knows; Java knows others."""
     name = frame.sparkSession.conf.get("spark.sql.session.timeZone", None) or "UTC"
     offset = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
     if offset is not None:
@@ -64,24 +60,20 @@ def session_zone(frame: DataFrame) -> str:
 
 def _arrow_field(field: StructField, side: int, zone: str) -> pa.Field:
     try:
-        kind = to_arrow_type(field.dataType, timezone=zone)
+        kind = arrow_type(field.dataType, zone)
     except PySparkException:
-        raise _no_carriage(field, side, "cast it to another type, or drop it") from None
+        raise SchemaError(
+            f"column '{field.name}' of the {SIDES[side]} DataFrame is {field.dataType.simpleString()}, which "
+            "Spark does not pass to Python and back in Arrow; cast it to another type, or drop it"
+        ) from None
     return pa.field(field.name, kind, field.nullable)
-
-
-def _no_carriage(field: StructField, side: int, remedy: str) -> SchemaError:
-    return SchemaError(
-        f"column '{field.name}' of the {SIDES[side]} DataFrame is {field.dataType.simpleString()}, which "
-        f"Spark does not pass to Python and back in Arrow; {remedy}"
-    )
 
 
 # Event time
 
 
 def event_time(frame: DataFrame, side: int, named: str | None, windows: Windows) -> str | None:
-    """The time column: the one that is named, else the one that has a watermark."""
+    """Return the time column: the given one, else the one with a watermark."""
     if named is not None:
         named = _existing(frame, side, named)
     marked = [field.name for field in frame.schema.fields if WATERMARK in field.metadata]
@@ -129,19 +121,13 @@ def _some_time(frame: DataFrame) -> str | None:
 
 
 def watermark_delay(frame: DataFrame, time: str) -> int:
-    """The delay of the watermark on a column, in milliseconds; 0 where there is none."""
-    return int(
-        next(f for f in frame.schema.fields if f.name.casefold() == time.casefold()).metadata.get(
-            WATERMARK, 0
-        )
-    )
-
-
-# What a predicate may look at
+    """Return the delay of the watermark on a column, in milliseconds; 0 if there is none."""
+    field = next(f for f in frame.schema.fields if f.name.casefold() == time.casefold())
+    return int(field.metadata.get(WATERMARK, 0))
 
 
 def check_texts(definition: Definition, frames: tuple[DataFrame, DataFrame]) -> None:
-    """Collations have rules of their own for what is equal; ours is by code point."""
+    """Reject predicates on columns with a collation: we compare texts by code point."""
     used = {(n.side, n.name) for n in walk(definition.spec.analysis.predicate) if isinstance(n, Column)}
     for side, name in sorted(used):
         kind = next(f.dataType for f in frames[side].schema.fields if f.name == name)
@@ -153,34 +139,34 @@ def check_texts(definition: Definition, frames: tuple[DataFrame, DataFrame]) -> 
             )
 
 
-# What comes out
+# Results
 
 
 def check_output(definition: Definition, case_sensitive: bool) -> None:
-    """Names that differ in case only are one and the same to Spark, unless it is told otherwise."""
+    """Reject output names that differ only in case, unless the session distinguishes them."""
     seen: dict[str, str] = {}
     for name in definition.spec.output.names if not case_sensitive else ():
         if name.casefold() in seen:
             raise SchemaError(
                 f"output columns '{seen[name.casefold()]}' and '{name}' differ in case only, which Spark "
-                "does not tell apart; rename one of them"
+                "does not distinguish; rename one of them"
             )
         seen[name.casefold()] = name
 
 
 def output_type(definition: Definition, left: DataFrame, right: DataFrame) -> StructType:
-    """The columns of results with the types that Spark gave them."""
+    """Return the columns of results with their Spark types."""
     fields = [*left.schema.fields, *right.schema.fields]
     return StructType(
         [
-            StructField(name, field.dataType, field.nullable, unmarked(field.metadata))
+            StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))
             for name, field in zip(definition.spec.output.names, fields, strict=True)
         ]
     )
 
 
-def unmarked(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Without the watermark: a result may be older than it on one side, and would be taken for late."""
+def _without_watermark(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Drop the watermark: one side of a result may be older, and Spark would treat it as late."""
     return {key: value for key, value in metadata.items() if key != WATERMARK}
 
 
@@ -188,24 +174,18 @@ def unmarked(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def qualifiers(left: DataFrame, right: DataFrame) -> tuple[str, str] | None:
-    """What the inputs are called in their own query (`left.alias("t")`, a table's name), if that is clear."""
+    """Return the names of the inputs (`left.alias("t")`, or a table's name); None if they are unclear."""
     found = _qualifier(left), _qualifier(right)
     if found[0] == found[1]:
         return None
     names = [found[0] or "left", found[1] or "right"]
-    if names[0] == names[1]:  # one is called what the other would be without a name
+    if names[0] == names[1]:  # one has the default name of the other
         names = [found[0] or "l", found[1] or "r"]
     return names[0], names[1]
 
 
 def _qualifier(frame: DataFrame) -> str | None:
-    plan = getattr(frame, "_jdf", None)
-    if plan is None:  # Spark Connect does not show its plans
-        return None
-    output = plan.queryExecution().analyzed().output()
-    found = {_last(output.apply(i).qualifier()) for i in range(output.size())} - {None}
+    plan = analysed_plan(frame)
+    names = [] if plan is None else [column.qualifier() for column in elements(plan.output())]
+    found = {str(name.last()) for name in names if not name.isEmpty()}
     return found.pop() if len(found) == 1 else None
-
-
-def _last(names: Any) -> str | None:
-    return None if names.isEmpty() else str(names.last())

@@ -1,0 +1,1 @@
+"""Joins of DataFrames: definition, routing, segments, and the Spark operators that run them."""

@@ -1,0 +1,89 @@
+"""Spark's operators for a join of DataFrames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.inputs import output_type
+from handshake.engines.spark.joins.tasks import (
+    FIGURES,
+    REFERENCES,
+    RESULTS,
+    SegmentProcessor,
+    join_task,
+    pack_task,
+    probe_task,
+    unpack_task,
+)
+from handshake.engines.spark.private import WATERMARK
+
+__all__ = ["join_batches", "join_static", "join_streams", "with_event_time"]
+
+_SQL = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
+_REFERENCES = ", ".join(f"`{field.name}` {_SQL[str(field.type)]}" for field in REFERENCES)
+
+
+def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name: str) -> DataFrame:
+    """Join two streams: shuffle references, run segments as join cores, unpack serialised results."""
+    mode = "EventTime" if definition.windows.timed else "None"
+    joined = (
+        _pack(left, definition, 0)
+        .union(_pack(right, definition, 1))
+        .groupBy("segment")
+        .transformWithStateInPandas(SegmentProcessor(definition, name), RESULTS, "append", mode)
+        .observe(name, *_metrics())
+    )
+    blobs = joined.where("blob IS NOT NULL").select("blob")
+    return _unpack(blobs, definition, output_type(definition, left, right))
+
+
+def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:
+    """Join two finite inputs: as two streams, but without state."""
+    references = _pack(left, definition, 0).union(_pack(right, definition, 1))
+    # explicit, because adaptive execution would put the small references of all segments into one task
+    references = references.repartition(definition.partitions, "segment")
+    blobs = references.groupBy("segment").applyInArrow(join_task(definition), "blob binary")
+    return _unpack(blobs, definition, output_type(definition, left, right))
+
+
+def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:
+    """Join a stream with a finite input, which is packed once and divided among the segments."""
+    streaming = 0 if left.isStreaming else 1
+    frames = (left, right)
+    moving = _pack(frames[streaming], definition, streaming)
+    held = _pack(frames[1 - streaming], definition, 1 - streaming).persist()
+    pairs = (
+        moving.select("segment", F.struct("*").alias("moving"))
+        .join(held.select("segment", F.struct("*").alias("held")), "segment")
+        .repartition(definition.partitions, "segment")
+    )
+    blobs = pairs.mapInArrow(probe_task(definition, streaming), "blob binary")
+    return _unpack(blobs, definition, output_type(definition, left, right))
+
+
+def _pack(frame: DataFrame, definition: Definition, side: int) -> DataFrame:
+    return frame.mapInArrow(pack_task(definition, side, finite=not frame.isStreaming), _REFERENCES)
+
+
+def _unpack(blobs: DataFrame, definition: Definition, kind: StructType) -> DataFrame:
+    return blobs.mapInArrow(unpack_task(definition), kind)
+
+
+def _metrics() -> list[Any]:
+    """Return the sums over segments, the latest times, and each segment's figures as JSON."""
+    sums = [F.sum(name).alias(name) for name in FIGURES[:-2]]
+    latest = [F.max(name).alias(name) for name in FIGURES[-2:]]
+    return [*sums, *latest, F.collect_list("segment").alias("segments")]
+
+
+def with_event_time(joined: DataFrame, times: tuple[str, str], name: str, delay: int) -> DataFrame:
+    """Add the later of both times as an event-time column with a watermark.
+
+    By that column no result is late, although it may be by one of the two times.
+    """
+    return joined.withColumn(name, F.greatest(*times)).withMetadata(name, {WATERMARK: delay})

@@ -1,0 +1,130 @@
+"""Private parts of PySpark and Spark, all in one place.
+
+Each function names its plain alternative, and `tests/spark/test_private.py` runs both. `docs/dependencies.md`
+lists the gain and the risk of each.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import pyarrow as pa
+from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
+
+__all__ = [
+    "WATERMARK",
+    "analysed_plan",
+    "arrow_type",
+    "batch_number",
+    "elements",
+    "is_instance",
+    "is_java_column",
+    "is_padded",
+    "is_user_cast",
+    "launch_jvm",
+    "query_id",
+    "release_jvm",
+    "run_id",
+    "silence_accumulators",
+    "spark_schema",
+]
+
+WATERMARK = "spark.watermarkDelayMs"
+"""The key of the metadata that marks an event-time column; plain: name the time column (`time=`)."""
+
+
+# Types
+
+
+def arrow_type(kind: DataType, zone: str) -> pa.DataType:
+    """Return the Arrow type in which Spark passes values of a type to Python.
+
+    Plain: the schema of an empty DataFrame's `toArrow()`, which runs a job.
+    """
+    return to_arrow_type(kind, timezone=zone)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the Spark types of an Arrow schema.
+
+    Plain: the schema of `createDataFrame` of an empty table, which needs a session.
+    """
+    return from_arrow_schema(schema)
+
+
+def is_padded(field: StructField) -> bool:
+    """Return whether a column is CHAR, which Spark pads before it compares; plain: leave such joins to us."""
+    return str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", "")).startswith("char")
+
+
+# Plans, as Java objects. Plain: predicates as SQL text, with the qualifiers `l` and `r`, as in Spark Connect.
+
+
+def analysed_plan(frame: DataFrame) -> Any | None:
+    """Return Spark's analysed plan of a DataFrame; None with Spark Connect, which does not show it."""
+    java = getattr(frame, "_jdf", None)
+    return None if java is None else java.queryExecution().analyzed()
+
+
+def is_java_column(condition: Column) -> bool:
+    """Return whether a condition is a Java object; it is not with Spark Connect."""
+    return hasattr(condition, "_jc")
+
+
+def elements(sequence: Any) -> list[Any]:
+    """Return the elements of a Scala sequence."""
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def is_instance(node: Any, name: str, frame: DataFrame) -> bool:
+    """Return whether a Java object is an instance of a class."""
+    jvm: Any = frame.sparkSession._jvm
+    return bool(jvm.java.lang.Class.forName(name).isInstance(node))
+
+
+def is_user_cast(node: Any, frame: DataFrame) -> bool:
+    """Return whether the user wrote a cast; Spark adds others."""
+    jvm: Any = frame.sparkSession._jvm
+    tag = jvm.org.apache.spark.sql.catalyst.expressions.Cast.USER_SPECIFIED_CAST()
+    return not node.getTagValue(tag).isEmpty()
+
+
+# The JVM. Plain: `SparkSession.builder`, whose JVM writes to the terminal and ends with this process.
+
+
+def launch_jvm(conf: SparkConf, log: IO[bytes]) -> Any:
+    """Start a JVM whose output goes to a log file."""
+    return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+
+
+def release_jvm() -> None:
+    """Forget the JVM, so that this process can start another."""
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+
+
+def silence_accumulators(session: SparkSession) -> None:
+    """Keep the accumulator server from writing to the terminal when the JVM ends."""
+    if server := getattr(session.sparkContext, "_accumulatorServer", None):
+        server.handle_error = lambda request, client_address: None
+
+
+# Local properties of tasks. Plain: none; without them, streaming joins cannot name their files.
+
+
+def query_id(task: TaskContext) -> str | None:
+    """Return the id of the streaming query that a task belongs to; None in batch mode."""
+    return task.getLocalProperty("sql.streaming.queryId")
+
+
+def run_id(task: TaskContext) -> str:
+    """Return the id of the run of the streaming query; empty in batch mode."""
+    return str(task.getLocalProperty("spark.jobGroup.id")) if query_id(task) else ""
+
+
+def batch_number(task: TaskContext) -> int:
+    """Return the number of the micro-batch; 0 in batch mode."""
+    return int(task.getLocalProperty("streaming.sql.batchId") or 0)
