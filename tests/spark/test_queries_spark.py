@@ -26,15 +26,13 @@ from oracle_values import rows as physical_rows
 from query_backends import by_time, frames, plain, restored, tables
 from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
 from query_streams import seen, together
-from spark_session import Feed, Sink, spark
+from spark_session import Feed, Sink, spark, spark_columns
 
 __all__ = ["spark"]
 
 pytest.importorskip("pyspark")
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from handshake.engines.spark.queries import query_frames
-from handshake.engines.spark.types import carrier, to_spark_types
+from handshake.engines.spark.types import to_spark_types
 from handshake.engines.spark.workers import freeze_libraries
 
 Item = tuple[str, dict[str, Any]]
@@ -121,7 +119,7 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
     plan, late = parse_query(STREAMS[name]), name in PAPER or name in LAYERED
     items = made_up(plan, 80, 90 if name in PAPER else 1, disorder=late)
     query, output = Query(plan), plan.outputs[-1 if name in LAYERED else 0]
-    feeds = {n: Feed(folder / n, spark_schema(query, n)) for n in tables(query, [])}
+    feeds = {n: Feed(folder / n, spark_columns(query, n)) for n in tables(query, [])}
     inputs = {n: feed.read(spark) for n, feed in feeds.items()}
     frame = query_frames(plan, inputs, state_dir=str(folder / "state"))[output.name]
     sink, wanted = Sink(folder / "sink"), list[pa.RecordBatch]()
@@ -144,12 +142,6 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
         assert sink.sums("Mux", "unknown") == query.metrics().unknown > 0
 
 
-def spark_schema(query: Query, stream: str) -> str:
-    """An input's columns in Spark's notation."""
-    kinds = pa.schema([(f.name, carrier(f.type)) for f in query.input_schema(stream)])
-    return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in from_arrow_schema(kinds))
-
-
 def test_a_query_starts_no_python_process_that_spark_is_impatient_with(spark: Any, tmp_path: Path) -> None:
     """On a busy machine a process of transformWithState's takes longer than the ten seconds that it gets."""
     trades = spark.readStream.schema("Seqnr int, Symbol string, Price int, Volume int, Ts timestamp_ntz")
@@ -162,8 +154,8 @@ def test_a_query_starts_no_python_process_that_spark_is_impatient_with(spark: An
 
 def test_one_task_takes_streams_or_finite_inputs(spark: Any, tmp_path: Path) -> None:
     query = Query(TWO + LAYERED["of a window"])
-    stream = spark.readStream.schema(spark_schema(query, "R")).parquet(str(tmp_path))
-    finite = spark.createDataFrame([], spark_schema(query, "S"))
+    stream = spark.readStream.schema(spark_columns(query, "R")).parquet(str(tmp_path))
+    finite = spark.createDataFrame([], spark_columns(query, "S"))
     with pytest.raises(UnsupportedError) as error:
         query_frames(query.plan, {"R": stream, "S": finite})
     assert str(error.value) == (

@@ -33,6 +33,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield cluster.session
 
 
+def spark_columns(query: Any, stream: str) -> str:
+    """Return the columns of a query's input in Spark's notation."""
+    from handshake.engines.spark.private import spark_schema
+    from handshake.engines.spark.types import carrier
+
+    kinds = pa.schema([(f.name, carrier(f.type)) for f in query.input_schema(stream)])
+    return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in spark_schema(kinds))
+
+
 @dataclass
 class Feed:
     """A stream whose micro-batches take one file each, in the order in which they were added."""

@@ -104,13 +104,20 @@ def _cast_back(column: pa.Array, kind: pa.DataType, origin: pa.ChunkedArray) -> 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Cast a batch from the types that carry a stream to the types that it is declared with."""
-    columns = [_to_declared(column, f.type) for column, f in zip(batch.columns, schema, strict=True)]
+    columns = [_to_declared(column, field) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _to_declared(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _to_declared(column: pa.Array, field: pa.Field) -> pa.Array:
+    kind = field.type
     if column.type == kind:
         return column
-    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp(kind.unit, column.type.tz)).view(pa.int64()).view(kind)
-    return column.cast(kind)
+    try:
+        if pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type):
+            return column.cast(pa.timestamp(kind.unit, column.type.tz)).view(pa.int64()).view(kind)
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"column '{field.name}' is declared as {kind}, which does not hold its values: {error}; declare "
+            "a type that does"
+        ) from error
