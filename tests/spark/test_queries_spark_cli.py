@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow.csv as csv
 import pytest
-from test_udp_cli import QUERY, free_port, send_all
 
 from cli_runs import COMMAND, run_here
 from spark_processes import environment, family, until
 from spark_session import spark
+from udp_feed import QUERY, free_port, send_all
 
 __all__ = ["spark"]
 

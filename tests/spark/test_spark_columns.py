@@ -192,10 +192,10 @@ def test_a_dataframe_joined_with_itself(frames):
     later = left.where("x > 2")
     assert show(translate_column(left.x == left.x, left, left)) == "l.x = r.x"  # as Spark reads it
     with pytest.raises(
-        ExpressionError, match=r"it cannot be told which DataFrame .* belongs to; give each a name"
+        ExpressionError, match=r"a column in .* could belong to either DataFrame; give each a name"
     ):
         translate_column(left.x < left.x + 1, left, left)
-    with pytest.raises(ExpressionError, match="it cannot be told which DataFrame"):
+    with pytest.raises(ExpressionError, match="could belong to either DataFrame"):
         translate_column(left.x < later.x, left, later)
 
 

@@ -111,7 +111,7 @@ def test_unknown_columns(batch, other, marked):
 def test_columns_that_clash(batch, other):
     doubled = other.withColumnRenamed("b", "x_right").withColumnRenamed("a", "x")
     refused(SchemaError, "output column 'x_right' would appear twice", batch, doubled, "l.x = r.x")
-    refused(SchemaError, "output columns 'x' and 'X' differ in case only, which Spark does not tell apart",
+    refused(SchemaError, "output columns 'x' and 'X' differ in case only, which Spark does not distinguish",
             batch, other.withColumnRenamed("a", "X"), "l.x = r.X")  # fmt: skip
     twice = batch.join(batch.select("x"), how="cross")
     refused(SchemaError, "the left DataFrame has two columns 'x'; rename or drop one", twice, other)

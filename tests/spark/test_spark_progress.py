@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from handshake.engines.spark.console import JoinView, watch
 from handshake.engines.spark.failures import join_error, reason
 from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.engines.spark.progress import SegmentProgress, joins_in, progress
+from spark_processes import until
 from spark_session import Feed
 
 NEWEST = 1_700_000_010_000
@@ -111,7 +111,7 @@ def test_progress_is_that_of_the_last_micro_batch_with_tuples() -> None:
 
 def test_view_adds_up_and_takes_rates_between_micro_batches() -> None:
     view = JoinView()
-    assert view.line() == "batch the first is on its way"
+    assert view.line() == "batch waiting for the first"
     joins = [join for batch in (1, 1, 2, 3) for join in joins_in(busy(batch))]
     assert [view.add(join) for join in joins] == [True, False, True, True]
     assert (view.rows, view.results, view.late) == (120, 24, 3)
@@ -187,8 +187,6 @@ def test_a_running_query(spark: Any, tmp_path: Path) -> None:
     assert sum(s.held for s in joins[-1].segments) == joins[-1].held_left + joins[-1].held_right > 0
     assert joins[-1].state_bytes > 0
     assert out.getvalue().count("windows") == len(joins)
-    deadline = time.monotonic() + 60
-    while len(heard) < len(joins) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: len(heard) >= len(joins), 60)
     spark.streams.removeListener(listener)
     assert heard == joins

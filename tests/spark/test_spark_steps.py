@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_joins import numbered, pairs_of
 
 import handshake.engines.spark.joins.routing as routing
 import handshake.engines.spark.state.pack as packing
@@ -18,7 +17,7 @@ from handshake.joins.tuning import TUNING, Tuning
 from handshake.schema import UNITS
 from handshake.windows import TupleWindow, Windows
 from oracle_values import TIME, rows
-from spark_steps import Cluster, arrivals_of, cut, definition_of
+from spark_steps import Cluster, arrivals_of, cut, definition_of, row_pairs, with_row_numbers
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -50,7 +49,7 @@ def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:
 
 def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     rng = Random(f"steps {seed}")
-    tables = numbered(case)
+    tables = with_row_numbers(case)
     try:
         definition = definition_of(*tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning)
         definition.spec
@@ -68,7 +67,7 @@ def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
             move(cluster, case, parts, start, delay)
     arrivals, late, no_time = arrivals_of(cluster, case, batches, marks)
     want = expect(case, None, arrivals)
-    assert pairs_of(results) == sorted(want.pairs), (case.on, case.windows, definition.routing.kind)
+    assert row_pairs(results) == sorted(want.pairs), (case.on, case.windows, definition.routing.kind)
     tallies = [t for batch in cluster.tallies for t in batch]
     assert sum(sum(t.late) for t in tallies) == late
     assert sum(t.no_time for t in tallies) == no_time

@@ -70,7 +70,7 @@ def test_rows_come_by_offset_and_again_after_a_restart(spark: Any, tmp_path: Pat
         ({"maxRowsPerTrigger": "many"}, "option maxRowsPerTrigger='many' of format"),
         (
             {"startingOffset": "never"},
-            "startingOffset='never' is none of earliest, latest and a row's number",
+            "startingOffset='never' is none of earliest, latest and a row number",
         ),
     ],
 )

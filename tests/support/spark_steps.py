@@ -129,3 +129,18 @@ def arrivals_of(cluster: Cluster, case: Case, batches, marks: list[int | None]):
             here.sort(key=lambda a: (a[1], a[2]))
         order += [(SIDES[side], index) for _, _, side, index in here]
     return order, late, no_time
+
+
+def with_row_numbers(case: Case) -> tuple[pa.Table, pa.Table]:
+    """Return both tables with a last column that numbers their rows."""
+    left, right = (
+        table.append_column(name, pa.array(range(table.num_rows), pa.int64()))
+        for table, name in ((case.left, "row of left"), (case.right, "row of right"))
+    )
+    return left, right
+
+
+def row_pairs(batches: Sequence[pa.RecordBatch]) -> list[tuple[int, int]]:
+    """Return the sorted pairs of row numbers in results."""
+    names = ("row of left", "row of right")
+    return sorted(p for b in batches for p in zip(*(b.column(n).to_pylist() for n in names), strict=True))

@@ -1,8 +1,8 @@
 """The registry of aggregate functions: one entry per function, with its arguments and its type.
 
 How an aggregate is computed is registered under the same name: in operators/aggregates.py for the local and
-the Spark engine, in engines/circuit/components/aggregate.py as a component, and in engines/spark/jvm/panes.py
-for panes made in Java. The last two are optional. docs/queries.md says what each function means.
+the Spark engine, and, optionally, in engines/circuit/components/aggregate.py as a component. docs/queries.md
+says what each function means.
 """
 
 from __future__ import annotations
