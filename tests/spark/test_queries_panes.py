@@ -159,7 +159,7 @@ def test_a_time_that_no_window_can_have(spark: Any) -> None:
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_a_time_of_a_join_that_spark_cannot_have(spark: Any, ansi: str) -> None:
-    """Without Spark's ANSI mode the product would wrap around."""
+    """Raise the error without Spark's ANSI mode, too, in which the product would wrap around."""
     streams = "".join(f"CREATE INPUT STREAM {name} (t long) TIMESTAMP BY t; " for name in "SR")
     text = streams + "SELECT S.t AS a FROM S [SIZE 2 TIME], R [SIZE 2 TIME] WHERE S.t <= R.t"
     before = spark.conf.get("spark.sql.ansi.enabled")

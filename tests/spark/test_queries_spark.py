@@ -143,7 +143,7 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
 
 
 def test_a_query_starts_no_python_process_that_spark_is_impatient_with(spark: Any, tmp_path: Path) -> None:
-    """On a busy machine a process of transformWithState's takes longer than the ten seconds that it gets."""
+    """Avoid transformWithState: Spark gives its Python process ten seconds, too few on a busy machine."""
     trades = spark.readStream.schema("Seqnr int, Symbol string, Price int, Volume int, Ts timestamp_ntz")
     for name in ("Q3", "Q4", "Q5"):
         (frame,) = query_frames(TRADES + PAPER[name], {"Trades": trades.parquet(str(tmp_path))}).values()

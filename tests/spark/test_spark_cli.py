@@ -58,7 +58,7 @@ def stream(seed: int, rows: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """The same two streams, written in every way."""
+    """Write the same two streams in every format."""
     folder = tmp_path_factory.mktemp("inputs")
     left, right = stream(1, 130), stream(2, 110)
     for name, table in (("l", left), ("r", right)):
@@ -296,7 +296,7 @@ def test_demo_streams_are_the_same_in_sql_and_python(spark: Any) -> None:
 
 
 def _static(streams: Any, numbers: Any) -> list[tuple[Any, str]]:
-    """What the demo makes of the numbers of rows, for numbers that are there already."""
+    """Return the demo's frames for given row numbers."""
     trades, quotes = streams.columns()
     return [(numbers.selectExpr(*trades), "trade"), (numbers.selectExpr(*quotes), "quote")]
 

@@ -40,7 +40,7 @@ START = datetime(2024, 1, 1)
 
 
 def flip(path: Path) -> None:
-    """One bit, in place."""
+    """Flip one bit of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     with open(path, "r+b") as file:
@@ -153,7 +153,7 @@ class Pipeline:
         self.sink.run(self.join(**changes))
 
     def refused(self, frame=None, **changes) -> str:
-        """Why Spark stops the query."""
+        """Return the reason why Spark stops the query."""
         with pytest.raises(Exception) as error:
             self.sink.run(self.join(**changes) if frame is None else frame)
         return reason(error.value)
@@ -257,7 +257,7 @@ def test_what_a_manifest_says_to_another_join(change, said, tmp_path):
 
 
 def test_a_segment_that_has_lost_its_state_says_so(tmp_path):
-    """Its key, and with it its place in the state store, depend on the number of partitions."""
+    """Change the number of partitions, on which a segment's key in the state store depends."""
     rng = Random(2)
     cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
     cluster.run(stream.batch(5, 5))
@@ -315,7 +315,7 @@ def test_the_checkpoint_of_another_stateful_query_is_refused(spark, tmp_path):
 
 
 def test_joins_of_one_query_do_not_touch_each_other(spark, tmp_path):
-    """The same join of other inputs, which begin later, and the same join once more."""
+    """Join other inputs, which begin later, with the same definition; then repeat the first join."""
     queries = [Pipeline(spark, tmp_path / name, tmp_path / "state") for name in ("one", "two")]
     sink = Sink(tmp_path)
     for number in range(2):

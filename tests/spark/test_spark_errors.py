@@ -44,7 +44,7 @@ def marked(stream):
 
 
 def refused(kind, message, *args, **options):
-    """The error of a join that is not to be."""
+    """Check the error of a join."""
     with pytest.raises(kind, match=re.escape(message)):
         handshake.join(*args, **options)
 
@@ -203,7 +203,7 @@ def test_the_state_directory():
 
 
 def test_no_state_directory_on_a_cluster(batch, other, monkeypatch):
-    """The session here is a local one; on a cluster nothing is found."""
+    """Find no directory on a cluster; the session of these tests is local."""
     monkeypatch.setattr(
         "handshake.engines.spark.joins.frames.state_root", lambda *_: state_root(None, None, None, "yarn")
     )
@@ -235,7 +235,7 @@ def test_versions_are_compared():
 
 
 def test_workers_that_run_another_release(batch, other, monkeypatch):
-    """The driver says that it runs something else, so the workers do."""
+    """Let the driver claim other releases than those of the workers."""
     fake = tuple((name, "9.9" if name == "pyarrow" else release) for name, release in versions())
     monkeypatch.setattr("handshake.engines.spark.joins.frames.versions", lambda: fake)
     joined = handshake.join(batch, other, "l.x <= r.a")

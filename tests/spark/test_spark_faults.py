@@ -66,7 +66,7 @@ def _row(rng: Random, key: str, value: str, number: int, index: int) -> dict:
 
 
 def pairs_of(case: Case, folder: Path) -> tuple[Counter, Counter]:
-    """What the sink holds, and what the oracle says it must."""
+    """Return the pairs in the sink, and those of the oracle."""
     found = feather.read_table(folder / "pairs")
     return (
         Counter(zip(found["l"].to_pylist(), found["r"].to_pylist(), strict=True)),
@@ -91,7 +91,7 @@ class Run:
         return self.cluster.driver(self.folder, f"driver-{self.folder.name}")
 
     def strike(self, victim: str, rng: Random, after: int) -> None:
-        """kill -9 at a random moment once so many micro-batches are done."""
+        """Kill a process at a random moment after the given number of micro-batches."""
         self._until(lambda: committed(self.folder) >= after or self.process.poll() is not None)
         pause = rng.uniform(0, 2)
         time.sleep(pause)

@@ -49,7 +49,7 @@ def make_side(rng: Random, name: str, size: int, disorder: int) -> pa.Table:
 
 
 def cut(rng: Random, table: pa.Table, files: int) -> list[pa.Table]:
-    """A table as files of random sizes, some of them empty."""
+    """Write a table as files of random sizes, some of them empty."""
     edges = [0, *sorted(rng.randint(0, table.num_rows) for _ in range(files - 1)), table.num_rows]
     return [table.slice(a, b - a) for a, b in pairwise(edges)]
 
@@ -213,7 +213,7 @@ def test_a_python_function_as_the_predicate(tables, frames):
 
 
 def test_an_equality_is_left_to_spark(frames):
-    """With the same columns, types and rows as the engine's."""
+    """Compare columns, types and rows with those of our own join."""
     left, right = frames
     on = "l.y = r.y AND l.k >= r.k"
     native, own = handshake.join(left, right, on), handshake.join(left, right, on, method="hash")
@@ -292,7 +292,7 @@ def test_joins_and_aggregates_in_one_query(spark, tmp_path):
 
 
 def counted(left: list[dict], right: list[dict]) -> Counter:
-    """The same by plain loops."""
+    """Count matches with plain loops."""
     found: Counter = Counter()
     for r in left:
         for s in right:
@@ -353,7 +353,7 @@ def check_payload(payload, joined) -> None:
 
 
 def stream_payload(spark, tmp_path, payload) -> None:
-    """The same through a stream and its state: the second micro-batch finds what the first one has kept."""
+    """Join through a stream and its state: the second micro-batch finds rows of the first."""
     payload.coalesce(1).write.parquet(str(tmp_path / "payload"))
     kept = spark.readStream.schema(payload.schema).parquet(str(tmp_path / "payload"))
     feed, sink = Feed(tmp_path / "keys", "more int, at timestamp"), Sink(tmp_path)

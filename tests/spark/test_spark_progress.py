@@ -1,4 +1,4 @@
-"""What streaming joins tell of themselves: figures from Spark's progress, and how they are shown."""
+"""Figures of streaming joins from Spark's progress, and the live view."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def segment(number: int, **figures: int) -> dict[str, int]:
 
 
 def report(batch: int, *segments: dict[str, int], **changes: Any) -> dict[str, Any]:
-    """A micro-batch as Spark's JSON has it."""
+    """Return a micro-batch in the form of Spark's JSON."""
     sums = {name: sum(s[name] for s in segments) if segments else None for name in FIGURES}
     times = {name: max((s[name] for s in segments), default=None) for name in FIGURES[-2:]}
     seen = {**sums, **times, "segments": [json.dumps(s) for s in segments]}
@@ -81,7 +81,7 @@ def test_windows_that_do_not_look_at_time_have_no_lag() -> None:
 
 
 class Query:
-    """What `progress` and `watch` ask of a streaming query."""
+    """A streaming query as far as `progress` and `watch` use it."""
 
     def __init__(self, *reports: dict[str, Any], failure: Exception | None = None) -> None:
         self.reports, self.failure = reports, failure

@@ -1,4 +1,4 @@
-"""What segments keep on disk: bounded, compacted, evenly shared, and never short of what a restart needs."""
+"""Files of segments: bounded, compacted, evenly shared, and complete for a restart."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def referred(cluster: Cluster, states: list[bytes | None]) -> set[str]:
 
 
 def number_of(name: str) -> int:
-    """The batch that a chunk was written in."""
+    """Return the batch that wrote a chunk."""
     return int(os.path.basename(name).split("-")[1])
 
 
@@ -70,7 +70,7 @@ class Restarting:
         self.results: list[list[pa.RecordBatch]] = []
 
     def step(self, stream: Stream) -> None:
-        """The next batch, after attempts that came to nothing."""
+        """Run the next batch, after failed attempts."""
         cluster, rng = self.cluster, self.rng
         cluster.watermark = stream.watermark()
         for _ in range(rng.choice((0, 0, 0, 1, 2)) if len(self.versions) > 1 else 2):
@@ -86,7 +86,7 @@ class Restarting:
         return self.cluster.run(parts, again)
 
     def _litter(self) -> None:
-        """A task that was killed while it wrote leaves a part of a file."""
+        """Leave a partial file, as a task that is killed while it writes."""
         written = sorted(n for n in chunks_of(self.cluster) if number_of(n) == self.cluster.batch - 1)
         for name in written[:1]:
             with open(os.path.join(self.cluster.definition.root, f"{name}.0123.part"), "wb") as part:
@@ -134,7 +134,7 @@ def _replay(running: Restarting, stream: Stream, by: int) -> None:
 
 
 def _check_versions(running: Restarting) -> None:
-    """Every file of a version that a restart may ask for is there."""
+    """Check that every file of each recoverable version exists."""
     cluster = running.cluster
     there = files_of(cluster)
     for states in running.versions[-RETAIN - 1 :]:
@@ -179,7 +179,7 @@ def test_a_join_that_a_query_uses_twice_keeps_two_states_apart(tmp_path, monkeyp
 
 
 def test_a_partition_is_packed_once_in_a_run(tmp_path):
-    """Whoever asks again, with rows in another order, gets the first references; another run does not."""
+    """Return the first references for rows in another order; another run gets its own."""
     rng = Random(3)
     cluster, stream = cluster_of(EQUAL, "8 seconds", tmp_path, segments=3), Stream(rng, lambda _: 7)
     table = stream.batch(30, 0)[0][0]
@@ -240,7 +240,7 @@ SKEWS = [(EQUAL, hot_key), (BAND, dense_range), (BAND, moving), (EQUAL, moving),
 @pytest.mark.parametrize(("size", "partitions"), [(16, 1), (2, 8)])
 @pytest.mark.parametrize(("on", "value"), SKEWS)
 def test_no_segment_is_pinned_by_skew(on, value, size, partitions, tmp_path):
-    """A hot key, a dense range, one that moves; also where many partitions bring a few tuples each."""
+    """Balance a hot key, a dense range and a moving one, also with many small partitions."""
     rng = Random(f"{on} {value.__name__} {partitions}")
     cluster = cluster_of(on, "10 seconds", tmp_path, segments=4)
     stream, results, moves = Stream(rng, value(rng)), [], set()

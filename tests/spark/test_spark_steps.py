@@ -34,7 +34,7 @@ def tuning(request, monkeypatch):
 
 
 def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:
-    """The watermark after a batch, as Spark has it: the slower side's newest time less the delay."""
+    """Advance the watermark as Spark does: the slower side's newest time less the delay."""
     for side, (table, name) in enumerate(((case.left, case.left_time), (case.right, case.right_time))):
         count = sum(t.num_rows for t in parts[side])
         times = [r[TIME] for r in rows(table.slice(start[side], count), name) if r[TIME] is not None]

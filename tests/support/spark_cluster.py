@@ -32,7 +32,7 @@ class Cluster:
     started: list[subprocess.Popen] = field(default_factory=list)
 
     def start(self) -> None:
-        """A master, then workers of one core each."""
+        """Start a master, then workers of one core each."""
         self.folder.mkdir(parents=True, exist_ok=True)
         ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         self._daemon("master", ["org.apache.spark.deploy.master.Master", *ports])
@@ -46,7 +46,7 @@ class Cluster:
             _wait(lambda k=k: self._logged(f"worker-{k}", "(Successfully registered)"), f"worker {k}")
 
     def driver(self, folder: Path, log: str) -> subprocess.Popen:
-        """A driver program in a process of its own."""
+        """Start a driver program."""
         return self._process(log, [sys.executable, str(HERE / "spark_driver.py"), self.url, str(folder)])
 
     def find(self, text: str, parent: str = "") -> list[int]:
@@ -102,7 +102,7 @@ class Cluster:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """A cluster that goes away at the end."""
+    """Start a cluster and stop it at the end."""
     cluster = Cluster(folder)
     try:
         cluster.start()

@@ -23,7 +23,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session on two cores, which ends with the tests."""
+    """Start a session on two cores, which ends with the tests."""
     pytest.importorskip("pyspark")
     from handshake.engines.spark.cluster import start_cluster
 
@@ -56,21 +56,21 @@ class Feed:
         self.folder.mkdir(parents=True)
 
     def add(self, table: pa.Table) -> None:
-        """One more file."""
+        """Add a file with the rows of one micro-batch."""
         path = self.folder / f"{self.files:05}.parquet"
         pq.write_table(table, path)
         os.utime(path, (self.start + self.files, self.start + self.files))
         self.files += 1
 
     def read(self, spark: Any) -> Any:
-        """The stream."""
+        """Return the stream of the files."""
         source = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
         return source.parquet(str(self.folder))
 
 
 @dataclass
 class Sink:
-    """What a query has written, by micro-batch: one that is run again writes over its first attempt."""
+    """The results of a query by micro-batch; a repeated micro-batch replaces its first attempt."""
 
     folder: Path
     batches: dict[int, pa.Table] = field(default_factory=dict)
@@ -94,10 +94,10 @@ class Sink:
         self.batches[batch] = frame.toArrow()
 
     def rows(self) -> list[dict[str, Any]]:
-        """All of it."""
+        """Return all rows in the order of micro-batches."""
         return [row for batch in sorted(self.batches) for row in self.batches[batch].to_pylist()]
 
     def sums(self, name: str, figure: str) -> int:
-        """A figure of a join's metrics over all micro-batches."""
+        """Return the sum of a metric over all micro-batches."""
         told = [p["observedMetrics"].get(name) for p in self.progress]
         return sum(getattr(row, figure) or 0 for row in told if row is not None)

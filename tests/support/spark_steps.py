@@ -52,7 +52,7 @@ class Cluster:
     def run(
         self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]], again: Sequence[int] = ()
     ) -> list[pa.RecordBatch]:
-        """One micro-batch of partitions of both sides; segments in `again` run it twice, as if one failed."""
+        """Run one micro-batch; segments in `again` run it twice, as if an attempt failed."""
         folder = f"{FOLDER}/batch/{self.batch}"
         arrivals = [
             arrival
