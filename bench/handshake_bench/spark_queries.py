@@ -166,7 +166,7 @@ def write_trades(folder: Path, rows: int, batches: int) -> None:
 
 
 def _both(session: Any, folder: Path, query: str, turns: int) -> Data:
-    translate = spark_module("queries.translate").query_frames
+    translate = spark_module("queries").query_frames
 
     def ours(trades: Any) -> Any:
         return next(iter(translate(DECLARED + QUERIES[query], {"Trades": trades}).values()))

@@ -162,16 +162,16 @@ def test_links_in_the_pages_lead_somewhere():
             assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)
 
 
-def test_what_the_readme_shows_of_spark_runs(spark, tmp_path):
+def test_what_the_first_page_shows_of_spark_runs(spark, tmp_path):
     """Run the blocks of the section in order, in an empty folder."""
-    section = (ROOT / "README.md").read_text().split("## On Spark")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "index.md").read_text().split("## On Spark")[1].split("\n## ")[0]
     module = example("trades_quotes")
     for name, rows in zip(("trades", "quotes"), module.make_rows(), strict=True):
         scaffold.write_files(rows, tmp_path / name)
     names: dict[str, Any] = {"spark": spark}
     for block in BLOCK.findall(section):
         placed = re.sub(r'"(trades|quotes|matches|checkpoint|handshake-state)"', rf'"{tmp_path}/\1"', block)
-        exec(compile(placed, "README.md", "exec"), names)
+        exec(compile(placed, "index.md", "exec"), names)
     assert names["matches"].isStreaming
     assert not spark.streams.active
     assert spark.read.parquet(f"{tmp_path}/matches").count() > 100

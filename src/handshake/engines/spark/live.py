@@ -56,7 +56,7 @@ class Where:
 
     @property
     def live(self) -> bool:
-        """Whether it does not end."""
+        """True if the input does not end."""
         return self.kind != "file"
 
 
@@ -207,7 +207,7 @@ def _began(progress: dict[str, Any]) -> datetime:
 
 
 def _drained(query: Any, asked: datetime) -> bool:
-    """Whether a micro-batch is done that began after the end was asked for, or nothing is left to do."""
+    """Return whether a micro-batch that began after the stop is done, or none is left to run."""
     status, last = query.status, query.lastProgress
     if not status["isTriggerActive"] and not status["isDataAvailable"]:
         return True
@@ -260,7 +260,7 @@ class Receiver:
 
     @property
     def running(self) -> bool:
-        """Whether more may come. Raises the error of the process if it failed."""
+        """Return whether more rows may come; raise the error of the process if it failed."""
         status = self._process.poll()
         if status not in (None, 0):
             assert self._process.stderr is not None
