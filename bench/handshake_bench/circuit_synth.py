@@ -343,7 +343,7 @@ def _show(page: Report, data: Data) -> None:
     page.say("As placed: before the rounds that shorten late paths, which only the default design has.")
     for row in _design_rows(data):
         if row.get("cut"):
-            page.say(f"{row['design']}, {row['cores']} cores: the time limit ended {row['cut']} seeds.")
+            page.say(f"{row['design']}, {row['cores']} cores: {row['cut']} seeds reached the time limit.")
     low, high = published.TEUBNER_CLOCK
     page.say(
         f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} up"
