@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK := requirements-dev.txt
+# Folders that scripts/english.py checks.
+PLAIN := src/handshake/io src/handshake/kernels src/handshake/plan bench tools scripts
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
@@ -24,11 +26,12 @@ demo: setup ## Join two live streams on Spark and check the results with a doubl
 test: lint ## Run lint, then the test suite
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20
 
-lint: setup ## Check style, format, types and import directions
+lint: setup ## Check style, format, types, import directions and plain English
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/english.py $(PLAIN)
 
 docs: setup ## Build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
