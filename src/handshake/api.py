@@ -158,7 +158,7 @@ def spark_module(name: str) -> Any:
 
 
 def _on_spark(left: Any, right: Any) -> bool:
-    """Whether both inputs are Spark DataFrames; one alone is refused."""
+    """Return true if both inputs are Spark DataFrames; refuse one alone."""
     found = is_spark(left), is_spark(right)
     if found[0] != found[1]:
         other = ("left", "right")[found.index(False)]

@@ -1,4 +1,4 @@
-"""One family of errors. Every message says what, what was given, why, and what would work."""
+"""One family of errors. Every message says what is wrong, the value, and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = [
     "SchemaError",
     "UnsupportedError",
     "WindowError",
-    "failed",
+    "core_error",
     "suggest",
 ]
 
@@ -23,7 +23,7 @@ class HandshakeError(Exception):
 
 
 class SchemaError(HandshakeError):
-    """Columns that are missing, doubled, or of a type that cannot be used."""
+    """A column that is missing, doubled, or of a type that cannot be used."""
 
 
 class WindowError(HandshakeError):
@@ -39,7 +39,12 @@ class UnsupportedError(HandshakeError):
 
 
 class ExpressionError(HandshakeError):
-    """A predicate that cannot be parsed or typed; knows where in the text it went wrong."""
+    """A predicate that cannot be read or typed.
+
+    Attributes:
+        line: The line of the error in the text, from 1; None if unknown.
+        column: The column of the error, from 1.
+    """
 
     def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
         where = "" if line is None else f" (line {line}, column {column})"
@@ -64,7 +69,7 @@ class QueryError(ExpressionError):
 
 
 def _excerpt(text: str, line: int | None, column: int | None) -> str:
-    """The line that an error is in, and a caret below the place."""
+    """Return the line of an error, and a caret below its column."""
     lines = text.split("\n")
     if line is None or column is None or not 1 <= line <= len(lines):
         return ""
@@ -74,11 +79,11 @@ def _excerpt(text: str, line: int | None, column: int | None) -> str:
 
 
 _ROOM = 60
-"""Characters of a long line that are shown on each side of a caret."""
+"""Characters of a long line on each side of the caret."""
 
 
-def failed(error: BaseException, what: str) -> Exception:
-    """What a thread's error becomes for the caller: of the same kind where that tells what to do."""
+def core_error(error: BaseException, what: str) -> Exception:
+    """Return the error to raise for the caller when a join core fails; a `HandshakeError` keeps its class."""
     if isinstance(error, MemoryError):
         return MemoryError(f"a join core ran out of memory on {what}")
     kind = type(error) if isinstance(error, HandshakeError) else HandshakeError
@@ -87,7 +92,7 @@ def failed(error: BaseException, what: str) -> Exception:
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:
-    """A '; did you mean …?' tail for an unknown name, or nothing when no choice is near.
+    """Return '; did you mean …?' for an unknown name, or an empty text if no choice is close.
 
     >>> suggest("prise", ["x", "price"])
     "; did you mean 'price'?"

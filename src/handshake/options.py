@@ -20,7 +20,7 @@ _QUERY_CIRCUIT = ("compile", "run", "explain")
 
 @dataclass(frozen=True)
 class Option:
-    """What is known about an option besides its type and its default."""
+    """The description of an option: everything but its type and its default."""
 
     help: str
     engines: tuple[str, ...]

@@ -179,7 +179,7 @@ _FIXED: dict[pa.DataType, Type] = {
 
 
 def type_from_arrow(arrow: pa.DataType) -> Type:
-    """The predicate type of an Arrow type; nested and other payload types become `Opaque`.
+    """Return the predicate type of an Arrow type; nested and other payload types become `Opaque`.
 
     >>> import pyarrow as pa
     >>> str(type_from_arrow(pa.timestamp("us", "UTC")))
@@ -216,7 +216,7 @@ _UNFIXED: dict[type[Type], Callable[[Any], pa.DataType]] = {
 
 
 def arrow_of(kind: Type) -> pa.DataType:
-    """The Arrow type in which values of a type are held; whole numbers of any width in the next one up.
+    """Return the Arrow type that holds the values of a type; odd widths of integers get the next larger one.
 
     >>> arrow_of(Int(33))
     DataType(int64)
@@ -235,7 +235,7 @@ def arrow_of(kind: Type) -> pa.DataType:
 
 
 def bits_of(kind: Type) -> int:
-    """How many bits a value of a type takes on wires; texts need a declared length."""
+    """Return the number of bits of a value on wires; texts need a declared length."""
     match kind:
         case Bool():
             return 1
@@ -283,7 +283,11 @@ class Schema:
 
     @classmethod
     def from_arrow(cls, arrow: pa.Schema, stream: str) -> Schema:
-        """Map an Arrow schema; doubled column names are refused since no name could mean one of them."""
+        """Return the schema of an Arrow schema.
+
+        Raises:
+            SchemaError: A column name appears twice.
+        """
         doubled = [name for name, n in Counter(arrow.names).items() if n > 1]
         if doubled:
             raise SchemaError(
@@ -298,13 +302,17 @@ class Schema:
         return tuple(f.name for f in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """The field of that name: exact first, then without regard to case when that is unambiguous."""
+        """Return the field of that name: the exact one, else the only one that differs in case; else None."""
         exact = [f for f in self.fields if f.name == name]
         folded = [f for f in self.fields if f.name.casefold() == name.casefold()]
         return exact[0] if exact else folded[0] if len(folded) == 1 else None
 
     def get(self, name: str) -> Field:
-        """The field of that name, or an error that lists the columns and suggests a near one."""
+        """Return the field of that name.
+
+        Raises:
+            SchemaError: There is none; the message lists the columns and suggests a similar one.
+        """
         field = self.find(name)
         if field is None:
             raise SchemaError(

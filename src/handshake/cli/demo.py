@@ -103,12 +103,12 @@ class Streams:
 
     def trade(self, row: Any) -> tuple[Any, ...]:
         """Return time, symbol, price and volume of a trade by its number, or of an array of them."""
-        cents, kind, volume = (_mixed(row, _TRADE + 10 * salt) for salt in range(3))
+        cents, kind, volume = (_hash(row, _TRADE + 10 * salt) for salt in range(3))
         return self.start + row * self.step, _SYMBOLS[kind % 8], (1000 + cents % 99000) / 100, volume % 1000
 
     def quote(self, row: Any) -> tuple[Any, ...]:
         """Return time, symbol, bid and ask of a quote by its number, or of an array of them."""
-        cents, kind, spread = (_mixed(row, _QUOTE + 10 * salt) for salt in range(3))
+        cents, kind, spread = (_hash(row, _QUOTE + 10 * salt) for salt in range(3))
         bid = 1000 + cents % 99000
         return self.start + row * self.step, _SYMBOLS[kind % 8], bid / 100, (bid + 1 + spread % 5) / 100
 
@@ -117,10 +117,10 @@ class Streams:
         time = f"timestamp_micros({self.start} + value * {self.step}) AS time"
         names = ", ".join(f"'{symbol}'" for symbol in _SYMBOLS)
         symbol = f"element_at(array({names}), int({{}} % 8) + 1) AS symbol"
-        cents, kind, volume = (_mixed_sql(_TRADE + 10 * salt) for salt in range(3))
+        cents, kind, volume = (_hash_sql(_TRADE + 10 * salt) for salt in range(3))
         price = f"(1000 + {cents} % 99000) / 100D AS price"
         trades = ["value AS trade", time, symbol.format(kind), price, f"int({volume} % 1000) AS volume"]
-        cents, kind, spread = (_mixed_sql(_QUOTE + 10 * salt) for salt in range(3))
+        cents, kind, spread = (_hash_sql(_QUOTE + 10 * salt) for salt in range(3))
         bid = f"(1000 + {cents} % 99000) / 100D AS bid"
         ask = f"(1000 + {cents} % 99000 + 1 + {spread} % 5) / 100D AS ask"
         return trades, ["value AS quote", time, symbol.format(kind), bid, ask]
@@ -142,14 +142,14 @@ class Streams:
         return trades, _batch(self.quote(rows), bid=pa.float64(), ask=pa.float64())
 
 
-def _mixed(row: Any, salt: int) -> Any:
+def _hash(row: Any, salt: int) -> Any:
     """Return a number below 2**32 that looks random."""
     x = (row * 2654435761 + salt * 40503) % 4294967296
     return (x ^ (x >> 15)) * 1540483477 % 4294967296
 
 
-def _mixed_sql(salt: int) -> str:
-    """Return `_mixed` in SQL."""
+def _hash_sql(salt: int) -> str:
+    """Return `_hash` in SQL."""
     x = f"((value * 2654435761L + {salt * 40503}) % 4294967296L)"
     return f"((({x} ^ shiftright({x}, 15)) * 1540483477L) % 4294967296L)"
 
@@ -287,9 +287,9 @@ def _play_on_spark(streams: Streams, seconds: float, ui: bool) -> Played:
         practice.stop()
         streams = replace(streams, start=time.time_ns() // 1000)  # so that the lag is one to the clock
         query = _start(streams, cluster, "trades with quotes")
-        api.watch(query, seconds + _SETTLING, until=lambda: min(_consumed(query, streams)) >= streams.rows)
+        api.watch(query, seconds + _SETTLING, until=lambda: min(_joined_rows(query, streams)) >= streams.rows)
         query.stop()
-        consumed = _consumed(query, streams)
+        consumed = _joined_rows(query, streams)
         if not min(consumed):
             raise _too_slow(seconds + _SETTLING)
         kept = cluster.session.read.schema("trade bigint, quote bigint")
@@ -333,7 +333,7 @@ def _too_slow(seconds: float) -> HandshakeError:
     )
 
 
-def _consumed(query: Any, streams: Streams) -> tuple[int, int]:
+def _joined_rows(query: Any, streams: Streams) -> tuple[int, int]:
     """Return the rows of each stream in the micro-batches that have ended; Spark's source counts seconds."""
     last = query.lastProgress
     if last is None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from handshake.cli.options import check_options, given_options, typed, with_options
+from handshake.cli.options import check_options, given_options, is_typed, with_options
 from handshake.cli.report import read_text, reporting, write_text
 from handshake.engines.engine import engine, engine_module
 from handshake.errors import UnsupportedError
@@ -53,7 +53,7 @@ def explain(
                 "a plan is explained for --backend local or spark, not 'circuit'; --circuit shows the circuit"
             )
         check_options(context, "circuit" if circuit else backend)
-        if circuit and backend != "circuit" and typed(context, "backend"):
+        if circuit and backend != "circuit" and is_typed(context, "backend"):
             raise UnsupportedError(
                 f"--circuit explains a circuit, and --backend {backend} a plan; leave one of them out"
             )

@@ -12,7 +12,7 @@ import typer
 from handshake.errors import UnsupportedError
 from handshake.options import ENGINES, OPTIONS, Option, Options
 
-__all__ = ["BACKEND", "OWN", "check_options", "engines_of", "given_options", "typed", "with_options"]
+__all__ = ["BACKEND", "OWN", "check_options", "engines_of", "given_options", "is_typed", "with_options"]
 
 BACKEND = Option("The engine that runs it.", ENGINES, choices=ENGINES, noun="backend")
 OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -72,13 +72,13 @@ def check_options(context: typer.Context, backend: str) -> None:
     BACKEND.check(backend)
     for name, engines in engines_of(command).items():
         neutral = OPTIONS[name].neutral if name in OPTIONS else ()
-        if backend not in engines and context.params[name] not in neutral and typed(context, name):
+        if backend not in engines and context.params[name] not in neutral and is_typed(context, name):
             flag = next(each.opts[0] for each in context.command.params if each.name == name)
             raise UnsupportedError(f"{flag} is only supported by {_backends(command, engines)}")
 
 
-def typed(context: typer.Context, name: str) -> bool:
-    """Whether a parameter is on the command line, even with its default."""
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Return true if a parameter is on the command line, even with its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

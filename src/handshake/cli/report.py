@@ -1,4 +1,4 @@
-"""What all commands share: errors and exit statuses, and the delivery of results, summaries and metrics."""
+"""The common part of all commands: exit statuses, and the delivery of results, summaries and metrics."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def complain(message: str) -> None:
 
 
 def close_output() -> None:
-    """Flush standard output; if nobody reads it any more, close it silently."""
+    """Flush standard output; close it silently if its reader is gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -109,7 +109,7 @@ def write_text(path: str, text: str) -> None:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Where the results of a run, its metrics and its bad rows go. One for every command and engine."""
+    """The targets of a run's results, metrics and bad rows. All commands and engines deliver by it."""
 
     outputs: Mapping[str, str] = field(default_factory=dict)
     """The file of each result by name; without any, the first rows of all results are shown."""
@@ -136,7 +136,7 @@ class Delivery:
 
     @property
     def interrupted(self) -> str:
-        """What to say after Ctrl-C."""
+        """The message after Ctrl-C."""
         files = [path for path in self.outputs.values() if path != "-"]
         return f"interrupted; '{files[0]}' was not written" if files else "interrupted"
 
@@ -174,7 +174,7 @@ class Delivery:
         return "-" in self.outputs.values() and sys.stdout.isatty()
 
     def _progress(self, run: Run) -> contextlib.AbstractContextManager[Any]:
-        """A bar if standard error is a terminal without rows on it; lines if the inputs have no end."""
+        """Show a bar if standard error is a terminal without rows, or lines if the inputs have no end."""
         if sys.stderr.isatty() and not self._to_terminal:
             return _Bar(run)
         return _lines_of_progress(run) if run.endless else contextlib.nullcontext()
@@ -299,7 +299,7 @@ class Preview:
         self._total = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take one batch."""
+        """Keep the rows of a batch that are still wanted, and count all of them."""
         wanted = min(batch.num_rows, _ROWS - self._rows)
         if wanted:
             self._kept.append(batch.slice(0, wanted))
@@ -316,7 +316,7 @@ class Preview:
         ]
         right = [_is_number(kind) for kind in self._schema.types]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        yield from _aligned(columns, right, width)
+        yield from _align(columns, right, width)
         if self._total > self._rows:
             yield f"… {self._total - self._rows:,} more"
         yield ""
@@ -339,7 +339,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _aligned(columns: Sequence[Sequence[str]], right: Sequence[bool], width: int | None) -> Iterator[str]:
+def _align(columns: Sequence[Sequence[str]], right: Sequence[bool], width: int | None) -> Iterator[str]:
     """Pad cells to columns; leave out the last columns if a line would be too long."""
     sizes = [max(map(len, column)) for column in columns]
     shown = len(columns)

@@ -1,4 +1,4 @@
-"""What an engine is, what a run is, and the registry of engines."""
+"""The types of engines and runs, and the registry of engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Engine(Protocol):
         """Return a text that says how the engine would run a plan."""
 
     def run(self, plan: Plan, inputs: Mapping[str, Any], options: Options) -> Run:
-        """Start a plan.
+        """Start a plan on these inputs.
 
         Args:
             plan: The plan.

@@ -66,7 +66,7 @@ def check_inputs(plan: Plan, inputs: Mapping[str, Any]) -> None:
 
 
 def comes_live(given: Any) -> bool:
-    """Whether an input arrives while the plan runs: on standard input, or as datagrams."""
+    """Return true if an input arrives while the plan runs: on standard input, or as datagrams."""
     return isinstance(given, Address) and (given.path == "-" or given.path.startswith("udp:"))
 
 
@@ -121,7 +121,7 @@ def slices(
     total = sum(table.num_rows for table in tables)
     began, start = time.perf_counter(), 0
     while start < total and not stop():
-        end, lag = (start + _SLICE, None) if pace is None else _paced(times, start, pace, began)
+        end, lag = (start + _SLICE, None) if pace is None else _wait_for_rows(times, start, pace, began)
         batches: dict[str, tuple[Any, Array | None]] = {}
         for source, table, place in zip(sources, tables, places, strict=True):
             low, high = np.searchsorted(place, [start, end])
@@ -137,7 +137,7 @@ def _whole(table: pa.Table) -> pa.RecordBatch:
     return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _paced(times: Array, start: int, pace: float, began: float) -> tuple[int, float]:
+def _wait_for_rows(times: Array, start: int, pace: float, began: float) -> tuple[int, float]:
     """Wait for the next row's time; return the place up to which rows have come, and their lag."""
     due = times / pace
     early = due[start] - (time.perf_counter() - began)

@@ -13,7 +13,7 @@ from handshake.errors import SchemaError, WindowError
 from handshake.io.frames import plain_schema, table_of
 from handshake.plan.algebra import ARRIVAL, Clock, Output, Plan, Project, Source, WindowJoin
 from handshake.plan.bind import Scope, bind
-from handshake.plan.expr import Expr
+from handshake.plan.expr import Column, Expr, Name, transform
 from handshake.schema import Date, Decimal, Float, Int, Null, Opaque, Schema, Timestamp, Type, arrow_of
 from handshake.windows import Windows
 
@@ -114,6 +114,15 @@ class PlainJoin:
         return self.sources[0].time, self.sources[1].time
 
     @property
+    def named_predicate(self) -> Expr:
+        """The predicate with names instead of typed columns, for inputs that carry values in other types."""
+
+        def name(node: Expr) -> Expr:
+            return Name(("lr"[node.side], node.name), at=node.at) if isinstance(node, Column) else node
+
+        return transform(self.on, name)
+
+    @property
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The columns of both inputs; a type that predicates cannot look into is only a placeholder."""
         left, right = (pa.schema([(f.name, _arrow(f.type)) for f in s.fields]) for s in self.sources)
@@ -167,5 +176,5 @@ def _table(plan: Plan, source: Source, given: Any) -> pa.Table:
 
 
 def _as_joins_count(source: Source) -> bool:
-    """Whether times have the unit that joins give to a column of that type."""
+    """Return true if times have the unit that joins give to a column of that type."""
     return source.time is None or _unit(source.clock.type) in (None, source.clock.unit)

@@ -110,13 +110,13 @@ def _by_stream(given: Sequence[str], plan: Plan) -> dict[str, frozenset[str]]:
         stream, dot, name = text.partition(".")
         if not dot or not name:
             raise InputError(f"--nullable '{text}' is no field; write STREAM.FIELD")
-        stream = _known(text, "the query has no input", stream, tuple(fields))
-        name = _known(text, f"{stream} has no field", name, fields[stream])
+        stream = _declared_name(text, "the query has no input", stream, tuple(fields))
+        name = _declared_name(text, f"{stream} has no field", name, fields[stream])
         found[stream] = found.get(stream, frozenset()) | {name}
     return found
 
 
-def _known(text: str, lacks: str, name: str, names: Sequence[str]) -> str:
+def _declared_name(text: str, lacks: str, name: str, names: Sequence[str]) -> str:
     """Return a name as it was declared; case is ignored if that is unambiguous."""
     same = [n for n in names if n == name] or [n for n in names if n.casefold() == name.casefold()]
     if len(same) != 1:

@@ -133,7 +133,7 @@ class JoinRun(Run):
             facts.append(("latency", _latency(metrics.latency)))
         return [
             *facts,
-            *_speed(metrics.left_rows + metrics.right_rows, metrics.elapsed),
+            *_time_and_rate(metrics.left_rows + metrics.right_rows, metrics.elapsed),
             ("method", f"{self.plan.method}: {self.plan.why}"),
             ("cores", f"{_cores(self.plan, metrics)}, {metrics.algorithm}"),
         ]
@@ -150,7 +150,7 @@ def _latency(latency: Latency) -> str:
     return f"p50 {p50:,.1f} ms, p99 {p99:,.1f} ms, longest {longest:,.1f} ms"
 
 
-def _speed(rows: int, elapsed: float) -> list[tuple[str, str]]:
+def _time_and_rate(rows: int, elapsed: float) -> list[tuple[str, str]]:
     rate = rows / elapsed if elapsed else 0
     return [("elapsed", f"{elapsed:.2f} s"), ("rate", f"{rate:,.0f} input rows/s")]
 
@@ -187,7 +187,7 @@ class MultiJoinRun(Run):
         if metrics.no_time:
             facts.append(("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
         cores = ("cores", f"{len(metrics.cores)}, {metrics.algorithm}")
-        return [*facts, *_speed(metrics.rows, metrics.elapsed), cores]
+        return [*facts, *_time_and_rate(metrics.rows, metrics.elapsed), cores]
 
 
 class QueryRun(Run):
@@ -217,19 +217,19 @@ class QueryRun(Run):
         self._seconds = time.perf_counter() - self._began
 
     def _slices(self, stack: contextlib.ExitStack) -> Iterator[Slice]:
-        def stopped() -> bool:
+        def is_stopped() -> bool:
             return self.stopped
 
         if self._live:
             receivers = stack.enter_context(Receivers(self._plan, self._inputs))
             stack.callback(lambda: self._counters.update(receivers.counters))
-            return receivers.slices(stopped)
+            return receivers.slices(is_stopped)
         if _is_standard_input(self._inputs):
             name, place = next(iter(self._inputs.items()))
             source = next(source for source in self._plan.inputs if source.name == name)
-            return standard_input(self._plan, source, place.bad, stopped)
+            return standard_input(self._plan, source, place.bad, is_stopped)
         tables = read_inputs(self._plan, self._inputs)
-        return slices(self._plan, tables, pace=self._options.pace, stop=stopped)
+        return slices(self._plan, tables, pace=self._options.pace, stop=is_stopped)
 
     def progress(self) -> tuple[str, int, int | None]:
         """Return rows, rate, lag and results so far."""

@@ -29,7 +29,7 @@ _WAIT = 0.05
 
 
 def all_over_udp(inputs: Mapping[str, Any]) -> bool:
-    """Whether the inputs come over UDP: all of them, or none.
+    """Return true if all inputs come over UDP, false if none does.
 
     Raises:
         UnsupportedError: One input comes over UDP, another one does not.
@@ -54,7 +54,9 @@ class Receivers:
         self._receivers: dict[str, UdpReceiver] = {}
         try:
             for name, place in inputs.items():
-                self._receivers[name] = receiver_for(place.path, plan, name, bad=_malformed(name, place.bad))
+                self._receivers[name] = receiver_for(
+                    place.path, plan, name, bad=_count_malformed(name, place.bad)
+                )
         except BaseException:
             self.close()
             raise
@@ -97,7 +99,7 @@ class Receivers:
         self.close()
 
 
-def _malformed(name: str, bad: BadRows) -> Callable[[bytes, str], None]:
+def _count_malformed(name: str, bad: BadRows) -> Callable[[bytes, str], None]:
     return lambda data, reason: bad.add(name, bad.count + 1, reason, data.hex())
 
 

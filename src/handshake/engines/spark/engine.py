@@ -138,7 +138,7 @@ class _FrameRun(Run):
         self._frames = (
             query_frames(plan, inputs, state_dir=options.state_dir)
             if join is None
-            else {join.name: _joined(join, inputs, options)}
+            else {join.name: _join_frames(join, inputs, options)}
         )
         self.schemas = {name: frame.schema for name, frame in self._frames.items()}
 
@@ -160,17 +160,17 @@ class _FrameRun(Run):
         return {}
 
 
-def _joined(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -> Any:
+def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -> Any:
     left, right = (inputs[source.name] for source in join.sources)
     names = [name for name, _ in join.columns]
     right_names = join.sources[1].fields.names
     renamed = zip(names[-len(right_names) :], right_names, strict=False)
+    suffix = next((new.removeprefix(old) for new, old in renamed if new != old), "_right")
     frame = join_frames(
-        left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
-        left_time=join.times[0], right_time=join.times[1], method=options.method,
-        suffix=next((new.removeprefix(old) for new, old in renamed if new != old), "_right"),
-        segments=options.segments, state_dir=options.state_dir, name=options.name,
-        result_time=options.result_time,
+        left, right, Expression(join.named_predicate), left_window=join.windows.left,
+        right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
+        method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
+        name=options.name, result_time=options.result_time,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
         return frame
@@ -204,7 +204,7 @@ class _TableJoinRun(Run):
                 "suffix": _SUFFIX,
             }  # fmt: skip
             rows, began = 0, time.perf_counter()
-            for batch in replay.results(Expression(join.on), how):
+            for batch in replay.results(Expression(join.named_predicate), how):
                 rows += batch.num_rows
                 yield join.name, join.select(batch, self.schemas[join.name])
             self._figures = {
@@ -220,9 +220,9 @@ class _TableJoinRun(Run):
         """Return the number of rows that no time window can hold."""
         if not self._join.windows.timed:
             return 0
-        return sum(self._untimed(table, side) for side, table in enumerate((self._left, self._right)))
+        return sum(self._count_untimed(table, side) for side, table in enumerate((self._left, self._right)))
 
-    def _untimed(self, table: pa.Table, side: int) -> int:
+    def _count_untimed(self, table: pa.Table, side: int) -> int:
         name = self._join.times[side]
         assert name is not None
         column = table.column(name).combine_chunks()
@@ -330,7 +330,7 @@ class _BatchRun(Run):
             return self._inputs[source.name]
         read = read_inputs(self._plan, {source.name: self._inputs[source.name]})[source.name]
         table = to_spark_types(read, source.name)
-        self._unknown += _unclaimed(self._plan, source, table)
+        self._unknown += _count_unclaimed(self._plan, source, table)
         return table_frame(session, table, open_store(str(folder)), f"input-{source.name}")
 
     def _results(self, frames: QueryFrames, folder: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -384,10 +384,10 @@ class _LiveRun(_BatchRun):
     def progress(self) -> tuple[str, int, int | None]:
         """Return the rate and the lag of the last micro-batches, and the rows of each result."""
         results = ", ".join(f"{name} {rows:,}" for name, rows in self._rows.items())
-        return f"{self._live.speed()}  {results}", sum(self._rows.values()), None
+        return f"{self._live.describe_speed()}  {results}", sum(self._rows.values()), None
 
 
-def _unclaimed(plan: Plan, source: Source, table: pa.Table) -> int:
+def _count_unclaimed(plan: Plan, source: Source, table: pa.Table) -> int:
     """Return the number of rows of an input that belong to none of the streams that it carries."""
     values = [s.demux for s in plan.inputs if s.demux is not None and s.demux.stream == source.name]
     if not values:

@@ -142,7 +142,7 @@ class Live:
             while not stop() and (not receivers or any(receiver.running for receiver in receivers)):
                 time.sleep(_WAIT)
                 self._note()
-                yield from self._taken()
+                yield from self._take()
             for receiver in receivers:
                 receiver.stop()
             self._drain(endless=not receivers)
@@ -151,7 +151,7 @@ class Live:
                 self._closed = True
             for query in self._queries:
                 query.stop()
-        yield from self._taken()
+        yield from self._take()
 
     def _start(self, name: str, frame: Any, folder: Path) -> Any:
         def add(rows: Any, batch: int) -> None:
@@ -163,7 +163,7 @@ class Live:
         place = str(folder / "checkpoints" / name)
         return frame.writeStream.foreachBatch(add).option("checkpointLocation", place).queryName(name).start()
 
-    def _taken(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def _take(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._ready.get_nowait()
@@ -173,7 +173,7 @@ class Live:
         asked = datetime.now(UTC)
         time.sleep(_WAIT)  # an idle query looks for new rows more often than that
         for query in self._queries:
-            while endless and query.isActive and not _drained(query, asked):
+            while endless and query.isActive and not _is_drained(query, asked):
                 time.sleep(_WAIT / 4)
             if not endless:
                 query.processAllAvailable()
@@ -189,7 +189,7 @@ class Live:
                 self._figures[query.name, progress["batchId"]] = progress.get("observedMetrics") or {}
         self.lost = _lost(self._figures)
 
-    def speed(self) -> str:
+    def describe_speed(self) -> str:
         """Return the seconds so far, and the rate and the lag of the last micro-batches."""
         last = [json.loads(p.json) for p in (query.lastProgress for query in self._queries) if p is not None]
         rate = max((p.get("processedRowsPerSecond") or 0 for p in last), default=0)
@@ -206,8 +206,8 @@ def _began(progress: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00"))
 
 
-def _drained(query: Any, asked: datetime) -> bool:
-    """Return whether a micro-batch that began after the stop is done, or none is left to run."""
+def _is_drained(query: Any, asked: datetime) -> bool:
+    """Return true if nothing is left to do, or a micro-batch that began after `asked` is done."""
     status, last = query.status, query.lastProgress
     if not status["isTriggerActive"] and not status["isDataAvailable"]:
         return True
@@ -260,7 +260,7 @@ class Receiver:
 
     @property
     def running(self) -> bool:
-        """Return whether more rows may come; raise the error of the process if it failed."""
+        """True while more may come. Raises the error of the process if it failed."""
         status = self._process.poll()
         if status not in (None, 0):
             assert self._process.stderr is not None

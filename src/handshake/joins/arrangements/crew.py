@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from handshake.errors import HandshakeError, failed
+from handshake.errors import HandshakeError, core_error
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
 from handshake.joins.arrangements.placement import pin_to
 from handshake.joins.latency import Latencies, Note
@@ -182,7 +182,7 @@ class Crew(Generic[T]):
         if self._failure is not None:
             error, task = self._failure
             self.close()
-            raise failed(error, "its start" if task is None else self.describe(task)) from error
+            raise core_error(error, "its start" if task is None else self.describe(task)) from error
         if self.bell.stopped:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 

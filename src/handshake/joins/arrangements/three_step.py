@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import failed
+from handshake.errors import core_error
 from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver
@@ -66,7 +66,9 @@ class ThreeStep:
                 yield from self.core.probe(piece)
                 self.core.insert(piece)
             except Exception as error:
-                raise failed(error, f"a batch of {piece.rows} tuples of the {SIDES[side]} input") from error
+                raise core_error(
+                    error, f"a batch of {piece.rows} tuples of the {SIDES[side]} input"
+                ) from error
         self.expire()
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import HandshakeError, UnsupportedError, failed
+from handshake.errors import HandshakeError, UnsupportedError, core_error
 from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
 from handshake.joins.arrangements.handshake.ends import Ends
@@ -191,7 +191,7 @@ class Handshake:
             if worker.error is not None:
                 error = worker.error
                 self.close()
-                raise failed(error, f"{worker.at} ({worker.place})") from error
+                raise core_error(error, f"{worker.at} ({worker.place})") from error
         if self._closed:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 
