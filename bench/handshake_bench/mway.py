@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from handshake.joins.join import MultiPlan, prepare_streams
 from handshake.joins.multiway.mjoin import MJoin
-from handshake.joins.multiway.multi_join import MultiPlan, prepare_streams
 from handshake.joins.multiway.order import Order, costed
 from handshake_bench import report
 from handshake_bench.report import Data, Report

@@ -13,7 +13,7 @@ import pyarrow as pa
 from handshake.joins.arrangements.arrangement import Arrangement
 from handshake.joins.join import JoinPlan
 from handshake.joins.metrics import Metrics
-from handshake.joins.running import old_objects_spared
+from handshake.joins.replay import spare_old_objects
 from handshake_bench.workload import Streams
 
 __all__ = ["Run", "feed", "fill"]
@@ -52,13 +52,14 @@ def feed(
     Windows are full at the start, with streams at the rate `held`, which a shedding join would have kept.
     Latencies of the first `unseen` seconds are ignored.
     """
-    gate = plan.gate()
+    engine = plan.start()
+    gate = plan.gate(engine=engine)
     with contextlib.closing(gate), contextlib.ExitStack() as stack:
         earlier = Streams(held or rate)
-        fill(gate.engine, earlier, int(earlier.rate * window))
-        _settle(gate.engine, Streams(earlier.rate, seed=9), int(earlier.rate * window))
+        fill(engine, earlier, int(earlier.rate * window))
+        _settle(engine, Streams(earlier.rate, seed=9), int(earlier.rate * window))
         batches = list(_ticks(Streams(rate, seed=8), int(rate * (window + _SETTLED)), seconds, tick))
-        stack.enter_context(old_objects_spared())
+        stack.enter_context(spare_old_objects())
         results, earlier_shed, start = 0, 0, time.perf_counter()
         for number, pair in enumerate(batches):
             moment = start + number * tick

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
         UnsupportedError,
         WindowError,
     )
-    from handshake.joins.join import Join, JoinPlan, Metrics, Replay, prepare
-    from handshake.joins.multiway.multi_join import (
+    from handshake.joins.join import (
+        Join,
+        JoinPlan,
+        Metrics,
         MultiJoin,
         MultiMetrics,
         MultiPlan,
         MultiReplay,
+        Replay,
         explain_streams,
         join_streams,
+        prepare,
         prepare_streams,
     )
     from handshake.operators.query import Query, QueryMetrics
@@ -74,10 +78,9 @@ __all__ = [
 
 _HOMES = {
     "api": ("explain", "join", "listener", "progress", "run", "watch"),
-    "joins.join": ("Join", "JoinPlan", "Metrics", "Replay", "prepare"),
-    "joins.multiway.multi_join": (
-        "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "explain_streams", "join_streams",
-        "prepare_streams",
+    "joins.join": (
+        "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
+        "explain_streams", "join_streams", "prepare", "prepare_streams",
     ),
     "operators.query": ("Query", "QueryMetrics"),
     "plan": ("call", "col", "left", "lit", "right", "sql"),

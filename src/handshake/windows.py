@@ -237,6 +237,10 @@ class Windows:
         """True if rows must be stamped with positions."""
         return any(window is not None and window.counted for window in self.each)
 
+    def rules(self, unit: str) -> tuple[Rule | None, ...]:
+        """Return the rule of each window; times count in `unit`."""
+        return tuple(None if window is None else window.rule(unit) for window in self.each)
+
     @property
     def unbounded(self) -> bool:
         """True if no stream has a window."""

@@ -200,7 +200,7 @@ def check_line(case: Case, cores: int, method: str, seed: int, tuning: Tuning) -
     plan, order = slices(case, rng) if known else pushes(case, rng)
     for side, start, rows, other in plan:
         for batch in tables[side].slice(start, rows).combine_chunks().to_batches():
-            batches += engine.push(side, batch, other)
+            batches += engine.push(side, batch, None if other is None else {1 - side: other})
         if rng.random() < 0.05:
             batches += engine.drain()
     batches += engine.drain()

@@ -25,7 +25,7 @@ from handshake.joins.arrangements.placement import order_processors, placement
 from handshake.joins.core import JoinCore
 from handshake.joins.gate import Gate
 from handshake.joins.join import ALGORITHMS, Join, Replay, prepare
-from handshake.joins.running import old_objects_spared
+from handshake.joins.replay import spare_old_objects
 from handshake.joins.tuning import Tuning
 from handshake.plan.build import call, col
 
@@ -459,6 +459,6 @@ def test_a_system_without_pinning_says_so(monkeypatch):
 
 def test_programs_spare_old_objects_the_collector_while_they_run():
     assert gc.get_freeze_count() == 0
-    with old_objects_spared():
+    with spare_old_objects():
         assert gc.get_freeze_count() > 1000
     assert gc.get_freeze_count() == 0

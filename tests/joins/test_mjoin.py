@@ -16,7 +16,7 @@ import handshake.joins.multiway.step as mjoin_step
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, UnsupportedError, WindowError
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.order import Order, best_order, costed, runner_up
-from handshake.joins.multiway.plan import ManySpec, StreamSpec, many_spec
+from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
 from handshake.joins.multiway.stats import Statistics
 from handshake.joins.multiway.step import _later
 from handshake.joins.tuning import TUNING, Tuning

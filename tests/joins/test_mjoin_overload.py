@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from test_mjoin import EXAMPLES, SECOND, Case, dealing
 
 import handshake as hs
-import handshake.joins.running as running
+import handshake.joins.replay as replaying
 from cli_runs import run_here
 from handshake.errors import HandshakeError, UnsupportedError, WindowError
 from handshake.joins.arrangements.cell.adapt import Load
-from handshake.joins.multiway.gate import ManyGate
+from handshake.joins.gate import Gate
 from handshake.joins.multiway.mjoin import MJoin
-from handshake.joins.multiway.multi_plan import prepare_streams
-from handshake.joins.multiway.multi_replay import MultiReplay
+from handshake.joins.plan import prepare_streams
+from handshake.joins.replay import MultiReplay
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
 from oracle import TIME, rows
@@ -135,7 +135,7 @@ class Log:
 def fate(monkeypatch):
     """Rooms that are full at random, whatever waits in them."""
     rng = Random(1)
-    monkeypatch.setattr(ManyGate, "has_room", lambda gate, stream: rng.random() < 0.7)
+    monkeypatch.setattr(Gate, "has_room", lambda gate, stream: rng.random() < 0.7)
 
 
 def chosen(case: Case) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def check_paced(seed: int, many: int, most: int, cores: int, overload: str) -> N
     options = {**chosen(case), "time": "t", "overload": overload, "room": 3}
     plan = prepare_streams({name: t.schema for name, t in tables.items()}, case.text, cores=cores, **options)
     span = (max(known) - min(known)) / SECOND
-    pace = span / (case.rng.randint(1, 20) * running.TICK) or 1.0
+    pace = span / (case.rng.randint(1, 20) * replaying.TICK) or 1.0
     replay = MultiReplay(plan, tables, pace=pace, on_shed=log)
     found = case.members(list(replay))
     order = sorted(
@@ -214,7 +214,7 @@ def check_paced(seed: int, many: int, most: int, cores: int, overload: str) -> N
 def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(seed, size, cores):
     """Tuple windows too: positions count the tuples that were taken, and no others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "TICK", 1e-4)
+        patch.setattr(replaying, "TICK", 1e-4)
         dealing(patch)
         check_paced(seed, *size, cores, "shed")
 
@@ -223,7 +223,7 @@ def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(seed, size, cores)
 @given(seed=st.integers(0, 2**32 - 1), cores=st.integers(1, 2))
 def test_a_paced_replay_that_blocks_loses_nothing(seed, cores):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "TICK", 1e-4)
+        patch.setattr(replaying, "TICK", 1e-4)
         check_paced(seed, 3, 12, cores, "block")
 
 
@@ -238,7 +238,7 @@ def test_a_paced_replay_that_blocks_loses_nothing(seed, cores):
 )
 def test_soak(seed, size, cores):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "TICK", 1e-4)
+        patch.setattr(replaying, "TICK", 1e-4)
         dealing(patch, seed)
         check_forced(seed, *size, max(cores, 2))
         check_pushes(seed, *size, cores)
@@ -340,7 +340,7 @@ def test_a_replay_that_cannot_keep_pace_says_what_it_shed(capfd, tmp_path):
 
 
 def test_a_front_door_that_sheds_warns_unless_somebody_listens(monkeypatch):
-    monkeypatch.setattr(ManyGate, "has_room", lambda gate, stream: stream == 0)
+    monkeypatch.setattr(Gate, "has_room", lambda gate, stream: stream == 0)
     tables = {"a": flood(1, 3), "b": flood(1, 2), "c": flood(1, 1)}
     asked = {"window": "1 minute", "time": "t", "pace": 1e6, "overload": "shed"}
     with pytest.warns(RuntimeWarning, match="behind and shed tuples: 0 of a, 2 of b, 1 of c"):

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from test_mjoin import EXAMPLES, SECOND, Case, dealing
 
 import handshake as hs
-import handshake.joins.multiway.multi_replay as multireplay
+import handshake.joins.replay as replaying
 from handshake.errors import HandshakeError, InputError, SchemaError, UnsupportedError, WindowError
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.windows import TupleWindow
 
 EVENT = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
@@ -36,11 +37,17 @@ ON = "a.x = b.y AND b.z BETWEEN c.u AND c.v"
 # Replays against the oracle.
 
 
-def replayed(case: Case, cores: int, *, by_time: bool, ordered: bool = False) -> pa.Table:
+def replayed(
+    case: Case, cores: int, *, by_time: bool, ordered: bool = False, tuning: Tuning = TUNING
+) -> pa.Table:
     tables = {f"s{k}": table for k, table in enumerate(case.tables)}
     windows = {f"s{k}": window for k, window in enumerate(case.windows)}
     time = "t" if by_time else None
-    return hs.join_streams(tables, case.text, windows=windows, time=time, cores=cores, ordered=ordered)
+    schemas = {name: table.schema for name, table in tables.items()}
+    plan = hs.prepare_streams(
+        schemas, case.text, windows=windows, time=time, cores=cores, ordered=ordered, tuning=tuning
+    )
+    return pa.Table.from_batches(hs.MultiReplay(plan, tables), plan.output_schema)
 
 
 @settings(EXAMPLES, max_examples=7)
@@ -54,9 +61,9 @@ def test_replayed_tables_agree_with_the_oracle(seed, size, cores, slices):
     case = Case(seed, *size)
     by_time = case.timed or case.rng.random() < 0.5
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multireplay, "_SLICES", slices)
         dealing(patch, seed)
-        got = replayed(case, cores, by_time=by_time, ordered=case.timed)
+        tuning = Tuning(first_slice_rows=slices[0], slice_rows=slices[1])
+        got = replayed(case, cores, by_time=by_time, ordered=case.timed, tuning=tuning)
     want = case.want(None, by_time=by_time)
     assert case.members(got.to_batches()) == sorted(want.pairs), (case.text, case.windows)
     if case.timed:
@@ -67,11 +74,10 @@ def test_replayed_tables_agree_with_the_oracle(seed, size, cores, slices):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_slices_of_a_replay_do_not_expire_what_their_neighbours_ask_for(size, cores, monkeypatch):
     dealing(monkeypatch)
-    monkeypatch.setattr(multireplay, "_SLICES", (9, 9))
     case = Case(1, 3, 0)
     case.tables = [pa.table({f"row {k}": range(12), "t": pa.nulls(12, pa.timestamp("s"))}) for k in range(3)]
     case.windows, case.text = [TupleWindow(size)] * 3, "TRUE"
-    got = replayed(case, cores, by_time=False)
+    got = replayed(case, cores, by_time=False, tuning=Tuning(slice_rows=9))
     assert case.members(got.to_batches()) == sorted(case.want(None, by_time=False).pairs)
 
 
@@ -252,7 +258,7 @@ def test_a_failing_function_closes_the_join():
 
 
 def test_metrics_tell_what_each_step_did():
-    replay = multireplay.MultiReplay(
+    replay = replaying.MultiReplay(
         hs.prepare_streams({n: pa.table(t).schema for n, t in TABLES.items()}, ON),
         {n: pa.table(t) for n, t in TABLES.items()},
     )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_joins import numbered, options, pairs_of, planned
 
 import handshake.joins.join as local
-import handshake.joins.running as running
+import handshake.joins.replay as replaying
 from cli_runs import run_here
 from handshake import join
 from handshake.errors import HandshakeError, UnsupportedError, WindowError
@@ -241,7 +241,7 @@ def check_paced(case: Case, overload: str, algorithm: str, cores: int, ticks: in
     chosen = {"method": "auto", "algorithm": algorithm, "cores": cores, "overload": overload}
     plan = planned(*tables, case, {**chosen, "ordered": ordered, "room": 5})
     assume(plan is not None)
-    pace = span_of(case) / (ticks * running.TICK) or 1.0
+    pace = span_of(case) / (ticks * replaying.TICK) or 1.0
     replay = Replay(plan, *tables, pace=pace, on_shed=log)
     got = pairs_of(list(replay))
     want = expect(case, None, shed_arrivals(case, log))
@@ -260,7 +260,7 @@ def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, 
     """Tuple windows too: positions count the tuples that were taken, and no others."""
     assume(case.left_time is not None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "TICK", 1e-4)
+        patch.setattr(replaying, "TICK", 1e-4)
         check_paced(case, "shed", algorithm, cores, ticks, case.windows.timed and ticks % 3 == 0)
 
 
@@ -269,7 +269,7 @@ def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, 
 def test_a_paced_replay_that_blocks_loses_nothing(case, ticks, number):
     assume(case.left_time is not None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "TICK", 1e-4)
+        patch.setattr(replaying, "TICK", 1e-4)
         check_paced(case, "block", *ARRANGEMENTS[number], ticks, case.windows.timed and ticks % 3 == 0)
 
 

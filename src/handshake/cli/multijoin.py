@@ -13,7 +13,7 @@ from handshake.engines.joins import JOIN
 from handshake.engines.local.engine import MultiJoinRun
 from handshake.errors import HandshakeError
 from handshake.io import read
-from handshake.joins.multiway.multi_join import MultiReplay, prepare_streams
+from handshake.joins.join import MultiReplay, prepare_streams
 from handshake.plan import parse
 from handshake.windows import windows_of
 

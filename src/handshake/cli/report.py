@@ -24,7 +24,7 @@ from handshake.engines.engine import Run, plain_table
 from handshake.errors import HandshakeError, InputError, QueryError
 from handshake.io import check_output, one_line, sink_for
 from handshake.io.declared import BAD, BadRows
-from handshake.joins.running import old_objects_spared
+from handshake.joins.replay import spare_old_objects
 
 __all__ = [
     "BAD_USAGE", "INTERRUPTED", "Delivery", "Preview", "close_output", "complain", "fail", "read_text",
@@ -158,7 +158,7 @@ class Delivery:
             if run.stoppable:
                 stack.enter_context(_stop_on_interrupt(run))
             stack.enter_context(self._progress(run))
-            stack.enter_context(old_objects_spared())
+            stack.enter_context(spare_old_objects())
             for name, batch in run:
                 if name in write:
                     write[name](batch)

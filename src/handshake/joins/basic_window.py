@@ -69,7 +69,7 @@ class BasicWindow:
 
     @cached_property
     def columns(self) -> Columns:
-        """What kernels read."""
+        """The columns that kernels read."""
         arrays = [stored(self.batch, self.spec, column.name) for column in self.spec.columns]
         return Columns.of(self.rows, self.spec.columns, arrays, self.known_headroom)
 
@@ -101,7 +101,7 @@ class BasicWindow:
         )
 
     def codes(self) -> Codes | None:
-        """Those of its side's bands, made when first asked for; None where there are none."""
+        """Return the codes of its side's bands, computed on first use; None if it has none."""
         if "_codes" not in self.__dict__:
             wanted = self.spec.coded and self.rows >= self.spec.tuning.coded_from
             columns = [sort_key(self.values(a.inner)) for a in self.spec.coded] if wanted else []
@@ -111,11 +111,11 @@ class BasicWindow:
 
     @property
     def has_codes(self) -> bool:
-        """Whether somebody has asked for them, and there are some."""
+        """True if the codes have been computed."""
         return self.__dict__.get("_codes") is not None
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
-        """What kernels read it by, with validity or without; good as long as the basic window is held."""
+        """Return the addresses that kernels read, with validity or without; keep the basic window alive."""
         return self._with_validity if nullable else self._without_validity
 
     @cached_property
@@ -127,14 +127,14 @@ class BasicWindow:
         return self.columns.addresses(False)
 
     def places(self, shape: Shape) -> Places:
-        """Where the columns of its side's schema are, whose shape that is."""
+        """Return the addresses of the columns of its side's schema, which has that shape."""
         if self._places is None:
             object.__setattr__(self, "_places", places_of(shape, self.batch))
         assert self._places is not None
         return self._places
 
     def values(self, expr: Expr) -> pa.Array:
-        """A key expression of this side, for each tuple."""
+        """Evaluate a key expression of this side for each tuple."""
         if isinstance(expr, Column):  # most are; asking what an expression reads takes longer
             return as_array(self.batch.column(expr.name))
         return evaluate(expr, arrays_of(self.batch, self.spec.side, (expr,)), self.rows, as_key=True)
@@ -151,7 +151,7 @@ class BasicWindow:
         return tuple((k.min(), k.max()) for k in keys)
 
     def limits(self, attribute: Attribute) -> tuple[Array, Array]:
-        """The range, per tuple, that it allows an attribute of the other side to have."""
+        """Return, per tuple, the range that it allows an attribute of the other side to have."""
         return _limits(self, attribute)
 
     @cached_property
@@ -161,7 +161,7 @@ class BasicWindow:
         return sample
 
     def row_bytes(self, shape: Shape | None) -> float:
-        """The memory of a tuple on average, where its columns have that shape."""
+        """Return the average memory of a tuple whose columns have that shape."""
         if "_row_bytes" not in self.__dict__:
             found = (
                 row_bytes(shape, self.places(shape), self.rows) if shape else self.batch.nbytes / self.rows
@@ -171,7 +171,7 @@ class BasicWindow:
 
     @property
     def nbytes(self) -> int:
-        """Memory held: the tuples, and index or codes besides."""
+        """The memory of the tuples, their index and their codes."""
         held = int(self.batch.nbytes) + (self.cells.nbytes if self.cells is not None else 0)
         codes = self.__dict__.get("_codes")
         held += codes.nbytes if codes is not None else 0
@@ -186,7 +186,7 @@ def worth_an_index(tuples: int, window: BasicWindow) -> bool:
 
 
 def indexable(window: BasicWindow) -> bool:
-    """Whether its side has an index, and there are enough tuples for it."""
+    """Return whether its side has an index, and there are enough tuples for it."""
     return window.rows >= window.spec.tuning.indexed_from and bool(
         window.spec.hashed or window.spec.attributes
     )
@@ -249,7 +249,7 @@ def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:
 
 
 def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
-    """The inclusive limit that `left op right + offset` puts on the other side, and whether from below."""
+    """Return the inclusive limit of `left op right + offset` on the other side, and whether it is lower."""
     offset = bound.offset if side == 1 else -bound.offset
     is_lower = bound.is_lower if side == 1 else not bound.is_lower
     if values.dtype.kind != "f":
@@ -266,6 +266,6 @@ def _most(dtype: np.dtype[Any]) -> Any:
 
 
 def span_of(side: int, *windows: BasicWindow) -> int:
-    """How far the stamps that expire a side's tuples are apart."""
+    """Return how far apart the stamps are that a side's tuples expire by."""
     spans = [w.second if side == 0 else w.first for w in windows]
     return max(high for _, high in spans) - min(low for low, _ in spans)

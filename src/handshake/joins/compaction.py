@@ -11,7 +11,7 @@ __all__ = ["Compaction", "put_together"]
 
 
 def put_together(group: list[BasicWindow]) -> tuple[list[BasicWindow], BasicWindow] | None:
-    """One basic window of a group, oldest first, or of as many of its newest as one can hold."""
+    """Merge a group, oldest first, into one basic window, or as many of its newest as one can hold."""
     while len(group) > 1:
         together = merged(*group)
         if together is not None:
@@ -43,12 +43,12 @@ class Compaction:
                 if any(window.has_codes for window in made[0]):
                     together.codes()
                 self.made = (made[0], together)
-        except BaseException as error:  # whoever looks at the result next is told
+        except BaseException as error:  # raised when the result is used
             self.error = error
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """True if the thread has ended."""
         return not self._thread.is_alive()
 
     def wait(self) -> None:

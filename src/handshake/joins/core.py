@@ -59,7 +59,7 @@ class JoinCore:
         windows: Iterable[BasicWindow] | None = None,
         outer: Outer | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """All results of new tuples with the other side's window, or with some basic windows of it.
+        """Yield all results of new tuples with the other side's window, or with some basic windows of it.
 
         `outer` is what another core may have found out about the piece already.
         """
@@ -71,7 +71,7 @@ class JoinCore:
         windows: Iterable[BasicWindow] | None = None,
         outer: Outer | None = None,
     ) -> Iterator[Made]:
-        """The same, and which basic windows results are of."""
+        """Yield results as `probe` does, with the basic windows that they are of."""
         self.batches += 1
         if piece.rows == 0 or self.spec.analysis.never:
             return
@@ -79,10 +79,10 @@ class JoinCore:
             windows = self.segments[1 - piece.spec.side]
         ready = windows.ready(piece.rows) if isinstance(windows, Segment) else list(windows)
         for pairs in together(self.pairs(piece, ready, outer or self.outer(piece))):
-            yield from self._made(pairs)
+            yield from self._make_results(pairs)
 
     def pairs(self, piece: BasicWindow, windows: list[BasicWindow], outer: Outer) -> Iterator[Pairs]:
-        """All pairs of new tuples with some basic windows; good until the next ones are asked for."""
+        """Yield all pairs of new tuples with some basic windows; each is valid until the next one."""
         scanned: dict[int, tuple[Program, list[BasicWindow]]] = {}  # by identity: a hash takes long to find
         for window in windows:
             relation = self._relation(piece, window)
@@ -99,7 +99,7 @@ class JoinCore:
             else:
                 yield from found
         for program, group in scanned.values():
-            yield from self._scanned(program, piece, group)
+            yield from self._scan(program, piece, group)
 
     def outer(self, piece: BasicWindow) -> Outer:
         """New tuples, as the other side's indexes want to see them."""
@@ -134,7 +134,7 @@ class JoinCore:
         return "inside" if inside else "boundary"
 
     def program(self, inside: bool, headroom: bool, nullable: bool) -> Program:
-        """The predicate for pairs that are all in the windows, or have to be asked; see `Program`."""
+        """Return the program for pairs that are all inside the windows, or that must be tested."""
         if (inside, headroom, nullable) not in self._programs:
             expr = self.spec.interior if inside else self.spec.boundary
             columns = (self.spec.sides[0].columns, self.spec.sides[1].columns)
@@ -153,7 +153,7 @@ class JoinCore:
         return self._by_index(program, outer, window)
 
     def _by_index(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs] | None:
-        """None where most tuples are candidates."""
+        """Search by the index; return None if most tuples are candidates."""
         assert window.cells is not None
         few = outer.piece.rows < 64
         if window.spec.hashed:
@@ -165,13 +165,13 @@ class JoinCore:
         return None
 
     def _kernel(self, make: Callable[[Program, int], Any], program: Program, inner: int) -> Any:
-        """A compiled kernel; kept here, since finding it by its predicate costs more than a small probe."""
+        """Return a compiled kernel. Kept here: finding it by its predicate costs more than a small probe."""
         key = (make, id(program), inner)
         if key not in self._kernels:
             self._kernels[key] = make(program, inner)
         return self._kernels[key]
 
-    def _scanned(self, program: Program, piece: BasicWindow, windows: list[BasicWindow]) -> Iterator[Pairs]:
+    def _scan(self, program: Program, piece: BasicWindow, windows: list[BasicWindow]) -> Iterator[Pairs]:
         """Pairs with basic windows of one kind. The longer run goes through the vectors, if it fills any."""
         least = piece.rows if piece.rows >= BLOCK else 0
         longer = [window for window in windows if window.rows >= least]
@@ -244,7 +244,7 @@ class JoinCore:
         self.comparisons += seen
         self.work += seen * self.spec.tuning.looked_up
 
-    def _made(self, pairs: Pairs) -> Iterator[Made]:
+    def _make_results(self, pairs: Pairs) -> Iterator[Made]:
         for made in self._results.of(pairs):
             self.results += made.batch.num_rows
             self.work += made.batch.num_rows * self.spec.tuning.made

@@ -1,27 +1,33 @@
-"""The driver: what happens to a tuple at arrival. Stamping, lateness, filtering, derived columns."""
+"""The driver: stamps rows on arrival, drops late ones, and records how far each stream has come."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import InputError
-from handshake.joins.spec import OTHER, OWN, SIDES, TIME, JoinSpec, SideSpec
+from handshake.joins.spec import OTHER, OWN, TIME, JoinSpec, SideSpec
 from handshake.kernels.columns import as_array, integers
 from handshake.kernels.evaluate import evaluate, holds
 from handshake.kernels.keys import has_value, hash_of, prefix_of
 from handshake.plan.expr import Column, Expr, walk
 from handshake.plan.types import is_exact
 from handshake.schema import UNITS, Date, Int, Timestamp, type_from_arrow
-from handshake.windows import watermark
+from handshake.windows import Windows, watermark
 
 __all__ = [
     "Counts",
     "Driver",
+    "Positions",
+    "Seen",
+    "StreamDriver",
+    "StreamLike",
     "arrays_of",
     "derived",
     "extended",
@@ -32,138 +38,200 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
+Seen = Mapping[int, Array]
+"""By the number of another stream: how many of its rows had arrived before each row of a batch."""
 _FORMS = {"hash": hash_of, "prefix": prefix_of}
+_NEVER_LATE = 2**64 - 1
+
+
+class StreamLike(Protocol):
+    """One input of a join, as far as its arrival is concerned."""
+
+    @property
+    def name(self) -> str:
+        """The name that errors use."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+
+    @property
+    def time(self) -> str | None:
+        """The time column, if there is one."""
 
 
 @dataclass
 class Counts:
-    """Tuples of one side, by fate."""
+    """Numbers of rows of one stream by what became of them."""
 
     rows: int = 0
     late: int = 0
     no_time: int = 0
     unmatchable: int = 0
-    """Tuples that no other can match (a NULL key, a filter that fails); they are not stored."""
+    """Rows that can match nothing (a NULL key, a filter that fails); they are not stored."""
 
 
-@dataclass
-class Driver:
-    """Stamps the tuples of both sides in arrival order and remembers how far each stream has come."""
+class Positions(NamedTuple):
+    """The stamps of a batch for tuple windows."""
 
-    spec: JoinSpec
-    lateness: int = 0
-    counts: tuple[Counts, Counts] = field(default_factory=lambda: (Counts(), Counts()))
-    newest: list[int | None] = field(default_factory=lambda: [None, None])
-    arrived: list[int] = field(default_factory=lambda: [0, 0])
-    met: list[int] = field(default_factory=lambda: [0, 0])
-    """The least `other` stamp that a tuple of this side can still get."""
-    told: bool = False
-    """Only `advance` says how far streams have come; what is late then has been dropped before."""
+    own: Array
+    seen: Seen
 
-    def __post_init__(self) -> None:
-        windows = self.spec.windows
+
+class StreamDriver(ABC):
+    """The arrival of rows of any number of streams.
+
+    Args:
+        streams: The inputs.
+        windows: Their windows, in the same order.
+        unit: The unit that times are counted in.
+        lateness: How far rows may be behind the watermark, in that unit.
+    """
+
+    def __init__(self, streams: Sequence[StreamLike], windows: Windows, unit: str, lateness: int = 0) -> None:
+        many = len(streams)
+        self._streams, self._unit, self.lateness = streams, unit, lateness
+        self._rules = windows.rules(unit)
         self._timed, self._counted = windows.timed, windows.counted
+        self.counts = [Counts() for _ in streams]
+        self.newest: list[int | None] = [None] * many
+        """The newest time of each stream."""
+        self.arrived = [0] * many
+        self.met = [[0] * many for _ in streams]
+        """`met[j][k]`: the least count of stream k that a row of stream j to come can be stamped with."""
+        self.clocked = False
+        """True if only `advance` moves the watermark; late rows have then been dropped before."""
 
-    def admit(self, side: int, batch: pa.RecordBatch, other: Array | None = None) -> pa.RecordBatch:
-        """Stamp a batch; what comes back has its hidden columns and only tuples that can match.
+    @abstractmethod
+    def _enter(
+        self, k: int, batch: pa.RecordBatch, times: Array | None, positions: Positions | None
+    ) -> pa.RecordBatch:
+        """Add the stamps to a batch, and keep the rows that can match."""
 
-        `other` gives the counts of the other stream for tuples whose arrival order is known beforehand.
+    def admit(self, k: int, batch: pa.RecordBatch, seen: Seen | None = None) -> pa.RecordBatch:
+        """Stamp a batch of stream `k`; return its rows that can match, with hidden columns.
+
+        Args:
+            k: The number of the stream.
+            batch: The rows.
+            seen: Counts of the other streams, if the order of arrival is not the order of the calls.
         """
-        spec, counts = self.spec.sides[side], self.counts[side]
+        counts, times, positions = self.counts[k], None, None
         counts.rows += batch.num_rows
-        hidden: dict[str, pa.Array] = {}
         if self._timed:
-            batch, other = self._by_time(side, batch, other, hidden)
+            batch, times, seen = self._timely(k, batch, seen)
         if self._counted:
-            self._count(side, batch.num_rows, other, hidden)
-        full = extended(batch, hidden) if hidden else batch
-        full = derived(full, spec)
-        kept = matchable(full, spec)
-        counts.unmatchable += full.num_rows - kept.num_rows
+            positions = self._count(k, batch.num_rows, seen)
+        kept = self._enter(k, batch, times, positions)
+        counts.unmatchable += batch.num_rows - kept.num_rows
         return kept
 
-    def _by_time(
-        self, side: int, batch: pa.RecordBatch, other: Array | None, hidden: dict[str, pa.Array]
-    ) -> tuple[pa.RecordBatch, Array | None]:
-        spec, counts = self.spec.sides[side], self.counts[side]
-        assert spec.time is not None
-        times, valid = times_of(batch.column(spec.time), self.spec.unit, spec.time, SIDES[side])
+    def _timely(
+        self, k: int, batch: pa.RecordBatch, seen: Seen | None
+    ) -> tuple[pa.RecordBatch, Array, Seen | None]:
+        """Drop rows that have no time or are late."""
+        stream, counts = self._streams[k], self.counts[k]
+        assert stream.time is not None
+        times, valid = times_of(batch.column(stream.time), self._unit, stream.time, stream.name)
         if valid is not None:
             counts.no_time += len(times) - int(valid.sum())
-            batch, times = batch.filter(pa.array(valid)), times[valid]
-            other = other[valid] if other is not None else None
-        late = self._late(side, times)
+            batch, times, seen = _filter(batch, times, seen, valid)
+        late = self._late(k, times)
         if late is not None:
             counts.late += int(late.sum())
-            batch, times = batch.filter(pa.array(~late)), times[~late]
-            other = other[~late] if other is not None else None
-        if not lies_ready(batch.schema.field(spec.time).type, self.spec.unit):
-            hidden[TIME] = pa.array(times)
-        return batch, other
+            batch, times, seen = _filter(batch, times, seen, ~late)
+        return batch, times, seen
 
-    def _late(self, side: int, times: Array) -> Array | None:
-        """Which tuples the watermark has passed at their own arrival; None when it has passed none."""
-        if len(times) == 0 or self.told:
+    def _late(self, k: int, times: Array) -> Array | None:
+        """Return which rows the watermark had passed when they arrived; None if it had passed none."""
+        if len(times) == 0 or self.clocked:
             return None
-        mine, theirs = self.newest[side], self.newest[1 - side]
+        mine = self.newest[k]
         if (mine is None or times[0] >= mine) and not (times[1:] < times[:-1]).any():
-            self.newest[side] = int(times[-1])
+            self.newest[k] = int(times[-1])
             return None
-        peak = np.maximum.accumulate(times)
-        if mine is not None:
-            peak = np.maximum(peak, mine)
-        self.newest[side] = int(peak[-1])
-        if theirs is None:
+        peak = np.maximum.accumulate(np.concatenate([[times[0] if mine is None else mine], times]))
+        self.newest[k] = int(peak[-1])
+        others = [newest for j, newest in enumerate(self.newest) if j != k]
+        slowest = watermark(others, 0)
+        if slowest is None:
             return None
-        before = np.empty_like(peak)
-        before[1:] = peak[:-1]
-        before[0] = times[0] if mine is None else mine
-        passed = np.minimum(before, theirs)
+        passed = np.minimum(peak[:-1], slowest)
         # Differences of 64-bit times fit unsigned words.
         behind = passed.view(np.uint64) - times.view(np.uint64)
-        late: Array = (times < passed) & (behind > np.uint64(min(self.lateness, 2**64 - 1)))
+        late: Array = (times < passed) & (behind > np.uint64(min(self.lateness, _NEVER_LATE)))
         return late if late.any() else None
 
-    def _count(self, side: int, rows: int, other: Array | None, hidden: dict[str, pa.Array]) -> None:
-        start = self.arrived[side]
-        hidden[OWN] = pa.array(np.arange(start, start + rows))
-        self.arrived[side] += rows
-        if other is None:
-            other = np.full(rows, self.arrived[1 - side])
-            self.met[0], self.met[1] = self.arrived[1], self.arrived[0]
+    def _count(self, k: int, rows: int, seen: Seen | None) -> Positions:
+        start = self.arrived[k]
+        self.arrived[k] += rows
+        others = (j for j in range(len(self.arrived)) if j != k)
+        if seen is None:  # a row that comes now comes after all rows so far
+            self.met = [list(self.arrived) for _ in self.met]
+            seen = {j: np.full(rows, self.arrived[j]) for j in others}
         elif rows:
-            self.met[side] = int(other[-1])
-        hidden[OTHER] = pa.array(other.astype(np.int64, copy=False))
+            for j, counted in seen.items():
+                self.met[k][j] = int(counted[-1])
+        return Positions(np.arange(start, start + rows), seen)
 
     def mark(self) -> int | None:
-        """The watermark."""
+        """Return the watermark."""
         return watermark(self.newest, self.lateness)
 
-    def oldest(self, side: int) -> int | None:
-        """The least expiring stamp of this side that a tuple to come can still ask for."""
-        rule = self.spec.rules[side]
-        return None if rule is None else rule.oldest(self.mark(), self.met[1 - side])
+    def oldest(self, k: int) -> int | None:
+        """Return the oldest stamp of stream `k` that a row to come can still join."""
+        rule = self._rules[k]
+        if rule is None:
+            return None
+        return rule.oldest(self.mark(), min([met[k] for j, met in enumerate(self.met) if j != k]))
 
-    def advance(self, side: int, time: int) -> None:
-        """Take note that no tuple of this side older than `time` will come."""
-        newest = self.newest[side]
-        self.newest[side] = time if newest is None else max(time, newest)
+    def advance(self, k: int, time: int) -> None:
+        """Record that no row of stream `k` older than `time` will come."""
+        newest = self.newest[k]
+        self.newest[k] = time if newest is None else max(time, newest)
+
+
+class Driver(StreamDriver):
+    """The driver of the two sides of a `JoinSpec`; rows also get the columns that kernels read."""
+
+    def __init__(self, spec: JoinSpec, lateness: int = 0) -> None:
+        super().__init__(spec.sides, spec.windows, spec.unit, lateness)
+        self.spec = spec
+
+    def _enter(
+        self, k: int, batch: pa.RecordBatch, times: Array | None, positions: Positions | None
+    ) -> pa.RecordBatch:
+        side, hidden = self.spec.sides[k], dict[str, pa.Array]()
+        if times is not None and not lies_ready(batch.schema.field(side.time).type, self._unit):
+            hidden[TIME] = pa.array(times)
+        if positions is not None:
+            hidden[OWN] = pa.array(positions.own)
+            hidden[OTHER] = pa.array(positions.seen[1 - k].astype(np.int64, copy=False))
+        return matchable(derived(extended(batch, hidden) if hidden else batch, side), side)
+
+
+def _filter(
+    batch: pa.RecordBatch, times: Array, seen: Seen | None, mask: Array
+) -> tuple[pa.RecordBatch, Array, Seen | None]:
+    kept = None if seen is None else {j: counted[mask] for j, counted in seen.items()}
+    return batch.filter(pa.array(mask)), times[mask], kept
 
 
 def extended(batch: pa.RecordBatch, hidden: dict[str, pa.Array]) -> pa.RecordBatch:
+    """Return a batch with hidden columns behind its own."""
     names = [*batch.schema.names, *hidden]
     return pa.RecordBatch.from_arrays([*batch.columns, *hidden.values()], names=names)
 
 
 def lies_ready(kind: pa.DataType, unit: str) -> bool:
-    """Whether a time column is in memory as the 64-bit counts that kernels read, so that no copy is kept."""
+    """Return whether a time column holds the 64-bit counts that kernels read, so that no copy is needed."""
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == unit)
     return bool(kind == pa.int64() and unit == "s")
 
 
 def stored(batch: pa.RecordBatch, spec: SideSpec, name: str) -> pa.Array:
-    """A kernel column of a stored batch; times that lie ready are the input's own column."""
+    """Return a kernel column of a stored batch; `TIME` may be the input's own column (see `lies_ready`)."""
     if name == TIME and batch.schema.get_field_index(name) < 0:
         assert spec.time is not None
         name = spec.time
@@ -171,12 +239,13 @@ def stored(batch: pa.RecordBatch, spec: SideSpec, name: str) -> pa.Array:
 
 
 def arrays_of(batch: pa.RecordBatch, side: int, exprs: tuple[Expr, ...]) -> dict[Column, pa.Array]:
-    """The columns that expressions read, from a batch of that side."""
+    """Return the columns of one side that expressions read, from a batch of that side."""
     used = {n for e in exprs for n in walk(e) if isinstance(n, Column) and n.side == side}
     return {column: as_array(batch.column(column.name)) for column in used}
 
 
 def derived(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
+    """Return a batch with the columns that are computed once per row."""
     hidden: dict[str, pa.Array] = {}
     for name, source in spec.derived:
         values = evaluate(source.expr, arrays_of(batch, spec.side, (source.expr,)), batch.num_rows)
@@ -185,7 +254,7 @@ def derived(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
 
 
 def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
-    """Only tuples that can match: one-sided conditions hold and no key is NULL or NaN."""
+    """Return the rows that can match: one-sided conditions hold and no key is NULL or NaN."""
     mask: Array | None = None
     for condition in spec.filters:
         held = holds(condition, arrays_of(batch, spec.side, (condition,)), batch.num_rows)
@@ -200,14 +269,14 @@ def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
 
 
 def _key_values(batch: pa.RecordBatch, spec: SideSpec, key: Expr) -> pa.Array:
-    """A key of each tuple, or at least something that has a value where it has one."""
+    """Return the key of each row, or other values that are NULL or NaN for the same rows."""
     if isinstance(key, Column) and pa.types.is_floating(batch.schema.field(key.name).type):
         return as_array(batch.column(key.name))
     return evaluate(key, arrays_of(batch, spec.side, (key,)), batch.num_rows, as_key=True)
 
 
 def times_of(column: pa.Array, unit: str, name: str, stream: str) -> tuple[Array, Array | None]:
-    """A time column as whole units, and where it has a value (None: everywhere)."""
+    """Return a time column in whole units, and which rows have a time (None if all have one)."""
     column = as_array(column)
     if lies_ready(column.type, unit) and column.null_count == 0:
         return integers(column), None

@@ -1,45 +1,195 @@
-"""The in-process back end: joins on the cores of this machine, batch by batch or table by table."""
+"""Joins on the cores of this machine: rows are pushed in batch by batch, or tables are joined whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import contextlib
+import threading
+import time as clock
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, Unpack
 
-import numpy as np
 import pyarrow as pa
 
-from handshake.io.frames import conform, schema_of
-from handshake.joins.arrangements.unbounded import Unbounded
+from handshake.errors import HandshakeError, InputError, SchemaError, WindowError, suggest
+from handshake.io.frames import conform, kind_of, restore, schema_of, table_of
 from handshake.joins.driver import times_of
-from handshake.joins.gate import OnShed
-from handshake.joins.metrics import Metrics
-from handshake.joins.plan import ALGORITHMS, JoinPlan, prepare
-from handshake.joins.running import (
-    NEWEST,
-    Arrivals,
-    PushedJoin,
-    Stream,
-    TableReplay,
-    check_clock,
-    checked_pace,
+from handshake.joins.gate import Gate, OnShed, RunningJoin
+from handshake.joins.metrics import Metrics, MultiMetrics
+from handshake.joins.multiway.mjoin import MJoin
+from handshake.joins.plan import (
+    ALGORITHMS,
+    JoinPlan,
+    MultiPlan,
+    StreamOptions,
+    named_streams,
+    prepare,
+    prepare_streams,
 )
-from handshake.joins.spec import SIDES
+from handshake.joins.replay import MultiReplay, Replay
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import Expression
-from handshake.schema import UNITS
 from handshake.windows import Spec
 
-__all__ = ["ALGORITHMS", "Join", "JoinPlan", "Metrics", "Replay", "prepare"]
+__all__ = [
+    "ALGORITHMS",
+    "Join",
+    "JoinPlan",
+    "Metrics",
+    "MultiJoin",
+    "MultiMetrics",
+    "MultiPlan",
+    "MultiReplay",
+    "Replay",
+    "explain_streams",
+    "join_streams",
+    "prepare",
+    "prepare_streams",
+]
 
-Array = np.ndarray[Any, Any]
+PlanT = TypeVar("PlanT", bound=JoinPlan | MultiPlan)
 
 
-class Join(PushedJoin[Metrics]):
-    """A running join that tuples are pushed into; each push returns the results that it completes.
+class PushJoin(Generic[PlanT]):
+    """A running join that rows are pushed into, from one thread at a time."""
 
-    With `overload="shed"` a push never waits for the join: it returns what is ready, `take` gives what comes
-    later, and `finish` the rest. When `room` tuples of a side wait, the newest batch of that side is shed:
-    counted in the metrics, and given to `on_shed(side, batch)`.
+    def __init__(self, plan: PlanT, on_shed: OnShed | None) -> None:
+        self.plan = plan
+        self._ordering = plan.ordering()
+        self._joined: RunningJoin = plan.start()
+        engine: RunningJoin | Gate = self._joined
+        if plan.overload == "shed":
+            engine = plan.gate(on_shed, self._joined)
+        self._engine: RunningJoin | Gate | None = engine
+        # The threads of the cores keep the engine alive, but not this object. They end when it is collected.
+        self._forgotten = weakref.finalize(self, _close_elsewhere, engine)
+        self._forgotten.atexit = False
+        self._last: Metrics | None = None
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            held = self._ordering.rows if self._ordering is not None and self._engine is not None else 0
+            self.close()
+        if held and kind is None:
+            raise HandshakeError(f"{held} results were held back and not taken; call finish() before leaving")
+
+    def _push(self, k: int, tuples: Any) -> list[pa.RecordBatch]:
+        with self._lock:
+            engine = self._running()
+            stream = self.plan.spec.streams[k]
+            batch = conform(tuples, stream.schema, stream.name)
+            with self._closing_on_failure():
+                results = list(engine.push(k, batch))
+                if isinstance(engine, Gate):
+                    return self._in_order(results, engine.mark())
+                return self._in_order([*results, *engine.drain()], engine.driver.mark())
+
+    def take(self, wait: float = 0.0) -> list[pa.RecordBatch]:
+        """Return results that have come since the last push, and that come within `wait` seconds.
+
+        There are some only with `overload="shed"`: otherwise every push returns all its results.
+        """
+        with self._lock:
+            engine = self._running()
+            if not isinstance(engine, Gate):
+                return []
+            with self._closing_on_failure():
+                return self._in_order(list(engine.until(clock.perf_counter() + wait)), engine.mark())
+
+    def _advance(self, times: Mapping[int, Any]) -> list[pa.RecordBatch]:
+        with self._lock:
+            engine = self._running()
+            receiver = engine if isinstance(engine, Gate) else engine.driver
+            for k, time in times.items():
+                receiver.advance(k, self._instant(k, time))
+            if isinstance(engine, Gate):
+                return self.take()
+            engine.expire()
+            return self._in_order([], engine.driver.mark())
+
+    def _instant(self, k: int, time: Any) -> int:
+        """Return a time in the unit of the stamps."""
+        stream = self.plan.spec.streams[k]
+        name, column = stream.name, stream.time
+        if column is None:
+            raise WindowError(f"no time column is named for the {name} input, so it cannot advance")
+        batch = conform({column: [time]}, pa.schema([stream.schema.field(column)]), name)
+        times, valid = times_of(batch.column(0), self.plan.spec.unit, column, name)
+        if valid is not None:
+            raise InputError(f"{time!r} is not a time to advance the {name} input to")
+        return int(times[0])
+
+    def finish(self) -> list[pa.RecordBatch]:
+        """Close the join after its last row; return the results that were held back."""
+        with self._lock, self._closing_on_failure():
+            results = self._in_order(list(self._running().drain()), None, last=True)
+            self.close()
+            return results
+
+    @contextlib.contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        """Close the join if it fails: half a batch may have been joined, so later results could be wrong."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _in_order(
+        self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
+    ) -> list[pa.RecordBatch]:
+        if self._ordering is None:
+            return results
+        self._ordering.add(results)
+        return self._ordering.release(mark, all_of_them=last)
+
+    def metrics(self) -> Metrics:
+        """Return counts and sizes so far; after closing, the last ones."""
+        with self._lock:
+            if self._engine is not None:
+                return self._engine.metrics()
+            assert self._last is not None
+            return self._last
+
+    def close(self) -> None:
+        """Free the windows. All rows pushed so far have been joined."""
+        with self._lock:
+            if self._engine is not None:
+                self._last = self._engine.metrics()
+                self._forgotten.detach()
+                self._engine.close()
+                self._engine = None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of results."""
+        return self.plan.output_schema
+
+    def _running(self) -> RunningJoin | Gate:
+        if self._engine is None:
+            raise HandshakeError("this join is closed; make a new one to push more tuples")
+        return self._engine
+
+
+def _close_elsewhere(engine: RunningJoin | Gate) -> None:
+    """Close an engine in a new thread: the garbage collector may call this on a thread of the engine."""
+    threading.Thread(target=engine.close, daemon=True).start()
+
+
+class Join(PushJoin[JoinPlan]):
+    """A running join of two streams; each push returns the results that it completes.
+
+    With `overload="shed"` a push never waits for the join: it returns the results that are ready, `take`
+    returns later ones, and `finish` the rest. When `room` rows of a side wait, the newest batch of that side
+    is shed: counted in the metrics, and passed to `on_shed(side, batch)`.
 
     >>> import pyarrow as pa
     >>> trades = pa.schema([("t", pa.timestamp("us")), ("price", pa.int64())])
@@ -76,164 +226,171 @@ class Join(PushedJoin[Metrics]):
         tuning: Tuning = TUNING,
     ) -> None:
         schemas = (schema_of(left, "left"), schema_of(right, "right"))
-        self.plan = prepare(
+        plan = prepare(
             *schemas, on, window, left_window=left_window, right_window=right_window, time=time,
             left_time=left_time, right_time=right_time, method=method, algorithm=algorithm, cores=cores,
             suffix=suffix, lateness=lateness, ordered=ordered, aliases=aliases, overload=overload, room=room,
             adapt=adapt, pin=pin, tuning=tuning,
         )  # fmt: skip
-        spec = self.plan.spec
-        streams = [Stream(SIDES[k], schemas[k], spec.sides[k].time) for k in (0, 1)]
-        engine = self.plan.gate(on_shed) if self.plan.overload == "shed" else self.plan.start()
-        super().__init__(engine, streams, spec.unit, self.plan.ordering())
+        super().__init__(plan, on_shed)
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
-        """Push tuples of the left stream: an Arrow batch or table, a frame, a dict of lists, some dicts."""
+        """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
         return self._push(0, tuples)
 
     def push_right(self, tuples: Any) -> list[pa.RecordBatch]:
-        """Push tuples of the right stream."""
+        """Push rows of the right stream, in the same forms."""
         return self._push(1, tuples)
 
     def advance(self, *, left: Any = None, right: Any = None) -> list[pa.RecordBatch]:
-        """Say that no tuple older than this will come on a side: a value as its time column has them.
+        """Promise that no row older than this will come on a side; a value as in its time column.
 
-        A stream that has fallen silent then no longer holds back the watermark. Returns results that were
-        held back for their order and may go now.
+        A silent stream then no longer holds back the watermark. Returns results that were held back for their
+        order and may go now.
         """
         given = enumerate((left, right))
         return self._advance({side: time for side, time in given if time is not None})
 
     def explain(self) -> str:
-        """The plan, for people."""
+        """Describe the plan."""
         return self.plan.explain()
 
-    @property
-    def output_schema(self) -> pa.Schema:
-        """The columns of results."""
-        return self.plan.output_schema
 
+class MultiJoin(PushJoin[MultiPlan]):
+    """A running join of several named streams; each push returns the results that it completes.
 
-class Replay(TableReplay[Array, Metrics]):
-    """Two tables replayed as streams; iterating yields results in Arrow batches.
+    The options are those of `join_streams`. With `overload="shed"` a push never waits, as in `Join`.
 
-    With a `pace`, tuples arrive when their time columns say so, that many times as fast: 1 is as it was. The
-    join can then be behind, and the plan's `overload` says what happens: streams wait, or tuples are shed.
+    >>> import pyarrow as pa
+    >>> event = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
+    >>> streams = {"a": event, "b": event, "c": event}
+    >>> with MultiJoin(streams, "a.x < b.x AND b.x < c.x", window="1 minute", time="t") as join:
+    ...     _ = join.push("a", {"t": [0], "x": [1]}), join.push("c", {"t": [1], "x": [3]})
+    ...     [batch.num_rows for batch in join.push("b", {"t": [2], "x": [2]})]
+    [1]
     """
 
     def __init__(
-        self, plan: JoinPlan, left: pa.Table, right: pa.Table, *, pace: float | None = None,
-        on_shed: OnShed | None = None,
+        self, streams: Mapping[str, Any], on: str | Expression | None = None, *,
+        on_shed: OnShed | None = None, **options: Unpack[StreamOptions],
     ) -> None:  # fmt: skip
-        self.plan = plan
-        pace, sheds = checked_pace(pace, timed=plan.spec.sides[0].time is not None), plan.overload == "shed"
-        check_clock(pace, sheds=sheds, pushed="Join")
-        super().__init__(left.num_rows + right.num_rows, pace, sheds=sheds)
-        self._on_shed = on_shed
-        self._tuning = plan.spec.tuning
-        self._step = self._tuning.slice_rows
-        self._tables = tuple(
-            conform(table, spec.schema, SIDES[spec.side])
-            for table, spec in zip((left, right), plan.spec.sides, strict=True)
-        )
+        schemas = {name: schema_of(value, name) for name, value in named_streams(streams).items()}
+        self._numbers = {name: k for k, name in enumerate(schemas)}
+        super().__init__(prepare_streams(schemas, on, **options), on_shed)
+        self._explained = ""
 
-    def _run(self) -> Iterator[pa.RecordBatch]:
-        if self._pace is not None:
-            return self._paced(self.plan.gate(self._on_shed), self._pace, self.plan.ordering())
-        return self._unbounded() if self.plan.runs_as == "unbounded" else self._in_order()
+    def push(self, stream: str, tuples: Any) -> list[pa.RecordBatch]:
+        """Push rows of a stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
+        with self._lock:
+            self._running()
+            return self._push(self._number(stream), tuples)
 
-    def _unbounded(self) -> Iterator[pa.RecordBatch]:
-        """No windows: hold the right side, and let the left pass by."""
-        left, right = self._tables
-        self._engine = engine = Unbounded(self.plan.spec, self.plan.cores, self.plan.cpus)
-        engine.hold(right)
-        self.done = right.num_rows
-        rows = 16 * self._tuning.slice_rows
-        for start in range(0, left.num_rows, rows):
-            piece = left.slice(start, rows)
-            yield from engine.pass_by(piece)
-            self.done += piece.num_rows
-        yield from engine.drain()
+    def advance(self, stream: str, time: Any) -> list[pa.RecordBatch]:
+        """Promise that no row of a stream older than this will come; a value as in its time column.
 
-    def _in_order(self) -> Iterator[pa.RecordBatch]:
-        ordering = self.plan.ordering()
-        self._engine = engine = self.plan.start()
-        for side, piece, other in self._slices():
-            results = engine.push(side, piece, other, more=True)
-            if ordering is None:
-                yield from results
-            else:
-                found = [*results, *engine.drain()]
-                self._step = self._next_step(sum(batch.num_rows for batch in found))
-                ordering.add(found)
-                yield from ordering.release(engine.driver.mark())
-        if ordering is None:
-            yield from engine.drain()
-        else:
-            yield from ordering.release(None, all_of_them=True)
+        A silent stream then no longer holds back the watermark. Returns results that were held back for their
+        order and may go now.
+        """
+        with self._lock:
+            self._running()
+            return self._advance({self._number(stream): time})
 
-    def _next_step(self, results: int) -> int:
-        """Choose a slice that gives about as many results as may be held back, after one with `results`."""
-        step, tuning = self._step, self._tuning
-        return max(min(step * tuning.held_results // max(results, 1), 2 * step, tuning.slice_rows), 1)
+    def explain(self) -> str:
+        """Describe the plan as it is now: join orders change with the streams."""
+        with self._lock:
+            text = self._explained if self._engine is None else self._orders()
+            return "\n".join((text, *self.plan.remarks()))
 
-    def _arrivals(self, pace: float) -> Arrivals[Array]:
-        tables, others = self._by_arrival()
-        return Arrivals(tables, self._moments(pace), lambda side, low, high: others[side][low:high])
+    def _orders(self) -> str:
+        assert isinstance(self._joined, MJoin)
+        return self._joined.explain()
 
-    def _restamped(self, k: int, seen: Array, most: Mapping[int, int], before: Sequence[int]) -> Array:
-        counts: Array = np.minimum(seen, most.get(1 - k, NEWEST)) - before[1 - k]
-        return counts
+    def close(self) -> None:
+        """Free the windows. All rows pushed so far have been joined."""
+        with self._lock:
+            if self._engine is not None:
+                self._explained = self._orders()
+            super().close()
 
-    def _moments(self, pace: float) -> list[Array]:
-        """For each tuple, in arrival order, the seconds of the clock after which it comes."""
-        columns = [self._by_time(side) for side in (0, 1)]
-        known = [times[:count] for _, times, count in columns if count] or [np.zeros(1, np.int64)]
-        first, last = min(t[0] for t in known), max(t[-1] for t in known)
-        seconds = UNITS[self.plan.spec.unit] / 1e9 / pace
-        spans = [np.minimum(times, last).astype(np.float64) - float(first) for _, times, _ in columns]
-        return [span * seconds for span in spans]
+    def _number(self, stream: str) -> int:
+        if stream not in self._numbers:
+            known = ", ".join(self._numbers)
+            raise SchemaError(f"no stream '{stream}' ({known}){suggest(str(stream), self._numbers)}")
+        return self._numbers[stream]
 
-    def _slices(self) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray[Any, Any]]]:
-        """Both sides in arrival order, cut alike: (side, tuples, counts of the other side)."""
-        tables, others = self._by_arrival()
-        places = [np.arange(len(other)) + other for other in others]
-        tuning = self._tuning
-        if self.plan.ordered:
-            self._step = min(tuning.first_slice_rows, tuning.slice_rows)
-        while self.done < self.total:
-            stop = min(self.done + self._step, self.total)
-            for side, table in enumerate(tables):
-                low, high = np.searchsorted(places[side], [self.done, stop])
-                if low < high:
-                    yield side, table.slice(low, high - low), others[side][low:high]
-            self.done = stop
 
-    def _by_arrival(self) -> tuple[tuple[pa.RecordBatch, pa.RecordBatch], list[np.ndarray[Any, Any]]]:
-        """Both sides in arrival order, and for each tuple how many of the other side came before it."""
-        left, right = self._tables
-        specs = self.plan.spec.sides
-        if specs[0].time is None or specs[1].time is None:
-            turns = [np.arange(t.num_rows) for t in (left, right)]
-            return (left, right), [
-                np.minimum(turns[0], right.num_rows), np.minimum(turns[1] + 1, left.num_rows)
-            ]  # fmt: skip
-        (left, mine, known), (right, theirs, dated) = (self._by_time(side) for side in (0, 1))
-        after, before = np.searchsorted(theirs, mine, "left"), np.searchsorted(mine, theirs, "right")
-        before[:dated] = np.minimum(before[:dated], known)  # the largest time is not yet "without one"
-        after[known:] = dated
-        return (left, right), [after, before]
+def join_streams(
+    streams: Mapping[str, Any],
+    on: str | Expression | None = None,
+    *,
+    window: Spec = None,
+    windows: Mapping[str, Spec] | None = None,
+    time: str | Mapping[str, str] | None = None,
+    cores: int | None = None,
+    ordered: bool = False,
+    pin: bool = False,
+    pace: float | None = None,
+    overload: str = "block",
+    room: int | None = None,
+    on_shed: OnShed | None = None,
+    adapt: bool = False,
+) -> Any:
+    """Join any number of tables or frames on any predicate, as if they were streams under sliding windows.
 
-    def _by_time(self, side: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any], int]:
-        """A side sorted by time, ties in row order, rows without a time last; and how many have one."""
-        table, spec = self._tables[side], self.plan.spec.sides[side]
-        assert spec.time is not None
-        times, valid = times_of(table.column(spec.time), self.plan.spec.unit, spec.time, SIDES[side])
-        if valid is not None:
-            order = np.lexsort((times, ~valid))
-            times = np.where(valid, times, np.iinfo(np.int64).max)
-            return table.take(pa.array(order)), times[order], int(valid.sum())
-        if np.any(times[1:] < times[:-1]):
-            order = np.argsort(times, kind="stable")
-            table, times = table.take(pa.array(order)), times[order]
-        return table, times, len(times)
+    Args:
+        streams: The inputs by name; the predicate says `name.column`.
+        on: The predicate: SQL text or a built expression. None joins every combination.
+        window: The window of streams that `windows` does not name; None keeps rows for ever.
+        windows: Windows by the names of their streams.
+        time: The time column: one name for all streams, or names by stream.
+        cores: The number of cores; all by default.
+        ordered: Return results in the order of time.
+        pin: Keep each core on a processor of its own (Linux).
+        pace: Let rows arrive this many times as fast as their times say.
+        overload: What happens when the join is behind: rows wait (`block`) or are dropped (`shed`).
+        room: Rows of a stream that may wait for the join.
+        on_shed: Called with the name of a stream and each batch that is shed.
+        adapt: Use as many cores as the load asks for, up to `cores`.
+
+    Returns:
+        All columns of each stream, in order, in the kind that was given. A column whose name an earlier
+        stream has already gets `_` and the name of its stream.
+
+    >>> tables = {"a": {"x": [1, 2]}, "b": {"y": [2, 3]}, "c": {"x": [20, 30]}}
+    >>> join_streams(tables, "a.x = b.y AND c.x = 10 * b.y").to_pylist()
+    [{'x': 2, 'y': 2, 'x_c': 20}]
+    """
+    kinds = {kind_of(value) for value in named_streams(streams).values()}
+    tables = {name: table_of(value) for name, value in streams.items()}
+    schemas = {name: table.schema for name, table in tables.items()}
+    plan = prepare_streams(
+        schemas, on, window=window, windows=windows, time=time, cores=cores, ordered=ordered, pin=pin,
+        overload=overload, room=room, adapt=adapt,
+    )  # fmt: skip
+    replay = MultiReplay(plan, tables, pace=pace, on_shed=on_shed)
+    batches = list(replay)
+    _report_shed(replay.metrics(), on_shed)
+    return restore(pa.Table.from_batches(batches, plan.output_schema), kinds)
+
+
+def _report_shed(metrics: Metrics, on_shed: OnShed | None) -> None:
+    """Warn about shed rows unless the caller passed `on_shed`."""
+    if on_shed is None and metrics.shed:
+        shed = ", ".join(f"{stream.shed:,} of {stream.name}" for stream in metrics.streams)
+        warnings.warn(f"the join was behind and shed tuples: {shed}", RuntimeWarning, stacklevel=3)
+
+
+def explain_streams(
+    streams: Mapping[str, Any], on: str | Expression | None = None, **options: Unpack[StreamOptions]
+) -> str:
+    """Describe how a join of these streams would run, from a sample of them.
+
+    The options are those of `prepare_streams`.
+
+    >>> tables = {"a": {"x": [1, 2]}, "b": {"y": [2, 3]}, "c": {"x": [20, 30]}}
+    >>> print(explain_streams(tables, "a.x = b.y AND c.x = 10 * b.y", cores=1).splitlines()[-4])
+    from c      c -> b -> a: about 0.044 us a tuple; c -> a -> b would take 0.0801 us
+    """
+    tables = {name: table_of(value) for name, value in named_streams(streams).items()}
+    plan = prepare_streams({name: table.schema for name, table in tables.items()}, on, **options)
+    return MultiReplay(plan, tables).explain()

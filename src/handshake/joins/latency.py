@@ -44,12 +44,12 @@ class Histogram:
     longest: float = 0.0
 
     def add(self, seconds: float, count: int) -> None:
-        """Count results that took so long."""
+        """Count results that took this long."""
         self.counts[_bucket(seconds)] += count
         self.longest = max(self.longest, seconds)
 
     def figures(self) -> Latency:
-        """What it says."""
+        """Return the percentiles and the buckets that are not empty."""
         total = sum(self.counts)
         if not total:
             return Latency()
@@ -67,13 +67,13 @@ class Histogram:
 
 
 def together(histograms: Sequence[Histogram]) -> Histogram:
-    """One of several."""
+    """Add histograms up."""
     counts = [sum(column) for column in zip(*(h.counts for h in histograms), strict=True)]
     return Histogram(counts, max((h.longest for h in histograms), default=0.0))
 
 
 def _bucket(seconds: float) -> int:
-    """The first bucket whose bound is not below."""
+    """Return the first bucket whose bound is not below."""
     if seconds <= LEAST:
         return 0
     near = math.ceil(math.log10(seconds / LEAST) * PER_DECADE)
@@ -90,27 +90,27 @@ class Latencies:
     def __init__(self, cores: int) -> None:
         self.cores = [Histogram() for _ in range(cores)]
         self.deferred = False
-        """Whether somebody else takes the notes along with the results, and records them later."""
+        """True if the caller takes the notes with the results and records them later."""
         self._noted: list[Note] = []
 
     def note(self, core: int, rows: int, arrived: float) -> None:
-        """Results of a core are on their way out; their later tuples came at `arrived`."""
+        """Note results of a core that are about to be delivered; their later tuples came at `arrived`."""
         self._noted.append((core, rows, arrived))
 
     def delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass results on; at that moment all that was noted is delivered."""
+        """Pass results on, and record the noted ones as delivered."""
         for batch in results:
             if not self.deferred:
                 self.record(self.noted())
             yield batch
 
     def noted(self) -> list[Note]:
-        """What has been noted since the last time."""
+        """Return the notes since the last call."""
         noted, self._noted = self._noted, []
         return noted
 
     def record(self, notes: list[Note]) -> None:
-        """These results are delivered now."""
+        """Record that these results are delivered now."""
         now = time.perf_counter()
         for core, rows, arrived in notes:
             self.cores[core].add(now - arrived, rows)
@@ -120,5 +120,5 @@ class Latencies:
         self.cores = [Histogram() for _ in self.cores]
 
     def merged(self) -> Histogram:
-        """Of all cores."""
+        """Add up the histograms of all cores."""
         return together(self.cores)

@@ -1,4 +1,4 @@
-"""New tuples on their way past the windows: what each basic window asks of them, found once."""
+"""New tuples that probe the windows, with the facts that each basic window needs, computed once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Outer:
             return self.piece, first, second
         order = sweep_order(first[0], second[0] if len(self.limits) > 1 else None)
         moved = BasicWindow(self.piece.spec, gather_batch(self.piece.batch, order))
-        return moved, _taken(first, order), _taken(second, order)
+        return moved, _take(first, order), _take(second, order)
 
     def prepare(self) -> Outer:
         """Find everything now, so that several cores can share it."""
@@ -58,10 +58,10 @@ class Outer:
         return self
 
     def misses(self, window: BasicWindow) -> bool:
-        """Whether no tuple's ranges reach into the window's values."""
+        """Return whether no tuple's ranges reach into the window's values."""
         pairs = zip(self.spans, window.attribute_spans, strict=True)
         return any(high < least or low > most for (low, high), (least, most) in pairs)
 
 
-def _taken(ranges: Ranges, order: Array) -> Ranges:
+def _take(ranges: Ranges, order: Array) -> Ranges:
     return ranges[0][order], ranges[1][order]

@@ -30,7 +30,7 @@ def pieces(spec: JoinSpec, side: int, batch: pa.RecordBatch) -> Iterator[BasicWi
     if batch.num_rows <= SMALL:
         yield BasicWindow(mine, batch)
         return
-    stamp = mine.stamps.second if side == 0 else mine.stamps.first
+    stamp = mine.expiring
     reach = spec.reach(side)
     if stamp is None or reach is None:
         cuts = list(range(0, batch.num_rows, _PIECE))
@@ -63,7 +63,7 @@ def coalesced(
     rows = size = 0
     for batch in batches:
         if batch.num_rows >= _LARGE:
-            yield from _concatenated(waiting)
+            yield from _concatenate(waiting)
             yield batch
             waiting, rows, size = [], 0, 0
             continue
@@ -71,13 +71,13 @@ def coalesced(
         rows, size = rows + batch.num_rows, size + batch.get_total_buffer_size()
         # The memory behind slices may be much more than they are; what they are takes longer to find.
         if rows >= most or (size >= _COALESCE_BYTES and sum(b.nbytes for b in waiting) >= _COALESCE_BYTES):
-            yield from _concatenated(waiting)
+            yield from _concatenate(waiting)
             waiting, rows, size = [], 0, 0
-    yield from _concatenated(waiting)
+    yield from _concatenate(waiting)
 
 
-def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """One batch of several, where one can hold them (see `merged`)."""
+def _concatenate(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Concatenate batches into one, or return None if one cannot hold them (see `merged`)."""
     if len(batches) < 2:
         return batches
     try:

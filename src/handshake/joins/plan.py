@@ -1,18 +1,22 @@
-"""A join, checked and planned: everything that can be wrong about it is found here, before it runs."""
+"""Join plans: joins of two or more streams, checked and planned but not running.
+
+Every mistake in a join is found here, before the first row arrives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypedDict, TypeVar
 
 import pyarrow as pa
 
-from handshake.errors import ExpressionError, UnsupportedError, WindowError
+from handshake.errors import ExpressionError, SchemaError, UnsupportedError, WindowError, suggest
 from handshake.io.frames import plain_schema
 from handshake.joins.arrangements.arrangement import Arrangement
 from handshake.joins.arrangements.cell.cost import cost_model, model_text
-from handshake.joins.arrangements.placement import usable_cores
+from handshake.joins.arrangements.placement import placement, usable_cores
 from handshake.joins.arrangements.registry import (
     ALGORITHMS,
     ARRANGEMENTS,
@@ -20,7 +24,9 @@ from handshake.joins.arrangements.registry import (
     cores_of,
     cpus_of,
 )
-from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
+from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed, RunningJoin
+from handshake.joins.multiway.mjoin import MJoin
+from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
 from handshake.joins.ordering import InOrder
 from handshake.joins.spec import SIDES, JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
@@ -28,61 +34,82 @@ from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
 from handshake.schema import BOOL, UNITS, Schema
-from handshake.windows import Duration, Spec, windows_of
+from handshake.windows import Duration, Spec, Window, windows_of
 
 __all__ = [
     "ALGORITHMS",
     "JoinPlan",
+    "MultiPlan",
+    "Plan",
+    "StreamOptions",
     "cores_of",
     "lateness_of",
+    "named_streams",
     "overload_of",
     "predicate_of",
     "prepare",
+    "prepare_streams",
     "room_of",
     "usable_cores",
 ]
 
+SpecT = TypeVar("SpecT", JoinSpec, ManySpec)
+
 
 @dataclass(frozen=True)
-class JoinPlan:
+class Plan(ABC, Generic[SpecT]):
     """A join that is checked and planned but not running."""
 
-    spec: JoinSpec
+    spec: SpecT
     lateness: int
     algorithm: str
     cores: int
-    """How many cores; under adaptation, the most."""
+    """The number of cores; with `adapt`, the most."""
     ordered: bool = False
     overload: str = "block"
-    """What happens when a queue is full: `block` holds back the source, `shed` drops the newest batch."""
+    """What happens when a queue is full: `block` makes the source wait, `shed` drops the newest batch."""
     room: int = ROOM
-    """Tuples of a side that may wait at the gate, where there is one."""
+    """Rows of a stream that may wait at the gate, if there is one."""
     adapt: bool = False
     cpus: tuple[int, ...] = ()
-    """The processors that cores are pinned to; none: they are not."""
+    """The processors that cores are pinned to; none if they are not pinned."""
 
     def __post_init__(self) -> None:
-        self.ordering()  # refuses what has no order
+        self.ordering()  # raises if the results have no order
 
     def ordering(self) -> InOrder | None:
-        """What puts results in order, if that was asked for."""
-        return InOrder(self.spec) if self.ordered else None
+        """Return a buffer that puts results in order, if the plan asks for it."""
+        return InOrder(self.spec.streams, self.spec.windows, self.spec.unit) if self.ordered else None
+
+    @abstractmethod
+    def start(self) -> RunningJoin:
+        """Start the join cores."""
+
+    def gate(self, on_shed: OnShed | None = None, engine: RunningJoin | None = None) -> Gate:
+        """Return a running join behind a queue, so that callers do not wait for the join."""
+        return Gate(
+            engine or self.start(), [stream.name for stream in self.spec.streams],
+            shed=self.overload == "shed", room=self.room, on_shed=on_shed, punctuated=self.ordered,
+        )  # fmt: skip
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of results: all columns of each stream, in the order of the streams."""
+        return self.spec.output
+
+
+@dataclass(frozen=True)
+class JoinPlan(Plan[JoinSpec]):
+    """A join of two streams that is checked and planned but not running."""
 
     @property
     def runs_as(self) -> str:
-        """Where the tuples meet: without windows, one side is held and the other dealt out to the cores."""
+        """The arrangement, or `unbounded`: without windows, one side is held and the other passes by."""
         return "unbounded" if self.spec.windows.unbounded else self.algorithm
 
     def start(self) -> Arrangement:
-        """Arrange the cores and let them run."""
+        """Arrange the join cores and start them."""
         return ARRANGEMENTS[self.algorithm].build(self)
-
-    def gate(self, on_shed: OnShed | None = None) -> Gate:
-        """The same behind a queue of its own, so that whoever pushes need not wait for the join."""
-        return Gate(
-            self.start(), shed=self.overload == "shed", room=self.room, on_shed=on_shed,
-            punctuated=self.ordered,
-        )  # fmt: skip
 
     @property
     def method(self) -> str:
@@ -91,16 +118,11 @@ class JoinPlan:
 
     @property
     def why(self) -> str:
-        """Why that method."""
+        """The reason for that method."""
         return self.spec.why
 
-    @property
-    def output_schema(self) -> pa.Schema:
-        """The columns of results: all of the left input's, then all of the right's."""
-        return self.spec.output
-
     def explain(self) -> str:
-        """The plan, for people."""
+        """Describe the plan."""
         return "\n".join((self.spec.explain(), *self._explain_cores()))
 
     def _explain_cores(self) -> Iterator[str]:
@@ -114,12 +136,24 @@ class JoinPlan:
         if coded and self.runs_as == "low_latency":
             yield f"codes       of {', '.join(coded)}, a byte each, for scans of a few tuples"
         if self.runs_as == "cell":
-            yield f"cost model  {model_text(cost_model(), self._held, self.method)}"
+            held = max((w.capacity for w in self.spec.windows if w is not None and w.capacity), default=None)
+            yield f"cost model  {model_text(cost_model(), held, self.method)}"
 
-    @property
-    def _held(self) -> int | None:
-        """Tuples in the larger window, where they are counted."""
-        return max((w.capacity for w in self.spec.windows if w is not None and w.capacity), default=None)
+
+@dataclass(frozen=True)
+class MultiPlan(Plan[ManySpec]):
+    """A join of several named streams that is checked and planned but not running."""
+
+    def start(self) -> MJoin:
+        """Start the join cores."""
+        return MJoin(self.spec, self.lateness, self.cores, self.cpus, self.adapt)
+
+    def remarks(self) -> Iterator[str]:
+        """Describe the adaptation of cores and what happens under overload."""
+        if self.adapt:
+            yield f"adapts      from 1 to {self.cores} cores, as the load asks for"
+        if self.overload == "shed":
+            yield f"overload    a batch is shed when {self.room:,} tuples of its stream wait before the join"
 
 
 def prepare(
@@ -146,7 +180,10 @@ def prepare(
     pin: bool = False,
     tuning: Tuning = TUNING,
 ) -> JoinPlan:
-    """Check and plan a join; everything that can be wrong about it is found here.
+    """Check and plan a join of two streams; the options are those of `Join`.
+
+    Raises:
+        HandshakeError: If anything is wrong with the join.
 
     >>> import pyarrow as pa
     >>> schema = pa.schema([("x", pa.int32())])
@@ -162,16 +199,9 @@ def prepare(
         if name is not None:
             Schema.from_arrow(schema, stream).get(name)
     spec = join_spec(
-        left,
-        right,
-        predicate_of(on),
-        windows,
-        times=times,
-        method=method,
-        suffix=suffix,
-        aliases=aliases,
+        left, right, predicate_of(on), windows, times=times, method=method, suffix=suffix, aliases=aliases,
         tuning=tuning,
-    )
+    )  # fmt: skip
     count = cores_of(algorithm, cores)
     check_adapt(algorithm, adapt)
     return JoinPlan(
@@ -187,8 +217,119 @@ def prepare(
     )
 
 
+class StreamOptions(TypedDict, total=False):
+    """The keyword options of `prepare_streams`."""
+
+    window: Spec
+    windows: Mapping[str, Spec] | None
+    time: str | Mapping[str, str] | None
+    cores: int | None
+    lateness: str | None
+    ordered: bool
+    pin: bool
+    overload: str
+    room: int | None
+    adapt: bool
+    tuning: Tuning
+
+
+def prepare_streams(
+    streams: Mapping[str, pa.Schema],
+    on: str | Expression | None = None,
+    *,
+    window: Spec = None,
+    windows: Mapping[str, Spec] | None = None,
+    time: str | Mapping[str, str] | None = None,
+    cores: int | None = None,
+    lateness: str | None = None,
+    ordered: bool = False,
+    pin: bool = False,
+    overload: str = "block",
+    room: int | None = None,
+    adapt: bool = False,
+    tuning: Tuning = TUNING,
+) -> MultiPlan:
+    """Check and plan a join of several streams; the options are those of `join_streams`.
+
+    Raises:
+        HandshakeError: If anything is wrong with the join.
+
+    >>> import pyarrow as pa
+    >>> schema = pa.schema([("x", pa.int32())])
+    >>> prepare_streams({"a": schema, "b": schema, "c": schema}, "a.x = b.x").output_schema.names
+    ['x', 'x_b', 'x_c']
+    """
+    sizes, times = _windows(streams, window, windows), _times(streams, time)
+    specs = [StreamSpec(n, plain_schema(s), sizes[n], times[n]) for n, s in streams.items()]
+    spec = many_spec(specs, predicate_of(on), tuning)
+    count = cores_of("cell", cores)
+    if pin and count == 1:
+        raise UnsupportedError(
+            "one core runs in the caller's thread, which is not pinned; ask for more cores, or leave pin out"
+        )
+    return MultiPlan(
+        spec, lateness_of(lateness, spec.unit), "mjoin", count, ordered, overload_of(overload), room_of(room),
+        adapt, placement(count) if pin else (),
+    )  # fmt: skip
+
+
+def named_streams(streams: Any) -> Mapping[str, Any]:
+    """Return streams by name, or raise."""
+    if not isinstance(streams, Mapping) or not all(isinstance(name, str) for name in streams):
+        raise SchemaError(
+            f"streams are given by name, such as {{'a': …, 'b': …, 'c': …}}, not as {type(streams).__name__}"
+        )
+    return streams
+
+
+def _check_known(given: Iterable[str], streams: Mapping[str, Any], what: str) -> None:
+    for name in given:
+        if name not in streams:
+            raise WindowError(
+                f"{what} for '{name}', but the streams are {', '.join(streams)}{suggest(name, streams)}"
+            )
+
+
+def _windows(
+    streams: Mapping[str, Any], window: Spec, windows: Mapping[str, Spec] | None
+) -> dict[str, Window | None]:
+    """Return the window of each stream: its own, or the one for all."""
+    if windows is not None and not isinstance(windows, Mapping):
+        raise WindowError(
+            f"windows= takes one for each stream, by name; for one window for all, window={windows!r}"
+        )
+    own = windows or {}
+    _check_known(own, streams, "a window is given")
+    return {name: _window(own.get(name, window), name) for name in streams}
+
+
+def _window(spec: Spec, name: str) -> Window | None:
+    both = windows_of(spec)
+    if both.left != both.right:
+        raise WindowError(f"the window of stream '{name}' has a left and a right size; give it one")
+    return both.left
+
+
+def _times(streams: Mapping[str, Any], time: str | Mapping[str, str] | None) -> dict[str, str | None]:
+    """Return the time column of each stream."""
+    if not isinstance(time, Mapping):
+        named: dict[str, str | None] = dict.fromkeys(streams, time)
+    else:
+        _check_known(time, streams, "a time column is named")
+        named = {name: time.get(name) for name in streams}
+        missing = [name for name, column in named.items() if column is None]
+        if missing and len(missing) < len(named):
+            raise WindowError(
+                f"no time column is named for the {missing[0]} input; name one for every stream, or for none"
+            )
+    return {
+        name: None if column is None else Schema.from_arrow(streams[name], name).get(column).name
+        for name, column in named.items()
+    }
+
+
 def overload_of(overload: str) -> str:
-    """What to do when a queue is full, as it may be given."""
+    """Return the option `overload`, or raise."""
     if overload not in OVERLOAD:
         raise UnsupportedError(
             f"overload is 'block' (hold back the source) or 'shed' (drop the newest tuples), not {overload!r}"
@@ -197,7 +338,7 @@ def overload_of(overload: str) -> str:
 
 
 def room_of(room: Any) -> int:
-    """How many tuples may wait, as it may be given."""
+    """Return how many rows may wait, or raise."""
     if room is None:
         return ROOM
     if isinstance(room, bool) or not isinstance(room, int) or room < 1:
@@ -208,7 +349,7 @@ def room_of(room: Any) -> int:
 
 
 def predicate_of(on: str | Expression | None) -> Expr:
-    """A predicate as it may be given; none is TRUE."""
+    """Return a predicate as an expression; None stands for TRUE."""
     if on is None:
         return Literal(True, type=BOOL)
     if isinstance(on, str):
@@ -222,7 +363,7 @@ def predicate_of(on: str | Expression | None) -> Expr:
 
 
 def lateness_of(lateness: str | None, unit: str) -> int:
-    """The allowed lateness in whole units."""
+    """Return the allowed lateness in whole units."""
     if lateness is None:
         return 0
     if not isinstance(lateness, str):

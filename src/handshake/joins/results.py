@@ -89,12 +89,12 @@ class Results:
         self._shapes = tuple(_shape(side.schema) for side in self.spec.sides)
 
     def of(self, pairs: Pairs) -> Iterator[Made]:
-        """All of them, in batches that are not too large."""
-        for batch, some in self._batches(self._used(pairs)):
+        """Yield the results of pairs in batches that are not too large."""
+        for batch, some in self._batches(self._drop_unused(pairs)):
             yield Made(batch, _counts(some))
 
     def mixed(self, found: Iterable[Pairs]) -> Iterator[pa.RecordBatch]:
-        """Of pairs of any pieces, of both sides, that each of their basic windows has some of: few together.
+        """Yield the results of pairs of several pieces of both sides; few pairs share a batch.
 
         No conjuncts may be doubtful.
         """
@@ -111,7 +111,7 @@ class Results:
         yield from self._as_one(few)
 
     def _as_one(self, few: list[Pairs]) -> Iterator[pa.RecordBatch]:
-        """One batch, where one can hold them."""
+        """Return one batch, or None if one cannot hold the results."""
         if not few or None in self._shapes or sum(map(self._bytes, few)) > _RESULT_BYTES:
             yield from self._each(few)
             return
@@ -126,7 +126,7 @@ class Results:
         return (batch for pairs in found for batch, _ in self._batches(pairs))
 
     def _bytes(self, pairs: Pairs) -> float:
-        """At least how much memory they take, where that may be much."""
+        """Return a lower bound of the memory that results take, if it may be large."""
         return len(pairs.here) * self._pair_bytes(pairs) if len(pairs.here) > _FEW else 0.0
 
     def _mixed_batch(self, few: list[Pairs]) -> pa.RecordBatch:
@@ -145,23 +145,23 @@ class Results:
 
     def _batches(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
         for some in self._cut(pairs):
-            kept = some if self._residual is None else self._confirmed(some)
+            kept = some if self._residual is None else self._confirm(some)
             if len(kept.here):
-                yield from self._made(kept)
+                yield from self._make(kept)
 
-    def _made(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
-        """One batch; where its texts are too long for that, two."""
+    def _make(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
+        """Yield one batch, or two if its texts are too long for one."""
         try:
             made = self._batch(pairs)
         except pa.ArrowInvalid:
             if len(pairs.here) < 2:
                 raise
             for part in self._parts(pairs, -(-len(pairs.here) // 2)):
-                yield from self._made(part)
+                yield from self._make(part)
         else:
             yield made, pairs
 
-    def _used(self, pairs: Pairs) -> Pairs:
+    def _drop_unused(self, pairs: Pairs) -> Pairs:
         """Leave out basic windows that no pair is of."""
         if len(pairs.windows) == 1:
             return pairs
@@ -172,7 +172,7 @@ class Results:
         return pairs._replace(windows=[pairs.windows[k] for k in used], ends=pairs.ends[used])
 
     def _cut(self, pairs: Pairs) -> Iterator[Pairs]:
-        """By size; and by basic windows, where their columns cannot be put together."""
+        """Cut pairs by size, and by basic windows if their columns cannot be concatenated."""
         if len(pairs.windows) > 1 and None in self._shapes:
             bounds = pairwise([0, *pairs.ends.tolist()])
             for window, (start, end) in zip(pairs.windows, bounds, strict=True):
@@ -185,17 +185,17 @@ class Results:
         yield from self._parts(pairs, step)
 
     def _parts(self, pairs: Pairs, step: int) -> Iterator[Pairs]:
-        """So many pairs at a time."""
+        """Cut pairs into runs of this length."""
         if len(pairs.here) <= step:
             yield pairs
             return
         for start in range(0, len(pairs.here), step):
             part = slice(start, start + step)
             ends = np.clip(pairs.ends - start, 0, step)
-            yield self._used(pairs._replace(here=pairs.here[part], there=pairs.there[part], ends=ends))
+            yield self._drop_unused(pairs._replace(here=pairs.here[part], there=pairs.there[part], ends=ends))
 
     def _step(self, pairs: Pairs) -> int:
-        """How many pairs make a batch that is large enough."""
+        """Return how many pairs make a batch that is large enough."""
         if len(pairs.here) <= _FEW:
             return _FEW
         return max(int(_RESULT_BYTES / max(self._pair_bytes(pairs), 1.0)), 1)
@@ -205,8 +205,8 @@ class Results:
         widest = max([window.row_bytes(inner) for window in pairs.windows])
         return pairs.piece.row_bytes(self._shapes[pairs.piece.spec.side]) + widest
 
-    def _confirmed(self, pairs: Pairs) -> Pairs:
-        """Only the candidates that the doubtful conjuncts let through."""
+    def _confirm(self, pairs: Pairs) -> Pairs:
+        """Keep the candidates for which the doubtful conjuncts hold."""
         assert self._residual is not None
         arrays = {}
         for column, values in arrays_of(pairs.piece.batch, pairs.piece.spec.side, (self._residual,)).items():
@@ -215,7 +215,7 @@ class Results:
             arrays[column] = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         keep = holds(self._residual, arrays, len(pairs.here))
         ends = np.concatenate([[0], np.cumsum(keep)])[pairs.ends]
-        return self._used(pairs._replace(here=pairs.here[keep], there=pairs.there[keep], ends=ends))
+        return self._drop_unused(pairs._replace(here=pairs.here[keep], there=pairs.there[keep], ends=ends))
 
     def _of_windows(self, pairs: Pairs) -> dict[Any, list[pa.Array]]:
         assert self._residual is not None

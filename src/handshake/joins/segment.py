@@ -35,7 +35,7 @@ class Segment:
     lazy: bool = False
     """Cluster what has been asked for often enough (see `asked`), not all that is inserted."""
     aside: bool = False
-    """Let a thread of its own do large merges, so that no batch waits for them."""
+    """Do large merges in another thread, so that no batch waits for them."""
 
     def __post_init__(self) -> None:
         side = self.spec.sides[self.side]
@@ -51,16 +51,16 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """Tuples held."""
+        """The number of tuples in the segment."""
         return sum(w.rows for w in self.windows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """The memory of its basic windows in bytes."""
         return sum(w.nbytes for w in self.windows)
 
     def insert(self, window: BasicWindow, largest: int | None = None) -> None:
-        """Add the newest tuples; merge those of like size, up to so many, and cluster what came of it."""
+        """Add the newest tuples, merge basic windows of similar size up to `largest`, and cluster them."""
         if window.rows == 0:
             return
         self.windows.append(window)
@@ -76,15 +76,15 @@ class Segment:
             self._replace(*made)
             window = made[1]
         if not self.lazy:
-            self._sealed(window)
+            self._seal(window)
 
     def _compact(self, group: list[BasicWindow]) -> None:
         """Merge aside. What is asked for is clustered first, so that probes need not touch it until then."""
         wanted = any(window.demand.asked >= self._tuning.clustered_after for window in group)
-        self._compaction = Compaction([self._sealed(w) for w in group] if wanted else group, wanted)
+        self._compaction = Compaction([self._seal(w) for w in group] if wanted else group, wanted)
 
-    def _sealed(self, window: BasicWindow) -> BasicWindow:
-        """The same basic window, clustered, in its place."""
+    def _seal(self, window: BasicWindow) -> BasicWindow:
+        """Replace a basic window by a clustered one, and return that."""
         if window.cells is not None or not indexable(window):
             return window
         clustered = window.demand.answer = sealed(window)
@@ -121,14 +121,14 @@ class Segment:
         return span - own <= reach // (2 * share)
 
     def close(self) -> None:
-        """Make one of what is not complete, where one array can hold it; from now on it stays as it is."""
+        """Merge the open basic windows into one, if one array can hold it, and complete it."""
         made = put_together(self.windows[self.complete :])
         if made is not None:
             self._replace(*made)
         self.complete = len(self.windows)
 
     def coarsen(self, rows: int) -> bool:
-        """Merge complete neighbours up to so many tuples; says whether there were any."""
+        """Merge complete neighbours up to this many tuples; return whether there were any."""
         before, group = len(self.windows), list[BasicWindow]()
         for window in self.windows[: self.complete]:
             if group and sum(w.rows for w in group) + window.rows > rows:
@@ -145,7 +145,7 @@ class Segment:
             self.complete -= before - len(self.windows)
 
     def _take_in(self) -> None:
-        """Use what a compaction has made, if it is ready and nothing of it has expired."""
+        """Use the result of a compaction, if it is ready and nothing of it has expired."""
         compaction = self._compaction
         if compaction is None or not compaction.done:
             return
@@ -156,7 +156,7 @@ class Segment:
             self._replace(*compaction.made)
 
     def _replace(self, group: list[BasicWindow], together: BasicWindow) -> None:
-        """Put one basic window in the place of some, if all of them are there."""
+        """Replace a group of basic windows by one, if all of the group are still here."""
         gone = {id(window) for window in group}
         if sum(id(window) in gone for window in self.windows) < len(gone):
             return
@@ -176,14 +176,12 @@ class Segment:
         self._take_in()
         if not self._lazily_indexed:
             return list(self.windows)
-        return [
-            self._asked(w, rows) if self._is_unclear(w, rows, together) else w for w in list(self.windows)
-        ]
+        return [self._ask(w, rows) if self._is_unclear(w, rows, together) else w for w in list(self.windows)]
 
     def _is_unclear(self, window: BasicWindow, rows: int, together: bool) -> bool:
         return window.cells is None and indexable(window) and (together or worth_an_index(rows, window))
 
-    def _asked(self, window: BasicWindow, rows: int) -> BasicWindow:
+    def _ask(self, window: BasicWindow, rows: int) -> BasicWindow:
         with self._lock:
             demand = window.demand
             if demand.answer is not None:  # another core has come first
@@ -196,13 +194,13 @@ class Segment:
                 or rows >= self._tuning.clustered_after
                 or window.rows <= self._tuning.merged_at_once
             ):
-                return self._sealed(window)
+                return self._seal(window)
             if self._compaction is None:
                 self._compaction = Compaction([window], cluster=True)
             return window
 
     def expire(self, oldest: int) -> int:
-        """Drop basic windows all of whose expiring stamps are below `oldest`; says how many tuples went."""
+        """Drop basic windows whose stamps are all below `oldest`; return the number of dropped tuples."""
         if self._held_until is not None and oldest <= self._held_until:
             return 0
         self.complete = sum(self._newest(w) >= oldest for w in self.windows[: self.complete])
@@ -214,11 +212,11 @@ class Segment:
         return gone
 
     def _newest(self, window: BasicWindow) -> int:
-        """The newest of the stamps that its tuples expire by."""
+        """Return the newest of the stamps that its tuples expire by."""
         return (window.second if self.side == 0 else window.first)[1]
 
     def settle(self) -> None:
-        """Wait for what is going on aside."""
+        """Wait for a running compaction."""
         if self._compaction is not None:
             self._compaction.wait()
 

@@ -1,4 +1,4 @@
-"""A join as a value: everything that can be known before the first tuple arrives."""
+"""A join of two streams as a value: everything that is known before the first tuple arrives."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Rules = tuple[Rule | None, Rule | None]
 
 @dataclass(frozen=True)
 class Attribute:
-    """What an index on the inner side sorts by, and the bounds that outer tuples put on it."""
+    """An expression that an index on the inner side sorts by, and the bounds that outer tuples put on it."""
 
     inner: Expr
     limits: tuple[tuple[Expr, Bound], ...]
@@ -75,13 +75,13 @@ class Attribute:
 
     @property
     def two_sided(self) -> bool:
-        """Whether the attribute is bounded from below and above."""
+        """True if the attribute is bounded from below and above."""
         return len({bound.is_lower for _, bound in self.limits}) == 2
 
 
 @dataclass(frozen=True)
 class Stamps:
-    """Kernel columns that carry the window rule: `first` and `second` (see window.py)."""
+    """Columns that the window rules compare: `first` for the right window, `second` for the left one."""
 
     first: Column | None
     second: Column | None
@@ -89,7 +89,7 @@ class Stamps:
 
 @dataclass(frozen=True)
 class SideSpec:
-    """What one side's tuples are given at arrival, and how its basic windows are clustered."""
+    """One side of a join: the hidden columns of its rows, and how its basic windows are clustered."""
 
     side: int
     schema: pa.Schema
@@ -105,8 +105,18 @@ class SideSpec:
     attributes: tuple[Attribute, ...]
     """For an index on this side: up to two attributes, the most selective first."""
     coded: tuple[Attribute, ...] = ()
-    """For scans: two attributes that have codes of one byte besides (`kernels.codes`), or none."""
+    """For scans: two attributes that also have codes of one byte (`kernels.codes`), or none."""
     tuning: Tuning = TUNING
+
+    @property
+    def name(self) -> str:
+        """The name that errors and metrics use: left or right."""
+        return SIDES[self.side]
+
+    @property
+    def expiring(self) -> Column | None:
+        """The stamp that rows of this side expire by; None if they never do."""
+        return self.stamps.second if self.side == 0 else self.stamps.first
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ class JoinSpec:
     sides: tuple[SideSpec, SideSpec]
     output: pa.Schema
     interior: Expr
-    """The compiled predicate where the window rule is known to hold."""
+    """The compiled predicate for pairs that are known to be inside the windows."""
     boundary: Expr
     """The compiled predicate with the window rule."""
     text: str
@@ -134,8 +144,13 @@ class JoinSpec:
         rule = self.rules[side]
         return None if rule is None else rule.reach
 
+    @property
+    def streams(self) -> tuple[SideSpec, ...]:
+        """The inputs of the join: both sides."""
+        return self.sides
+
     def explain(self) -> str:
-        """The plan, for people."""
+        """Describe the join."""
         return "\n".join(_explain(self))
 
 
@@ -144,7 +159,7 @@ def join_spec(
     method: str = "auto", suffix: str = "_right", aliases: tuple[str, str] | None = None,
     tuning: Tuning = TUNING,
 ) -> JoinSpec:  # fmt: skip
-    """Bind, analyse and choose."""
+    """Bind and analyse a predicate, and choose an access method."""
     schemas = tuple(Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True))
     _check_names(schemas)
     predicate = bind(on, Scope.of(schemas[0], schemas[1], aliases))
@@ -154,7 +169,7 @@ def join_spec(
     unit = _common_unit(schemas, windows, times)
     stamps = tuple(_stamps(side, windows) for side in (0, 1))
     interior = prepared.expr
-    of_left, of_right = (None if window is None else window.rule(unit) for window in windows)
+    of_left, of_right = windows.rules(unit)
     rules = (of_left, of_right)
     boundary = conjunction((*window_conditions(rules, *stamps), *conjuncts(interior)))
     specs = tuple(
@@ -257,18 +272,18 @@ def _side_spec(
         if column.side == side and column in used and source != Source(column)
     )
     if time is not None:
-        time = _named(schema, time)
+        time = _column_name(schema, time)
     return SideSpec(
         side=side, schema=schema, time=time, derived=derived,
         filters=(analysis.left_only, analysis.right_only)[side],
         keys=_keys(analysis, side), columns=tuple(used), stamps=stamps,
-        hashed=_hashed(analysis, side) if access.hashed else (),
+        hashed=_hash_keys(analysis, side) if access.hashed else (),
         attributes=_attributes(analysis, side)[: access.attributes],
-        coded=_coded(analysis, side, boundary) if access.coded else (), tuning=tuning,
+        coded=_coded_bands(analysis, side, boundary) if access.coded else (), tuning=tuning,
     )  # fmt: skip
 
 
-def _named(schema: pa.Schema, name: str) -> str:
+def _column_name(schema: pa.Schema, name: str) -> str:
     field = Schema.from_arrow(schema, "input").find(name)
     assert field is not None
     return field.name
@@ -283,12 +298,12 @@ def _keys(analysis: Analysis, side: int) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(_of(pair, side) for pair in pairs))
 
 
-def _hashed(analysis: Analysis, side: int) -> tuple[Expr, ...]:
+def _hash_keys(analysis: Analysis, side: int) -> tuple[Expr, ...]:
     return tuple(_of((e.left, e.right), side) for e in analysis.equalities)
 
 
 def _attributes(analysis: Analysis, side: int) -> tuple[Attribute, ...]:
-    """Expressions of this side that bounds speak of; two-sided ones first."""
+    """Return the expressions of this side that have bounds; two-sided ones first."""
     groups: dict[Expr, list[tuple[Expr, Bound]]] = {}
     for bound in analysis.bounds:
         pair = (bound.left, bound.right)
@@ -297,8 +312,8 @@ def _attributes(analysis: Analysis, side: int) -> tuple[Attribute, ...]:
     return tuple(sorted(found, key=lambda attribute: not attribute.two_sided))
 
 
-def _coded(analysis: Analysis, side: int, compiled: Expr) -> tuple[Attribute, ...]:
-    """Two bands on plain numbers; by one alone, too many blocks would pass."""
+def _coded_bands(analysis: Analysis, side: int, compiled: Expr) -> tuple[Attribute, ...]:
+    """Return two bands on plain numbers, or none: by one band alone, too many blocks would pass."""
     columns = {node for node in walk(compiled) if isinstance(node, Column)}
     found = [a for a in _attributes(analysis, side) if a.two_sided and _can_be_coded(a, columns)]
     return tuple(found[:2]) if len(found) > 1 else ()

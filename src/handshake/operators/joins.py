@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
 from handshake.operators.join_engines import TIME as _TIME
-from handshake.operators.join_engines import engine_of
+from handshake.operators.join_engines import JoinEngine
 from handshake.operators.pipeline import chain
 from handshake.operators.union import Clocks, in_unit
 from handshake.plan.algebra import Source, WindowJoin
@@ -22,27 +22,27 @@ _CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
 
 
 class JoinOperator:
-    """Feeds a join engine with tuples in the order of their arrival.
+    """A join engine that is fed with rows in the order of their arrival.
 
-    Stamps say who is late, so that how streams are cut does not matter.
+    Stamps decide which rows are late, so the way in which streams are cut into batches does not matter.
     """
 
     def __init__(self, node: WindowJoin, cores: int) -> None:
         self._node, self._unit, self._cores = node, node.clock.unit, cores
         self._timed = Windows(*node.windows).timed
         self._ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
-        """Whether several tuples of an input may come at one place: then their positions tell them apart."""
+        """True if several rows of an input may come at one place; positions then tell them apart."""
         self._units = [child.clock.unit for child in node.inputs]
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
         self._schemas = [self._schema(k) for k in range(len(node.inputs))]
-        self._engine = engine_of(node, self._schemas, self._timed, cores)
+        self._engine = JoinEngine(node, self._schemas, self._timed, cores)
         self.late = self.no_time = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tuples and counts; engines are made again."""
+        """Save rows and counts; the engine is created again."""
         kept = ("_node", "_cores", "_clocks", "_arrived", "late", "no_time")
-        return {**{name: getattr(self, name) for name in kept}, "held": self._engine.held()}
+        return {**{name: getattr(self, name) for name in kept}, "held": self._engine.save()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         held = state.pop("held")
@@ -58,7 +58,7 @@ class JoinOperator:
         return pa.schema([*own, *((f"{name}.{h}", kind) for h, kind in hidden)])
 
     def step(self, flows: list[Flow]) -> Flow:
-        """Join what has come on all inputs."""
+        """Join the rows that have come on all inputs."""
         flows = [in_unit(flow, own, self._unit) for flow, own in zip(flows, self._units, strict=True)]
         before, trace = self._clocks.least, self._clocks.step(flows)
         chunks = [flow.chunk for flow in flows]
@@ -69,7 +69,7 @@ class JoinOperator:
         found: list[pa.RecordBatch] = []
         for k, chunk in enumerate(chunks):
             if chunk.rows:
-                found += self._engine.push(k, self._batch(k, chunk), self._seen(k, chunks))
+                found += self._engine.push(k, self._batch(k, chunk), self._count_before(k, chunks))
         for k, flow in enumerate(flows):
             self._arrived[k] += chunks[k].rows
             last = flow.trace.last
@@ -79,9 +79,9 @@ class JoinOperator:
         return Flow(results, trace, all(flow.ended for flow in flows))
 
     def _timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
-        """Tuples that have a time, which the clock of the join had not passed when they came.
+        """Keep rows that have a time and were not late for the clock of the join.
 
-        Tuples that are not older than their own clock need not be looked at: it is never behind the join's.
+        Rows that are not older than their own clock are never late: it is not behind that of the join.
         """
         assert chunk.times is not None
         assert chunk.places is not None
@@ -95,7 +95,7 @@ class JoinOperator:
         return chunk if stays.all() else chunk.take(np.flatnonzero(stays))
 
     def _batch(self, k: int, chunk: Chunk) -> pa.RecordBatch:
-        """Tuples with their stamps in columns of their own."""
+        """Return rows with their stamps in columns of their own."""
         assert chunk.places is not None
         zeros = np.zeros(chunk.rows, np.int64)
         times = zeros if chunk.times is None else chunk.times
@@ -110,8 +110,8 @@ class JoinOperator:
         columns = [chunk.columns[f.name] for f in self._node.inputs[k].schema]
         return pa.RecordBatch.from_arrays([*columns, *stamps], schema=self._schemas[k])
 
-    def _seen(self, k: int, chunks: list[Chunk]) -> dict[int, Array]:
-        """How many tuples of each other stream came before each of this one's; ties in their order."""
+    def _count_before(self, k: int, chunks: list[Chunk]) -> dict[int, Array]:
+        """Count the rows of each other stream before each row of this one; ties in the order of streams."""
         if sum(chunk.rows > 0 for chunk in chunks) < 2:
             return {}
         here = chunks[k].places
@@ -127,7 +127,7 @@ class JoinOperator:
         return len(self._node.inputs) == 2 or (window is not None and window.counted)
 
     def _results(self, batches: list[pa.RecordBatch], timed: bool) -> Chunk:
-        """Results by the arrival of their last tuples, then of the others."""
+        """Sort results by the arrival of their last rows, then of the others."""
         none = np.empty(0, np.int64)
         if not batches:
             columns = empty(self._node.schema)

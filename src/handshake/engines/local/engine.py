@@ -18,9 +18,8 @@ from handshake.engines.local.live import Receivers, all_over_udp, standard_input
 from handshake.errors import UnsupportedError
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import direct
-from handshake.joins.join import JoinPlan, Metrics, Replay, prepare
+from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay, prepare
 from handshake.joins.latency import Latency
-from handshake.joins.multiway.multi_join import MultiMetrics, MultiReplay
 from handshake.operators.query import Query
 from handshake.options import Options
 from handshake.plan.algebra import Plan
@@ -175,7 +174,7 @@ class MultiJoinRun(Run):
 
     def facts(self) -> list[tuple[str, str]]:
         """Return rows and join order of each stream, results, rate and cores."""
-        metrics: MultiMetrics = self._replay.metrics()
+        metrics: Metrics = self._replay.metrics()
         facts = [
             (stream.name, f"{stream.rows:,} rows, joined with {', then '.join(stream.order)}")
             for stream in metrics.streams

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
-from handshake.joins.driver import Driver
+from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import Metrics
 from handshake.joins.spec import JoinSpec
@@ -28,7 +27,7 @@ class Arrangement(Protocol):
         """Histograms of how long results took, per core."""
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
         came: float | None = None, *, more: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples of one side and yield the results that are ready.
@@ -38,7 +37,7 @@ class Arrangement(Protocol):
         Args:
             side: 0 for the left stream, 1 for the right.
             batch: The tuples.
-            other: Per tuple, how many of the other stream came before it; None if all pushed so far did.
+            seen: Per tuple, how many of the other stream came before it; None if all pushed so far did.
             came: When the tuples came, in seconds of `perf_counter`; None for now.
             more: Whether further batches follow at once; if not, the caller waits for these results.
         """

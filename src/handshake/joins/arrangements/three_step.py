@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from handshake.errors import core_error
 from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver
+from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import Metrics, gathered, with_latency
 from handshake.joins.pieces import coalesced, pieces
@@ -39,12 +37,12 @@ class ThreeStep:
         self.latencies = Latencies(1)
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
         came: float | None = None, *, more: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Join a batch of one side's tuples; yields all results that they complete."""
         came = time.perf_counter() if came is None else came
-        return self.latencies.delivered(coalesced(self._time(self._push(side, batch, other), came)))
+        return self.latencies.delivered(coalesced(self._time(self._push(side, batch, seen), came)))
 
     def _time(self, results: Iterator[pa.RecordBatch], came: float) -> Iterator[pa.RecordBatch]:
         """Count the time spent here, not in the consumer of the results."""
@@ -57,10 +55,8 @@ class ThreeStep:
             self.latencies.note(0, batch.num_rows, came)
             yield batch
 
-    def _push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None
-    ) -> Iterator[pa.RecordBatch]:
-        admitted = self.driver.admit(side, batch, other)
+    def _push(self, side: int, batch: pa.RecordBatch, seen: Seen | None) -> Iterator[pa.RecordBatch]:
+        admitted = self.driver.admit(side, batch, seen)
         for piece in pieces(self.spec, side, admitted):
             try:
                 yield from self.core.probe(piece)

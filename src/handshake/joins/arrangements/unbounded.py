@@ -79,7 +79,7 @@ class Unbounded:
         figures = gathered(self.driver, self._cores, "unbounded", 0, elapsed)
         held = self._held
         figures = replace(
-            figures, right_window_rows=held.rows, basic_windows=len(held.windows), state_bytes=held.nbytes
+            figures.with_windows((0, held.rows)), basic_windows=len(held.windows), state_bytes=held.nbytes
         )
         return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 

@@ -1,18 +1,18 @@
-"""A join of several streams in words: who goes where, by which access method, and why."""
+"""Descriptions of joins of several streams: the join orders, their access methods, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from handshake.joins.multiway.order import Order, runner_up
-from handshake.joins.multiway.plan import ManySpec
+from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.multiway.stats import Estimate, Statistics
 
 __all__ = ["explain_many"]
 
 
 def explain_many(spec: ManySpec, orders: Sequence[Order], statistics: Statistics, cores: int) -> str:
-    """The plan, for people."""
+    """Describe the join orders and their steps."""
     return "\n".join(_lines(spec, orders, statistics, cores))
 
 
@@ -30,14 +30,14 @@ def _lines(spec: ManySpec, orders: Sequence[Order], statistics: Statistics, core
 
 
 def _order(spec: ManySpec, order: Order, statistics: Statistics) -> Iterator[str]:
-    """The order of one stream's tuples, what else there was, and its steps."""
+    """Describe the join order of one stream, the best other one, and the steps."""
     yield f"{'from ' + spec.names[order.source]:<11} {_route(spec, order)}: {_why(spec, order, statistics)}"
     joined = frozenset({order.source})
     for target in order.targets:
         step = spec.step(joined, target)
         texts = [condition.text for condition in step.conditions]
         what = " AND ".join(texts) if texts else "every tuple, no condition connects it"
-        found = _found(statistics.estimate(joined, target))
+        found = _describe_matches(statistics.estimate(joined, target))
         yield f"  {'-> ' + spec.names[target]:<9} {step.spec.method}: {what}; {found}"
         joined |= {target}
 
@@ -60,5 +60,5 @@ def _time(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _found(estimate: Estimate) -> str:
+def _describe_matches(estimate: Estimate) -> str:
     return f"{estimate.matches:.3g} matches each ({estimate.known})"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,16 +26,17 @@ from handshake.joins.arrangements.cell.adapt import Clock, Load
 from handshake.joins.arrangements.channels import Stopped
 from handshake.joins.arrangements.crew import Crew
 from handshake.joins.basic_window import BasicWindow
+from handshake.joins.driver import Positions, Seen, StreamDriver, arrays_of
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Stopwatch
-from handshake.joins.multiway.driver import ManyDriver
-from handshake.joins.multiway.metrics import MultiMetrics, StepMetrics, StreamMetrics, WorkerMetrics
+from handshake.joins.metrics import CoreMetrics, MultiMetrics, StepMetrics, Stopwatch, StreamMetrics
+from handshake.joins.multiway.explain import explain_many
 from handshake.joins.multiway.order import Order, best_order, costed
-from handshake.joins.multiway.plan import ManySpec, StepSpec
+from handshake.joins.multiway.spec import ManySpec, StepSpec
 from handshake.joins.multiway.stats import Statistics
 from handshake.joins.multiway.step import DealtWindow, StepCore
 from handshake.joins.outer import Outer
 from handshake.joins.pieces import coalesced
+from handshake.kernels.evaluate import holds
 
 __all__ = ["MJoin"]
 
@@ -55,7 +56,7 @@ _HISTORY = 1000
 
 @dataclass(frozen=True)
 class _Job:
-    """What a core is told: tuples of a stream, and for each step the basic windows to search."""
+    """A task of a core: tuples of a stream, and for each step the basic windows to search."""
 
     source: int
     outer: Outer
@@ -63,6 +64,29 @@ class _Job:
     runs: tuple[tuple[BasicWindow, ...], ...]
     came: float
     """When the tuples came."""
+
+
+class ManyDriver(StreamDriver):
+    """The driver of a `ManySpec`; rows also get their stamps for the windows of all streams."""
+
+    def __init__(self, spec: ManySpec, lateness: int = 0) -> None:
+        super().__init__(spec.streams, spec.windows, spec.unit, lateness)
+        self._spec = spec
+
+    def _enter(
+        self, k: int, batch: pa.RecordBatch, times: Array | None, positions: Positions | None
+    ) -> pa.RecordBatch:
+        streams = self._spec.streams
+        stamps = [] if times is None else [times]
+        if positions is not None:
+            stamps += [positions.own] if streams[k].counted else []
+            stamps += [positions.seen[j] for j, other in enumerate(streams) if j != k and other.counted]
+        arrays = [*batch.columns, *(pa.array(stamp.astype(np.int64, copy=False)) for stamp in stamps)]
+        stamped = pa.RecordBatch.from_arrays(arrays, schema=self._spec.stamped(k))
+        own = [c.bound for c in self._spec.filters if c.streams == {k}]
+        held = [holds(on, arrays_of(stamped, 0, (on,)), stamped.num_rows) for on in own]
+        mask = np.logical_and.reduce(held) if held else None
+        return stamped if mask is None or mask.all() else stamped.filter(pa.array(mask))
 
 
 @dataclass
@@ -118,14 +142,14 @@ class MJoin:
         for joined, target in dict.fromkeys(key for order in self.orders for key in _route(order)):
             step = self.spec.step(joined, target)
             if step.layout not in needed:
-                needed[step.layout] = self._windows.get(step.layout) or self._clustered(step)
+                needed[step.layout] = self._windows.get(step.layout) or self._make_window(step)
             for steps in self._steps:
                 if (joined, target) not in steps:
                     steps[joined, target] = StepCore(self.spec, step, self._go_on)
         self._windows = needed
 
-    def _clustered(self, step: StepSpec) -> DealtWindow:
-        """A window for a step, with the tuples that another one of the same stream holds."""
+    def _make_window(self, step: StepSpec) -> DealtWindow:
+        """Return a window for a step, filled from another window of the same stream."""
         window = DealtWindow(step, self.cores)
         window.partition.resize(self.active)
         held = self._any_window(step.target)
@@ -137,7 +161,7 @@ class MJoin:
         return next((window for window in self._windows.values() if window.step.target == k), None)
 
     def tuples(self, k: int) -> Iterator[pa.RecordBatch]:
-        """What is held of a stream, stamped."""
+        """Yield the tuples in the window of a stream, stamped."""
         window = self._any_window(k)
         assert window is not None
         return window.tuples()
@@ -189,7 +213,7 @@ class MJoin:
         self.statistics.measure(core for steps in self._steps for core in steps.values())
 
     def _better(self, order: Order) -> Order:
-        """The best order now, if it is much better than the one at hand."""
+        """Return the best order now, if it is much better than the given one."""
         now = costed(order.source, order.targets, self.spec, self.statistics)
         best = best_order(order.source, self.spec, self.statistics)
         saved = (now.seconds - best.seconds) * self.driver.counts[order.source].rows
@@ -205,11 +229,11 @@ class MJoin:
         self._batches[core] += 1
         first = self._steps[core][job.route[0]].probe(job.outer.piece, job.runs[0], job.outer)
         results = self._through(core, job, 1, first)
-        while (found := self._timed(core, results)) is not None:
+        while (found := self._next_timed(core, results)) is not None:
             self._results[core] += found.num_rows
-            yield self._finished(found)
+            yield self._finish(found)
 
-    def _timed(self, core: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    def _next_timed(self, core: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         """Count a core's time at work, not that spent waiting for room."""
         start = self.clock()
         found = next(results, None)
@@ -227,7 +251,7 @@ class MJoin:
         for combinations in coalesced(found):
             yield from self._through(core, job, at + 1, step.follow(combinations, run))
 
-    def _finished(self, found: pa.RecordBatch) -> pa.RecordBatch:
+    def _finish(self, found: pa.RecordBatch) -> pa.RecordBatch:
         columns = [found.column(f"{s.name}.{name}") for s in self.spec.streams for name in s.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
 
@@ -237,18 +261,17 @@ class MJoin:
     # On the coordinator.
 
     def push(
-        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None = None,
-        came: float | None = None,
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None = None, came: float | None = None, *,
+        more: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Take tuples of one stream; yields results that are ready. To be iterated to the end.
+        """Take rows of one stream and yield results that are ready; see `Arrangement.push`.
 
-        `seen` says, per tuple, how many of each stream with a tuple window came before it, where batches do
-        not come in the order of their tuples; `came`, when they came, if that was before now.
+        `seen` says, per row, how many rows of each stream with a tuple window came before it.
         """
         return self.latencies.delivered(coalesced(self._push(stream, batch, seen, came)))
 
     def _push(
-        self, stream: int, batch: pa.RecordBatch, seen: Mapping[int, Array] | None, came: float | None
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float | None
     ) -> Iterator[pa.RecordBatch]:
         came = time.perf_counter() if came is None else came
         self._watch.start()
@@ -272,7 +295,7 @@ class MJoin:
         step = self._steps[0][route[0]]
         rest = tuple(window.whole() for window in windows[1:])
         for piece in step.cut(step.enter(stamped)):
-            for core, outer, run in self._dealt(step, piece, windows[0]):
+            for core, outer, run in self._deal(step, piece, windows[0]):
                 yield from self._hand(core, _Job(stream, outer, route, (run, *rest), came))
 
     def _hand(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
@@ -283,10 +306,10 @@ class MJoin:
             self.latencies.note(0, found.num_rows, job.came)
             yield found
 
-    def _dealt(
+    def _deal(
         self, step: StepCore, piece: BasicWindow, window: DealtWindow
     ) -> Iterator[tuple[int, Outer, tuple[BasicWindow, ...]]]:
-        """Who searches what: each core its run of the window with the whole piece (7.1).
+        """Assign work to cores: each core searches its run of the window with the whole piece (7.1).
 
         Where a window is indexed or has too few basic windows to be dealt out, the piece is, and where there
         is little to do, one core does it all.
@@ -304,12 +327,12 @@ class MJoin:
                 yield core, step.core.outer(part), window.whole()
 
     def _least_busy(self) -> int:
-        """The core with the shortest queue, of those in use."""
+        """Return the active core with the shortest queue."""
         inboxes = [] if self.crew is None else self.crew.inboxes[: self.active]
         return min(range(len(inboxes)), key=lambda k: len(inboxes[k]), default=0)
 
     def _resize(self, cores: int) -> None:
-        """From the next batch on, use so many cores (7.3).
+        """Use this many cores from the next batch on (7.3).
 
         Windows are dealt out afresh. A core that is released does what it was handed, then its thread ends.
         """
@@ -322,32 +345,32 @@ class MJoin:
         self._history.append((time.perf_counter() - self._born, cores))
 
     def _is_large(self, piece: BasicWindow) -> bool:
-        """Whether a piece is worth sharing, going by its size and by the work of those before it."""
+        """Return whether a piece is worth sharing, by its size and the work of those before it."""
         work = sum(core.core.work for steps in self._steps for core in list(steps.values()))
         self._recent = 0.7 * self._recent + 0.3 * (work - self._work_seen)
         self._work_seen = work
         return piece.rows >= _LARGE or self._recent > _WORK
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; yields the rest of its results."""
+        """Wait for everything pushed so far; yield the rest of its results."""
         if self.crew is not None:
             yield from self.latencies.delivered(coalesced(self.crew.drain()))
         self._watch.stop()
 
     def settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """The same, results as they come; ends earlier where `until` holds."""
+        """Drain, yielding results as they come, until `until` holds."""
         if self.crew is not None:
             yield from self.latencies.delivered(self.crew.drain(until))
         if self.crew is None or self.crew.idle():
             self._watch.stop()
 
     def wake(self) -> None:
-        """Let a `settle` under way look again."""
+        """Make a running `settle` check `until` again."""
         if self.crew is not None:
             self.crew.bell.ring()
 
     def expire(self) -> None:
-        """Drop what no tuple to come can join."""
+        """Drop tuples that no tuple to come can join."""
         for window in self._windows.values():
             oldest = self.driver.oldest(window.step.target)
             if oldest is not None:
@@ -361,25 +384,28 @@ class MJoin:
 
     # What it has done.
 
+    def explain(self, cores: int | None = None) -> str:
+        """Describe the join orders and their steps as they are now."""
+        return explain_many(self.spec, self.orders, self.statistics, cores or self.cores)
+
     def metrics(self) -> MultiMetrics:
-        """Counts and sizes so far."""
-        counts, windows = self.driver.counts, list(self._windows.values())
+        """Return counts and sizes so far."""
+        windows = list(self._windows.values())
         cores = [core for steps in self._steps for core in list(steps.values())]
         return MultiMetrics(
-            streams=tuple(map(self._stream_metrics, range(len(self.spec.streams)))),
-            steps=tuple(map(self._step_metrics, list(self._steps[0]))),
+            tuple(map(self._stream_metrics, range(len(self.spec.streams)))),
             results=sum(self._results),
-            late=sum(c.late for c in counts),
-            no_time=sum(c.no_time for c in counts),
             comparisons=sum(core.core.comparisons for core in cores),
-            expired=self.expired,
             basic_windows=sum(len(window.segment.windows) for window in windows),
             state_bytes=sum(window.segment.nbytes for window in windows),
-            replans=self.replans,
+            expired=self.expired,
             elapsed=self._watch.seconds,
+            algorithm="mjoin",
             cores=tuple(map(self._core_metrics, range(self.cores))),
             latency=self.latencies.merged().figures(),
             core_counts=tuple(self._history) if self.adapt else (),
+            steps=tuple(map(self._step_metrics, list(self._steps[0]))),
+            replans=self.replans,
         )
 
     def _stream_metrics(self, k: int) -> StreamMetrics:
@@ -398,13 +424,13 @@ class MJoin:
             sum(core.found for core in cores),
         )  # fmt: skip
 
-    def _core_metrics(self, k: int) -> WorkerMetrics:
+    def _core_metrics(self, k: int) -> CoreMetrics:
         comparisons = sum(core.core.comparisons for core in list(self._steps[k].values()))
         deepest = self.crew.inboxes[k].deepest if self.crew is not None else 0
-        return WorkerMetrics(self._results[k], comparisons, self._batches[k], deepest)
+        return CoreMetrics(self._results[k], comparisons, batches=self._batches[k], deepest_queue=deepest)
 
 
 def _route(order: Order) -> tuple[Key, ...]:
-    """The steps of an order."""
+    """Return the steps of an order."""
     streams = (order.source, *order.targets)
     return tuple((frozenset(streams[:at]), streams[at]) for at in range(1, len(streams)))

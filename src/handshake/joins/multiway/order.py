@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from handshake.joins.multiway.plan import ManySpec
+from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.multiway.stats import Statistics
 
 __all__ = ["Order", "best_order", "runner_up"]
@@ -36,7 +36,7 @@ class Order:
         return frozenset((self.source, *self.targets))
 
     def then(self, target: int, spec: ManySpec, statistics: Statistics) -> Order:
-        """One step more."""
+        """Return this order with one step more."""
         estimate = statistics.estimate(self.joined, target)
         made = self.combinations * estimate.matches
         step = spec.step(self.joined, target).spec
@@ -50,13 +50,13 @@ class Order:
 
 
 def best_order(source: int, spec: ManySpec, statistics: Statistics) -> Order:
-    """The order that is expected to cost least."""
+    """Return the order that is expected to cost least."""
     everyone = frozenset(range(len(spec.streams)))
-    return _finished([Order(source)], everyone, spec, statistics)
+    return _complete([Order(source)], everyone, spec, statistics)
 
 
 def costed(source: int, targets: Iterable[int], spec: ManySpec, statistics: Statistics) -> Order:
-    """What an order would cost."""
+    """Return an order with its expected cost."""
     order = Order(source)
     for target in targets:
         order = order.then(target, spec, statistics)
@@ -64,14 +64,14 @@ def costed(source: int, targets: Iterable[int], spec: ManySpec, statistics: Stat
 
 
 def runner_up(order: Order, spec: ManySpec, statistics: Statistics) -> Order | None:
-    """The best order that begins with another window; None where there is only one."""
+    """Return the best order that begins with another window; None if there is only one order."""
     everyone = frozenset(range(len(spec.streams)))
     others = everyone - {order.source, order.targets[0]}
     starts = [Order(order.source).then(target, spec, statistics) for target in sorted(others)]
-    return _finished(starts, everyone, spec, statistics) if starts else None
+    return _complete(starts, everyone, spec, statistics) if starts else None
 
 
-def _finished(orders: list[Order], everyone: frozenset[int], spec: ManySpec, statistics: Statistics) -> Order:
+def _complete(orders: list[Order], everyone: frozenset[int], spec: ManySpec, statistics: Statistics) -> Order:
     while orders[0].joined != everyone:
         longer: dict[frozenset[int], Order] = {}
         for order in orders:

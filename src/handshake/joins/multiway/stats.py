@@ -1,4 +1,4 @@
-"""What is known of a join's selectivities: guessed at first, then sampled, then measured.
+"""Selectivities of a join: guessed at first, then sampled, then measured.
 
 Conditions on the same streams are looked at together, on combinations of a few tuples that the windows hold;
 where several such groups meet in a step, they are taken to be independent. A step that has been run knows
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.driver import arrays_of
-from handshake.joins.multiway.plan import Condition, ManySpec
+from handshake.joins.multiway.spec import Condition, ManySpec
 from handshake.joins.multiway.step import StepCore
 from handshake.kernels.evaluate import holds
 from handshake.plan.expr import Column, walk
@@ -44,7 +44,7 @@ class Selectivity:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a combination finds in a window: tuples to look at, and matches; and where that is known from."""
+    """The expected candidates and matches of a combination in a window, and how they are known."""
 
     candidates: float
     matches: float
@@ -53,14 +53,14 @@ class Estimate:
 
 @dataclass
 class _Counts:
-    """What a step has counted, older counts weighing less."""
+    """The counts of a step; older counts weigh less."""
 
     pairs: float = 0.0
     probed: float = 0.0
     candidates: float = 0.0
     found: float = 0.0
 
-    def faded(self) -> _Counts:
+    def fade(self) -> _Counts:
         return _Counts(*(_OLD * value for value in (self.pairs, self.probed, self.candidates, self.found)))
 
     def plus(self, other: _Counts, sign: int = 1) -> _Counts:
@@ -89,7 +89,7 @@ class Statistics:
         self._before: dict[Key, _Counts] = {}
 
     def estimate(self, joined: frozenset[int], target: int) -> Estimate:
-        """What a combination of `joined` is expected to find in the window of `target`."""
+        """Return what a combination of `joined` is expected to find in the window of `target`."""
         rows = self.rows[target]
         counts = self._measured.get((joined, target))
         if counts is not None and counts.probed >= _ENOUGH and counts.pairs:
@@ -104,11 +104,11 @@ class Statistics:
         )
 
     def hold(self, k: int, rows: int) -> None:
-        """Take note of how many tuples a window holds."""
+        """Record how many tuples a window holds."""
         self.rows[k] = float(max(rows, 1))
 
     def measure(self, cores: Iterable[StepCore]) -> None:
-        """Take note of what the steps have counted since the last look."""
+        """Record what the steps have counted since the last call."""
         sums: dict[Key, _Counts] = {}
         for core in cores:
             key = (frozenset(core.step.joined), core.step.target)
@@ -118,13 +118,13 @@ class Statistics:
             news = now.plus(self._before.get(key, _Counts()), -1)
             self._before[key] = now
             if news.probed:
-                self._measured[key] = self._measured.get(key, _Counts()).faded().plus(news)
+                self._measured[key] = self._measured.get(key, _Counts()).fade().plus(news)
 
     def sample(self, tuples: Mapping[int, pa.RecordBatch]) -> None:
-        """Look at combinations of some tuples of each stream."""
+        """Estimate selectivities from combinations of some tuples of each stream."""
         for streams, group in self._groups.items():
             if streams and all(k in tuples and tuples[k].num_rows for k in streams):
-                self._selectivity[streams] = _sampled(group, [tuples[k] for k in sorted(streams)])
+                self._selectivity[streams] = _measure_sample(group, [tuples[k] for k in sorted(streams)])
                 self._sampled.add(streams)
 
 
@@ -133,7 +133,7 @@ def _guess(group: list[Condition]) -> Selectivity:
     return Selectivity(prod(indexed), prod(GUESSES[c.kind] for c in group))
 
 
-def _sampled(group: list[Condition], tuples: list[pa.RecordBatch]) -> Selectivity:
+def _measure_sample(group: list[Condition], tuples: list[pa.RecordBatch]) -> Selectivity:
     """Shares of the sample's combinations; a guess counts for one combination, so that none is zero."""
     read = {node.name for c in group for node in walk(c.bound) if isinstance(node, Column)}
     batch = _product([some.select([n for n in some.schema.names if n in read]) for some in tuples])
@@ -151,7 +151,7 @@ def _sampled(group: list[Condition], tuples: list[pa.RecordBatch]) -> Selectivit
 
 
 def _product(tuples: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """All combinations of some tuples of each stream, evenly chosen."""
+    """Return all combinations of some tuples of each stream, evenly chosen."""
     each = min(_MOST, int(_COMBINATIONS ** (1 / len(tuples))))
     sizes = [min(each, batch.num_rows) for batch in tuples]
     places = np.indices(sizes).reshape(len(sizes), -1)

@@ -13,7 +13,7 @@ from handshake.joins.arrangements.cell.partition import Partition
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver
-from handshake.joins.multiway.plan import FIRST, SECOND, ManySpec, StepSpec
+from handshake.joins.multiway.spec import FIRST, SECOND, ManySpec, StepSpec
 from handshake.joins.outer import Outer
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
@@ -42,12 +42,12 @@ class DealtWindow:
 
     @property
     def rows(self) -> int:
-        """Tuples held."""
+        """The number of tuples in the window."""
         return self.segment.rows
 
     @property
     def is_dealt(self) -> bool:
-        """Whether basic windows are kept so small that cores can share them.
+        """True if basic windows are kept so small that cores can share them.
 
         For scans: that is what the paper does. An index finds more the larger a basic window is (with eight
         for each of two cores, a band join looked at four times as many candidates), so there the input is
@@ -82,15 +82,15 @@ class DealtWindow:
             fewer()
 
     def whole(self) -> tuple[BasicWindow, ...]:
-        """All basic windows, as they are now."""
+        """Return all basic windows, as they are now."""
         return tuple(self.segment.windows)
 
     def run(self, core: int) -> tuple[BasicWindow, ...]:
-        """A core's basic windows."""
+        """Return the basic windows of a core."""
         return tuple(self.segment.windows[self.partition.run(core)])
 
     def sample(self, most: int = 256) -> pa.RecordBatch:
-        """Some of the tuples that are held, evenly chosen among all."""
+        """Return some tuples of the window, evenly chosen."""
         step = max(self.rows // most, 1)
         chosen, start = [pa.RecordBatch.from_pylist([], self.step.spec.sides[1].schema)], 0
         for batch in self.tuples():
@@ -102,7 +102,7 @@ class DealtWindow:
             return chosen[-1]
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
-        """What is held, as it was inserted, for a window that is clustered in another way.
+        """Yield the tuples as they were inserted, for a window that is clustered in another way.
 
         Tuples that this one has left out (a NULL key, say) are in no result, so others need not have them.
         """
@@ -113,7 +113,7 @@ class DealtWindow:
 
 @dataclass
 class StepCore:
-    """What one core needs for one step. Its counts tell how selective the step is."""
+    """The state of one core for one step. Its counts tell how selective the step is."""
 
     many: ManySpec
     step: StepSpec
@@ -130,7 +130,7 @@ class StepCore:
         self._driver = Driver(self.step.spec)
 
     def enter(self, combinations: pa.RecordBatch) -> pa.RecordBatch:
-        """Give combinations what this step looks at; those that cannot match are left out."""
+        """Add the stamps that this step compares, and drop combinations that cannot match."""
         spec, streams = self.step.spec, self.many.streams
         batch = combinations.select(spec.sides[0].schema.names)
         target = streams[self.step.target]
@@ -147,7 +147,7 @@ class StepCore:
         return self._driver.admit(0, batch)
 
     def _deadline(self, combinations: pa.RecordBatch, reach: int) -> Array:
-        """The newest time that a further member may have, less the least `reach` of the members."""
+        """Return the newest time that a further member may have, less the least `reach` of the members."""
         times = [
             _later(_whole(combinations, self.many.streams[k].time_stamp), self.many.rule(k).reach - reach)
             for k in self.step.joined
@@ -157,20 +157,20 @@ class StepCore:
         return first
 
     def cut(self, batch: pa.RecordBatch) -> Iterator[BasicWindow]:
-        """A batch that has entered, in pieces that span little of the windows."""
+        """Cut a batch into pieces that span little of the windows."""
         return pieces(self.step.spec, 0, batch)
 
     def probe(
         self, piece: BasicWindow, windows: tuple[BasicWindow, ...], outer: Outer | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Combinations with one member more; `outer` is what is known of the piece already."""
+        """Yield combinations with one member more; `outer` may hold facts about the piece already."""
         outer = outer or self.core.outer(piece)
         self.probed += piece.rows
         self.pairs += piece.rows * sum(window.rows for window in windows)
         for window in windows:
             self.go_on()
             for found in self.core.probe(piece, (window,), outer):
-                kept = self._held(found)
+                kept = self._drop_expired(found)
                 self.found += kept.num_rows
                 yield kept
 
@@ -182,8 +182,8 @@ class StepCore:
         if batch.num_rows:
             yield from self.probe(BasicWindow(self.step.spec.sides[0], batch), windows)
 
-    def _held(self, found: pa.RecordBatch) -> pa.RecordBatch:
-        """Only combinations whose members with tuple windows were in them when the target's tuple came."""
+    def _drop_expired(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        """Keep combinations whose members were still in their tuple windows when the target's tuple came."""
         target = self.many.streams[self.step.target]
         mask: Array | None = None
         for k in self.step.joined:

@@ -33,7 +33,7 @@ from handshake.joins.arrangements.channels import Bell
 from handshake.joins.arrangements.crew import Crew
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver
+from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.joins.pieces import coalesced, pieces
@@ -129,21 +129,21 @@ class Cell:
     # On the coordinator.
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: Array | None = None, came: float | None = None, *,
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None, came: float | None = None, *,
         more: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples; yields results that are ready."""
         came = time.perf_counter() if came is None else came
-        return self.crew.latencies.delivered(coalesced(self._push(side, batch, other, came)))
+        return self.crew.latencies.delivered(coalesced(self._push(side, batch, seen, came)))
 
     def _push(
-        self, side: int, batch: pa.RecordBatch, other: Array | None, came: float
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float
     ) -> Iterator[pa.RecordBatch]:
         self._watch.start()
         # Taken before stamping: these bounds hold for this batch and for all future ones.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
-        buffer.put(self.driver.admit(side, batch, other), bounds, came)
+        buffer.put(self.driver.admit(side, batch, seen), bounds, came)
         while buffer.rows >= buffer.most or (self._waiting() and not self._is_busy()):
             yield from self._next_batch()
         self.expire()
@@ -267,9 +267,7 @@ class Cell:
         figures = gathered(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
         segments = [window.segment for window in self.windows]
         figures = replace(
-            figures,
-            left_window_rows=segments[0].rows,
-            right_window_rows=segments[1].rows,
+            figures.with_windows(segment.rows for segment in segments),
             basic_windows=sum(len(segment.windows) for segment in segments),
             state_bytes=sum(segment.nbytes for segment in segments),
             cores=tuple(

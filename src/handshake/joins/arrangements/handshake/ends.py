@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from handshake.joins.arrangements.handshake.core import Message
 from handshake.joins.arrangements.handshake.worker import Queue, largest, newest
 from handshake.joins.basic_window import BasicWindow, sealed
-from handshake.joins.driver import Driver
+from handshake.joins.driver import Driver, Seen
 from handshake.joins.pieces import coalesced, pieces
 
 __all__ = ["Ends", "Held"]
@@ -62,16 +60,14 @@ class Ends:
         self._announced: list[int | None] = [None, None]
         """The stamps up to which tuples have expired, and up to which the line knows it."""
 
-    def admit(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float
-    ) -> None:
+    def admit(self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float) -> None:
         """Stamp a batch and keep it here; what waited before goes into the line if it is enough for a piece.
 
         The newest batch always waits, so that a drain finds it here and can send it past all cores at once.
         """
         if self._waiting(side) >= self._enough(side):
             self.release(side)
-        admitted = self.driver.admit(side, batch, other)
+        admitted = self.driver.admit(side, batch, seen)
         if admitted.num_rows:
             if not self._gathered[side]:
                 self._since[side] = came

@@ -10,9 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, core_error
@@ -20,7 +18,7 @@ from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
-from handshake.joins.driver import Driver
+from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import CoreMetrics, Metrics, gathered, with_latency
 from handshake.joins.pieces import coalesced
@@ -68,18 +66,18 @@ class Handshake:
     # The caller's side.
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
         came: float | None = None, *, more: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples; yields results that are ready, and waits while the line is full."""
         came = time.perf_counter() if came is None else came
-        return self._deliver(self._push(side, batch, other, came))
+        return self._deliver(self._push(side, batch, seen, came))
 
     def _push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float
     ) -> Iterator[pa.RecordBatch]:
         self._check()
-        self._ends.admit(side, batch, other, came)
+        self._ends.admit(side, batch, seen, came)
         yield from self._run(lambda: not self._ends.waiting)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
@@ -202,9 +200,7 @@ class Handshake:
             self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired, self._elapsed
         )
         done = replace(
-            done,
-            left_window_rows=self._ends.rows(0),
-            right_window_rows=self._ends.rows(1),
+            done.with_windows((self._ends.rows(0), self._ends.rows(1))),
             basic_windows=sum(len(window) for worker in self._workers for window in worker.core.windows),
             state_bytes=held[0].nbytes + held[1].nbytes,
             cores=tuple(_core_metrics(worker) for worker in self._workers),

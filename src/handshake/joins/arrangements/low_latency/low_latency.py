@@ -13,9 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from handshake.joins.arrangements.arrangement import Entry
@@ -27,7 +25,7 @@ from handshake.joins.arrangements.low_latency.shared_scan import SharedScan, Vis
 from handshake.joins.arrangements.placement import pin_to, pinned_to
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver
+from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import Metrics, Stopwatch, gathered, with_crew
 from handshake.joins.outer import Outer
@@ -92,24 +90,24 @@ class LowLatency:
         self._expire(k, task.oldest)
 
     def push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None = None,
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
         came: float | None = None, *, more: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples; yields results that are ready.
 
         Without `more`, a small batch is joined at once if all cores are idle. With it, tuples gather.
         """
-        results = self._push(side, batch, other, time.perf_counter() if came is None else came, more)
+        results = self._push(side, batch, seen, time.perf_counter() if came is None else came, more)
         return self.crew.latencies.delivered(coalesced(results) if more else results)
 
     def _push(
-        self, side: int, batch: pa.RecordBatch, other: np.ndarray[Any, Any] | None, came: float, more: bool
+        self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
     ) -> Iterator[pa.RecordBatch]:
         self._watch.start()
         # Taken before stamping: these bounds hold for this batch and for all future ones.
         bounds = (self.driver.oldest(0), self.driver.oldest(1))
         buffer = self._buffers[side]
-        buffer.put(self.driver.admit(side, batch, other), bounds, came)
+        buffer.put(self.driver.admit(side, batch, seen), bounds, came)
         while buffer.rows >= self._tuning.gathered_rows or (not more and self._waiting() and self._may_go()):
             yield from self._next_batch(at_once=not more)
         yield from self.crew.ready()

@@ -53,12 +53,12 @@ class StreamSpec:
 
     @property
     def timed(self) -> bool:
-        """Whether its window is one of time."""
+        """True if its window needs times."""
         return self.window is not None and self.window.timed
 
     @property
     def counted(self) -> bool:
-        """Whether its window is one of tuples."""
+        """True if its window counts tuples."""
         return self.window is not None and self.window.counted
 
     @property
@@ -72,7 +72,7 @@ class StreamSpec:
         return f"{self.name}:own"
 
     def seen_stamp(self, other: StreamSpec) -> str:
-        """The stamp that holds how many tuples of another stream had come before."""
+        """Return the stamp that holds how many tuples of another stream had come before."""
         return f"{self.name}:seen {other.name}"
 
 
@@ -93,7 +93,7 @@ class Condition:
 
     @property
     def calls_python(self) -> bool:
-        """Whether looking at it means calling a function of the user's."""
+        """True if it calls a Python function of the user."""
         return any(isinstance(node, Udf) for node in walk(self.expr))
 
 
@@ -108,7 +108,7 @@ class StepSpec:
 
     @cached_property
     def layout(self) -> object:
-        """What makes windows of the target alike: steps of equal layout search the same one."""
+        """The clustering of the target's window; steps with equal layouts share one window."""
         side, spec = self.spec.sides[1], self.spec
         return (
             self.target, spec.method, side.derived, side.filters, side.keys, side.columns, side.stamps,
@@ -133,17 +133,22 @@ class ManySpec:
 
     @property
     def timed(self) -> bool:
-        """Whether a window is one of time."""
+        """True if a window needs times."""
         return any(stream.timed for stream in self.streams)
 
+    @cached_property
+    def windows(self) -> Windows:
+        """The windows of all streams."""
+        return Windows(*(stream.window for stream in self.streams))
+
     def step(self, joined: frozenset[int], target: int) -> StepSpec:
-        """The step from combinations of `joined` into the window of `target`; planned once."""
+        """Return the step from combinations of `joined` into the window of `target`; planned once."""
         if (joined, target) not in self._steps:
             self._steps[joined, target] = self._step(joined, target)
         return self._steps[joined, target]
 
     def new_conditions(self, joined: frozenset[int], target: int) -> tuple[Condition, ...]:
-        """The conditions that can be read once `target` has joined, and could not before."""
+        """Return the conditions that can be read once `target` has joined, and could not before."""
         within, first = joined | {target}, len(joined) == 1
         return tuple(
             c
@@ -155,11 +160,11 @@ class ManySpec:
         members = tuple(sorted(joined))
         found = self.new_conditions(joined, target)
         fields = [column for k in members for column in self.stamped(k)]
-        on = conjunction(tuple(self._placed(c, target) for c in found))
+        on = conjunction(tuple(self._place(c, target) for c in found))
         left, right = pa.schema(fields), self.stamped(target)
         with _in_their_words(self.names):
             base = join_spec(left, right, on, Windows(None, None), times=(None, None), tuning=self.tuning)
-        return StepSpec(members, target, found, self._windowed(base, members, target))
+        return StepSpec(members, target, found, self._add_windows(base, members, target))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -167,7 +172,7 @@ class ManySpec:
         return tuple(stream.name for stream in self.streams)
 
     def stamped(self, k: int) -> pa.Schema:
-        """A stream's columns under names that say the stream, and its stamps."""
+        """Return a stream's columns, prefixed with its name, and its stamps."""
         stream = self.streams[k]
         stamps = [stream.time_stamp] if self.timed else []
         stamps += [stream.own_stamp] if stream.counted else []
@@ -175,8 +180,8 @@ class ManySpec:
         columns = [column.with_name(f"{stream.name}.{column.name}") for column in stream.schema]
         return pa.schema(columns + [pa.field(name, pa.int64()) for name in stamps])
 
-    def _placed(self, condition: Condition, target: int) -> Expr:
-        """The target's columns are on the right, all others on the left."""
+    def _place(self, condition: Condition, target: int) -> Expr:
+        """Put the target's columns on the right side, and all others on the left."""
         own = f"{self.names[target]}."
 
         def rule(node: Expr) -> Expr:
@@ -186,7 +191,7 @@ class ManySpec:
 
         return transform(condition.expr, rule)
 
-    def _windowed(self, base: JoinSpec, members: tuple[int, ...], target: int) -> JoinSpec:
+    def _add_windows(self, base: JoinSpec, members: tuple[int, ...], target: int) -> JoinSpec:
         """Add the window rules: that of the target, and those of members with time windows.
 
         Tuple windows of members are looked at afterwards (see `mjoin_step`): tuples that are pushed as they
@@ -208,7 +213,7 @@ class ManySpec:
         return stream.time_stamp if stream.timed else stream.own_stamp
 
     def member_reach(self, members: Sequence[int]) -> int | None:
-        """The least reach of the members' time windows; None where there are none."""
+        """Return the least reach of the members' time windows; None if there are none."""
         return min((self.rule(k).reach for k in members if self.streams[k].timed), default=None)
 
     def rule(self, k: int) -> Rule:
@@ -219,7 +224,7 @@ class ManySpec:
 
 
 def _stamped_side(side: SideSpec, first: tuple[str, str] | None, second: tuple[str, str] | None) -> SideSpec:
-    """A side that carries its part of the window rules."""
+    """Return a side with the stamps that the window rules read."""
     stamps = [Column(side.side, pair[side.side], type=INT64) if pair else None for pair in (first, second)]
     columns = dict.fromkeys((*side.columns, *(stamp for stamp in stamps if stamp is not None)))
     return replace(side, columns=tuple(columns), stamps=Stamps(*stamps))
@@ -229,7 +234,7 @@ def _stamped_side(side: SideSpec, first: tuple[str, str] | None, second: tuple[s
 
 
 def many_spec(streams: Sequence[StreamSpec], on: Expr, tuning: Tuning = TUNING) -> ManySpec:
-    """Check streams and predicate; everything that can be wrong about them is found here."""
+    """Check streams and predicate, and plan their join."""
     streams = tuple(streams)
     _check_streams(streams)
     unit = _common_unit(streams)
@@ -261,7 +266,7 @@ def _check_streams(streams: tuple[StreamSpec, ...]) -> None:
 
 
 def _common_unit(streams: tuple[StreamSpec, ...]) -> str:
-    """The finest unit of all time columns; streams whose times do not compare are refused here."""
+    """Return the finest unit of all time columns, or raise if the times do not compare."""
     if any(stream.timed for stream in streams):
         for stream in streams:
             if stream.time is None:
@@ -275,7 +280,7 @@ def _common_unit(streams: tuple[StreamSpec, ...]) -> str:
 
 
 def _pair_unit(one: StreamSpec, other: StreamSpec) -> str:
-    """What a two-way join of these would count time in; it looks at time columns alone."""
+    """Return the unit in which a join of two streams counts time."""
     left, right = (pa.schema([pa.field(s.name, s.schema.field(_column(s)).type)]) for s in (one, other))
     always = Literal(True, type=BOOL)
     try:
@@ -296,7 +301,7 @@ def _column(stream: StreamSpec) -> str:
 
 
 def _read(streams: tuple[StreamSpec, ...], on: Expr) -> Iterator[Condition]:
-    """The conjuncts; a name becomes `a.x`, one column among those of all streams."""
+    """Yield the conjuncts, with every name resolved to a column such as `a.x`."""
     names = _Names(streams)
     row = Scope((names.row,), {"l": 0})
     with _in_their_words(names.names):
@@ -306,7 +311,7 @@ def _read(streams: tuple[StreamSpec, ...], on: Expr) -> Iterator[Condition]:
 
 
 class _Names:
-    """What names in a predicate mean."""
+    """The columns that names in a predicate stand for."""
 
     def __init__(self, streams: Sequence[StreamSpec]) -> None:
         self.names = tuple(stream.name for stream in streams)
@@ -318,7 +323,7 @@ class _Names:
         self._folded = {name.casefold(): name for name in self.names}
 
     def resolve(self, part: Expr) -> tuple[Expr, frozenset[int]]:
-        """A condition whose names say the stream and the column, and the streams that it reads."""
+        """Return a condition with resolved names, and the streams that it reads."""
         read: set[int] = set()
 
         def rule(node: Expr) -> Expr:
@@ -332,14 +337,14 @@ class _Names:
 
     def _column(self, name: Name) -> tuple[int, str]:
         if len(name.parts) == 1:
-            return self._unqualified(name)
+            return self._find_unqualified(name)
         if len(name.parts) > 2:
             raise _wrong(f"'{show(name)}' has too many parts; write {self.names[0]}.column", name)
         qualifier = self._folded.get(name.parts[0].casefold(), name.parts[0])
         found = self._scope.resolve(replace(name, parts=(qualifier, name.parts[1])))
         return found.side, found.name
 
-    def _unqualified(self, name: Name) -> tuple[int, str]:
+    def _find_unqualified(self, name: Name) -> tuple[int, str]:
         owners = [k for k, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
         if len(owners) == 1:
             return owners[0], self.schemas[owners[0]].get(name.parts[0]).name
@@ -358,7 +363,7 @@ def _wrong(message: str, name: Name) -> ExpressionError:
 
 @contextlib.contextmanager
 def _in_their_words(names: Sequence[str]) -> Iterator[None]:
-    """Errors about `l.a.x` are about what was written as `a.x`."""
+    """Write `a.x` for `l.a.x` in errors, as the user did."""
     try:
         yield
     except HandshakeError as error:
@@ -368,7 +373,7 @@ def _in_their_words(names: Sequence[str]) -> Iterator[None]:
 
 
 def _output(streams: tuple[StreamSpec, ...]) -> pa.Schema:
-    """All columns of all streams in order; a name that was there before gets `_` and its stream's name."""
+    """Return all columns of all streams in order; a repeated name gets `_` and its stream's name."""
     taken: dict[str, str] = {}
     fields = []
     for stream in streams:
