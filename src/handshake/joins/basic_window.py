@@ -179,8 +179,7 @@ class BasicWindow:
 
 
 def worth_an_index(tuples: int, window: BasicWindow) -> bool:
-    """Whether a probe with so many tuples has pairs enough: a scan of fewer takes less time than getting
-    ready to look them up."""
+    """Return whether a probe compares enough pairs: fewer are scanned in less time than a look-up needs."""
     tuning = window.spec.tuning
     return tuples * window.rows >= tuning.indexed_probes * tuning.indexed_from
 
@@ -210,7 +209,7 @@ def sealed(window: BasicWindow) -> BasicWindow:
 
 
 def merged(*windows: BasicWindow) -> BasicWindow | None:
-    """One basic window of some; None where one array cannot hold all.
+    """Merge basic windows into one; return None if one array cannot hold all.
 
     That is so for dictionaries that together outgrow their index, and for more text than offsets reach.
     """

@@ -92,8 +92,8 @@ class Segment:
         return clustered
 
     def _group(self, newest: BasicWindow, most: int) -> list[BasicWindow]:
-        """The newest basic window, and those that are to be one with it: as many tuples as it has, or twice
-        as many as all that come after them."""
+        """Return the newest basic window and the older ones to merge with it: each has less than twice the
+        tuples of all that come after it."""
         busy = self._compaction.group if self._compaction is not None else ()
         most = min(most, self._tuning.merged_at_once) if busy else most
         group, rows, near = [newest], newest.rows, len(self.windows) - 2
@@ -171,8 +171,10 @@ class Segment:
         self.scan_rows.forget(self.windows)
 
     def ready(self, rows: int, together: bool = False) -> list[BasicWindow]:
-        """The basic windows, for a probe with so many tuples: clustered where that pays by now; that is
-        sooner where all that are clustered are looked up `together`."""
+        """Return the basic windows for a probe with `rows` tuples, clustered if that pays by now.
+
+        It pays sooner if all clustered ones are looked up `together`.
+        """
         self._take_in()
         if not self._lazily_indexed:
             return list(self.windows)
