@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK := requirements-dev.txt
-# Folders that scripts/english.py checks.
-PLAIN := src/handshake/io src/handshake/kernels src/handshake/plan bench tools scripts
+# Files and folders that scripts/english.py checks.
+PLAIN := $(filter-out src/handshake/joins src/handshake/py.typed,$(wildcard src/handshake/*)) bench tools scripts
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 

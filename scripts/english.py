@@ -87,6 +87,8 @@ def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunc
 
 def _name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Finding]:
     name = node.name.strip("_")
+    if name != name.lower():  # camel case: a method that a library calls
+        return
     participle = name in IRREGULAR or (name.endswith("ed") and name not in VERBS_IN_ED)
     if participle and "_" not in name and not _is_attribute(node):
         yield node.lineno, "a function is named by a verb", node.name

@@ -28,6 +28,7 @@ def rules(source: str) -> list[str]:
         'class A:\n    @property\n    def late(self):\n        """The number of late rows."""\n',
         "def feed(rows): ...\n",
         "def matched_rows(): ...\n",
+        "def onQueryStarted(self, event): ...\n",
         'def show():\n    """Print the word `told` as the program writes it."""\n',
         "x = 1  # two comparisons instead of four\n",
     ],

@@ -92,7 +92,7 @@ class CountingCore(JoinCore):
         self._count(outer, inner)
         return iter(())
 
-    def _made(self, pairs: Pairs) -> Iterator[Made]:
+    def _make_results(self, pairs: Pairs) -> Iterator[Made]:
         self.results += len(pairs.here)
         return iter(())
 
