@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from handshake.joins.join import MultiPlan, prepare_streams
 from handshake.joins.multiway.mjoin import MJoin
-from handshake.joins.multiway.order import Order, costed
+from handshake.joins.multiway.order import Order, cost_order
 from handshake_bench import report
 from handshake_bench.report import Data, Report
 from handshake_bench.throughput import core_counts
@@ -121,7 +121,7 @@ def _turn(engine: MJoin) -> None:
 
 def _all_orders(engine: MJoin, source: int) -> Iterator[Order]:
     others = [k for k in range(len(engine.orders)) if k != source]
-    return (costed(source, targets, engine.spec, engine.statistics) for targets in permutations(others))
+    return (cost_order(source, targets, engine.spec, engine.statistics) for targets in permutations(others))
 
 
 def _tuples(random: np.random.Generator, rows: int) -> pa.RecordBatch:

@@ -86,7 +86,7 @@ def _settle(engine: Arrangement, streams: Streams, first: int) -> None:
             pass
     for _ in engine.settle():
         pass
-    engine.latencies.noted()
+    engine.latencies.take_notes()
 
 
 def _ticks(

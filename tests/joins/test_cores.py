@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from handshake.joins.arrangements.three_step import ThreeStep
-from handshake.joins.basic_window import BasicWindow, sealed
+from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.join import prepare
 from handshake.joins.segment import SHARE, Segment
 from handshake.joins.tuning import TUNING, Tuning
@@ -61,10 +61,10 @@ def test_without_windows_size_alone_bounds_a_basic_window():
 def test_sealing_clusters_and_keeps_every_tuple():
     spec = spec_of()
     values = np.random.default_rng(0).permutation(TUNING.indexed_from)
-    closed = sealed(window(spec, np.zeros(TUNING.indexed_from), values))
+    closed = seal(window(spec, np.zeros(TUNING.indexed_from), values))
     assert closed.cells is not None
     assert closed.batch.column("x").to_pylist() == list(range(TUNING.indexed_from))
-    assert sealed(window(spec, [0.0])).cells is None
+    assert seal(window(spec, [0.0])).cells is None
 
 
 def test_an_index_is_made_when_enough_tuples_have_asked_for_it():

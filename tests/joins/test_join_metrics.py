@@ -77,11 +77,11 @@ def test_results_are_late_until_they_are_delivered():
     now = time.perf_counter()
     latencies.note(0, 5, now - 10)
     latencies.note(1, 7, now - 100)
-    assert latencies.merged().figures().results == 0
-    list(latencies.delivered(iter([numbers([1])])))
+    assert latencies.merge().figures().results == 0
+    list(latencies.time_delivery(iter([numbers([1])])))
     assert [h.figures().results for h in latencies.cores] == [5, 7]
     assert latencies.cores[0].longest >= 10
-    assert latencies.merged().longest >= 100
+    assert latencies.merge().longest >= 100
 
 
 # What joins say.

@@ -15,7 +15,7 @@ import handshake.joins.multiway.mjoin as mjoin
 import handshake.joins.multiway.step as mjoin_step
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, UnsupportedError, WindowError
 from handshake.joins.multiway.mjoin import MJoin
-from handshake.joins.multiway.order import Order, best_order, costed, runner_up
+from handshake.joins.multiway.order import Order, best_order, cost_order, runner_up
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
 from handshake.joins.multiway.stats import Statistics
 from handshake.joins.multiway.step import _later
@@ -170,7 +170,7 @@ def any_order(seed: int) -> Any:
 
     def order(source: int, spec: ManySpec, statistics: Statistics) -> Order:
         targets = [k for k in range(len(spec.streams)) if k != source]
-        return costed(source, rng.sample(targets, len(targets)), spec, statistics)
+        return cost_order(source, rng.sample(targets, len(targets)), spec, statistics)
 
     return order
 
@@ -247,7 +247,7 @@ def test_the_best_order_is_the_best_of_all():
         best = best_order(source, spec, statistics)
         rest = [k for k in range(4) if k != source]
         every = [
-            costed(source, (a, b, c), spec, statistics) for a in rest for b in rest for c in rest
+            cost_order(source, (a, b, c), spec, statistics) for a in rest for b in rest for c in rest
             if len({a, b, c}) == 3
         ]  # fmt: skip
         assert best.seconds == min(order.seconds for order in every)

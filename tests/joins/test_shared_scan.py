@@ -17,7 +17,7 @@ from test_batching import EXAMPLES, check_gathered
 
 from handshake.joins.arrangements.low_latency import shared_scan
 from handshake.joins.arrangements.low_latency.helpers import Helpers
-from handshake.joins.basic_window import BasicWindow, sealed
+from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
 from handshake.joins.tuning import Tuning
@@ -155,7 +155,7 @@ def test_few_tuples_are_looked_up_in_all_windows_at_once(text, seed):
         piece = BasicWindow(spec.sides[side], numbered(rng, rng.choice((1, 3, 40)), 80))
         held = [
             [
-                sealed(BasicWindow(spec.sides[1 - side], numbered(rng, rows, rng.choice((0, 70, 10**6)))))
+                seal(BasicWindow(spec.sides[1 - side], numbered(rng, rows, rng.choice((0, 70, 10**6)))))
                 for rows in rng.choices((1, 7, 50, 330), k=rng.choice((0, 1, 4)))
             ]
             for _ in range(cores)
@@ -180,9 +180,7 @@ def test_what_one_kind_of_windows_has_filled_is_taken_before_the_next_kind():
     piece = BasicWindow(spec.sides[0], pa.RecordBatch.from_pylist(rows * 12, NUMBERED))
     times = ([80] * 250, [20, 21] * 125)
     held = [[{**rows[0], "ts": at} for at in some] for some in times]
-    windows = [
-        sealed(BasicWindow(spec.sides[1], pa.RecordBatch.from_pylist(some, NUMBERED))) for some in held
-    ]
+    windows = [seal(BasicWindow(spec.sides[1], pa.RecordBatch.from_pylist(some, NUMBERED))) for some in held]
     core = JoinCore(spec)
     visit = shared_scan.Visit(piece, [list(windows)], core.outer(piece), 0.0)
     made = rows_of([batch for batch, _ in shared_scan.SharedScan(spec, [core]).search([visit])])

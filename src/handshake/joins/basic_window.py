@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.joins.driver import arrays_of, stored
+from handshake.joins.driver import arrays_of, stored_column
 from handshake.joins.spec import Attribute, SideSpec
 from handshake.kernels.cluster import NO_CELLS, Cells, cluster_band, cluster_hash
 from handshake.kernels.codes import NO_CODES, Codes
@@ -25,8 +25,8 @@ __all__ = [
     "BasicWindow",
     "Demand",
     "indexable",
-    "merged",
-    "sealed",
+    "merge_windows",
+    "seal",
     "span_of",
     "worth_an_index",
 ]
@@ -70,7 +70,7 @@ class BasicWindow:
     @cached_property
     def columns(self) -> Columns:
         """The columns that kernels read."""
-        arrays = [stored(self.batch, self.spec, column.name) for column in self.spec.columns]
+        arrays = [stored_column(self.batch, self.spec, column.name) for column in self.spec.columns]
         return Columns.of(self.rows, self.spec.columns, arrays, self.known_headroom)
 
     @cached_property
@@ -87,7 +87,7 @@ class BasicWindow:
     def _extremes(self, column: Column | None) -> Span:
         if column is None or self.rows == 0:
             return (0, 0)
-        return extremes(integers(stored(self.batch, self.spec, column.name)))
+        return extremes(integers(stored_column(self.batch, self.spec, column.name)))
 
     @cached_property
     def scan_row(self) -> Array:
@@ -191,7 +191,7 @@ def indexable(window: BasicWindow) -> bool:
     )
 
 
-def sealed(window: BasicWindow) -> BasicWindow:
+def seal(window: BasicWindow) -> BasicWindow:
     """Cluster a basic window by its side's index, if it has one and there are enough tuples."""
     spec = window.spec
     if not indexable(window):
@@ -208,7 +208,7 @@ def sealed(window: BasicWindow) -> BasicWindow:
     return BasicWindow(spec, batch, cells, keys_in_order, window.arrived)
 
 
-def merged(*windows: BasicWindow) -> BasicWindow | None:
+def merge_windows(*windows: BasicWindow) -> BasicWindow | None:
     """Merge basic windows into one; return None if one array cannot hold all.
 
     That is so for dictionaries that together outgrow their index, and for more text than offsets reach.

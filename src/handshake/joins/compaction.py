@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from handshake.joins.basic_window import BasicWindow, merged, sealed
+from handshake.joins.basic_window import BasicWindow, merge_windows, seal
 
 __all__ = ["Compaction", "put_together"]
 
@@ -13,7 +13,7 @@ __all__ = ["Compaction", "put_together"]
 def put_together(group: list[BasicWindow]) -> tuple[list[BasicWindow], BasicWindow] | None:
     """Merge a group, oldest first, into one basic window, or as many of its newest as one can hold."""
     while len(group) > 1:
-        together = merged(*group)
+        together = merge_windows(*group)
         if together is not None:
             return group, together
         group = group[1:]
@@ -39,7 +39,7 @@ class Compaction:
         try:
             made = (self.group, self.group[0]) if len(self.group) == 1 else put_together(self.group)
             if made is not None:
-                together = sealed(made[1]) if self.cluster else made[1]
+                together = seal(made[1]) if self.cluster else made[1]
                 if any(window.has_codes for window in made[0]):
                     together.codes()
                 self.made = (made[0], together)

@@ -28,12 +28,12 @@ __all__ = [
     "Seen",
     "StreamDriver",
     "StreamLike",
+    "add_columns",
     "arrays_of",
-    "derived",
-    "extended",
+    "derive_columns",
     "lies_ready",
     "matchable",
-    "stored",
+    "stored_column",
     "times_of",
 ]
 
@@ -207,7 +207,7 @@ class Driver(StreamDriver):
         if positions is not None:
             hidden[OWN] = pa.array(positions.own)
             hidden[OTHER] = pa.array(positions.seen[1 - k].astype(np.int64, copy=False))
-        return matchable(derived(extended(batch, hidden) if hidden else batch, side), side)
+        return matchable(derive_columns(add_columns(batch, hidden) if hidden else batch, side), side)
 
 
 def _filter(
@@ -217,7 +217,7 @@ def _filter(
     return batch.filter(pa.array(mask)), times[mask], kept
 
 
-def extended(batch: pa.RecordBatch, hidden: dict[str, pa.Array]) -> pa.RecordBatch:
+def add_columns(batch: pa.RecordBatch, hidden: dict[str, pa.Array]) -> pa.RecordBatch:
     """Return a batch with hidden columns behind its own."""
     names = [*batch.schema.names, *hidden]
     return pa.RecordBatch.from_arrays([*batch.columns, *hidden.values()], names=names)
@@ -230,7 +230,7 @@ def lies_ready(kind: pa.DataType, unit: str) -> bool:
     return bool(kind == pa.int64() and unit == "s")
 
 
-def stored(batch: pa.RecordBatch, spec: SideSpec, name: str) -> pa.Array:
+def stored_column(batch: pa.RecordBatch, spec: SideSpec, name: str) -> pa.Array:
     """Return a kernel column of a stored batch; `TIME` may be the input's own column (see `lies_ready`)."""
     if name == TIME and batch.schema.get_field_index(name) < 0:
         assert spec.time is not None
@@ -244,13 +244,13 @@ def arrays_of(batch: pa.RecordBatch, side: int, exprs: tuple[Expr, ...]) -> dict
     return {column: as_array(batch.column(column.name)) for column in used}
 
 
-def derived(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
+def derive_columns(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
     """Return a batch with the columns that are computed once per row."""
     hidden: dict[str, pa.Array] = {}
     for name, source in spec.derived:
         values = evaluate(source.expr, arrays_of(batch, spec.side, (source.expr,)), batch.num_rows)
         hidden[name] = values if source.form == "value" else _FORMS[source.form](values)
-    return extended(batch, hidden) if hidden else batch
+    return add_columns(batch, hidden) if hidden else batch
 
 
 def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:

@@ -288,4 +288,4 @@ class Gate:
 
     def _deliver(self, results: Iterator[pa.RecordBatch]) -> None:
         for batch in results:
-            self._outbox.put(_Found(batch, self.engine.latencies.noted()))
+            self._outbox.put(_Found(batch, self.engine.latencies.take_notes()))

@@ -97,14 +97,14 @@ class Latencies:
         """Note results of a core that are about to be delivered; their later tuples came at `arrived`."""
         self._noted.append((core, rows, arrived))
 
-    def delivered(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def time_delivery(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass results on, and record the noted ones as delivered."""
         for batch in results:
             if not self.deferred:
-                self.record(self.noted())
+                self.record(self.take_notes())
             yield batch
 
-    def noted(self) -> list[Note]:
+    def take_notes(self) -> list[Note]:
         """Return the notes since the last call."""
         noted, self._noted = self._noted, []
         return noted
@@ -119,6 +119,6 @@ class Latencies:
         """Forget what was recorded so far."""
         self.cores = [Histogram() for _ in self.cores]
 
-    def merged(self) -> Histogram:
+    def merge(self) -> Histogram:
         """Add up the histograms of all cores."""
         return together(self.cores)

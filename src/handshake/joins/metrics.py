@@ -20,7 +20,7 @@ __all__ = [
     "StepMetrics",
     "Stopwatch",
     "StreamMetrics",
-    "gathered",
+    "collect_metrics",
     "with_crew",
     "with_latency",
 ]
@@ -278,7 +278,9 @@ def stream_metrics(driver: StreamDriver, names: Sequence[str]) -> tuple[StreamMe
     return tuple(StreamMetrics(name, c.rows, c.late, c.no_time, c.unmatchable) for name, c in pairs)
 
 
-def gathered(driver: Driver, cores: list[JoinCore], algorithm: str, expired: int, elapsed: float) -> Metrics:
+def collect_metrics(
+    driver: Driver, cores: list[JoinCore], algorithm: str, expired: int, elapsed: float
+) -> Metrics:
     """Return the figures of an arrangement whose windows are in its cores' segments."""
     sides = [[core.segments[side] for core in cores] for side in (0, 1)]
     segments = [segment for side in sides for segment in side]
@@ -306,7 +308,7 @@ def with_latency(figures: Metrics, latencies: Latencies) -> Metrics:
         replace(core, latency=histogram.figures())
         for core, histogram in zip(figures.cores, latencies.cores, strict=True)
     )
-    return replace(figures, cores=cores, latency=latencies.merged().figures())
+    return replace(figures, cores=cores, latency=latencies.merge().figures())
 
 
 def with_crew(

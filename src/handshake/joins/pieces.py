@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.driver import stored
+from handshake.joins.driver import stored_column
 from handshake.joins.segment import SHARE, SMALL
 from handshake.joins.spec import JoinSpec
 from handshake.joins.tuning import TUNING
 from handshake.kernels.columns import integers
 
-__all__ = ["coalesced", "pieces"]
+__all__ = ["coalesce", "pieces"]
 
 _PIECE = 1 << 20
 _COALESCE_BYTES = 1 << 25
@@ -35,7 +35,7 @@ def pieces(spec: JoinSpec, side: int, batch: pa.RecordBatch) -> Iterator[BasicWi
     if stamp is None or reach is None:
         cuts = list(range(0, batch.num_rows, _PIECE))
     else:
-        stamps = integers(stored(batch, mine, stamp.name))
+        stamps = integers(stored_column(batch, mine, stamp.name))
         if np.any(stamps[1:] < stamps[:-1]):
             order = np.argsort(stamps, kind="stable")
             batch, stamps = batch.take(pa.array(order)), stamps[order]
@@ -55,7 +55,7 @@ def _cuts(stamps: np.ndarray[Any, Any], span: int) -> list[int]:
     return cuts
 
 
-def coalesced(
+def coalesce(
     batches: Iterator[pa.RecordBatch], most: int = TUNING.coalesced_rows
 ) -> Iterator[pa.RecordBatch]:
     """Few large batches instead of many small ones; large ones are passed on as they are."""

@@ -93,7 +93,7 @@ class Results:
         for batch, some in self._batches(self._drop_unused(pairs)):
             yield Made(batch, _counts(some))
 
-    def mixed(self, found: Iterable[Pairs]) -> Iterator[pa.RecordBatch]:
+    def of_several(self, found: Iterable[Pairs]) -> Iterator[pa.RecordBatch]:
         """Yield the results of pairs of several pieces of both sides; few pairs share a batch.
 
         No conjuncts may be doubtful.

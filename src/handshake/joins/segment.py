@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from handshake.joins.access import ACCESS_METHODS
 from handshake.joins.arrangements.low_latency.scan_rows import ScanRows
-from handshake.joins.basic_window import BasicWindow, indexable, sealed, span_of, worth_an_index
+from handshake.joins.basic_window import BasicWindow, indexable, seal, span_of, worth_an_index
 from handshake.joins.compaction import Compaction, put_together
 from handshake.joins.spec import JoinSpec
 
@@ -87,7 +87,7 @@ class Segment:
         """Replace a basic window by a clustered one, and return that."""
         if window.cells is not None or not indexable(window):
             return window
-        clustered = window.demand.answer = sealed(window)
+        clustered = window.demand.answer = seal(window)
         self._replace([window], clustered)
         return clustered
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from handshake.errors import UnsupportedError
 from handshake.joins.arrangements.three_step import ThreeStep
-from handshake.joins.driver import Seen, derived, stored
+from handshake.joins.driver import Seen, derive_columns, stored_column
 from handshake.joins.gate import RunningJoin
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.pieces import pieces
@@ -77,7 +77,7 @@ class JoinEngine:
                 join.refill(k, _unpack(packed))
             elif isinstance(join, ThreeStep):
                 for batch in _unpack(packed):
-                    for piece in pieces(join.spec, k, derived(batch, join.spec.sides[k])):
+                    for piece in pieces(join.spec, k, derive_columns(batch, join.spec.sides[k])):
                         join.core.insert(piece)
         for name, value in held.progress.items():
             setattr(join.driver, name, value)
@@ -128,7 +128,7 @@ def _rows(join: ThreeStep | MJoin, k: int) -> Iterator[pa.RecordBatch]:
     for window in join.core.segments[k]:
         batch = window.batch.select([name for name in window.batch.schema.names if name not in hidden])
         stamp = side.expiring
-        stamps = None if stamp is None else integers(stored(window.batch, side, stamp.name))
+        stamps = None if stamp is None else integers(stored_column(window.batch, side, stamp.name))
         yield _drop_expired(batch, stamps, oldest)
 
 

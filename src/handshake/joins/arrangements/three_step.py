@@ -13,8 +13,8 @@ from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, gathered, with_latency
-from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.metrics import Metrics, collect_metrics, with_latency
+from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.spec import SIDES, JoinSpec
 
 __all__ = ["THREE_STEP", "ThreeStep"]
@@ -42,7 +42,7 @@ class ThreeStep:
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Join a batch of one side's tuples; yields all results that they complete."""
         came = time.perf_counter() if came is None else came
-        return self.latencies.delivered(coalesced(self._time(self._push(side, batch, seen), came)))
+        return self.latencies.time_delivery(coalesce(self._time(self._push(side, batch, seen), came)))
 
     def _time(self, results: Iterator[pa.RecordBatch], came: float) -> Iterator[pa.RecordBatch]:
         """Count the time spent here, not in the consumer of the results."""
@@ -81,7 +81,7 @@ class ThreeStep:
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
-        figures = gathered(self.driver, [self.core], "three_step", self.expired, self.elapsed)
+        figures = collect_metrics(self.driver, [self.core], "three_step", self.expired, self.elapsed)
         return with_latency(figures, self.latencies)
 
     def drain(self) -> Iterator[pa.RecordBatch]:

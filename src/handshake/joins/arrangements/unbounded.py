@@ -15,8 +15,8 @@ from handshake.joins.arrangements.crew import Crew
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver
-from handshake.joins.metrics import Metrics, gathered, with_crew
-from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.metrics import Metrics, collect_metrics, with_crew
+from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.segment import Segment
 from handshake.joins.spec import SIDES, JoinSpec
 
@@ -60,7 +60,7 @@ class Unbounded:
     def pass_by(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join tuples of the left side with all that is held; yields results that are ready."""
         came = time.perf_counter()
-        return self.crew.latencies.delivered(coalesced(self._pass_by(self.driver.admit(0, batch), came)))
+        return self.crew.latencies.time_delivery(coalesce(self._pass_by(self.driver.admit(0, batch), came)))
 
     def _pass_by(self, batch: pa.RecordBatch, came: float) -> Iterator[pa.RecordBatch]:
         deal = max(1, min(_DEAL, -(-batch.num_rows // self.cores)))
@@ -70,13 +70,13 @@ class Unbounded:
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Yield the remaining results."""
-        yield from self.crew.latencies.delivered(coalesced(self.crew.drain()))
+        yield from self.crew.latencies.time_delivery(coalesce(self.crew.drain()))
         self._elapsed = time.perf_counter() - self._began
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
         elapsed = self._elapsed if self._elapsed is not None else time.perf_counter() - self._began
-        figures = gathered(self.driver, self._cores, "unbounded", 0, elapsed)
+        figures = collect_metrics(self.driver, self._cores, "unbounded", 0, elapsed)
         held = self._held
         figures = replace(
             figures.with_windows((0, held.rows)), basic_windows=len(held.windows), state_bytes=held.nbytes

@@ -30,12 +30,12 @@ from handshake.joins.driver import Positions, Seen, StreamDriver, arrays_of
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import CoreMetrics, MultiMetrics, StepMetrics, Stopwatch, StreamMetrics
 from handshake.joins.multiway.explain import explain_many
-from handshake.joins.multiway.order import Order, best_order, costed
+from handshake.joins.multiway.order import Order, best_order, cost_order
 from handshake.joins.multiway.spec import ManySpec, StepSpec
 from handshake.joins.multiway.stats import Statistics
 from handshake.joins.multiway.step import DealtWindow, StepCore
 from handshake.joins.outer import Outer
-from handshake.joins.pieces import coalesced
+from handshake.joins.pieces import coalesce
 from handshake.kernels.evaluate import holds
 
 __all__ = ["MJoin"]
@@ -82,7 +82,7 @@ class ManyDriver(StreamDriver):
             stamps += [positions.own] if streams[k].counted else []
             stamps += [positions.seen[j] for j, other in enumerate(streams) if j != k and other.counted]
         arrays = [*batch.columns, *(pa.array(stamp.astype(np.int64, copy=False)) for stamp in stamps)]
-        stamped = pa.RecordBatch.from_arrays(arrays, schema=self._spec.stamped(k))
+        stamped = pa.RecordBatch.from_arrays(arrays, schema=self._spec.stamped_schema(k))
         own = [c.bound for c in self._spec.filters if c.streams == {k}]
         held = [holds(on, arrays_of(stamped, 0, (on,)), stamped.num_rows) for on in own]
         mask = np.logical_and.reduce(held) if held else None
@@ -214,7 +214,7 @@ class MJoin:
 
     def _better(self, order: Order) -> Order:
         """Return the best order now, if it is much better than the given one."""
-        now = costed(order.source, order.targets, self.spec, self.statistics)
+        now = cost_order(order.source, order.targets, self.spec, self.statistics)
         best = best_order(order.source, self.spec, self.statistics)
         saved = (now.seconds - best.seconds) * self.driver.counts[order.source].rows
         return best if now.seconds > GAIN * best.seconds and saved > WORTH else now
@@ -248,7 +248,7 @@ class MJoin:
             yield from found
             return
         step, run = self._steps[core][job.route[at]], job.runs[at]
-        for combinations in coalesced(found):
+        for combinations in coalesce(found):
             yield from self._through(core, job, at + 1, step.follow(combinations, run))
 
     def _finish(self, found: pa.RecordBatch) -> pa.RecordBatch:
@@ -268,7 +268,7 @@ class MJoin:
 
         `seen` says, per row, how many rows of each stream with a tuple window came before it.
         """
-        return self.latencies.delivered(coalesced(self._push(stream, batch, seen, came)))
+        return self.latencies.time_delivery(coalesce(self._push(stream, batch, seen, came)))
 
     def _push(
         self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float | None
@@ -354,13 +354,13 @@ class MJoin:
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait for everything pushed so far; yield the rest of its results."""
         if self.crew is not None:
-            yield from self.latencies.delivered(coalesced(self.crew.drain()))
+            yield from self.latencies.time_delivery(coalesce(self.crew.drain()))
         self._watch.stop()
 
     def settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         """Drain, yielding results as they come, until `until` holds."""
         if self.crew is not None:
-            yield from self.latencies.delivered(self.crew.drain(until))
+            yield from self.latencies.time_delivery(self.crew.drain(until))
         if self.crew is None or self.crew.idle():
             self._watch.stop()
 
@@ -402,7 +402,7 @@ class MJoin:
             elapsed=self._watch.seconds,
             algorithm="mjoin",
             cores=tuple(map(self._core_metrics, range(self.cores))),
-            latency=self.latencies.merged().figures(),
+            latency=self.latencies.merge().figures(),
             core_counts=tuple(self._history) if self.adapt else (),
             steps=tuple(map(self._step_metrics, list(self._steps[0]))),
             replans=self.replans,

@@ -55,7 +55,7 @@ def best_order(source: int, spec: ManySpec, statistics: Statistics) -> Order:
     return _complete([Order(source)], everyone, spec, statistics)
 
 
-def costed(source: int, targets: Iterable[int], spec: ManySpec, statistics: Statistics) -> Order:
+def cost_order(source: int, targets: Iterable[int], spec: ManySpec, statistics: Statistics) -> Order:
     """Return an order with its expected cost."""
     order = Order(source)
     for target in targets:

@@ -159,9 +159,9 @@ class ManySpec:
     def _step(self, joined: frozenset[int], target: int) -> StepSpec:
         members = tuple(sorted(joined))
         found = self.new_conditions(joined, target)
-        fields = [column for k in members for column in self.stamped(k)]
+        fields = [column for k in members for column in self.stamped_schema(k)]
         on = conjunction(tuple(self._place(c, target) for c in found))
-        left, right = pa.schema(fields), self.stamped(target)
+        left, right = pa.schema(fields), self.stamped_schema(target)
         with _in_their_words(self.names):
             base = join_spec(left, right, on, Windows(None, None), times=(None, None), tuning=self.tuning)
         return StepSpec(members, target, found, self._add_windows(base, members, target))
@@ -171,7 +171,7 @@ class ManySpec:
         """The streams' names."""
         return tuple(stream.name for stream in self.streams)
 
-    def stamped(self, k: int) -> pa.Schema:
+    def stamped_schema(self, k: int) -> pa.Schema:
         """Return a stream's columns, prefixed with its name, and its stamps."""
         stream = self.streams[k]
         stamps = [stream.time_stamp] if self.timed else []

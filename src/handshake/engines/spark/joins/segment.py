@@ -16,8 +16,8 @@ from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chu
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
 from handshake.engines.spark.state.store import StateError, Store
-from handshake.joins.basic_window import BasicWindow, sealed
-from handshake.joins.driver import extended, lies_ready, matchable, stored
+from handshake.joins.basic_window import BasicWindow, seal
+from handshake.joins.driver import add_columns, lies_ready, matchable, stored_column
 from handshake.joins.segment import Segment
 from handshake.joins.spec import OTHER, OWN, TIME
 from handshake.kernels.columns import integers
@@ -71,7 +71,7 @@ class _NewChunk:
         batch, length = self.window.batch.slice(start, stop - start), stop - start
         if self.counts is not None:
             own, other = (pa.array(c[start:stop]) for c in self.counts)
-            batch = extended(batch.drop_columns([PLACE, *self.spare]), {OWN: own, OTHER: other})
+            batch = add_columns(batch.drop_columns([PLACE, *self.spare]), {OWN: own, OTHER: other})
         if self.admitted is None:
             return batch, 0
         mask = self.admitted[start:stop]
@@ -131,7 +131,7 @@ class SegmentStep:
             for side in (0, 1)
         ]
         homes = [self._home(loaded, side) for side in (0, 1)]
-        fresh = [sealed(window) for window in homes[1]]
+        fresh = [seal(window) for window in homes[1]]
         for side, partners in ((0, held[1] + fresh), (1, held[0])):
             for piece in self._visiting(loaded, side):
                 self.tally.visits += piece.rows
@@ -160,7 +160,7 @@ class SegmentStep:
         mark = self.manifest.watermark
         if mark is None or not self.spec.windows.timed or not is_late(arrival.oldest, mark):
             return None
-        times = integers(stored(window.batch, self.spec.sides[arrival.side], TIME))
+        times = integers(stored_column(window.batch, self.spec.sides[arrival.side], TIME))
         mask: Array = ~is_late(times, mark)
         return mask
 
@@ -182,7 +182,7 @@ class SegmentStep:
 
     def _times(self, chunk: _NewChunk) -> Array | None:
         spec = self.spec.sides[chunk.arrival.side]
-        return None if spec.time is None else integers(stored(chunk.window.batch, spec, TIME))
+        return None if spec.time is None else integers(stored_column(chunk.window.batch, spec, TIME))
 
     def _spare(self, chunk: _NewChunk) -> tuple[str, ...]:
         """Return the names of time columns that only replace missing times; results do not need them."""

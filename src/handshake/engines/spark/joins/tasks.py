@@ -26,7 +26,7 @@ from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
 from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError
-from handshake.joins.basic_window import BasicWindow, sealed
+from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.spec import SIDES
 from handshake.schema import UNITS
 
@@ -222,7 +222,7 @@ def _static(
     window = read_chunk(_store(definition), ref, definition.spec.sides[side])
     span = segment / definition.segments, (segment + 1) / definition.segments
     start, stop = home_rows(np.asarray(offsets), span)
-    return sealed(BasicWindow(window.spec, window.batch.slice(start, stop - start)))
+    return seal(BasicWindow(window.spec, window.batch.slice(start, stop - start)))
 
 
 # Results

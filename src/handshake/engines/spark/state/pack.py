@@ -14,7 +14,7 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.chunks import ChunkRef, write_chunk
 from handshake.engines.spark.state.store import Store
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.driver import derived, extended, lies_ready, matchable, times_of
+from handshake.joins.driver import add_columns, derive_columns, lies_ready, matchable, times_of
 from handshake.joins.spec import SIDES, TIME
 from handshake.kernels.prepare import HIDDEN
 from handshake.kernels.sorting import order_of
@@ -110,7 +110,7 @@ def _pack_piece(
         hidden[PLACE] = pa.array(np.arange(start, start + rows))
     batch, times = _add_times(definition, side, batch, hidden)
     no_time = rows - batch.num_rows
-    full = derived(extended(batch, hidden), spec.sides[side])
+    full = derive_columns(add_columns(batch, hidden), spec.sides[side])
     # tuples that can match nothing still count in windows of tuples
     kept = full if counted else matchable(full, spec.sides[side])
     unmatchable = full.num_rows - kept.num_rows

@@ -35,8 +35,8 @@ from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, Stopwatch, gathered, with_crew
-from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_crew
+from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.segment import Segment
 from handshake.joins.spec import SIDES, JoinSpec
 
@@ -112,7 +112,7 @@ class Cell:
     def _work(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
         """Results go back while the join runs, a buffer at a time (4.3)."""
         self._jobs[k] += 1
-        return coalesced(self._search(k, job))
+        return coalesce(self._search(k, job))
 
     def _search(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
         results = self._cores[k].probe(job.piece, job.run)
@@ -134,7 +134,7 @@ class Cell:
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take tuples; yields results that are ready."""
         came = time.perf_counter() if came is None else came
-        return self.crew.latencies.delivered(coalesced(self._push(side, batch, seen, came)))
+        return self.crew.latencies.time_delivery(coalesce(self._push(side, batch, seen, came)))
 
     def _push(
         self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float
@@ -236,12 +236,12 @@ class Cell:
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait until everything pushed so far is joined; yields the remaining results."""
-        yield from self.crew.latencies.delivered(coalesced(self._drain()))
+        yield from self.crew.latencies.time_delivery(coalesce(self._drain()))
         self._watch.stop()
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Drain with results as they come; ends early once `until` holds."""
-        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        yield from self.crew.latencies.time_delivery(self._drain(until or (lambda: False)))
         if self.crew.idle():
             self._watch.stop()
 
@@ -264,7 +264,7 @@ class Cell:
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far. Windows are held centrally: a core's share is what it searches."""
-        figures = gathered(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
+        figures = collect_metrics(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
         segments = [window.segment for window in self.windows]
         figures = replace(
             figures.with_windows(segment.rows for segment in segments),

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import stored
+from handshake.joins.driver import stored_column
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.plan.parse import parse
 from handshake.windows import Windows
@@ -99,7 +99,7 @@ def _part(window: BasicWindow, rows: int) -> BasicWindow:
 
 
 def _attribute_bytes(window: BasicWindow) -> float:
-    size = sum(stored(window.batch, window.spec, column.name).nbytes for column in window.spec.columns)
+    size = sum(stored_column(window.batch, window.spec, column.name).nbytes for column in window.spec.columns)
     return float(size / window.rows)
 
 

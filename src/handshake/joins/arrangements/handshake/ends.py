@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from handshake.joins.arrangements.handshake.core import Message
 from handshake.joins.arrangements.handshake.worker import Queue, largest, newest
-from handshake.joins.basic_window import BasicWindow, sealed
+from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.driver import Driver, Seen
-from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.pieces import coalesce, pieces
 
 __all__ = ["Ends", "Held"]
 
@@ -129,12 +129,12 @@ class Ends:
     def _pieces(self, side: int) -> Iterator[BasicWindow]:
         """Indexed once, here: then each core probes by the join's own method."""
         limit = max(self._fewest, self._largest(self.rows(side)))
-        for batch in coalesced(iter(self._gathered[side])):
+        for batch in coalesce(iter(self._gathered[side])):
             for piece in pieces(self.driver.spec, side, batch):
                 parts = -(-piece.rows // limit)
                 for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
                     part = piece.batch.slice(start, stop - start)
-                    yield sealed(BasicWindow(piece.spec, part, arrived=self._since[side]))
+                    yield seal(BasicWindow(piece.spec, part, arrived=self._since[side]))
 
     def put(self, side: int, message: Message[BasicWindow]) -> None:
         """Send a message into the end where a stream enters."""

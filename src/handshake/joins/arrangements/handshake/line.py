@@ -20,8 +20,8 @@ from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import CoreMetrics, Metrics, gathered, with_latency
-from handshake.joins.pieces import coalesced
+from handshake.joins.metrics import CoreMetrics, Metrics, collect_metrics, with_latency
+from handshake.joins.pieces import coalesce
 from handshake.joins.spec import JoinSpec
 
 __all__ = ["HANDSHAKE", "Handshake"]
@@ -119,7 +119,7 @@ class Handshake:
         yield from self._run(lambda: self._quiet() or (until is not None and until()))
 
     def _deliver(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.latencies.delivered(coalesced(self._time(results), self.spec.tuning.coalesced_rows))
+        return self.latencies.time_delivery(coalesce(self._time(results), self.spec.tuning.coalesced_rows))
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
@@ -196,7 +196,7 @@ class Handshake:
     def metrics(self) -> Metrics:
         """Counts and sizes so far; each core's are those of a moment."""
         held = self._ends.held
-        done = gathered(
+        done = collect_metrics(
             self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired, self._elapsed
         )
         done = replace(

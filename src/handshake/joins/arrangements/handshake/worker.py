@@ -13,9 +13,9 @@ import pyarrow as pa
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped
 from handshake.joins.arrangements.handshake.core import LEFT, RIGHT, HandshakeCore, Message, R, S
 from handshake.joins.arrangements.placement import pin_to
-from handshake.joins.basic_window import BasicWindow, merged, sealed
+from handshake.joins.basic_window import BasicWindow, merge_windows, seal
 from handshake.joins.core import JoinCore
-from handshake.joins.pieces import coalesced
+from handshake.joins.pieces import coalesce
 from handshake.joins.spec import SIDES, JoinSpec
 
 __all__ = ["Found", "Queue", "Worker", "in_line", "largest", "newest"]
@@ -194,7 +194,7 @@ class Worker(threading.Thread):
         self._at = None
 
     def _deliver(self, results: Iterable[pa.RecordBatch]) -> None:
-        for batch in coalesced(iter(results), self.join_core.spec.tuning.coalesced_rows):
+        for batch in coalesce(iter(results), self.join_core.spec.tuning.coalesced_rows):
             notes, self._notes = self._notes, []
             self.results.put(Found(self.number, batch, notes))
 
@@ -225,8 +225,8 @@ class Worker(threading.Thread):
         limit = max(spec.tuning.line_merged, largest(spec, held, self.cores))
         if older.rows >= 2 * newer.rows or older.rows + newer.rows >= limit:
             return None
-        both = merged(older, newer)
-        return None if both is None else sealed(replace(both, arrived=older.arrived))
+        both = merge_windows(older, newer)
+        return None if both is None else seal(replace(both, arrived=older.arrived))
 
 
 def in_line(workers: Sequence[Worker]) -> None:

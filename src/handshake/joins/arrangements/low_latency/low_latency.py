@@ -27,9 +27,9 @@ from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, Stopwatch, gathered, with_crew
+from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_crew
 from handshake.joins.outer import Outer
-from handshake.joins.pieces import coalesced, pieces
+from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.spec import SIDES, JoinSpec
 
 __all__ = ["LOW_LATENCY", "LowLatency"]
@@ -98,7 +98,7 @@ class LowLatency:
         Without `more`, a small batch is joined at once if all cores are idle. With it, tuples gather.
         """
         results = self._push(side, batch, seen, time.perf_counter() if came is None else came, more)
-        return self.crew.latencies.delivered(coalesced(results) if more else results)
+        return self.crew.latencies.time_delivery(coalesce(results) if more else results)
 
     def _push(
         self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
@@ -246,7 +246,7 @@ class LowLatency:
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait until everything pushed so far is joined; yields the remaining results."""
-        yield from self.crew.latencies.delivered(coalesced(self._drain()))
+        yield from self.crew.latencies.time_delivery(coalesce(self._drain()))
         self._watch.stop()
 
     def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
@@ -260,7 +260,7 @@ class LowLatency:
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Drain with results as they come; ends early once `until` holds."""
-        yield from self.crew.latencies.delivered(self._drain(until or (lambda: False)))
+        yield from self.crew.latencies.time_delivery(self._drain(until or (lambda: False)))
         if self.crew.idle():
             self._watch.stop()
 
@@ -278,7 +278,9 @@ class LowLatency:
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
-        figures = gathered(self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds)
+        figures = collect_metrics(
+            self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds
+        )
         return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
 
     def close(self) -> None:

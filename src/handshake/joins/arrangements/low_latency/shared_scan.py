@@ -88,7 +88,7 @@ class SharedScan:
         self.look_ups.next_job()
         for number, visit in enumerate(visits):
             self._add(job, number, visit)
-        for batch in self._results.mixed(chain(self._looked_up(job, indexed), self._pairs(job))):
+        for batch in self._results.of_several(chain(self._looked_up(job, indexed), self._pairs(job))):
             yield batch, self._whose(job)
 
     def _take_indexed(self, visit: Visit) -> list[list[BasicWindow]]:
