@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK := requirements-dev.txt
 # Files and folders that scripts/english.py checks.
-PLAIN := $(filter-out src/handshake/joins src/handshake/py.typed,$(wildcard src/handshake/*)) bench tools scripts
+PLAIN := src bench tools scripts
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 

@@ -440,7 +440,7 @@ def test_bench_without_its_packages(handshake: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(cli.importlib, "import_module", missing)
     assert handshake("bench", "batch").complaint == (
-        "bench batch needs 'polars', which is not installed; pip install 'handshake[bench]'"
+        "bench batch needs 'polars', which is not installed; from a checkout: pip install -e '.[bench]'"
     )
 
 

@@ -147,7 +147,7 @@ def test_reasons_are_one_sentence() -> None:
     assert reason(RuntimeError("Traceback\nValueError: bad value\n\n\tat")) == "ValueError: bad value"
     missing = reason(RuntimeError("Traceback\nModuleNotFoundError: No module named 'handshake'"))
     assert missing.startswith(
-        "the Python of an executor has no package 'handshake'; install handshake[spark]"
+        "the Python of an executor has no package 'handshake'; install Handshake and its extra 'spark'"
     )
     own = InputError("mine")
     assert join_error(own) is own

@@ -147,7 +147,10 @@ def _bench(name: str, **options: Any) -> None:
         try:
             module = importlib.import_module(f"handshake_bench.{name}")
         except ModuleNotFoundError as error:
-            fail(f"bench {name} needs '{error.name}', which is not installed; pip install 'handshake[bench]'")
+            fail(
+                f"bench {name} needs '{error.name}', which is not installed; "
+                "from a checkout: pip install -e '.[bench]'"
+            )
         module.run(**options)
 
 

@@ -116,7 +116,7 @@ def engine_module(name: str, module: str) -> Any:
         return importlib.import_module(f"handshake.engines.{name}.{module}")
     except ImportError as error:
         raise UnsupportedError(
-            f"the {name} engine needs more packages: {error}; pip install 'handshake[{name}]'"
+            f"the {name} engine needs more packages: {error}; from a checkout: pip install -e '.[{name}]'"
         ) from error
 
 

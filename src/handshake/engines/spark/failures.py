@@ -33,8 +33,8 @@ def reason(error: BaseException) -> str:
     missing = _MISSING.search(text)
     if missing:
         return (
-            f"the Python of an executor has no package '{missing[1]}'; install handshake[spark] there, or "
-            "name a Python that has it (PYSPARK_PYTHON)"
+            f"the Python of an executor has no package '{missing[1]}'; "
+            "install Handshake and its extra 'spark' there, or name a Python that has it (PYSPARK_PYTHON)"
         )
     ours = _OURS.search(text)
     if ours:
