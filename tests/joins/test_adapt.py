@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_joins import numbered, options, pairs_of
 
 from cli_runs import run_here
 from handshake import explain
@@ -26,6 +25,8 @@ from handshake.joins.join import Join, prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
+from join_plans import options
+from pairs import numbered, pairs_of
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

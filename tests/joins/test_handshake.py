@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from dataclasses import replace
 from random import Random
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_joins import METHODS, numbered, options, pairs_of
 
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.arrangements.handshake.line import Handshake
@@ -22,6 +20,9 @@ from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake_line import Line, Script, Search, loops
+from join_plans import METHODS, options
+from pairs import numbered, pairs_of
+from running_lines import SCHEMA, line_of, stream, threads
 from strategies import Case, cases, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -239,23 +240,6 @@ def test_soak(case, cores, method, seed):
 
 
 # Threads: holding back, failing, ending.
-
-SCHEMA = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
-
-
-def stream(rows: int, seed: int = 0, values: int = 50) -> pa.RecordBatch:
-    """One tuple a millisecond."""
-    times = pa.array(np.arange(rows, dtype=np.int64) * 1000).view(pa.timestamp("us"))
-    x = np.random.default_rng(seed).integers(0, values, rows)
-    return pa.RecordBatch.from_arrays([times, pa.array(x)], schema=SCHEMA)
-
-
-def line_of(on="l.x = r.x", window="1 s", cores=3, **more) -> Handshake:
-    return Handshake(prepare(SCHEMA, SCHEMA, on, window, time="t", **more).spec, cores)
-
-
-def threads() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name.startswith("handshake core")]
 
 
 def feed(engine, left: pa.RecordBatch, right: pa.RecordBatch, step: int):

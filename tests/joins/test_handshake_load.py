@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_handshake import SCHEMA, line_of, stream, threads
 
 from handshake.joins.arrangements.handshake.line import Handshake
 from handshake.joins.join import Join, prepare
 from handshake_bench.simulated import simulate
+from running_lines import SCHEMA, line_of, stream, threads
 
 
 @pytest.fixture(autouse=True)

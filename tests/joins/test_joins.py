@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handshake.errors import UnsupportedError
-from handshake.joins.join import Join, Replay, prepare
+from handshake.joins.join import Join, Replay
 from handshake.joins.tuning import TUNING, Tuning
+from join_plans import METHODS, options, planned
 from pairs import numbered, pairs_of
 from strategies import Case, cases, expect, known_cases, make_case
 
-METHODS = ("auto", "scan", "hash", "band")
 ARRANGEMENTS = [
     ("three_step", 1),
     ("low_latency", 1),
@@ -32,26 +30,6 @@ ALL_INDEXED = Tuning(
 """Every basic window indexed, merges in threads, slices of a few tuples, and batches shared by all cores."""
 THRESHOLDS = (TUNING, ALL_INDEXED)
 """Once as users run it. Both in one example: its predicate is compiled once, which is what takes time."""
-
-
-def options(case: Case) -> dict:
-    return {
-        "left_window": case.windows.left,
-        "right_window": case.windows.right,
-        "left_time": case.left_time,
-        "right_time": case.right_time,
-    }
-
-
-def planned(left: pa.Table, right: pa.Table, case: Case, chosen: dict):
-    """The plan, or None where a method does not fit the predicate."""
-    try:
-        return prepare(left.schema, right.schema, case.on, **chosen, **options(case))
-    except UnsupportedError as error:
-        # Decimals multiplied again and again may outgrow even 512 bits; that is refused, in words.
-        if chosen["method"] in ("hash", "band") or "bits" in str(error):
-            return None
-        raise
 
 
 def check_replay(case: Case, methods: tuple[str, ...] = METHODS, tuning: Tuning = TUNING) -> int:

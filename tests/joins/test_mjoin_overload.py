@@ -14,7 +14,6 @@ import pyarrow.parquet
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_mjoin import EXAMPLES, SECOND, Case, dealing
 
 import handshake as hs
 import handshake.joins.replay as replaying
@@ -27,7 +26,9 @@ from handshake.joins.plan import prepare_streams
 from handshake.joins.replay import MultiReplay
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
+from multiway_cases import SECOND, Case, dealing
 from oracle import TIME, rows
+from pairs import EXAMPLES
 
 NUMBERS = pa.schema([("x", pa.int64())])
 STREAMS = {"a": NUMBERS, "b": NUMBERS, "c": NUMBERS}

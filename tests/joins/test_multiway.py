@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_mjoin import EXAMPLES, SECOND, Case, dealing
 
 import handshake as hs
 import handshake.joins.replay as replaying
 from handshake.errors import HandshakeError, InputError, SchemaError, UnsupportedError, WindowError
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.windows import TupleWindow
+from multiway_cases import SECOND, Case, dealing
+from pairs import EXAMPLES
 
 EVENT = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
 STREAMS = {"a": EVENT, "b": EVENT, "c": EVENT}

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from test_joins import numbered, options, pairs_of, planned
 
 import handshake.joins.join as local
 import handshake.joins.replay as replaying
@@ -23,7 +22,9 @@ from handshake.io import sink_for
 from handshake.joins.gate import Gate
 from handshake.joins.join import Join, Replay, prepare
 from handshake.plan.build import call, col
+from join_plans import options, planned
 from oracle import TIME, rows
+from pairs import numbered, pairs_of
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_batching import EXAMPLES, check_gathered
 
+from gathered_rows import check_gathered
 from handshake.joins.arrangements.low_latency import shared_scan
 from handshake.joins.arrangements.low_latency.helpers import Helpers
 from handshake.joins.basic_window import BasicWindow, seal
@@ -22,7 +22,7 @@ from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
 from handshake.joins.tuning import Tuning
 from handshake.kernels.compile import TILE
-from pairs import rows_of
+from pairs import EXAMPLES, rows_of
 from strategies import known_cases
 
 TIMED = pa.schema([("ts", pa.int64()), ("x", pa.int32())])

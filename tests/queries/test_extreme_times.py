@@ -95,9 +95,8 @@ def arrived(plan: Any, batches: list[list[Item]]) -> list[Item]:
 @example(data=None)
 def test_panes_of_a_partition_are_never_late_in_it(unit: str, data: st.DataObject | None) -> None:
     pytest.importorskip("pyspark")
-    from test_query_state import State, _reduced, finished
-
     from handshake.engines.spark.queries.panes import PaneQuery
+    from query_state import SavedState, blob_of_panes, run_to_end
 
     if data is None:  # the clock of what comes first must not keep out what comes after, wherever it is
         shape, batches = (2, 1, 0), [[row(FAR), row(-100), row(-FAR)], [row(FAR), row(-FAR)]]
@@ -110,12 +109,12 @@ def test_panes_of_a_partition_are_never_late_in_it(unit: str, data: st.DataObjec
     (output,) = optimise(plan).outputs
     source = next(node for node in walk(output) if isinstance(node, Source))
     blobs = [
-        [_reduced(query, output, source, part, [item], None) for part, item in enumerate(batch[:1])]
-        + [_reduced(query, output, source, 1, batch[1:], None)]
+        [blob_of_panes(query, output, source, part, [item], None) for part, item in enumerate(batch[:1])]
+        + [blob_of_panes(query, output, source, 1, batch[1:], None)]
         for batch in batches
     ]
-    state = State(lambda: PaneQuery(output))
-    assert plain({output.name: finished(state, blobs)}) == plain(wanted)
+    state = SavedState(lambda: PaneQuery(output))
+    assert plain({output.name: run_to_end(state, blobs)}) == plain(wanted)
     assert state.last.late == counts.late
 
 
@@ -129,9 +128,8 @@ def row(time: int, value: int = 1) -> Item:
 @example(data=None)
 def test_tuples_of_a_micro_batch_arrive_by_time(unit: str, data: st.DataObject | None) -> None:
     pytest.importorskip("pyspark")
-    from test_query_state import State, _sent, finished
-
     from handshake.engines.spark.queries.tuples import TupleQuery
+    from query_state import SavedState, blob_of_rows, run_to_end
 
     batches = [[row(2 * 10**10), row(10**10), row(3 * 10**10)]]
     if data is not None:
@@ -140,8 +138,8 @@ def test_tuples_of_a_micro_batch_arrive_by_time(unit: str, data: st.DataObject |
     query = Query(plan)
     wanted = query_oracle.run(plan, seen(query, arrived(plan, batches)))
     sources = tuple(source for source in plan.inputs if source.name == "S")
-    state = State(lambda: TupleQuery(plan.outputs[0], sources))
-    found = finished(state, [[_sent(query, ["S"], batch)] for batch in batches])
+    state = SavedState(lambda: TupleQuery(plan.outputs[0], sources))
+    found = run_to_end(state, [[blob_of_rows(query, ["S"], batch)] for batch in batches])
     assert plain({"result": found}) == plain(wanted)
 
 

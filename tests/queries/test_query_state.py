@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 
 import query_oracle
 from handshake.errors import HandshakeError, UnsupportedError
-from handshake.kernels.evaluate import Evaluator
 from handshake.operators.query import Query
 from handshake.operators.sources import arrow_schema
-from handshake.plan import expr
 from handshake.plan.algebra import Output, Plan, Source, walk
-from handshake.plan.expr import conjunction
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
-from oracle_values import rows as physical_rows
 from query_backends import by_time, plain
 from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
 from query_streams import Item, arrivals, batch_of, compare, cuts, seen
@@ -28,8 +24,8 @@ from query_streams import Item, arrivals, batch_of, compare, cuts, seen
 pytest.importorskip("pyspark")
 from handshake.engines.spark.queries.blobs import Blob
 from handshake.engines.spark.queries.joins import join_source
-from handshake.engines.spark.queries.native import SparkFilter, spark_filter
-from handshake.engines.spark.queries.panes import PaneQuery, PaneWindow, reduce_panes
+from handshake.engines.spark.queries.native import spark_filter
+from handshake.engines.spark.queries.panes import PaneQuery, PaneWindow
 from handshake.engines.spark.queries.placement import (
     declared_sources,
     explain_placement,
@@ -39,6 +35,7 @@ from handshake.engines.spark.queries.placement import (
 from handshake.engines.spark.queries.tasks import load_query
 from handshake.engines.spark.queries.translate import _replace_node
 from handshake.engines.spark.queries.tuples import TupleQuery
+from query_state import SavedState, blob_of_panes, blob_of_rows, run_to_end
 
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = {
@@ -73,34 +70,6 @@ WHY = {
 }
 
 
-def finished(state: Any, batches: list[list[Blob]]) -> list[dict[str, Any]]:
-    """What a query gives, when after every micro-batch all that is left of it is what was saved."""
-    found = []
-    for blobs in batches:
-        fresh = state()
-        query = load_query(saved, fresh) if (saved := getattr(state, "saved", None)) else fresh
-        found += query.step(blobs, ended=False)
-        state.saved = pickle.dumps(query)
-    query = load_query(getattr(state, "saved", None), state())
-    found += query.step([], ended=True)
-    state.last = query
-    schema = found[0].schema if found else None
-    return [row for batch in found for row in physical_rows(pa.Table.from_batches([batch], schema))]
-
-
-class State:
-    """Makes queries, and has the bytes of the last one."""
-
-    saved: bytes | None = None
-    last: Any = None
-
-    def __init__(self, make: Any) -> None:
-        self.make = make
-
-    def __call__(self) -> Any:
-        return self.make()
-
-
 def partitions(draw: Any, items: list[Item]) -> list[list[list[Item]]]:
     """Micro-batches of partitions."""
     batches: list[list[list[Item]]] = [[[]]]
@@ -127,33 +96,13 @@ def test_panes_of_partitions_make_the_windows_of_the_oracle(name: str, data: st.
     source = next(node for node in walk(output) if isinstance(node, Source))
     made = data.draw(st.sampled_from([None, spark_filter(output)]))
     batches = [
-        [_reduced(query, output, source, n, rows, made) for n, rows in enumerate(parts)] for parts in spread
+        [blob_of_panes(query, output, source, n, rows, made) for n, rows in enumerate(parts)]
+        for parts in spread
     ]
-    state = State(lambda: PaneQuery(output))
-    assert plain({output.name: finished(state, batches)}) == plain(wanted)
+    state = SavedState(lambda: PaneQuery(output))
+    assert plain({output.name: run_to_end(state, batches)}) == plain(wanted)
     assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
     assert state.last.rows == len(items)
-
-
-def _reduced(
-    query: Query, output: Output, source: Source, partition: int, items: list[Item], made: SparkFilter | None
-) -> Blob:
-    pieces = [[row for _, row in items[at : at + 3]] for at in range(0, len(items), 3)]
-    batches = [batch_of(query, source.name, rows) for rows in pieces]
-    if made is None:
-        reduced = reduce_panes(output, batches)
-    else:
-        reduced = reduce_panes(made.output, [_holding(made, batch) for batch in batches])
-    return Blob(0, partition, 0, pickle.dumps(reduced))
-
-
-def _holding(made: SparkFilter, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What Spark would give, computed by the in-process engine."""
-    condition = conjunction(made.conditions)
-    columns = {c: batch.column(c.name) for c in expr.walk(condition) if isinstance(c, expr.Column)}
-    holds = Evaluator(condition)(columns, batch.num_rows)
-    schema = arrow_schema(made.source)
-    return pa.RecordBatch.from_arrays([*(batch.column(n) for n in schema.names[:-1]), holds], schema=schema)
 
 
 def test_python_gets_the_columns_that_panes_need() -> None:
@@ -171,7 +120,9 @@ def test_what_is_saved_of_tuple_windows_does_not_grow() -> None:
     query, sizes = TupleQuery(output, (source,)), []
     for turn in range(3):
         row = {"Seqnr": 1, "Symbol": "UBSN", "Price": 5, "Volume": 1, "Ts": turn}
-        query.step([_sent(Query(TRADES + PAPER["Q4"]), ["Trades"], [("Trades", row)] * 5_000)], ended=False)
+        query.step(
+            [blob_of_rows(Query(TRADES + PAPER["Q4"]), ["Trades"], [("Trades", row)] * 5_000)], ended=False
+        )
         sizes.append(len(pickle.dumps(query)))
     assert max(sizes) < min(sizes) + 100 < 10_000
 
@@ -188,9 +139,11 @@ def test_the_engine_goes_on_from_what_was_saved(name: str, data: st.DataObject) 
     for output in plan.outputs:
         sources = tuple(node for node in dict.fromkeys(walk(output)) if isinstance(node, Source))
         names = [source.name for source in sources]
-        batches = [[_sent(query, names, batch)] if batch[0][0] in names else [] for batch in batches_of]
-        state = State(lambda o=output, s=sources: TupleQuery(o, s))
-        compare({output.name: finished(state, batches)}, {output.name: wanted[output.name]})
+        batches = [
+            [blob_of_rows(query, names, batch)] if batch[0][0] in names else [] for batch in batches_of
+        ]
+        state = SavedState(lambda o=output, s=sources: TupleQuery(o, s))
+        compare({output.name: run_to_end(state, batches)}, {output.name: wanted[output.name]})
 
 
 @pytest.mark.parametrize("name", [*JOINS, *LAYERED])
@@ -219,11 +172,15 @@ def goes_on_from_what_was_saved(text: str, data: st.DataObject) -> None:
     counts, arrived = query_oracle.Counts(), [item for batch in spread for item in by_time(plan, batch)]
     wanted = query_oracle.run(Plan(plan.inputs, (output,)), seen(query, arrived), counts)
     batches = [
-        [_sent(query, names, own) for name in names if (own := [item for item in batch if item[0] == name])]
+        [
+            blob_of_rows(query, names, own)
+            for name in names
+            if (own := [item for item in batch if item[0] == name])
+        ]
         for batch in spread
     ]
-    state = State(lambda: TupleQuery(output, sources))
-    compare({output.name: finished(state, batches)}, wanted)
+    state = SavedState(lambda: TupleQuery(output, sources))
+    compare({output.name: run_to_end(state, batches)}, wanted)
     assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
     assert state.last.rows == len(items)
 
@@ -239,7 +196,7 @@ def test_what_is_saved_of_joins_is_their_windows(name: str) -> None:
             for t in range(40 * turn, 40 * turn + 40)
             for source in rows.plan.inputs
         ]
-        blobs = [_sent(rows, list("RSU"), [item for item in items if item[0] == n]) for n in "RSU"]
+        blobs = [blob_of_rows(rows, list("RSU"), [item for item in items if item[0] == n]) for n in "RSU"]
         query.step(blobs, ended=False)
         sizes.append(len(pickle.dumps(query)))
         query = pickle.loads(pickle.dumps(query))
@@ -272,13 +229,6 @@ def test_joins_on_several_cores_are_not_saved() -> None:
             pickle.dumps(query)
 
 
-def _sent(query: Query, names: list[str], batch: list[Item]) -> Blob:
-    sink, rows = pa.BufferOutputStream(), batch_of(query, batch[0][0], [row for _, row in batch])
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return Blob(names.index(batch[0][0]), 0, 0, sink.getvalue().to_pybytes())
-
-
 class Joining(Query):
     """A join in process, which remembers its results with their times."""
 
@@ -305,8 +255,8 @@ def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data:
         [_results(joining, made, batch), *_clocks(Query(plan), inputs, batch)]
         for batch in cuts(data.draw, items)
     ]
-    state = State(lambda: TupleQuery(whole, (made,), len(inputs)))
-    found = finished(state, batches)
+    state = SavedState(lambda: TupleQuery(whole, (made,), len(inputs)))
+    found = run_to_end(state, batches)
     assert sorted(map(str, found)) == sorted(map(str, wanted[output.name]))
     assert state.last.late == 0
 
@@ -338,7 +288,7 @@ def test_several_streams_of_a_micro_batch_are_merged_by_time() -> None:
     (output,) = plan.outputs
     query = TupleQuery(output, plan.inputs)
     blobs = [
-        _sent(Query(plan), ["R", "S"], [(name, {"t": t, "x": x}) for t, x in rows])
+        blob_of_rows(Query(plan), ["R", "S"], [(name, {"t": t, "x": x}) for t, x in rows])
         for name, rows in (("S", [(1, 10), (2, 20), (2, 21)]), ("R", [(2, 2), (0, 1), (3, 3)]))
     ]
     (batch,) = query.step(blobs, ended=False)

@@ -1,0 +1,43 @@
+"""A check of `low_latency` joins whose rows gather while cores are busy."""
+
+from __future__ import annotations
+
+from random import Random
+
+from handshake.io.frames import conform
+from handshake.joins.tuning import Tuning
+from join_plans import planned
+from pairs import numbered, pairs_of
+from strategies import Case, expect
+
+
+def check_gathered(case: Case, seed: int, tuning: Tuning) -> None:
+    """Join a case whose cores report at random that they are busy; compare with the oracle."""
+    rng, tables = Random(f"gathered {seed}"), numbered(case)
+    lateness = rng.choice((0, 1, 60)) if case.windows.timed else None
+    text = {"lateness": f"{lateness} s"} if lateness is not None else {}
+    plan = planned(
+        *tables,
+        case,
+        {"method": "auto", "algorithm": "low_latency", "cores": rng.randint(1, 8), "tuning": tuning, **text},
+    )
+    if plan is None:
+        return
+    engine, at, arrivals, batches = plan.start(), [0, 0], [], []
+    engine._is_busy = lambda: rng.random() < 0.8
+    try:
+        while any(at[side] < table.num_rows for side, table in enumerate(tables)):
+            side = rng.randint(0, 1)
+            count = min(rng.choice((1, 2, 7, 30)), tables[side].num_rows - at[side])
+            part = tables[side].slice(at[side], count)
+            more = rng.choice((False, False, True))
+            batches += engine.push(side, conform(part, part.schema, "input"), more=more)
+            arrivals += [(("left", "right")[side], at[side] + k) for k in range(count)]
+            at[side] += count
+        batches += engine.drain()
+        metrics = engine.metrics()
+    finally:
+        engine.close()
+    want = expect(case, None if lateness is None else lateness * 10**9, arrivals)
+    assert pairs_of(batches) == sorted(want.pairs), (case.on, case.windows, lateness)
+    assert (metrics.late, metrics.results, metrics.latency.results) == (want.late, *[len(want.pairs)] * 2)
