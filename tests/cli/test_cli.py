@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -27,6 +26,7 @@ from handshake import __version__
 from handshake.cli import app as cli
 from handshake.cli import demo
 from handshake.io import read
+from waiting import wait_until
 
 START = datetime(2024, 1, 1)
 
@@ -245,11 +245,12 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         str(folder / "o.parquet"),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
-        while not any(entry.stat().st_size for entry in folder.glob(".handshake-*.tmp")):
+
+        def has_output() -> bool:
             assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+            return any(entry.stat().st_size for entry in folder.glob(".handshake-*.tmp"))
+
+        wait_until(has_output)
         yield process
         process.kill()
 

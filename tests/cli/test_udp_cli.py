@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ import pytest
 from handshake.cli.app import run
 from handshake.io.udp.log import LogReader
 from handshake.io.udp.receive import direct, streams_for
+from handshake.operators.query import Query
 from handshake.plan.query import parse_query
 from handshake_bench import udp
 from udp_feed import QUERY, free_port, listening, send_all
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -87,8 +88,7 @@ def test_received_into_a_log_and_sent_again(
     again = threading.Thread(target=lambda: told.append(_receive(url, query, tmp_path / "again")))
     told: list[Any] = []
     again.start()
-    while not listening(port):
-        time.sleep(0.01)
+    wait_until(lambda: listening(port))
     assert (
         run(
             [
@@ -170,13 +170,21 @@ def test_the_highest_rate_is_searched_for(short: float, long: float, found: int)
 
 
 def test_ctrl_c_finishes_what_has_come(
-    query: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    query: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
+    port, pushed = free_port(), []
+    push_together = Query.push_together
+
+    def counted(self: Query, given: dict[str, Any]) -> Any:
+        found = push_together(self, given)
+        pushed.extend(len(rows) for rows, _ in given.values())
+        return found
+
+    monkeypatch.setattr(Query, "push_together", counted)
 
     def interrupt() -> None:
         send_all(port, QUERY)
-        time.sleep(0.3)
+        wait_until(lambda: sum(pushed) == 25, what="the last of 25 rows")
         os.kill(os.getpid(), signal.SIGINT)
 
     sender = threading.Thread(target=interrupt)

@@ -22,6 +22,7 @@ from handshake.io.udp.log import LogReader
 from handshake.io.udp.receive import read_counters, record
 from handshake.io.udp.sockets import Endpoint, UdpReceiver, UdpSender
 from handshake.io.udp.wire import Layout
+from waiting import wait_until
 
 TRADES = Layout.parse("Seqnr int, Symbol string(4), Price int, Volume int")
 ANY = Endpoint("127.0.0.1", 0, sequence=True, max_datagram=300)
@@ -178,7 +179,7 @@ from handshake.io.udp.wire import Layout
 with UdpReceiver(Endpoint("127.0.0.1", 0, sequence=True), Stream("T", Layout.parse("x int"))) as receiver:
     print(receiver.endpoint.port, flush=True)
     try:
-        record(receiver, sys.argv[1], sync=30)
+        record(receiver, sys.argv[1], sync=30, tell=lambda counters: print(counters.tuples, flush=True))
     except KeyboardInterrupt:
         print("interrupted after", receiver.counters.tuples, flush=True)
 """
@@ -192,9 +193,9 @@ def test_ctrl_c_writes_what_has_come(tmp_path: Path) -> None:
     port = int(process.stdout.readline())
     with UdpSender(Endpoint("127.0.0.1", port, sequence=True), Layout.parse("x int")) as sender:
         sender.send({"x": list(range(1000))})
-    time.sleep(0.3)
+    wait_until(lambda: process.stdout.readline() == "1000\n")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[0] == "interrupted after 1000\n"
+    assert process.communicate(timeout=60)[0].splitlines()[-1] == "interrupted after 1000"
     rows = pa.Table.from_batches(list(LogReader(tmp_path / "T")))
     assert rows.column("x").to_pylist() == list(range(1000))
     assert read_counters(tmp_path).tuples == 1000

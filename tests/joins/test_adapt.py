@@ -28,6 +28,7 @@ from handshake.schema import UNITS
 from join_plans import options
 from pairs import numbered, pairs_of
 from strategies import Case, expect, known_cases
+from waiting import wait_until
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 NUMBERS = pa.schema([("x", pa.int64())])
@@ -104,10 +105,9 @@ def test_changes_in_the_middle_of_a_run_agree_with_the_oracle(case, seed, method
 # Threads.
 
 
-def settled(crew: Crew, threads: int) -> None:
-    """Wait until so many run; the test's time limit is the only limit."""
-    while crew.running() != threads:
-        time.sleep(0.001)
+def wait_for_threads(crew: Crew, threads: int) -> None:
+    """Wait until a crew has this number of threads."""
+    wait_until(lambda: crew.running() == threads, 300, pause=0.001)
 
 
 def test_threads_start_and_end_with_the_number_of_cores():
@@ -115,7 +115,7 @@ def test_threads_start_and_end_with_the_number_of_cores():
     crew = Crew(6, lambda k, task: iter([task]), str, active=1)
     for size in (1, 4, 2, 6, 6, 1, 3):
         crew.resize(size)
-        settled(crew, size)
+        wait_for_threads(crew, size)
         assert threading.active_count() == before + size
         for k in range(size):
             list(crew.hand(k, numbers([k])))
@@ -138,7 +138,7 @@ def test_a_released_core_ends_what_it_was_given():
     assert crew.running() == 3
     gate.set()
     assert sorted(batch.column("x")[0].as_py() for batch in crew.drain()) == [0, 1, 2, 3, 4]
-    settled(crew, 1)
+    wait_for_threads(crew, 1)
     crew.close()
 
 
@@ -168,7 +168,7 @@ def test_a_busy_join_takes_cores_and_a_quiet_one_gives_them_back():
 
     def same(a: int, b: int) -> bool:
         if slow.is_set():
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # the load under test
         return a == b
 
     on = call(same, col("l.x"), col("r.x"))
@@ -183,10 +183,13 @@ def test_a_busy_join_takes_cores_and_a_quiet_one_gives_them_back():
             )
         grown = [cores for _, cores in running.metrics().core_counts]
         slow.clear()
-        while running._engine.load.active > 1:
-            time.sleep(0.02)
+
+        def is_quiet() -> bool:
             running.push_left(numbers([-1]))
-        settled(running._engine.crew, 1)
+            return running._engine.load.active == 1
+
+        wait_until(is_quiet, 300, pause=0.02)
+        wait_for_threads(running._engine.crew, 1)
         metrics = running.metrics()
         assert threading.active_count() == before + 1
     assert (grown[0], max(grown)) == (1, 3)

@@ -393,7 +393,7 @@ def test_a_slow_consumer_holds_back_the_source_and_loses_nothing():
     deepest = 0
     for _ in range(8):
         for batch in cell.push(1, numbers([7] * 500)):
-            time.sleep(0.002)
+            time.sleep(0.002)  # the slow consumer under test
             count += batch.num_rows
             deepest = max(deepest, *(len(outbox) for outbox in cell.crew.outboxes))
     count += sum(b.num_rows for b in cell.drain())

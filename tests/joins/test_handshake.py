@@ -263,7 +263,7 @@ def test_a_slow_consumer_holds_back_the_line_and_loses_nothing(cores):
     rows = 0
     for batch in feed(engine, stream(2000), stream(2000), step=100):
         rows += batch.num_rows
-        time.sleep(0.001)
+        time.sleep(0.001)  # the slow consumer under test
     metrics = engine.metrics()
     engine.close()
     assert rows == metrics.results == 2000 * 2000
@@ -360,7 +360,7 @@ def test_closing_in_the_middle_ends_all_threads_at_once(seconds):
     engine = line_of("TRUE", None, 4)
     results = feed(engine, stream(20_000), stream(20_000), 500)
     next(results)
-    time.sleep(seconds)
+    time.sleep(seconds)  # the moment of closing is under test
     start = time.monotonic()
     engine.close()
     assert time.monotonic() - start < 5

@@ -17,6 +17,7 @@ from cli_runs import run_here
 from handshake import join
 from handshake.joins.join import ALGORITHMS, Join, Replay, prepare
 from handshake.joins.latency import LEAST, PER_DECADE, Histogram, Latencies, Latency, together
+from waiting import wait_until
 
 NUMBERS = pa.schema([("x", pa.int64())])
 STEP = 10 ** (1 / PER_DECADE)
@@ -161,9 +162,8 @@ def test_time_that_the_consumer_takes_counts():
     try:
         list(gate.push(0, numbers([1])))
         list(gate.push(1, numbers([2])))
-        while not len(gate._outbox):
-            time.sleep(0.001)
-        time.sleep(0.2)
+        wait_until(lambda: len(gate._outbox), pause=0.001)
+        time.sleep(0.2)  # the time under test
         list(gate.drain())
         assert gate.metrics().latency.p50 >= 0.2
     finally:

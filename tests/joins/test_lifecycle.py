@@ -28,6 +28,7 @@ from handshake.joins.join import ALGORITHMS, Join, Replay, prepare
 from handshake.joins.replay import spare_old_objects
 from handshake.joins.tuning import Tuning
 from handshake.plan.build import call, col
+from waiting import wait_until
 
 NUMBERS = pa.schema([("x", pa.int64())])
 LINUX = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be pinned here")
@@ -195,7 +196,7 @@ def test_an_output_a_thousand_times_the_input_stays_in_bounded_queues(threads, n
     for start in range(0, rows, 500):
         for side in (0, 1):
             for batch in engine.push(side, numbers(np.arange(start, start + 500))):
-                time.sleep(0.001)
+                time.sleep(0.001)  # the slow consumer under test
                 count += batch.num_rows
                 check_queues(engine)
     for batch in engine.drain():
@@ -226,7 +227,7 @@ def test_a_consumer_that_stops_holds_back_the_source(name):
     pushed = engine.push(1, numbers(np.zeros(10_000, np.int64)), **follows)
     taken = sum(b.num_rows for b in pushed) if name in ("gate", "low_latency", "cell") else 0
     found, still = -1, 0
-    while still < 20:  # until nothing has changed for a while
+    while still < 20:  # cores that have stopped send no event, so wait until nothing changes any more
         time.sleep(0.01)
         now = engine.metrics().results
         found, still = (now, still + 1) if now == found else (now, 0)
@@ -321,6 +322,11 @@ RUNS = {
 }
 
 
+def _has_output(process: subprocess.Popen, folder: Path) -> bool:
+    assert process.poll() is None, process.stderr.read().decode()
+    return any(entry.stat().st_size for entry in folder.glob(".handshake-*.tmp"))
+
+
 @pytest.mark.parametrize("run", RUNS)
 def test_ctrl_c_ends_a_join_and_leaves_no_half_written_output(inputs, tmp_path, run):
     out = tmp_path / "o.parquet"
@@ -328,9 +334,7 @@ def test_ctrl_c_ends_a_join_and_leaves_no_half_written_output(inputs, tmp_path, 
     command = [*COMMAND, "join", *map(str, (*inputs, *asked, "--metrics", tmp_path / "m.json"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            while not any(entry.stat().st_size for entry in tmp_path.glob(".handshake-*.tmp")):
-                assert process.poll() is None, process.stderr.read().decode()
-                time.sleep(0.01)
+            wait_until(lambda: _has_output(process, tmp_path), 300)
             process.send_signal(signal.SIGINT)
             printed, complaint = process.communicate(timeout=60)
         finally:

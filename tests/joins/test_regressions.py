@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from decimal import Decimal as D
 from typing import Any
 
@@ -19,6 +18,7 @@ from handshake.joins.tuning import Tuning
 from handshake.kernels.columns import view
 from handshake.kernels.keys import moved_keys
 from handshake.schema import BOOL
+from waiting import wait_until
 
 
 def column(name: str, values: Any, kind: pa.DataType) -> pa.Table:
@@ -231,7 +231,4 @@ def test_a_join_that_is_forgotten_leaves_no_threads() -> None:
     before = threading.active_count()
     for _ in range(10):
         hs.Join(left={"x": pa.int64()}, right={"x": pa.int64()}, cores=3)
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
+    wait_until(lambda: threading.active_count() <= before, what="the end of all threads")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from dataclasses import replace
 from random import Random
 
@@ -24,6 +23,7 @@ from handshake.joins.tuning import Tuning
 from handshake.kernels.compile import TILE
 from pairs import EXAMPLES, rows_of
 from strategies import known_cases
+from waiting import wait_until
 
 TIMED = pa.schema([("ts", pa.int64()), ("x", pa.int32())])
 
@@ -304,9 +304,7 @@ def test_what_a_helper_dies_of_reaches_the_caller():
             raise MemoryError("no room")
 
     shared.helpers.offer(Broken())
-    deadline = time.monotonic() + 10
-    while shared.helpers.error is None and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: shared.helpers.error, pause=0.001)
     piece = BasicWindow(plan.spec.sides[0], timed([1], [1]))
     with pytest.raises(MemoryError, match="no room"):
         list(shared.search([shared_scan.Visit(piece, [[], []], cores[0].outer(piece), 0.0)]))

@@ -16,9 +16,10 @@ import pyarrow.csv as csv
 import pytest
 
 from cli_runs import COMMAND, run_here
-from spark_processes import environment, family, until
+from spark_processes import environment, family
 from spark_session import spark
 from udp_feed import QUERY, free_port, send_all
+from waiting import wait_until
 
 __all__ = ["spark"]
 
@@ -141,7 +142,10 @@ def test_ctrl_c_drains_and_reports(tmp_path: Path) -> None:
         ) as running,
     ):
         try:
-            until(lambda: running.poll() is not None or re.search(r"Some 3, Seconds [1-9]", told.read_text()))
+            wait_until(
+                lambda: running.poll() is not None or re.search(r"Some 3, Seconds [1-9]", told.read_text()),
+                240,
+            )
             assert running.poll() is None, told.read_text()
             below = family(running.pid)
             os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
@@ -158,7 +162,7 @@ def test_ctrl_c_drains_and_reports(tmp_path: Path) -> None:
     assert figures["unknown"] >= sum(seconds) - 3 > 0
     assert re.search(rf"^of no stream +{figures['unknown']:,} rows$", out, re.MULTILINE)
     assert len(below) >= 2  # the JVM and Python workers
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), 240)
 
 
 @pytest.mark.parametrize(

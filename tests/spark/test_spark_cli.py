@@ -24,7 +24,8 @@ from cli_runs import COMMAND, process, run_here, write_inputs
 from handshake.cli import demo
 from handshake.errors import UnsupportedError
 from handshake.io import read
-from spark_processes import environment, family, until
+from spark_processes import environment, family
+from waiting import wait_until
 
 pytest.importorskip("pyspark")
 
@@ -226,14 +227,16 @@ def test_interrupt_leaves_neither_output_nor_jvm(tmp_path: Path) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, env=environment(TMPDIR=str(tmp_path / "tmp"))) as running:
         chunks = (tmp_path / "tmp").glob
-        until(lambda: running.poll() is not None or any(chunks("handshake-*/state/batch-*/*.chunk")))
+        wait_until(
+            lambda: running.poll() is not None or any(chunks("handshake-*/state/batch-*/*.chunk")), 240
+        )
         below = family(running.pid)
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=240)
     assert (running.returncode, out) == (130, b"")
     assert err.decode() == f"handshake: interrupted; '{output}' was not written\n"
     assert len(below) >= 2  # the JVM and Python workers
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), 240)
     assert os.listdir(tmp_path / "out") == []
     assert list((tmp_path / "tmp").glob("handshake-*")) == []
 

@@ -94,7 +94,7 @@ class Run:
         """Kill a process at a random moment after the given number of micro-batches."""
         self._until(lambda: committed(self.folder) >= after or self.process.poll() is not None)
         pause = rng.uniform(0, 2)
-        time.sleep(pause)
+        time.sleep(pause)  # the random moment under test
         self._check_runs()
         if victim == "driver":
             end(self.process)

@@ -21,8 +21,8 @@ from handshake.engines.spark.console import JoinView, watch
 from handshake.engines.spark.failures import join_error, reason
 from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.engines.spark.progress import SegmentProgress, joins_in, progress
-from spark_processes import until
 from spark_session import Feed
+from waiting import wait_until
 
 NEWEST = 1_700_000_010_000
 
@@ -187,6 +187,6 @@ def test_a_running_query(spark: Any, tmp_path: Path) -> None:
     assert sum(s.held for s in joins[-1].segments) == joins[-1].held_left + joins[-1].held_right > 0
     assert joins[-1].state_bytes > 0
     assert out.getvalue().count("windows") == len(joins)
-    until(lambda: len(heard) >= len(joins), 60)
+    wait_until(lambda: len(heard) >= len(joins), 60)
     spark.streams.removeListener(listener)
     assert heard == joins

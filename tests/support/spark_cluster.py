@@ -7,19 +7,18 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import pyspark
+
+from waiting import wait_until
 
 HERE = Path(__file__).parent
 PATIENCE = 240
 """Seconds after which something that does not come is an error."""
-Found = TypeVar("Found")
 
 
 @dataclass
@@ -36,14 +35,20 @@ class Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         self._daemon("master", ["org.apache.spark.deploy.master.Master", *ports])
-        self.url = _wait(
-            lambda: self._logged("master", r"Starting Spark master at (spark://\S+)"), "a master"
+        self.url = wait_until(
+            lambda: self._logged("master", r"Starting Spark master at (spark://\S+)"),
+            PATIENCE,
+            what="the start of the master",
         )
         for k in range(self.workers):
             size = ["--cores", "1", "--memory", "700m", "--work-dir", f"{self.folder}/work-{k}"]
             self._daemon(f"worker-{k}", ["org.apache.spark.deploy.worker.Worker", *ports, *size, self.url])
         for k in range(self.workers):
-            _wait(lambda k=k: self._logged(f"worker-{k}", "(Successfully registered)"), f"worker {k}")
+            wait_until(
+                lambda k=k: self._logged(f"worker-{k}", "(Successfully registered)"),
+                PATIENCE,
+                what=f"the start of worker {k}",
+            )
 
     def driver(self, folder: Path, log: str) -> subprocess.Popen:
         """Start a driver program."""
@@ -137,12 +142,3 @@ def _below(pid: int, roots: set[int], known: dict[int, tuple[int, str]]) -> bool
     while pid in known and pid not in roots:
         pid = known[pid][0]
     return pid in roots
-
-
-def _wait(look: Callable[[], Found | None], what: str) -> Found:
-    deadline = time.monotonic() + PATIENCE
-    while (found := look()) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no sign of {what} after {PATIENCE} s")
-        time.sleep(0.05)
-    return found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-from collections.abc import Callable
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -21,11 +19,3 @@ def family(pid: int) -> set[int]:
         new = {child for child, parent in parents.items() if parent in new}
         found |= new
     return found
-
-
-def until(condition: Callable[[], object], patience: float = 240) -> None:
-    """Wait for a condition; fail after `patience` seconds."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"not reached in {patience} s"
-        time.sleep(0.05)

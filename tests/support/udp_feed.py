@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import time
 
 from handshake.io.udp.receive import layout_of
 from handshake.io.udp.sockets import Endpoint, UdpSender
 from handshake.plan.query import parse_query
+from waiting import wait_until
 
 QUERY = """
 CREATE INPUT STREAM Feed (Kind byte);
@@ -37,8 +37,7 @@ def listening(port: int) -> bool:
 
 def send_all(port: int, query: str) -> None:
     """Wait for the receiver; send 20 trades, 5 quotes, one datagram of an unknown kind and a broken one."""
-    while not listening(port):
-        time.sleep(0.01)
+    wait_until(lambda: listening(port))
     layouts = {source.name: layout_of(source) for source in parse_query(query).inputs}
     numbers = list(range(20))
     trades = {"Kind": [84] * 20, "Symbol": ["UBSN", "ROG"] * 10, "Price": numbers, "Ts": numbers}
