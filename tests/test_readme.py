@@ -100,3 +100,23 @@ def test_the_readme_is_short():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_installs_the_package_of_that_name_from_an_index(page):
     assert not re.search(r"pip install[^\n]*\s'?handshake", page.read_text())
+
+
+ADDITIONS = [
+    line.split("|")[1:3]
+    for line in (ROOT / "CONTRIBUTING.md").read_text().partition("## How to add")[2].splitlines()
+    if line.startswith(("| a ", "| an "))
+]
+
+
+@pytest.mark.parametrize(("addition", "touched"), ADDITIONS, ids=lambda cell: cell.strip())
+def test_an_addition_touches_at_most_three_files_and_they_exist(addition, touched):
+    assert len(touched.split(",")) <= 3
+    named = re.findall("`([^`]+)`", touched)
+    assert named
+    for file in named:
+        assert (ROOT / "src/handshake" / file).exists(), (addition, file)
+
+
+def test_ten_additions_are_described():
+    assert len(ADDITIONS) == 10
