@@ -26,6 +26,7 @@ from handshake.plan.expr import (
     Udf,
     check_size,
     show,
+    walk,
 )
 from handshake.plan.fold import fold, fold_node
 from handshake.plan.functions import bind_call
@@ -114,10 +115,13 @@ class Scope:
 
 
 def bind(expr: Expr, scope: Scope) -> Expr:
-    """Resolve, type and fold a predicate; it must be a condition."""
+    """Resolve, type and fold a predicate; it must be a condition.
+
+    A predicate that is bound already stays as it is.
+    """
     check_size(expr)
     try:
-        bound = fold(_operand(expr, scope))
+        bound = expr if _is_bound(expr) else fold(_operand(expr, scope))
     except RecursionError:
         raise ExpressionError("the predicate is nested too deeply") from None
     if not is_boolean(bound.type):
@@ -135,6 +139,12 @@ def bind_value(expr: Expr, scope: Scope) -> Expr:
         return fold(_operand(expr, scope))
     except RecursionError:
         raise ExpressionError("the expression is nested too deeply") from None
+
+
+def _is_bound(expr: Expr) -> bool:
+    """Return true if all nodes have types; binding such a tree again could refuse casts that binding adds."""
+    nodes = list(walk(expr))
+    return all(node.type != UNBOUND for node in nodes) and any(isinstance(node, Column) for node in nodes)
 
 
 def _operand(expr: Expr, scope: Scope) -> Expr:
