@@ -80,11 +80,11 @@ class GivenOptions(TypedDict, total=False):
     window_tuples: int | None
     divider: str
     nullable: Sequence[str]
-    without: Sequence[str]
     input_adapter: str
     output_adapter: str
     udp_port: int
     delay: int
+    without: Sequence[str]
     simulator: str
     vcd: str | None
 

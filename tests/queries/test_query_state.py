@@ -232,7 +232,7 @@ def test_joins_on_several_cores_are_not_saved() -> None:
 class Joining(Query):
     """A join in process, which remembers its results with their times."""
 
-    def _given(self, name: str, schema: pa.Schema, flow: Any) -> list[pa.RecordBatch]:
+    def _deliver(self, name: str, schema: pa.Schema, flow: Any) -> list[pa.RecordBatch]:
         self.flow = flow
         return []
 

@@ -51,7 +51,7 @@ def arrow_type(kind: DataType, zone: str) -> pa.DataType:
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark types of an Arrow schema.
 
-    Plain: the schema of `createDataFrame` of an empty table, which needs a session.
+    Plain: the schema of `createDataFrame` of an empty table, with `spark.sql.timestampType=TIMESTAMP_NTZ`.
     """
     return from_arrow_schema(schema)
 
