@@ -116,7 +116,7 @@ class InlineCrew(Crew[T]):
         """Return nothing: no task is ever pending."""
         return iter(())
 
-    def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+    def drain(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Return nothing: no task is ever pending."""
         return iter(())
 

@@ -18,9 +18,8 @@ from cli_runs import run_here
 from handshake import explain
 from handshake.errors import UnsupportedError
 from handshake.io.frames import conform
-from handshake.joins.arrangements.cell.adapt import Load
 from handshake.joins.arrangements.cell.cell import Cell
-from handshake.joins.arrangements.crew import Crew
+from handshake.joins.arrangements.crew import Crew, Load
 from handshake.joins.join import Join, prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import call, col

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import handshake.joins.arrangements.cell.cell as cell_module
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.io.frames import conform
-from handshake.joins.arrangements.cell.adapt import Load
 from handshake.joins.arrangements.cell.cell import Cell
 from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, cost_model, cost_text
 from handshake.joins.arrangements.cell.partition import Partition
+from handshake.joins.arrangements.crew import Load
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.join import prepare
 from handshake.joins.spec import JoinSpec

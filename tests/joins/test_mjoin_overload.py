@@ -19,7 +19,7 @@ import handshake as hs
 import handshake.joins.replay as replaying
 from cli_runs import run_here
 from handshake.errors import HandshakeError, UnsupportedError, WindowError
-from handshake.joins.arrangements.cell.adapt import Load
+from handshake.joins.arrangements.crew import Load
 from handshake.joins.gate import Gate
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import prepare_streams
@@ -102,7 +102,7 @@ def test_a_busy_join_adds_cores_and_an_idle_one_releases_them():
         for _ in range(rounds):
             for k in range(3):
                 clock.now += 1.0
-                join._busy[0] += busy * join.active
+                join.crew.busy[0] += busy * join.active
                 list(join.push(k, batch))
                 list(join.drain())
             counts.append(join.active)

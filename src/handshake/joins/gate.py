@@ -11,59 +11,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from handshake.errors import HandshakeError
+from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped
-from handshake.joins.driver import Seen, StreamDriver
-from handshake.joins.latency import Latencies, Note
+from handshake.joins.driver import Seen
+from handshake.joins.latency import Note
 from handshake.joins.metrics import Metrics
 
-__all__ = ["OVERLOAD", "ROOM", "Gate", "OnShed", "RunningJoin"]
+__all__ = ["OVERLOAD", "ROOM", "Gate", "OnShed"]
 
 OVERLOAD = ("block", "shed")
 ROOM = 1 << 14
 """Rows of a stream that may wait by default."""
 _RESULTS = 16
 OnShed = Callable[[str, pa.RecordBatch], None]
-
-
-class RunningJoin(Protocol):
-    """A join at work: an arrangement of join cores for two streams, or an `MJoin` for more."""
-
-    @property
-    def driver(self) -> StreamDriver:
-        """The driver that stamps the rows."""
-
-    @property
-    def latencies(self) -> Latencies:
-        """How long results took."""
-
-    def push(
-        self, stream: int, batch: pa.RecordBatch, seen: Seen | None = None, came: float | None = None, /, *,
-        more: bool = False,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Take rows of one stream and yield the results that are ready; see `Arrangement.push`."""
-
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; yield the rest of its results."""
-
-    def settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Wait until the cores are idle or `until` holds; yield results as they come."""
-
-    def wake(self) -> None:
-        """Make a waiting `settle` check `until` again."""
-
-    def expire(self) -> None:
-        """Drop rows that no row to come can join."""
-
-    def metrics(self) -> Metrics:
-        """Return counts and sizes so far."""
-
-    def close(self) -> None:
-        """Stop; all threads end."""
 
 
 class _Arrival(NamedTuple):

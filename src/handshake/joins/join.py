@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, SchemaError, WindowError, suggest
 from handshake.io.frames import conform, kind_of, restore, schema_of, table_of
+from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.driver import times_of
-from handshake.joins.gate import Gate, OnShed, RunningJoin
+from handshake.joins.gate import Gate, OnShed
 from handshake.joins.metrics import Metrics, MultiMetrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import (

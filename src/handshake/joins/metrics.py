@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isinf
 from typing import Any
 
-from handshake.joins.arrangements.channels import Channel
+import pyarrow as pa
+
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, StreamDriver
 from handshake.joins.latency import Latencies, Latency
@@ -21,7 +22,6 @@ __all__ = [
     "Stopwatch",
     "StreamMetrics",
     "collect_metrics",
-    "with_crew",
     "with_latency",
 ]
 
@@ -252,7 +252,7 @@ def _uneven(loads: Sequence[int]) -> float:
 
 @dataclass
 class Stopwatch:
-    """Seconds between the first push and the end of a drain, without the pauses of an idle join."""
+    """The seconds that a join works, without the pauses of an idle join or of its caller."""
 
     began: float | None = None
     past: float = 0.0
@@ -265,6 +265,18 @@ class Stopwatch:
     def stop(self) -> None:
         """Stop until the next start."""
         self.past, self.began = self.seconds, None
+
+    def time(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass results on; the watch runs while they are made, not while the caller uses them."""
+        while True:
+            self.start()
+            try:
+                batch = next(results, None)
+            finally:
+                self.stop()
+            if batch is None:
+                return
+            yield batch
 
     @property
     def seconds(self) -> float:
@@ -309,17 +321,3 @@ def with_latency(figures: Metrics, latencies: Latencies) -> Metrics:
         for core, histogram in zip(figures.cores, latencies.cores, strict=True)
     )
     return replace(figures, cores=cores, latency=latencies.merge().figures())
-
-
-def with_crew(
-    figures: Metrics, inboxes: Sequence[Channel[Any]], outboxes: Sequence[Channel[Any]], latencies: Latencies
-) -> Metrics:
-    """Add the queues before and behind each core, and how long results took."""
-    cores = tuple(
-        replace(
-            core, queue=len(inbox), deepest_queue=inbox.deepest, results_waiting=len(outbox),
-            deepest_results=outbox.deepest, held_back=outbox.waits,
-        )
-        for core, inbox, outbox in zip(figures.cores, inboxes, outboxes, strict=True)
-    )  # fmt: skip
-    return with_latency(replace(figures, cores=cores), latencies)

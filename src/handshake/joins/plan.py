@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from handshake.errors import ExpressionError, SchemaError, UnsupportedError, WindowError, suggest
 from handshake.io.frames import plain_schema
-from handshake.joins.arrangements.arrangement import Arrangement
+from handshake.joins.arrangements.arrangement import Arrangement, RunningJoin
 from handshake.joins.arrangements.cell.cost import cost_model, model_text
 from handshake.joins.arrangements.placement import placement, usable_cores
 from handshake.joins.arrangements.registry import (
@@ -24,7 +24,7 @@ from handshake.joins.arrangements.registry import (
     cores_of,
     cpus_of,
 )
-from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed, RunningJoin
+from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
 from handshake.joins.ordering import InOrder

@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, WindowError
 from handshake.io.frames import conform
+from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.unbounded import Unbounded
 from handshake.joins.driver import Seen, StreamLike, times_of
-from handshake.joins.gate import Gate, OnShed, RunningJoin
+from handshake.joins.gate import Gate, OnShed
 from handshake.joins.metrics import Metrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import JoinPlan, MultiPlan
@@ -315,7 +316,7 @@ class Replay(TableReplay[JoinPlan]):
         rows = 16 * self._tuning.slice_rows
         for start in range(0, left.num_rows, rows):
             piece = left.slice(start, rows)
-            yield from engine.pass_by(piece)
+            yield from engine.push(0, piece)
             self.done += piece.num_rows
         yield from engine.drain()
 

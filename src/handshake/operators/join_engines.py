@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import UnsupportedError
+from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.driver import Seen, derive_columns, stored_column
-from handshake.joins.gate import RunningJoin
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.pieces import pieces
 from handshake.joins.plan import prepare, prepare_streams

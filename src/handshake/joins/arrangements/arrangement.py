@@ -1,70 +1,184 @@
-"""The interface of all arrangements, and how a plan starts one."""
+"""What all running joins share, and how a plan starts one.
+
+An arrangement says how rows enter (`_push`), how waiting work is finished (`_finish`), how rows expire, and
+what it reports. Taking rows, delivering results, and measuring time are the same for all of them.
+"""
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from handshake.joins.driver import Driver, Seen
+from handshake.joins.arrangements.channels import Bell
+from handshake.joins.arrangements.crew import Clock, Crew
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.core import JoinCore
+from handshake.joins.driver import Driver, Seen, StreamDriver
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics
-from handshake.joins.spec import JoinSpec
+from handshake.joins.metrics import Metrics, Stopwatch, with_latency
+from handshake.joins.multiway.spec import ManySpec
+from handshake.joins.pieces import coalesce
+from handshake.joins.spec import SIDES, JoinSpec
 
-__all__ = ["Arrangement", "Entry", "Planned"]
+__all__ = ["Arrangement", "CrewJoin", "Entry", "Planned", "RunningJoin", "Task"]
 
 
-class Arrangement(Protocol):
-    """A running join. All arrangements give the same results; they differ in when and on which core."""
+class RunningJoin(ABC):
+    """A join at work: an arrangement of join cores for two streams, or an `MJoin` for more.
 
-    spec: JoinSpec
-    driver: Driver
+    All arrangements give the same results; they differ in when and on which core.
+    """
 
-    @property
-    def latencies(self) -> Latencies:
-        """Histograms of how long results took, per core."""
+    spec: JoinSpec | ManySpec
+    driver: StreamDriver
+    latencies: Latencies
+    """Histograms of how long results took, per core."""
+    watch: Stopwatch
+    prompt: ClassVar[bool] = False
+    """Whether results of a push without `more` are passed on as they come, and not put together."""
 
     def push(
-        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None = None,
         came: float | None = None, *, more: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Take tuples of one side and yield the results that are ready.
+        """Take rows of one stream and yield the results that are ready.
 
         The iterator must be exhausted, and always from the same thread.
 
         Args:
-            side: 0 for the left stream, 1 for the right.
-            batch: The tuples.
-            seen: Per tuple, how many of the other stream came before it; None if all pushed so far did.
-            came: When the tuples came, in seconds of `perf_counter`; None for now.
+            stream: The number of the stream; of two streams, 0 is the left one.
+            batch: The rows.
+            seen: Per row, how many rows of each other stream came before it; None if all pushed so far did.
+            came: When the rows came, in seconds of `perf_counter`; None for now.
             more: Whether further batches follow at once; if not, the caller waits for these results.
         """
-
-    def fill(self, side: int, batch: pa.RecordBatch) -> None:
-        """Put tuples into their window without joining them; benchmarks fill windows this way."""
+        results = self._push(stream, batch, seen, time.perf_counter() if came is None else came, more)
+        return self.latencies.time_delivery(results if self.prompt and not more else self._coalesce(results))
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Wait until everything pushed so far is joined; yields the remaining results."""
+        yield from self.latencies.time_delivery(self._coalesce(self._finish(None)))
+        self.watch.stop()
 
     def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Wait until the cores are at rest, or until `until` holds; yields results as they come.
 
         Unlike `drain`, this leaves tuples that drift towards each other where they are.
         """
+        yield from self.latencies.time_delivery(self._finish(until or (lambda: False)))
+        if self._is_idle():
+            self.watch.stop()
 
+    def _coalesce(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return coalesce(results, self.spec.tuning.coalesced_rows)
+
+    @abstractmethod
+    def _push(
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Take rows as `push` does; notes the latency of the results that it yields."""
+
+    @abstractmethod
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
+        """Finish what waits, as `settle` does; as `drain` does if `until` is None."""
+
+    def _is_idle(self) -> bool:
+        return True
+
+    @abstractmethod
     def wake(self) -> None:
         """Make a running `settle` call `until` again; any thread may call this."""
 
+    @abstractmethod
     def expire(self) -> None:
         """Drop tuples that no future tuple can join."""
 
+    @abstractmethod
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
 
+    @abstractmethod
     def close(self) -> None:
         """Stop and end all threads."""
+
+
+class Arrangement(RunningJoin):
+    """A running join of two streams."""
+
+    spec: JoinSpec
+    driver: Driver
+
+    @abstractmethod
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put tuples into their window without joining them; benchmarks fill windows this way."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Tuples that a core searches a window with."""
+
+    piece: BasicWindow
+    arrived: float
+
+    def describe(self) -> str:
+        """Return what an error calls the task."""
+        return f"a batch of {self.piece.rows} tuples of the {SIDES[self.piece.spec.side]} input"
+
+
+T = TypeVar("T", bound=Task)
+
+
+class CrewJoin(RunningJoin, Generic[T]):
+    """A join of two streams whose cores are a crew of threads."""
+
+    spec: JoinSpec
+    driver: Driver
+    cores: int
+    cpus: tuple[int, ...]
+    crew: Crew[T]
+    _cores: list[JoinCore]
+
+    def _start_crew(self, bell: Bell, active: int | None = None, clock: Clock = time.perf_counter) -> None:
+        self.watch = Stopwatch()
+        self.crew = Crew(
+            self.cores, self._work, Task.describe, bell, lambda task: task.arrived, active, self.cpus, clock
+        )
+        self.latencies = self.crew.latencies
+
+    @abstractmethod
+    def _work(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
+        """Do a task on core `k`."""
+
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
+        return self.crew.drain(until)
+
+    def _is_idle(self) -> bool:
+        return self.crew.idle()
+
+    def wake(self) -> None:
+        """Make a running `settle` call `until` again; any thread may call this."""
+        self.crew.bell.ring()
+
+    def close(self) -> None:
+        """Stop and end all threads."""
+        self.watch.stop()
+        self.crew.close()
+
+    def _with_queues(self, figures: Metrics) -> Metrics:
+        """Add the queues before and behind each core, and how long results took."""
+        cores = tuple(
+            replace(
+                core, queue=len(inbox), deepest_queue=inbox.deepest, results_waiting=len(outbox),
+                deepest_results=outbox.deepest, held_back=outbox.waits,
+            )
+            for core, inbox, outbox in zip(figures.cores, self.crew.inboxes, self.crew.outboxes, strict=True)
+        )  # fmt: skip
+        return with_latency(replace(figures, cores=cores), self.latencies)
 
 
 class Planned(Protocol):

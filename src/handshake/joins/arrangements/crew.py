@@ -7,6 +7,8 @@ take, so that a slow consumer holds back the source, and threads never wait in a
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -18,11 +20,16 @@ from handshake.joins.arrangements.channels import Bell, Channel, Stopped, mergin
 from handshake.joins.arrangements.placement import pin_to
 from handshake.joins.latency import Latencies, Note
 
-__all__ = ["Crew"]
+__all__ = ["Clock", "Crew", "Load"]
 
 T = TypeVar("T")
+Clock = Callable[[], float]
 _WAITING, _RESULTS = 8, 16
 """Tasks that may wait before a worker, and result batches behind it."""
+_HISTORY = 1000
+"""Changes in the number of threads that are remembered."""
+HIGH, LOW = 0.85, 0.6
+"""Busier than `HIGH`, another core is added; one is released if the others would be busy less than `LOW`."""
 
 
 class _Found(NamedTuple):
@@ -47,6 +54,7 @@ class Crew(Generic[T]):
     """How many threads to begin with; None: all."""
     cpus: tuple[int, ...] = ()
     """The processor of each thread; none: wherever the system puts them."""
+    clock: Clock = time.perf_counter
 
     def __post_init__(self) -> None:
         self._conditions = [self.bell.own_condition() for _ in range(self.size)]
@@ -58,10 +66,22 @@ class Crew(Generic[T]):
         self._failure: tuple[BaseException, T | None] | None = None
         self._wanted, self._runs = [False] * self.size, [False] * self.size
         self._threads: list[threading.Thread] = []
-        self.resize(self.size if self.active is None else self.active)
+        self.busy = [0.0] * self.size
+        """Seconds that each thread has worked, without those spent waiting for room for its results."""
+        self._born = time.perf_counter()
+        self.active = self.size if self.active is None else self.active
+        self.history = deque([(0.0, self.active)], _HISTORY)
+        """Seconds since the start, and the number of threads from then on."""
+        self._use(self.active)
 
     def resize(self, size: int) -> None:
         """Let the first `size` workers run; the threads of the others end when they have done what waits."""
+        if size != self.active:
+            self.active = size
+            self.history.append((time.perf_counter() - self._born, size))
+            self._use(size)
+
+    def _use(self, size: int) -> None:
         with self.bell.condition:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._wanted = [k < size for k in range(self.size)]
@@ -88,14 +108,21 @@ class Crew(Generic[T]):
                 pin_to(self.cpus[k])
             while (task := self._next(k)) is not None:
                 arrived = self.arrival(task) if self.arrival is not None else None
-                for results in self.work(k, task):
-                    self.outboxes[k].put(_Found(k, arrived, results))
+                results = self.work(k, task)
+                while (batch := self._next_result(k, results)) is not None:
+                    self.outboxes[k].put(_Found(k, arrived, batch))
                 self._finish_task()
         except Stopped:
             pass
         except BaseException as error:
             self._failure = self._failure or (error, task)
             self.bell.stop()
+
+    def _next_result(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        start = self.clock()
+        batch = next(results, None)
+        self.busy[k] += self.clock() - start
+        return batch
 
     def _next(self, k: int) -> T | None:
         """Wait for the next task; returns None if the worker is no longer wanted."""
@@ -153,8 +180,9 @@ class Crew(Generic[T]):
                 self.latencies.note(found.core, found.batch.num_rows, found.arrived)
             yield found.batch
 
-    def drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+    def drain(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Wait until every task is done, or `until` holds; yields results as they come."""
+        until = until or (lambda: False)
         while not (self.idle() or until()):
             yield from self.ready()
             self._checked_call(
@@ -192,3 +220,43 @@ class Crew(Generic[T]):
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
+
+
+@dataclass
+class Load:
+    """How many cores the load asks for (CellJoin 7.3), by how busy they were in the last `interval` batches.
+
+    A core that waits for someone to take its results is not busy: more cores would not help.
+    """
+
+    most: int
+    active: int = 1
+    clock: Clock = time.perf_counter
+    interval: int = 8
+    marks: deque[tuple[float, float]] = field(default_factory=deque)
+    """Arrival times of batches, and the seconds that all cores together had worked by then."""
+
+    def note(self, busy: float) -> int:
+        """Return how many cores to use for the next batch, after `busy` seconds of work on all cores."""
+        self.marks.append((self.clock(), busy))
+        if len(self.marks) > self.interval:
+            share = self._share()
+            self.marks.popleft()
+            if share is not None:
+                self._decide(share)
+        return self.active
+
+    def _share(self) -> float | None:
+        (then, before), (now, after) = self.marks[0], self.marks[-1]
+        return (after - before) / ((now - then) * self.active) if now > then else None
+
+    def _decide(self, share: float) -> None:
+        if share > HIGH and self.active < self.most:
+            self._change(1)
+        elif self.active > 1 and share * self.active / (self.active - 1) < LOW:
+            self._change(-1)
+
+    def _change(self, by: int) -> None:
+        """Change the number of cores and start measuring again, so that changes are not too frequent."""
+        self.active += by
+        self.marks.clear()

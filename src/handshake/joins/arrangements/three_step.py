@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from handshake.errors import core_error
-from handshake.joins.arrangements.arrangement import Entry
+from handshake.joins.arrangements.arrangement import Arrangement, Entry, Task
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, collect_metrics, with_latency
-from handshake.joins.pieces import coalesce, pieces
-from handshake.joins.spec import SIDES, JoinSpec
+from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_latency
+from handshake.joins.pieces import pieces
+from handshake.joins.spec import JoinSpec
 
 __all__ = ["THREE_STEP", "ThreeStep"]
 
 
 @dataclass
-class ThreeStep:
+class ThreeStep(Arrangement):
     """A running join on one core."""
 
     spec: JoinSpec
@@ -29,43 +28,31 @@ class ThreeStep:
     core: JoinCore = field(init=False)
     driver: Driver = field(init=False)
     expired: int = 0
-    elapsed: float = 0.0
 
     def __post_init__(self) -> None:
         self.core = JoinCore(self.spec)
         self.driver = Driver(self.spec, self.lateness)
-        self.latencies = Latencies(1)
+        self.latencies, self.watch = Latencies(1), Stopwatch()
 
-    def push(
-        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
-        came: float | None = None, *, more: bool = False,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Join a batch of one side's tuples; yields all results that they complete."""
-        came = time.perf_counter() if came is None else came
-        return self.latencies.time_delivery(coalesce(self._time(self._push(side, batch, seen), came)))
+    def _push(
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
+    ) -> Iterator[pa.RecordBatch]:
+        for found in self.watch.time(self._join(stream, batch, seen)):
+            self.latencies.note(0, found.num_rows, came)
+            yield found
 
-    def _time(self, results: Iterator[pa.RecordBatch], came: float) -> Iterator[pa.RecordBatch]:
-        """Count the time spent here, not in the consumer of the results."""
-        while True:
-            start = time.perf_counter()
-            batch = next(results, None)
-            self.elapsed += time.perf_counter() - start
-            if batch is None:
-                return
-            self.latencies.note(0, batch.num_rows, came)
-            yield batch
-
-    def _push(self, side: int, batch: pa.RecordBatch, seen: Seen | None) -> Iterator[pa.RecordBatch]:
+    def _join(self, side: int, batch: pa.RecordBatch, seen: Seen | None) -> Iterator[pa.RecordBatch]:
         admitted = self.driver.admit(side, batch, seen)
         for piece in pieces(self.spec, side, admitted):
             try:
                 yield from self.core.probe(piece)
                 self.core.insert(piece)
             except Exception as error:
-                raise core_error(
-                    error, f"a batch of {piece.rows} tuples of the {SIDES[side]} input"
-                ) from error
+                raise core_error(error, Task(piece, 0.0).describe()) from error
         self.expire()
+
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
+        return iter(())  # every push has yielded all its results
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them."""
@@ -81,16 +68,8 @@ class ThreeStep:
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
-        figures = collect_metrics(self.driver, [self.core], "three_step", self.expired, self.elapsed)
+        figures = collect_metrics(self.driver, [self.core], "three_step", self.expired, self.watch.seconds)
         return with_latency(figures, self.latencies)
-
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Return nothing: every push has yielded all its results."""
-        return iter(())
-
-    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Return nothing, as `drain`."""
-        return iter(())
 
     def wake(self) -> None:
         """Do nothing: no thread waits."""

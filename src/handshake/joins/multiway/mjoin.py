@@ -14,7 +14,6 @@ comes, so windows may change, orders and the number of cores too, while the core
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.joins.arrangements.cell.adapt import Clock, Load
+from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.channels import Stopped
-from handshake.joins.arrangements.crew import Crew
+from handshake.joins.arrangements.crew import Clock, Crew, Load
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import Positions, Seen, StreamDriver, arrays_of
 from handshake.joins.latency import Latencies
@@ -50,8 +49,6 @@ what compiling new steps takes."""
 _LARGE, _WORK = 8192, 0.005
 """Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores; with less to
 do, threads wait for each other's interpreter (see `low_latency`)."""
-_HISTORY = 1000
-"""Changes in the number of cores that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ class ManyDriver(StreamDriver):
 
 
 @dataclass
-class MJoin:
+class MJoin(RunningJoin):
     """A running join of any number of streams, on `cores` threads; on the caller's own where that is one.
 
     With `adapt`, on as many of them as the load asks for, beginning with one (7.3).
@@ -117,19 +114,16 @@ class MJoin:
         self._steps: list[dict[Key, StepCore]] = [{} for _ in range(self.cores)]
         self._results = [0] * self.cores
         self._batches = [0] * self.cores
-        self._busy = [0.0] * self.cores
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
         self.active = self.load.active
-        self._born = time.perf_counter()
-        self._history = deque([(0.0, self.active)], _HISTORY)
         self._recent = self._work_seen = 0.0
         self._next_look = FIRST_LOOK
-        self._watch = Stopwatch()
+        self.watch = Stopwatch()
         self.crew: Crew[_Job] | None = None
         if self.cores > 1:
             self.crew = Crew(
                 self.cores, self._work, self._describe, arrival=lambda job: job.came, active=self.active,
-                cpus=self.cpus,
+                cpus=self.cpus, clock=self.clock,
             )  # fmt: skip
         self.latencies = Latencies(1) if self.crew is None else self.crew.latencies
         self._arrange()
@@ -228,17 +222,9 @@ class MJoin:
     def _work(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
         self._batches[core] += 1
         first = self._steps[core][job.route[0]].probe(job.outer.piece, job.runs[0], job.outer)
-        results = self._through(core, job, 1, first)
-        while (found := self._next_timed(core, results)) is not None:
+        for found in self._through(core, job, 1, first):
             self._results[core] += found.num_rows
-            yield self._finish(found)
-
-    def _next_timed(self, core: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        """Count a core's time at work, not that spent waiting for room."""
-        start = self.clock()
-        found = next(results, None)
-        self._busy[core] += self.clock() - start
-        return found
+            yield self._output(found)
 
     def _through(
         self, core: int, job: _Job, at: int, found: Iterator[pa.RecordBatch]
@@ -251,7 +237,7 @@ class MJoin:
         for combinations in coalesce(found):
             yield from self._through(core, job, at + 1, step.follow(combinations, run))
 
-    def _finish(self, found: pa.RecordBatch) -> pa.RecordBatch:
+    def _output(self, found: pa.RecordBatch) -> pa.RecordBatch:
         columns = [found.column(f"{s.name}.{name}") for s in self.spec.streams for name in s.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
 
@@ -260,21 +246,10 @@ class MJoin:
 
     # On the coordinator.
 
-    def push(
-        self, stream: int, batch: pa.RecordBatch, seen: Seen | None = None, came: float | None = None, *,
-        more: bool = False,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Take rows of one stream and yield results that are ready; see `Arrangement.push`.
-
-        `seen` says, per row, how many rows of each stream with a tuple window came before it.
-        """
-        return self.latencies.time_delivery(coalesce(self._push(stream, batch, seen, came)))
-
     def _push(
-        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float | None
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
     ) -> Iterator[pa.RecordBatch]:
-        came = time.perf_counter() if came is None else came
-        self._watch.start()
+        self.watch.start()
         self._look()
         stamped = self.driver.admit(stream, batch, seen)
         yield from self._search(stream, stamped, came)
@@ -290,8 +265,8 @@ class MJoin:
         windows = [self._windows[self.spec.step(*key).layout] for key in route]
         if not all(window.rows for window in windows):
             return
-        if self.adapt:
-            self._resize(self.load.note(sum(self._busy)))
+        if self.adapt and self.crew is not None:
+            self._resize(self.crew, self.load.note(sum(self.crew.busy)))
         step = self._steps[0][route[0]]
         rest = tuple(window.whole() for window in windows[1:])
         for piece in step.cut(step.enter(stamped)):
@@ -331,18 +306,16 @@ class MJoin:
         inboxes = [] if self.crew is None else self.crew.inboxes[: self.active]
         return min(range(len(inboxes)), key=lambda k: len(inboxes[k]), default=0)
 
-    def _resize(self, cores: int) -> None:
+    def _resize(self, crew: Crew[_Job], cores: int) -> None:
         """Use this many cores from the next batch on (7.3).
 
         Windows are dealt out afresh. A core that is released does what it was handed, then its thread ends.
         """
-        if self.crew is None or self.active == cores:
-            return
-        self.active = cores
-        self.crew.resize(cores)
-        for window in self._windows.values():
-            window.partition.resize(cores)
-        self._history.append((time.perf_counter() - self._born, cores))
+        if self.active != cores:
+            self.active = cores
+            crew.resize(cores)
+            for window in self._windows.values():
+                window.partition.resize(cores)
 
     def _is_large(self, piece: BasicWindow) -> bool:
         """Return whether a piece is worth sharing, by its size and the work of those before it."""
@@ -351,18 +324,11 @@ class MJoin:
         self._work_seen = work
         return piece.rows >= _LARGE or self._recent > _WORK
 
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; yield the rest of its results."""
-        if self.crew is not None:
-            yield from self.latencies.time_delivery(coalesce(self.crew.drain()))
-        self._watch.stop()
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
+        return iter(()) if self.crew is None else self.crew.drain(until)
 
-    def settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        """Drain, yielding results as they come, until `until` holds."""
-        if self.crew is not None:
-            yield from self.latencies.time_delivery(self.crew.drain(until))
-        if self.crew is None or self.crew.idle():
-            self._watch.stop()
+    def _is_idle(self) -> bool:
+        return self.crew is None or self.crew.idle()
 
     def wake(self) -> None:
         """Make a running `settle` check `until` again."""
@@ -378,7 +344,7 @@ class MJoin:
 
     def close(self) -> None:
         """Stop; all threads end."""
-        self._watch.stop()
+        self.watch.stop()
         if self.crew is not None:
             self.crew.close()
 
@@ -399,14 +365,17 @@ class MJoin:
             basic_windows=sum(len(window.segment.windows) for window in windows),
             state_bytes=sum(window.segment.nbytes for window in windows),
             expired=self.expired,
-            elapsed=self._watch.seconds,
+            elapsed=self.watch.seconds,
             algorithm="mjoin",
             cores=tuple(map(self._core_metrics, range(self.cores))),
             latency=self.latencies.merge().figures(),
-            core_counts=tuple(self._history) if self.adapt else (),
+            core_counts=self._core_counts() if self.adapt else (),
             steps=tuple(map(self._step_metrics, list(self._steps[0]))),
             replans=self.replans,
         )
+
+    def _core_counts(self) -> tuple[tuple[float, int], ...]:
+        return ((0.0, 1),) if self.crew is None else tuple(self.crew.history)
 
     def _stream_metrics(self, k: int) -> StreamMetrics:
         counts, window, names = self.driver.counts[k], self._any_window(k), self.spec.names

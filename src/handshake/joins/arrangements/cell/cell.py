@@ -14,7 +14,6 @@ so each of them searches the whole window, with its share of the batch.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -23,22 +22,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.joins.arrangements.arrangement import Entry
-from handshake.joins.arrangements.cell.adapt import Clock, Load
-from handshake.joins.arrangements.cell.batching import Buffer, oldest_asked
+from handshake.joins.arrangements.arrangement import Entry, Task
 from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measure_costs
-from handshake.joins.arrangements.cell.partition import Partition
-from handshake.joins.arrangements.cell.slots import Slots
+from handshake.joins.arrangements.cell.partition import Partition, Slots
 from handshake.joins.arrangements.channels import Bell
-from handshake.joins.arrangements.crew import Crew
+from handshake.joins.arrangements.crew import Clock, Load
+from handshake.joins.arrangements.gathering import Buffer, GatheringJoin
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
-from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_crew
+from handshake.joins.metrics import Metrics, collect_metrics
 from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.segment import Segment
-from handshake.joins.spec import SIDES, JoinSpec
+from handshake.joins.spec import JoinSpec
 
 __all__ = ["CELL", "Cell"]
 
@@ -47,25 +43,17 @@ _SHARE = 64
 """A share of a batch has at least so many tuples, where the batch is shared out."""
 _USUAL = 32
 """Batches whose average size basic windows are fitted to: in bursts it changes from one to the next."""
-_HISTORY = 1000
-"""Changes in the number of cores that are remembered."""
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Job(Task):
     """The input batch of a core, and the basic windows that it searches (4.2)."""
 
-    piece: BasicWindow
     run: tuple[BasicWindow, ...]
-    arrived: float
-
-
-def _describe(job: _Job) -> str:
-    return f"a batch of {job.piece.rows} tuples of the {SIDES[job.piece.spec.side]} input"
 
 
 @dataclass
-class Cell:
+class Cell(GatheringJoin[_Job]):
     """A running join on up to `cores` threads; with `adapt`, on as many of them as the load asks for.
 
     A batch is searched at once when no core has another waiting. Otherwise tuples gather, up to `blocks`
@@ -96,65 +84,27 @@ class Cell:
         """Average number of tuples in the last batches."""
         bell = Bell()
         self._cores = [JoinCore(self.spec, check=bell.check) for _ in range(self.cores)]
-        self._busy = [0.0] * self.cores
         self._jobs = [0] * self.cores
         self._expired = 0
-        self._watch = Stopwatch()
-        self._born = time.perf_counter()
-        self._history = deque([(0.0, self.load.active)], _HISTORY)
-        self.crew = Crew(
-            self.cores, self._work, _describe, arrival=lambda job: job.arrived, active=self.load.active,
-            cpus=self.cpus, bell=bell,
-        )  # fmt: skip
+        self._start_crew(bell, self.load.active, self.clock)
 
     # On the cores.
 
     def _work(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
         """Results go back while the join runs, a buffer at a time (4.3)."""
         self._jobs[k] += 1
-        return coalesce(self._search(k, job))
-
-    def _search(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
-        results = self._cores[k].probe(job.piece, job.run)
-        while (batch := self._time(k, results)) is not None:
-            yield batch
-
-    def _time(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        """Count a core's time at work, not that spent waiting for room."""
-        start = self.clock()
-        batch = next(results, None)
-        self._busy[k] += self.clock() - start
-        return batch
+        return coalesce(self._cores[k].probe(job.piece, job.run))
 
     # On the coordinator.
 
-    def push(
-        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None, came: float | None = None, *,
-        more: bool = False,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Take tuples; yields results that are ready."""
-        came = time.perf_counter() if came is None else came
-        return self.crew.latencies.time_delivery(coalesce(self._push(side, batch, seen, came)))
-
     def _push(
-        self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
     ) -> Iterator[pa.RecordBatch]:
-        self._watch.start()
-        # Taken before stamping: these bounds hold for this batch and for all future ones.
-        bounds = (self.driver.oldest(0), self.driver.oldest(1))
-        buffer = self._buffers[side]
-        buffer.put(self.driver.admit(side, batch, seen), bounds, came)
+        buffer = self._gather(stream, batch, seen, came)
         while buffer.rows >= buffer.most or (self._waiting() and not self._is_busy()):
             yield from self._next_batch()
         self.expire()
         yield from self.crew.ready()
-
-    def _waiting(self) -> bool:
-        return any(buffer.rows for buffer in self._buffers)
-
-    def _is_busy(self) -> bool:
-        """Return whether a core has another batch waiting."""
-        return any(len(inbox) for inbox in self.crew.inboxes)
 
     def _next_batch(self) -> Iterator[pa.RecordBatch]:
         """Hand out the next batch; the streams take turns."""
@@ -168,7 +118,7 @@ class Cell:
 
     def _hand_out(self, piece: BasicWindow, arrived: float) -> Iterator[pa.RecordBatch]:
         if self.adapt:
-            self._resize(self.load.note(sum(self._busy)))
+            self._resize(self.load.note(sum(self.crew.busy)))
         window = self.windows[1 - piece.spec.side]
         if self.spec.method == "scan":
             jobs = [(k, piece, run) for k, run in enumerate(window.runs())]
@@ -177,7 +127,7 @@ class Cell:
             jobs = [(k, part, whole) for k, part in self._deal(piece)]
         for k, part, run in jobs:
             if run:
-                yield from self.crew.hand(k, _Job(part, run, arrived))
+                yield from self.crew.hand(k, _Job(part, arrived, run))
 
     def _deal(self, piece: BasicWindow) -> Iterator[tuple[int, BasicWindow]]:
         """Cut a batch into equal shares for different cores, starting with each core in turn."""
@@ -198,7 +148,6 @@ class Cell:
         self.crew.resize(cores)
         for window in self.windows:
             window.partition.resize(cores)
-        self._history.append((time.perf_counter() - self._born, cores))
 
     def _fit(self, side: int, batch: int) -> None:
         """Let basic windows of scans be as large as the cost model says for what the window holds (6).
@@ -229,27 +178,7 @@ class Cell:
         else:
             window.segment.insert(piece)
 
-    @property
-    def latencies(self) -> Latencies:
-        """Histograms of how long results took, per core."""
-        return self.crew.latencies
-
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait until everything pushed so far is joined; yields the remaining results."""
-        yield from self.crew.latencies.time_delivery(coalesce(self._drain()))
-        self._watch.stop()
-
-    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Drain with results as they come; ends early once `until` holds."""
-        yield from self.crew.latencies.time_delivery(self._drain(until or (lambda: False)))
-        if self.crew.idle():
-            self._watch.stop()
-
-    def wake(self) -> None:
-        """Make a running `settle` call `until` again."""
-        self.crew.bell.ring()
-
-    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         while self._waiting():
             yield from self._next_batch()
         self.expire()
@@ -258,13 +187,13 @@ class Cell:
     def expire(self) -> None:
         """Drop tuples that no waiting or future tuple can join."""
         for side, window in enumerate(self.windows):
-            oldest = oldest_asked(self.driver, self._buffers, side)
+            oldest = self._oldest(side)
             if oldest is not None:
                 self._expired += window.expire(oldest)
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far. Windows are held centrally: a core's share is what it searches."""
-        figures = collect_metrics(self.driver, self._cores, "cell", self._expired, self._watch.seconds)
+        figures = collect_metrics(self.driver, self._cores, "cell", self._expired, self.watch.seconds)
         segments = [window.segment for window in self.windows]
         figures = replace(
             figures.with_windows(segment.rows for segment in segments),
@@ -276,9 +205,9 @@ class Cell:
                     figures.cores, self._shares(0), self._shares(1), self._jobs, strict=True
                 )
             ),
-            core_counts=tuple(self._history) if self.adapt else (),
+            core_counts=tuple(self.crew.history) if self.adapt else (),
         )
-        return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
+        return self._with_queues(figures)
 
     def _shares(self, side: int) -> list[int]:
         window = self.windows[side]
@@ -287,11 +216,6 @@ class Cell:
             held, cores = window.segment.rows, window.partition.cores
             rows = [held * (k + 1) // cores - held * k // cores for k in range(cores)]
         return rows + [0] * (self.cores - len(rows))
-
-    def close(self) -> None:
-        """Stop and end all threads."""
-        self._watch.stop()
-        self.crew.close()
 
 
 CELL = Entry(

@@ -7,21 +7,19 @@ coordinates the cores. Queues are bounded, and a full line holds back the source
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, core_error
-from handshake.joins.arrangements.arrangement import Entry
+from handshake.joins.arrangements.arrangement import Arrangement, Entry
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import CoreMetrics, Metrics, collect_metrics, with_latency
-from handshake.joins.pieces import coalesce
+from handshake.joins.metrics import CoreMetrics, Metrics, Stopwatch, collect_metrics, with_latency
 from handshake.joins.spec import JoinSpec
 
 __all__ = ["HANDSHAKE", "Handshake"]
@@ -30,7 +28,7 @@ _UNBOUNDED = 1 << 62
 """What has reached its end stays there; the driver is only told."""
 
 
-class Handshake:
+class Handshake(Arrangement):
     """A running join on a line of cores."""
 
     def __init__(
@@ -43,8 +41,7 @@ class Handshake:
         self.driver = Driver(spec, lateness)
         self._bell = Bell()
         self._closed = False
-        self._elapsed = 0.0
-        self.latencies = Latencies(cores)
+        self.latencies, self.watch = Latencies(cores), Stopwatch()
         # One pair of queues between any two neighbours; the driver is the neighbour at both ends.
         right, left = (
             [Queue(self._bell, spec.tuning.line_queue) for _ in range(cores + 1)] for _ in range(2)
@@ -65,31 +62,31 @@ class Handshake:
 
     # The caller's side.
 
-    def push(
-        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
-        came: float | None = None, *, more: bool = False,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Take tuples; yields results that are ready, and waits while the line is full."""
-        came = time.perf_counter() if came is None else came
-        return self._deliver(self._push(side, batch, seen, came))
-
     def _push(
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
+    ) -> Iterator[pa.RecordBatch]:
+        return self.watch.time(self._enter(stream, batch, seen, came))
+
+    def _enter(
         self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float
     ) -> Iterator[pa.RecordBatch]:
+        """Let tuples in; yields results that are ready, and waits while the line is full."""
         self._check()
         self._ends.admit(side, batch, seen, came)
         yield from self._run(lambda: not self._ends.waiting)
 
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Make all tuples meet; yields the rest of the results. The join can go on afterwards.
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
+        if until is None:
+            return self.watch.time(self._drain())
+        return self._coalesce(self.watch.time(self._settle(until)))
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        """Make all tuples meet. The join can go on afterwards.
 
         Tuples move only where windows are uneven, so pairs may be left on different cores. When the line is
         at rest, tuples that have entered since the last drain visit the cores ahead of them, and those that
         have not entered yet visit all cores. No tuple moves for it: windows stay as even as they were.
         """
-        return self._deliver(self._drain())
-
-    def _drain(self) -> Iterator[pa.RecordBatch]:
         self._check()
         yield from self._run(self._quiet)
         if self._ends.apart:
@@ -101,31 +98,25 @@ class Handshake:
                 self._ends.enter(side)
                 yield from self._run(self._quiet)
 
-    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Let all tuples in, and wait until the line is quiet or `until` holds; yields results until then.
+    def _settle(self, until: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """Let all tuples in, and wait until the line is quiet or `until` holds.
 
         Pairs on different cores have not met then; later tuples push them on, as the paper has it.
         """
-        return self._deliver(self._settle(until))
-
-    def wake(self) -> None:
-        """Let a `settle` under way look again."""
-        self._bell.ring()
-
-    def _settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
         self._check()
         for side in (0, 1):
             self._ends.release(side)
-        yield from self._run(lambda: self._quiet() or (until is not None and until()))
+        yield from self._run(lambda: self._quiet() or until())
 
-    def _deliver(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.latencies.time_delivery(coalesce(self._time(results), self.spec.tuning.coalesced_rows))
+    def wake(self) -> None:
+        """Make a running `settle` call `until` again; any thread may call this."""
+        self._bell.ring()
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
         for worker in self._workers:
             worker.matching = False
-        for _ in (*self._push(side, batch, None, 0.0), *self._drain()):
+        for _ in (*self._enter(side, batch, None, 0.0), *self._drain()):
             raise AssertionError("results were waiting: fill only after drain")
         for worker in self._workers:
             worker.matching = True
@@ -171,18 +162,6 @@ class Handshake:
         """Return whether no message is on its way, no core is busy, and no result waits."""
         return not self._ends.waiting and not self._busy() and all(w.at_rest() for w in self._workers)
 
-    def _time(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Count the time spent here, not in the consumer of the results."""
-        while True:
-            start = time.perf_counter()
-            try:
-                batch = next(results, None)
-            finally:
-                self._elapsed += time.perf_counter() - start
-            if batch is None:
-                return
-            yield batch
-
     def _check(self) -> None:
         """Raise what a core has raised, or that the join is closed."""
         for worker in self._workers:
@@ -197,8 +176,9 @@ class Handshake:
         """Counts and sizes so far; each core's are those of a moment."""
         held = self._ends.held
         done = collect_metrics(
-            self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired, self._elapsed
-        )
+            self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired,
+            self.watch.seconds,
+        )  # fmt: skip
         done = replace(
             done.with_windows((self._ends.rows(0), self._ends.rows(1))),
             basic_windows=sum(len(window) for worker in self._workers for window in worker.core.windows),

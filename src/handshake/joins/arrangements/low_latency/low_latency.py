@@ -9,28 +9,25 @@ to drift together.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pyarrow as pa
 
-from handshake.joins.arrangements.arrangement import Entry
-from handshake.joins.arrangements.cell.batching import Buffer, oldest_asked
+from handshake.joins.arrangements.arrangement import Entry, Task
 from handshake.joins.arrangements.channels import Bell
-from handshake.joins.arrangements.crew import Crew
+from handshake.joins.arrangements.gathering import Bounds, Buffer, GatheringJoin
 from handshake.joins.arrangements.low_latency.look_ups import FEW
 from handshake.joins.arrangements.low_latency.shared_scan import SharedScan, Visit
 from handshake.joins.arrangements.placement import pin_to, pinned_to
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
-from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_crew
+from handshake.joins.metrics import Metrics, collect_metrics
 from handshake.joins.outer import Outer
-from handshake.joins.pieces import coalesce, pieces
-from handshake.joins.spec import SIDES, JoinSpec
+from handshake.joins.pieces import pieces
+from handshake.joins.spec import JoinSpec
 
 __all__ = ["LOW_LATENCY", "LowLatency"]
 
@@ -44,21 +41,20 @@ _LARGEST = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Task:
-    piece: BasicWindow
+class _Task(Task):
     outer: Outer
     shares: tuple[BasicWindow | None, ...]
-    oldest: tuple[int | None, int | None]
-    arrived: float
-
-
-def _describe(task: _Task) -> str:
-    return f"a batch of {task.piece.rows} tuples of the {SIDES[task.piece.spec.side]} input"
+    oldest: Bounds
 
 
 @dataclass
-class LowLatency:
-    """A running join on `cores` threads."""
+class LowLatency(GatheringJoin[_Task]):
+    """A running join on `cores` threads.
+
+    A small batch is joined at once if all cores are idle. If more follow, tuples gather.
+    """
+
+    prompt = True
 
     spec: JoinSpec
     lateness: int = 0
@@ -75,11 +71,8 @@ class LowLatency:
         self._buffers = (Buffer(_LARGEST), Buffer(_LARGEST))
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
-        self._watch = Stopwatch()
         self._shared = SharedScan(self.spec, self._cores, self.cpus)
-        self.crew = Crew(
-            self.cores, self._work, _describe, bell, arrival=lambda task: task.arrived, cpus=self.cpus
-        )
+        self._start_crew(bell)
 
     def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
         core = self._cores[k]
@@ -89,39 +82,17 @@ class LowLatency:
             core.insert(share)
         self._expire(k, task.oldest)
 
-    def push(
-        self, side: int, batch: pa.RecordBatch, seen: Seen | None = None,
-        came: float | None = None, *, more: bool = False,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """Take tuples; yields results that are ready.
-
-        Without `more`, a small batch is joined at once if all cores are idle. With it, tuples gather.
-        """
-        results = self._push(side, batch, seen, time.perf_counter() if came is None else came, more)
-        return self.crew.latencies.time_delivery(coalesce(results) if more else results)
-
     def _push(
-        self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
     ) -> Iterator[pa.RecordBatch]:
-        self._watch.start()
-        # Taken before stamping: these bounds hold for this batch and for all future ones.
-        bounds = (self.driver.oldest(0), self.driver.oldest(1))
-        buffer = self._buffers[side]
-        buffer.put(self.driver.admit(side, batch, seen), bounds, came)
+        buffer = self._gather(stream, batch, seen, came)
         while buffer.rows >= self._tuning.gathered_rows or (not more and self._waiting() and self._may_go()):
             yield from self._next_batch(at_once=not more)
         yield from self.crew.ready()
 
-    def _waiting(self) -> bool:
-        return any(buffer.rows for buffer in self._buffers)
-
     def _may_go(self) -> bool:
         """Return whether to start the waiting batches now. Quick ones wait until all cores are idle."""
         return self.crew.idle() if self._is_quick() else not self._is_busy()
-
-    def _is_busy(self) -> bool:
-        """Return whether a core has another batch waiting."""
-        return any(len(inbox) for inbox in self.crew.inboxes)
 
     def _join_waiting(self) -> Iterator[pa.RecordBatch]:
         """Join all waiting tuples in the caller's thread, by one scan that idle cores share."""
@@ -134,12 +105,14 @@ class LowLatency:
                     held = self._windows_of(1 - side, piece.rows, tasks)
                     outer, shares = self._cores[0].outer(piece), self._shares(piece, self._active(piece))
                     visits.append(Visit(piece, held, outer, arrived))
-                    tasks.append(_Task(piece, outer, shares, (None, None), arrived))
+                    tasks.append(_Task(piece, arrived, outer, shares, (None, None)))
         oldest = (self._oldest(0), self._oldest(1))
         with self._on_first_processor():
             yield from self.crew.do(tasks[0], self._shared.search(visits))
         for task in tasks:
-            self._settle(task)
+            for core, share in zip(self._cores, task.shares, strict=True):
+                if share is not None:
+                    core.insert(share)
         for k in range(self.cores):
             self._expire(k, oldest)
 
@@ -165,12 +138,7 @@ class LowLatency:
             for k, core in enumerate(self._cores)
         ]
 
-    def _settle(self, task: _Task) -> None:
-        for core, share in zip(self._cores, task.shares, strict=True):
-            if share is not None:
-                core.insert(share)
-
-    def _expire(self, k: int, oldest: tuple[int | None, int | None]) -> None:
+    def _expire(self, k: int, oldest: Bounds) -> None:
         self._gone[k] += sum(self._cores[k].expire(s, at) for s, at in enumerate(oldest) if at is not None)
 
     def _next_batch(self, *, at_once: bool) -> Iterator[pa.RecordBatch]:
@@ -188,10 +156,7 @@ class LowLatency:
             shares = self._shares(piece, self._active(piece))
             # Found here, and not by each core again.
             outer = self._cores[0].outer(piece).prepare()
-            yield from self._hand_out(_Task(piece, outer, shares, oldest, arrived))
-
-    def _oldest(self, side: int) -> int | None:
-        return oldest_asked(self.driver, self._buffers, side)
+            yield from self._hand_out(_Task(piece, arrived, outer, shares, oldest))
 
     def _hand_out(self, task: _Task) -> Iterator[pa.RecordBatch]:
         """To every core that holds tuples, or is to: the others have nothing that could join."""
@@ -239,17 +204,7 @@ class LowLatency:
                     self._cores[k].insert(share)
                     self._cores[k].settle()
 
-    @property
-    def latencies(self) -> Latencies:
-        """Histograms of how long results took, per core."""
-        return self.crew.latencies
-
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait until everything pushed so far is joined; yields the remaining results."""
-        yield from self.crew.latencies.time_delivery(coalesce(self._drain()))
-        self._watch.stop()
-
-    def _drain(self, until: Callable[[], bool] = lambda: False) -> Iterator[pa.RecordBatch]:
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         while self._waiting():
             if not self._may_go() and self._is_quick():
                 yield from self.crew.drain(until)
@@ -258,35 +213,21 @@ class LowLatency:
             yield from self._next_batch(at_once=True)
         yield from self.crew.drain(until)
 
-    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Drain with results as they come; ends early once `until` holds."""
-        yield from self.crew.latencies.time_delivery(self._drain(until or (lambda: False)))
-        if self.crew.idle():
-            self._watch.stop()
-
-    def wake(self) -> None:
-        """Make a running `settle` call `until` again."""
-        self.crew.bell.ring()
-
     def expire(self) -> None:
         """Drop tuples that no future tuple can join; to be called when drained."""
-        for side in (0, 1):
-            oldest = self.driver.oldest(side)
-            if oldest is not None:
-                for k, core in enumerate(self._cores):
-                    self._gone[k] += core.expire(side, oldest)
+        for k in range(self.cores):
+            self._expire(k, (self.driver.oldest(0), self.driver.oldest(1)))
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
         figures = collect_metrics(
-            self.driver, self._cores, "low_latency", sum(self._gone), self._watch.seconds
+            self.driver, self._cores, "low_latency", sum(self._gone), self.watch.seconds
         )
-        return with_crew(figures, self.crew.inboxes, self.crew.outboxes, self.crew.latencies)
+        return self._with_queues(figures)
 
     def close(self) -> None:
         """Stop and end all threads."""
-        self._watch.stop()
-        self.crew.close()
+        super().close()
         self._shared.close()
         for core in self._cores:
             core.settle()

@@ -7,14 +7,14 @@ stamps say what joins, so it does not matter that tuples of two streams no longe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from handshake.joins.driver import Driver
+from handshake.joins.arrangements.arrangement import Arrangement, CrewJoin, T
+from handshake.joins.driver import Seen
 
-__all__ = ["Bounds", "Buffer", "oldest_asked"]
+__all__ = ["Bounds", "Buffer", "GatheringJoin"]
 
 Bounds = tuple[int | None, int | None]
 
@@ -53,9 +53,30 @@ def _together(batches: list[pa.RecordBatch]) -> tuple[pa.RecordBatch, int]:
         return batches[0], 1
 
 
-def oldest_asked(driver: Driver, buffers: Sequence[Buffer], side: int) -> int | None:
-    """Return the least expiring stamp of a side that a waiting or future tuple can still join."""
-    waiting = [buffer.batches[0][1][side] for buffer in buffers if buffer.batches]
-    bounds = [driver.oldest(side), *waiting]
-    known = [bound for bound in bounds if bound is not None]
-    return min(known) if len(known) == len(bounds) else None
+class GatheringJoin(Arrangement, CrewJoin[T]):
+    """An arrangement whose tuples wait in buffers while its cores are busy."""
+
+    _buffers: tuple[Buffer, Buffer]
+
+    def _gather(self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float) -> Buffer:
+        """Stamp tuples and put them into the buffer of their side, which is returned."""
+        self.watch.start()
+        # Taken before stamping: these bounds hold for this batch and for all future ones.
+        bounds = (self.driver.oldest(0), self.driver.oldest(1))
+        buffer = self._buffers[side]
+        buffer.put(self.driver.admit(side, batch, seen), bounds, came)
+        return buffer
+
+    def _waiting(self) -> bool:
+        return any(buffer.rows for buffer in self._buffers)
+
+    def _is_busy(self) -> bool:
+        """Return whether a core has another batch waiting."""
+        return any(len(inbox) for inbox in self.crew.inboxes)
+
+    def _oldest(self, side: int) -> int | None:
+        """Return the least expiring stamp of a side that a waiting or future tuple can still join."""
+        waiting = [buffer.batches[0][1][side] for buffer in self._buffers if buffer.batches]
+        bounds = [self.driver.oldest(side), *waiting]
+        known = [bound for bound in bounds if bound is not None]
+        return min(known) if len(known) == len(bounds) else None
