@@ -27,9 +27,8 @@ from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
 from handshake.joins.arrangements.low_latency.low_latency import LowLatency
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.core import JoinCore
+from handshake.joins.core import JoinCore, Outer
 from handshake.joins.driver import Driver
-from handshake.joins.outer import Outer
 from handshake.joins.results import Made, Pairs
 from handshake.joins.segment import Segment
 from handshake.joins.spec import JoinSpec

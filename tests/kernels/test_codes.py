@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handshake.joins.arrangements.low_latency import shared_scan
-from handshake.joins.arrangements.low_latency.scan_rows import ScanRows
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
+from handshake.joins.segment import ScanRows
 from handshake.joins.tuning import Tuning
 from handshake.kernels.codes import Codes
 from pairs import EXAMPLES, rows_of

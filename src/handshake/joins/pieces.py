@@ -77,7 +77,7 @@ def coalesce(
 
 
 def _concatenate(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Concatenate batches into one, or return None if one cannot hold them (see `merged`)."""
+    """Concatenate batches into one; leave them as they are if one array cannot hold them (see `merged`)."""
     if len(batches) < 2:
         return batches
     try:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from handshake.joins.access import ACCESS_METHODS
-from handshake.joins.arrangements.low_latency.scan_rows import ScanRows
-from handshake.joins.basic_window import BasicWindow, indexable, seal, span_of, worth_an_index
-from handshake.joins.compaction import Compaction, put_together
+from handshake.joins.basic_window import BasicWindow, indexable, merge_windows, seal, span_of, worth_an_index
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["Segment"]
+__all__ = ["Compaction", "ScanRows", "Segment"]
 
+Array = np.ndarray[Any, Any]
 SHARE = 8
 """A basic window spans at most this fraction of the window, so little that has expired is still held."""
 SMALL = 1024
@@ -224,3 +226,87 @@ class Segment:
 
     def __iter__(self) -> Iterator[BasicWindow]:
         return iter(self.windows)
+
+
+def put_together(group: list[BasicWindow]) -> tuple[list[BasicWindow], BasicWindow] | None:
+    """Merge a group, oldest first, into one basic window, or as many of its newest as one can hold."""
+    while len(group) > 1:
+        together = merge_windows(*group)
+        if together is not None:
+            return group, together
+        group = group[1:]
+    return None
+
+
+@dataclass
+class Compaction:
+    """A thread that merges and clusters basic windows, which serve on until the result is ready."""
+
+    group: list[BasicWindow]
+    cluster: bool
+    """Whether what comes of it is clustered."""
+    made: tuple[list[BasicWindow], BasicWindow] | None = field(default=None, init=False)
+    """Which of the group have been put together, and what came of it."""
+    error: BaseException | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="compaction", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            made = (self.group, self.group[0]) if len(self.group) == 1 else put_together(self.group)
+            if made is not None:
+                together = seal(made[1]) if self.cluster else made[1]
+                if any(window.has_codes for window in made[0]):
+                    together.codes()
+                self.made = (made[0], together)
+        except BaseException as error:  # raised when the result is used
+            self.error = error
+
+    @property
+    def done(self) -> bool:
+        """True if the thread has ended."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        self._thread.join()
+
+
+class ScanRows:
+    """The `scan_row`s of some basic windows as one table for shared scans, kept from one job to the next.
+
+    Most basic windows stay the same between two jobs. Reading all of them again would be slow, since a scan
+    has just emptied the caches. Rows after the first change are made again.
+    """
+
+    def __init__(self) -> None:
+        self._windows: list[BasicWindow] = []
+        self._table: Array = np.empty((0, 0), np.int64)
+
+    def of(self, windows: list[BasicWindow]) -> Array:
+        """Return the table of these basic windows, valid until the next call."""
+        self.forget(windows)
+        for window in windows[len(self._windows) :]:
+            self._append(window)
+        return self._table[: len(windows)]
+
+    def _append(self, window: BasicWindow) -> None:
+        row, at = window.scan_row, len(self._windows)
+        if at == len(self._table):
+            grown = np.empty((max(2 * at, 32), len(row)), np.int64)
+            if at:
+                grown[:at] = self._table
+            self._table = grown
+        self._table[at] = row
+        self._windows.append(window)
+
+    def forget(self, windows: list[BasicWindow]) -> None:
+        """Drop all rows from the first one on whose basic window has changed."""
+        same = 0
+        for mine, theirs in zip(self._windows, windows, strict=False):
+            if mine is not theirs:
+                break
+            same += 1
+        del self._windows[same:]

@@ -1,4 +1,4 @@
-"""What all running joins share, and how a plan starts one.
+"""The shared parts of all running joins, and how a plan starts one.
 
 An arrangement says how rows enter (`_push`), how waiting work is finished (`_finish`), how rows expire, and
 what it reports. Taking rows, delivering results, and measuring time are the same for all of them.

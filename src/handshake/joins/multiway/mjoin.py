@@ -25,6 +25,7 @@ from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.channels import Stopped
 from handshake.joins.arrangements.crew import Clock, Crew, Load
 from handshake.joins.basic_window import BasicWindow
+from handshake.joins.core import Outer
 from handshake.joins.driver import Positions, Seen, StreamDriver, arrays_of
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import CoreMetrics, MultiMetrics, StepMetrics, Stopwatch, StreamMetrics
@@ -33,7 +34,6 @@ from handshake.joins.multiway.order import Order, best_order, cost_order
 from handshake.joins.multiway.spec import ManySpec, StepSpec
 from handshake.joins.multiway.stats import Statistics
 from handshake.joins.multiway.step import DealtWindow, StepCore
-from handshake.joins.outer import Outer
 from handshake.joins.pieces import coalesce
 from handshake.kernels.evaluate import holds
 

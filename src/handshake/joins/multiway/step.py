@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from handshake.joins.arrangements.cell.partition import Partition
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.core import JoinCore
+from handshake.joins.core import JoinCore, Outer
 from handshake.joins.driver import Driver
 from handshake.joins.multiway.spec import FIRST, SECOND, ManySpec, StepSpec
-from handshake.joins.outer import Outer
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
 

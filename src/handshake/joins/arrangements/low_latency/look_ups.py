@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from handshake.joins.basic_window import BasicWindow, indexable
-from handshake.joins.core import JoinCore
-from handshake.joins.outer import Outer
+from handshake.joins.core import JoinCore, Outer
 from handshake.joins.spec import JoinSpec
 from handshake.kernels.compile import TILE
 from handshake.kernels.keys import sort_key

@@ -22,10 +22,9 @@ from handshake.joins.arrangements.low_latency.look_ups import FEW
 from handshake.joins.arrangements.low_latency.shared_scan import SharedScan, Visit
 from handshake.joins.arrangements.placement import pin_to, pinned_to
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.core import JoinCore
+from handshake.joins.core import JoinCore, Outer
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.metrics import Metrics, collect_metrics
-from handshake.joins.outer import Outer
 from handshake.joins.pieces import pieces
 from handshake.joins.spec import JoinSpec
 

@@ -19,9 +19,8 @@ import pyarrow as pa
 from handshake.joins.arrangements.low_latency.helpers import Helpers
 from handshake.joins.arrangements.low_latency.look_ups import LookUps
 from handshake.joins.basic_window import BasicWindow, worth_an_index
-from handshake.joins.core import JoinCore
+from handshake.joins.core import JoinCore, Outer
 from handshake.joins.latency import Note
-from handshake.joins.outer import Outer
 from handshake.joins.results import Pairs, Results
 from handshake.joins.spec import JoinSpec
 from handshake.kernels.codes import CODES, PASSED, Band
