@@ -85,10 +85,13 @@ class StreamDriver(ABC):
         streams: The inputs.
         windows: Their windows, in the same order.
         unit: The unit that times are counted in.
-        lateness: How far rows may be behind the watermark, in that unit.
+        lateness: How far rows may be behind the watermark, in that unit. None if the caller has dropped late
+            rows before: only `advance` moves the watermark then.
     """
 
-    def __init__(self, streams: Sequence[StreamLike], windows: Windows, unit: str, lateness: int = 0) -> None:
+    def __init__(
+        self, streams: Sequence[StreamLike], windows: Windows, unit: str, lateness: int | None = 0
+    ) -> None:
         many = len(streams)
         self._streams, self._unit, self.lateness = streams, unit, lateness
         self._rules = windows.rules(unit)
@@ -99,8 +102,6 @@ class StreamDriver(ABC):
         self.arrived = [0] * many
         self.met = [[0] * many for _ in streams]
         """`met[j][k]`: the least count of stream k that a row of stream j to come can be stamped with."""
-        self.clocked = False
-        """True if only `advance` moves the watermark; late rows have then been dropped before."""
 
     @abstractmethod
     def _enter(
@@ -144,7 +145,7 @@ class StreamDriver(ABC):
 
     def _late(self, k: int, times: Array) -> Array | None:
         """Return which rows the watermark had passed when they arrived; None if it had passed none."""
-        if len(times) == 0 or self.clocked:
+        if len(times) == 0 or self.lateness is None:
             return None
         mine = self.newest[k]
         if (mine is None or times[0] >= mine) and not (times[1:] < times[:-1]).any():
@@ -176,7 +177,7 @@ class StreamDriver(ABC):
 
     def mark(self) -> int | None:
         """Return the watermark."""
-        return watermark(self.newest, self.lateness)
+        return watermark(self.newest, self.lateness or 0)
 
     def oldest(self, k: int) -> int | None:
         """Return the oldest stamp of stream `k` that a row to come can still join."""
@@ -194,7 +195,7 @@ class StreamDriver(ABC):
 class Driver(StreamDriver):
     """The driver of the two sides of a `JoinSpec`; rows also get the columns that kernels read."""
 
-    def __init__(self, spec: JoinSpec, lateness: int = 0) -> None:
+    def __init__(self, spec: JoinSpec, lateness: int | None = 0) -> None:
         super().__init__(spec.sides, spec.windows, spec.unit, lateness)
         self.spec = spec
 

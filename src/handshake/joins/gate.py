@@ -88,7 +88,6 @@ class Gate:
         self._outbox = Channel[_Found | _Mark](self._bell, _RESULTS)
         self._error: BaseException | None = None
         self._mark: int | None = None
-        engine.latencies.deferred = True
         self._thread = threading.Thread(target=self._feed, name="join gate", daemon=True)
         self._thread.start()
 
@@ -237,18 +236,18 @@ class Gate:
     def _pass_on(self, step: _Step) -> None:
         if isinstance(step, _Arrival):
             more = bool(self._inbox)
-            results = self.engine.push(step.stream, step.batch, step.seen, step.at, more=more)
+            results = self.engine.push(step.stream, step.batch, step.seen, step.at, more=more, deferred=True)
             self._deliver(results)
         elif isinstance(step, _Advance):
             self.engine.driver.advance(step.stream, step.time)
-            self._deliver(self.engine.settle(lambda: False))
+            self._deliver(self.engine.settle(deferred=True))
             self.engine.expire()
         if isinstance(step, _Drain) or self._punctuated:
-            self._deliver(self.engine.drain())
+            self._deliver(self.engine.drain(deferred=True))
             self._outbox.put(_Mark(self.engine.driver.mark(), isinstance(step, _Drain)))
         elif not self._inbox:
             self._settling = True  # from now on `_put` wakes the join
-            self._deliver(self.engine.settle(lambda: bool(self._inbox)))
+            self._deliver(self.engine.settle(lambda: bool(self._inbox), deferred=True))
             self._settling = False
 
     def _deliver(self, results: Iterator[pa.RecordBatch]) -> None:

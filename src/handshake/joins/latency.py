@@ -89,8 +89,6 @@ class Latencies:
 
     def __init__(self, cores: int) -> None:
         self.cores = [Histogram() for _ in range(cores)]
-        self.deferred = False
-        """True if the caller takes the notes with the results and records them later."""
         self._noted: list[Note] = []
 
     def note(self, core: int, rows: int, arrived: float) -> None:
@@ -100,8 +98,7 @@ class Latencies:
     def time_delivery(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass results on, and record the noted ones as delivered."""
         for batch in results:
-            if not self.deferred:
-                self.record(self.take_notes())
+            self.record(self.take_notes())
             yield batch
 
     def take_notes(self) -> list[Note]:

@@ -61,7 +61,8 @@ class Plan(ABC, Generic[SpecT]):
     """A join that is checked and planned but not running."""
 
     spec: SpecT
-    lateness: int
+    lateness: int | None
+    """The allowed lateness in whole units; None if rows are never late (see `StreamDriver`)."""
     algorithm: str
     cores: int
     """The number of cores; with `adapt`, the most."""

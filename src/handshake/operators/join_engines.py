@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.driver import Seen, derive_columns, stored_column
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.pieces import pieces
-from handshake.joins.plan import prepare, prepare_streams
+from handshake.joins.plan import JoinPlan, MultiPlan, prepare, prepare_streams
 from handshake.kernels.columns import integers
 from handshake.operators.chunk import Array
 from handshake.plan.algebra import WindowJoin
@@ -44,10 +44,8 @@ class JoinEngine:
     """
 
     def __init__(self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> None:
-        self._join = (
-            _two(node, schemas, timed, cores) if len(schemas) == 2 else _many(node, schemas, timed, cores)
-        )
-        self._join.driver.clocked = True
+        plan = (_two if len(schemas) == 2 else _many)(node, schemas, timed, cores)
+        self._join: RunningJoin = replace(plan, lateness=None).start()
 
     def push(self, stream: int, batch: pa.RecordBatch, seen: Seen) -> list[pa.RecordBatch]:
         """Join rows of one stream; `seen` counts the rows of other streams before each."""
@@ -87,21 +85,21 @@ class JoinEngine:
         self._join.close()
 
 
-def _two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> RunningJoin:
+def _two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> JoinPlan:
     times = [f"{name}.{TIME}" if timed else None for name in node.names]
     return prepare(
         schemas[0], schemas[1], Expression(_condition(node)), left_window=node.windows[0],
         right_window=node.windows[1], left_time=times[0], right_time=times[1], cores=cores,
         algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
-    ).start()  # fmt: skip
+    )  # fmt: skip
 
 
-def _many(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> RunningJoin:
+def _many(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> MultiPlan:
     return prepare_streams(
         dict(zip(node.names, schemas, strict=True)), Expression(_condition(node)),
         windows=dict(zip(node.names, node.windows, strict=True)), cores=cores,
         time={name: f"{name}.{TIME}" for name in node.names} if timed else None,
-    ).start()  # fmt: skip
+    )  # fmt: skip
 
 
 def _condition(node: WindowJoin) -> Expr:

@@ -44,7 +44,7 @@ class RunningJoin(ABC):
 
     def push(
         self, stream: int, batch: pa.RecordBatch, seen: Seen | None = None,
-        came: float | None = None, *, more: bool = False,
+        came: float | None = None, *, more: bool = False, deferred: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Take rows of one stream and yield the results that are ready.
 
@@ -56,23 +56,30 @@ class RunningJoin(ABC):
             seen: Per row, how many rows of each other stream came before it; None if all pushed so far did.
             came: When the rows came, in seconds of `perf_counter`; None for now.
             more: Whether further batches follow at once; if not, the caller waits for these results.
+            deferred: Whether the caller records latencies later: it takes `latencies.take_notes()` with each
+                batch, and passes them to `latencies.record` when it delivers the batch.
         """
         results = self._push(stream, batch, seen, time.perf_counter() if came is None else came, more)
-        return self.latencies.time_delivery(results if self.prompt and not more else self._coalesce(results))
+        return self._deliver(results if self.prompt and not more else self._coalesce(results), deferred)
 
-    def drain(self) -> Iterator[pa.RecordBatch]:
+    def drain(self, *, deferred: bool = False) -> Iterator[pa.RecordBatch]:
         """Wait until everything pushed so far is joined; yields the remaining results."""
-        yield from self.latencies.time_delivery(self._coalesce(self._finish(None)))
+        yield from self._deliver(self._coalesce(self._finish(None)), deferred)
         self.watch.stop()
 
-    def settle(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
+    def settle(
+        self, until: Callable[[], bool] | None = None, *, deferred: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Wait until the cores are at rest, or until `until` holds; yields results as they come.
 
         Unlike `drain`, this leaves tuples that drift towards each other where they are.
         """
-        yield from self.latencies.time_delivery(self._finish(until or (lambda: False)))
+        yield from self._deliver(self._finish(until or (lambda: False)), deferred)
         if self._is_idle():
             self.watch.stop()
+
+    def _deliver(self, results: Iterator[pa.RecordBatch], deferred: bool) -> Iterator[pa.RecordBatch]:
+        return results if deferred else self.latencies.time_delivery(results)
 
     def _coalesce(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return coalesce(results, self.spec.tuning.coalesced_rows)
@@ -189,8 +196,8 @@ class Planned(Protocol):
         """The analysed join."""
 
     @property
-    def lateness(self) -> int:
-        """The allowed lateness in whole units."""
+    def lateness(self) -> int | None:
+        """The allowed lateness in whole units; None if rows are never late (see `StreamDriver`)."""
 
     @property
     def cores(self) -> int:

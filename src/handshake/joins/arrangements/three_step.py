@@ -24,7 +24,7 @@ class ThreeStep(Arrangement):
     """A running join on one core."""
 
     spec: JoinSpec
-    lateness: int = 0
+    lateness: int | None = 0
     core: JoinCore = field(init=False)
     driver: Driver = field(init=False)
     expired: int = 0

@@ -66,7 +66,7 @@ class _Job:
 class ManyDriver(StreamDriver):
     """The driver of a `ManySpec`; rows also get their stamps for the windows of all streams."""
 
-    def __init__(self, spec: ManySpec, lateness: int = 0) -> None:
+    def __init__(self, spec: ManySpec, lateness: int | None = 0) -> None:
         super().__init__(spec.streams, spec.windows, spec.unit, lateness)
         self._spec = spec
 
@@ -94,7 +94,7 @@ class MJoin(RunningJoin):
     """
 
     spec: ManySpec
-    lateness: int = 0
+    lateness: int | None = 0
     cores: int = 1
     cpus: tuple[int, ...] = ()
     """The processor of each core's thread; none: wherever the system puts them."""

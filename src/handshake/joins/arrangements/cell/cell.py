@@ -64,7 +64,7 @@ class Cell(GatheringJoin[_Job]):
     """
 
     spec: JoinSpec
-    lateness: int = 0
+    lateness: int | None = 0
     cores: int = 1
     adapt: bool = False
     blocks: int = 4096

@@ -32,7 +32,7 @@ class Handshake(Arrangement):
     """A running join on a line of cores."""
 
     def __init__(
-        self, spec: JoinSpec, cores: int = 2, lateness: int = 0, two_phase: bool = True,
+        self, spec: JoinSpec, cores: int = 2, lateness: int | None = 0, two_phase: bool = True,
         cpus: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         if cores < 1:

@@ -56,7 +56,7 @@ class LowLatency(GatheringJoin[_Task]):
     prompt = True
 
     spec: JoinSpec
-    lateness: int = 0
+    lateness: int | None = 0
     cores: int = 1
     cpus: tuple[int, ...] = ()
     driver: Driver = field(init=False)
