@@ -6,11 +6,11 @@ figures have the fields that are listed here, and `markdown()` makes the tables 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["REPORTS", "Kind", "Metric", "combine", "markdown", "names"]
+__all__ = ["REPORTS", "Kind", "Metric", "combine", "markdown", "metric", "names"]
 
 Kind = Literal["sum", "max", "latest"]
 
@@ -24,6 +24,10 @@ class Metric:
     """How the figures of several parts (cores, segments, operators) make one: their sum, the largest one, or
     the latest one, if they can be neither added nor compared."""
     help: str
+
+    def combine(self, values: Sequence[Any]) -> Any:
+        """Return the figure of several parts together; the latest part comes last."""
+        return values[-1] if self.kind == "latest" else max(values) if self.kind == "max" else sum(values)
 
 
 def _report(**figures: tuple[Kind, str]) -> tuple[Metric, ...]:
@@ -162,11 +166,9 @@ def names(report: str) -> tuple[str, ...]:
     return tuple(metric.name for metric in REPORTS[report])
 
 
-_COMBINE: dict[Kind, Callable[[list[Any]], Any]] = {
-    "sum": sum,
-    "max": max,
-    "latest": lambda values: values[-1],
-}
+def metric(report: str, name: str) -> Metric:
+    """Return one figure of a report."""
+    return next(metric for metric in REPORTS[report] if metric.name == name)
 
 
 def combine(report: str, parts: Iterable[object]) -> dict[str, Any]:
@@ -184,7 +186,7 @@ def combine(report: str, parts: Iterable[object]) -> dict[str, Any]:
     for metric in REPORTS[report]:
         values = [getattr(part, metric.name) for part in held if hasattr(part, metric.name)]
         if values:
-            figures[metric.name] = _COMBINE[metric.kind](values)
+            figures[metric.name] = metric.combine(values)
     return figures
 
 

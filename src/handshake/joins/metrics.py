@@ -1,4 +1,7 @@
-"""The figures of a join: what it has done, and what it holds."""
+"""The figures of a join: what it has done, and what it holds.
+
+`handshake.metrics.REPORTS` lists the figures of each report, what they mean and how those of parts combine.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isinf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, StreamDriver
 from handshake.joins.latency import Latencies, Latency
+from handshake.metrics import combine, metric, names
 
 __all__ = [
     "CoreMetrics",
@@ -32,21 +36,33 @@ class StreamMetrics:
 
     name: str
     rows: int
-    """Rows taken in; shed ones are not among them."""
     late: int
     no_time: int
     unmatchable: int
-    """Rows that can match nothing; they are not stored."""
     window_rows: int = 0
     order: tuple[str, ...] = ()
-    """With more than two streams: the windows that its rows go through."""
     shed: int = 0
-    """Rows that were dropped because the join was behind (`overload="shed"`)."""
 
     @property
     def shed_share(self) -> float:
         """The share of the stream that was shed."""
         return self.shed / (self.rows + self.shed) if self.shed else 0.0
+
+
+N = TypeVar("N", int, float)
+
+
+class _StreamFigure(Generic[N]):
+    """A figure of one stream of a join, or of all of them together, as an attribute of `Metrics`."""
+
+    def __init__(self, name: str, stream: int | None = None) -> None:
+        self._metric, self._stream = metric("stream", name), stream
+        self.__doc__ = self._metric.help
+
+    def __get__(self, metrics: Metrics, owner: type[Metrics]) -> N:
+        streams = metrics.streams if self._stream is None else [metrics.streams[self._stream]]
+        figure: N = self._metric.combine([getattr(stream, self._metric.name) for stream in streams])
+        return figure
 
 
 @dataclass(frozen=True)
@@ -71,19 +87,12 @@ class CoreMetrics:
     right_window_rows: int = 0
     batches: int = 0
     forwarded: int = 0
-    """Batches passed on to a neighbour, or to the driver at the far end."""
     acknowledged: int = 0
-    """Acknowledgements that made this core drop a batch it had forwarded."""
     deepest_queue: int = 0
-    """The most messages that have waited for this core in one queue."""
     queue: int = 0
-    """Messages that wait for it now."""
     results_waiting: int = 0
-    """Batches of results that wait for the caller now."""
     deepest_results: int = 0
-    """The most batches of results that have waited."""
     held_back: int = 0
-    """How often the core had to wait for the caller to take results."""
     latency: Latency = field(default_factory=Latency)
 
 
@@ -97,87 +106,29 @@ class Metrics:
     basic_windows: int
     state_bytes: int
     expired: int
-    """Rows that have left a window; a row that is held in two ways counts twice."""
     elapsed: float
-    """Seconds spent in the engine."""
     algorithm: str
     cores: tuple[CoreMetrics, ...]
     skipped: int = 0
-    """Basic windows that no probe had to search."""
     waiting_rows: int = 0
-    """Rows that wait at the gate now, if there is one."""
     most_waiting_rows: int = 0
     latency: Latency = field(default_factory=Latency)
     core_counts: tuple[tuple[float, int], ...] = ()
-    """With `adapt`: seconds since the start, and the number of cores from then on."""
     steps: tuple[StepMetrics, ...] = ()
     replans: int = 0
-    """How often a join order was changed for a better one."""
 
-    @property
-    def rows(self) -> int:
-        """Rows of all streams."""
-        return sum(stream.rows for stream in self.streams)
-
-    @property
-    def late(self) -> int:
-        """Late rows of all streams."""
-        return sum(stream.late for stream in self.streams)
-
-    @property
-    def no_time(self) -> int:
-        """Rows of all streams that had no time."""
-        return sum(stream.no_time for stream in self.streams)
-
-    @property
-    def unmatchable(self) -> int:
-        """Rows of all streams that can match nothing."""
-        return sum(stream.unmatchable for stream in self.streams)
-
-    @property
-    def shed(self) -> int:
-        """Rows of all streams that were shed."""
-        return sum(stream.shed for stream in self.streams)
-
-    @property
-    def left_rows(self) -> int:
-        """Rows of the first stream."""
-        return self.streams[0].rows
-
-    @property
-    def right_rows(self) -> int:
-        """Rows of the second stream."""
-        return self.streams[1].rows
-
-    @property
-    def left_late(self) -> int:
-        """Late rows of the first stream."""
-        return self.streams[0].late
-
-    @property
-    def right_late(self) -> int:
-        """Late rows of the second stream."""
-        return self.streams[1].late
-
-    @property
-    def left_shed(self) -> int:
-        """Shed rows of the first stream."""
-        return self.streams[0].shed
-
-    @property
-    def right_shed(self) -> int:
-        """Shed rows of the second stream."""
-        return self.streams[1].shed
-
-    @property
-    def left_window_rows(self) -> int:
-        """Rows in the window of the first stream."""
-        return self.streams[0].window_rows
-
-    @property
-    def right_window_rows(self) -> int:
-        """Rows in the window of the second stream."""
-        return self.streams[1].window_rows
+    rows = _StreamFigure[int]("rows")
+    late = _StreamFigure[int]("late")
+    no_time = _StreamFigure[int]("no_time")
+    unmatchable = _StreamFigure[int]("unmatchable")
+    shed = _StreamFigure[int]("shed")
+    left_rows, right_rows = _StreamFigure[int]("rows", 0), _StreamFigure[int]("rows", 1)
+    left_late, right_late = _StreamFigure[int]("late", 0), _StreamFigure[int]("late", 1)
+    left_shed, right_shed = _StreamFigure[int]("shed", 0), _StreamFigure[int]("shed", 1)
+    left_shed_share = _StreamFigure[float]("shed_share", 0)
+    right_shed_share = _StreamFigure[float]("shed_share", 1)
+    left_window_rows = _StreamFigure[int]("window_rows", 0)
+    right_window_rows = _StreamFigure[int]("window_rows", 1)
 
     @property
     def shed_shares(self) -> tuple[float, ...]:
@@ -207,19 +158,7 @@ class Metrics:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values that JSON has; infinite bounds are None."""
-        figures = _plain(self)
-        for name in ("streams", "steps", "replans"):
-            del figures[name]
-        for name in _OF_BOTH:
-            figures[name] = getattr(self, name)
-        left, right = self.shed_shares
-        return figures | {"left_shed_share": left, "right_shed_share": right}
-
-
-_OF_BOTH = (
-    "left_rows", "right_rows", "late", "left_late", "right_late", "no_time", "unmatchable", "left_shed",
-    "right_shed", "left_window_rows", "right_window_rows", "imbalance", "load_imbalance",
-)  # fmt: skip
+        return _report(self, "join")
 
 
 class MultiMetrics(Metrics):
@@ -227,23 +166,18 @@ class MultiMetrics(Metrics):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values that JSON has; infinite bounds are None."""
-        figures = _plain(self)
-        del figures["skipped"]
-        for stream, one in zip(figures["streams"], self.streams, strict=True):
-            stream["shed_share"] = one.shed_share
         kept = ("results", "comparisons", "batches", "deepest_queue")
+        figures = _report(self, "multijoin")
+        figures["streams"] = [{name: getattr(s, name) for name in names("stream")} for s in self.streams]
         figures["cores"] = [{name: core[name] for name in kept} for core in figures["cores"]]
-        return figures | {
-            "late": self.late, "no_time": self.no_time, "shed": self.shed,
-            "load_imbalance": self.load_imbalance,
-        }  # fmt: skip
+        return figures
 
 
-def _plain(metrics: Metrics) -> dict[str, Any]:
-    figures = asdict(metrics)
-    for latency in (figures["latency"], *(core["latency"] for core in figures["cores"])):
+def _report(metrics: Metrics, report: str) -> dict[str, Any]:
+    held = asdict(metrics)
+    for latency in (held["latency"], *(core["latency"] for core in held["cores"])):
         latency["buckets"] = [[None if isinf(b) else b, count] for b, count in latency["buckets"]]
-    return figures
+    return {name: held[name] if name in held else getattr(metrics, name) for name in names(report)}
 
 
 def _uneven(loads: Sequence[int]) -> float:
@@ -298,8 +232,6 @@ def collect_metrics(
     segments = [segment for side in sides for segment in side]
     figures = Metrics(
         stream_metrics(driver, [side.name for side in driver.spec.sides]),
-        results=sum(c.results for c in cores),
-        comparisons=sum(c.comparisons for c in cores),
         basic_windows=sum(len(segment.windows) for segment in segments),
         state_bytes=sum(segment.nbytes for segment in segments),
         expired=expired,
@@ -309,7 +241,7 @@ def collect_metrics(
             CoreMetrics(c.results, c.comparisons, c.segments[0].rows, c.segments[1].rows, c.batches)
             for c in cores
         ),
-        skipped=sum(c.skipped for c in cores),
+        **combine("join", cores),
     )
     return figures.with_windows(sum(segment.rows for segment in side) for side in sides)
 

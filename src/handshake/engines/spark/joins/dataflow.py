@@ -11,7 +11,6 @@ from pyspark.sql.types import StructType
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
 from handshake.engines.spark.joins.tasks import (
-    FIGURES,
     REFERENCES,
     RESULTS,
     SegmentProcessor,
@@ -21,6 +20,7 @@ from handshake.engines.spark.joins.tasks import (
     unpack_task,
 )
 from handshake.engines.spark.private import WATERMARK
+from handshake.metrics import REPORTS
 
 __all__ = ["join_batches", "join_static", "join_streams", "with_event_time"]
 
@@ -75,10 +75,10 @@ def _unpack(blobs: DataFrame, definition: Definition, kind: StructType) -> DataF
 
 
 def _metrics() -> list[Any]:
-    """Return the sums over segments, the latest times, and each segment's figures as JSON."""
-    sums = [F.sum(name).alias(name) for name in FIGURES[:-2]]
-    latest = [F.max(name).alias(name) for name in FIGURES[-2:]]
-    return [*sums, *latest, F.collect_list("segment").alias("segments")]
+    """Return each figure of all segments together, and each segment's figures as JSON."""
+    kinds = {"sum": F.sum, "max": F.max}
+    figures = [kinds[metric.kind](metric.name).alias(metric.name) for metric in REPORTS["micro_batch"]]
+    return [*figures, F.collect_list("segment").alias("segments")]
 
 
 def with_event_time(joined: DataFrame, times: tuple[str, str], name: str, delay: int) -> DataFrame:

@@ -28,6 +28,7 @@ from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError
 from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.spec import SIDES
+from handshake.metrics import names
 from handshake.schema import UNITS
 
 __all__ = [
@@ -49,10 +50,7 @@ REFERENCES = pa.schema(
         ("unmatchable", pa.int64()),
     ]
 )  # fmt: skip
-FIGURES = (
-    "rows", "late", "no_time", "unmatchable", "visits", "comparisons", "results", "held_left", "held_right",
-    "chunks", "state_bytes", "newest", "watermark",
-)  # fmt: skip
+FIGURES = names("micro_batch")
 """The figures of a segment's micro-batch; the last two are times in milliseconds."""
 RESULTS = "blob binary, segment string, " + ", ".join(f"{name} bigint" for name in FIGURES)
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
