@@ -22,6 +22,7 @@ from handshake.joins.metrics import Metrics, MultiMetrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import (
     ALGORITHMS,
+    JoinOptions,
     JoinPlan,
     MultiPlan,
     StreamOptions,
@@ -30,9 +31,7 @@ from handshake.joins.plan import (
     prepare_streams,
 )
 from handshake.joins.replay import MultiReplay, Replay
-from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import Expression
-from handshake.windows import Spec
 
 __all__ = [
     "ALGORITHMS",
@@ -190,7 +189,7 @@ class Join(PushJoin[JoinPlan]):
 
     With `overload="shed"` a push never waits for the join: it returns the results that are ready, `take`
     returns later ones, and `finish` the rest. When `room` rows of a side wait, the newest batch of that side
-    is shed: counted in the metrics, and passed to `on_shed(side, batch)`.
+    is shed: counted in the metrics, and passed to `on_shed(side, batch)`. See `JoinOptions` for options.
 
     >>> import pyarrow as pa
     >>> trades = pa.schema([("t", pa.timestamp("us")), ("price", pa.int64())])
@@ -201,39 +200,10 @@ class Join(PushJoin[JoinPlan]):
     """
 
     def __init__(
-        self,
-        *,
-        left: Any,
-        right: Any,
-        on: str | Expression | None = None,
-        window: Spec = None,
-        left_window: Spec = None,
-        right_window: Spec = None,
-        time: str | None = None,
-        left_time: str | None = None,
-        right_time: str | None = None,
-        method: str = "auto",
-        algorithm: str = "low_latency",
-        cores: int | None = None,
-        suffix: str = "_right",
-        lateness: str | None = None,
-        ordered: bool = False,
-        aliases: tuple[str, str] | None = None,
-        overload: str = "block",
-        room: int | None = None,
-        on_shed: OnShed | None = None,
-        adapt: bool = False,
-        pin: bool = False,
-        tuning: Tuning = TUNING,
-    ) -> None:
-        schemas = (schema_of(left, "left"), schema_of(right, "right"))
-        plan = prepare(
-            *schemas, on, window, left_window=left_window, right_window=right_window, time=time,
-            left_time=left_time, right_time=right_time, method=method, algorithm=algorithm, cores=cores,
-            suffix=suffix, lateness=lateness, ordered=ordered, aliases=aliases, overload=overload, room=room,
-            adapt=adapt, pin=pin, tuning=tuning,
-        )  # fmt: skip
-        super().__init__(plan, on_shed)
+        self, *, left: Any, right: Any, on: str | Expression | None = None, on_shed: OnShed | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> None:  # fmt: skip
+        super().__init__(prepare(schema_of(left, "left"), schema_of(right, "right"), on, **options), on_shed)
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
         """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
@@ -260,7 +230,7 @@ class Join(PushJoin[JoinPlan]):
 class MultiJoin(PushJoin[MultiPlan]):
     """A running join of several named streams; each push returns the results that it completes.
 
-    The options are those of `join_streams`. With `overload="shed"` a push never waits, as in `Join`.
+    `StreamOptions` documents the options. With `overload="shed"` a push never waits, as in `Join`.
 
     >>> import pyarrow as pa
     >>> event = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
@@ -324,34 +294,19 @@ def join_streams(
     streams: Mapping[str, Any],
     on: str | Expression | None = None,
     *,
-    window: Spec = None,
-    windows: Mapping[str, Spec] | None = None,
-    time: str | Mapping[str, str] | None = None,
-    cores: int | None = None,
-    ordered: bool = False,
-    pin: bool = False,
     pace: float | None = None,
-    overload: str = "block",
-    room: int | None = None,
     on_shed: OnShed | None = None,
-    adapt: bool = False,
+    **options: Unpack[StreamOptions],
 ) -> Any:
     """Join any number of tables or frames on any predicate, as if they were streams under sliding windows.
 
     Args:
         streams: The inputs by name; the predicate says `name.column`.
         on: The predicate: SQL text or a built expression. None joins every combination.
-        window: The window of streams that `windows` does not name; None keeps rows for ever.
-        windows: Windows by the names of their streams.
-        time: The time column: one name for all streams, or names by stream.
-        cores: The number of cores; all by default.
-        ordered: Return results in the order of time.
-        pin: Keep each core on a processor of its own (Linux).
         pace: Let rows arrive this many times as fast as their times say.
-        overload: What happens when the join is behind: rows wait (`block`) or are dropped (`shed`).
-        room: Rows of a stream that may wait for the join.
         on_shed: Called with the name of a stream and each batch that is shed.
-        adapt: Use as many cores as the load asks for, up to `cores`.
+        **options: `window`, `windows`, `time`, `cores`, `ordered`, `pin`, `overload`, `room` and `adapt`;
+            `StreamOptions` documents them.
 
     Returns:
         All columns of each stream, in order, in the kind that was given. A column whose name an earlier
@@ -364,10 +319,7 @@ def join_streams(
     kinds = {kind_of(value) for value in named_streams(streams).values()}
     tables = {name: table_of(value) for name, value in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
-    plan = prepare_streams(
-        schemas, on, window=window, windows=windows, time=time, cores=cores, ordered=ordered, pin=pin,
-        overload=overload, room=room, adapt=adapt,
-    )  # fmt: skip
+    plan = prepare_streams(schemas, on, **options)
     replay = MultiReplay(plan, tables, pace=pace, on_shed=on_shed)
     batches = list(replay)
     _report_shed(replay.metrics(), on_shed)
@@ -386,7 +338,7 @@ def explain_streams(
 ) -> str:
     """Describe how a join of these streams would run, from a sample of them.
 
-    The options are those of `prepare_streams`.
+    `StreamOptions` documents the options.
 
     >>> tables = {"a": {"x": [1, 2]}, "b": {"y": [2, 3]}, "c": {"x": [20, 30]}}
     >>> print(explain_streams(tables, "a.x = b.y AND c.x = 10 * b.y", cores=1).splitlines()[-4])

@@ -38,6 +38,7 @@ from handshake.windows import Duration, Spec, Window, windows_of
 
 __all__ = [
     "ALGORITHMS",
+    "JoinOptions",
     "JoinPlan",
     "MultiPlan",
     "Plan",
@@ -157,6 +158,54 @@ class MultiPlan(Plan[ManySpec]):
             yield f"overload    a batch is shed when {self.room:,} tuples of its stream wait before the join"
 
 
+class _PlanOptions(TypedDict, total=False):
+    window: Spec
+    """The window of streams that have none of their own; None keeps rows for ever."""
+    cores: int | None
+    """The number of cores; all by default."""
+    lateness: str | None
+    """How far rows may be behind the watermark, such as `"5 seconds"`."""
+    ordered: bool
+    """Whether results come in the order of time."""
+    overload: str
+    """What happens when the join is behind: rows wait (`block`) or are dropped (`shed`)."""
+    room: int | None
+    """Rows of a stream that may wait for the join."""
+    adapt: bool
+    """Whether as many cores are used as the load asks for, up to `cores`."""
+    pin: bool
+    """Whether each core stays on a processor of its own (Linux)."""
+    tuning: Tuning
+
+
+class JoinOptions(_PlanOptions, total=False):
+    """The keyword options of `Join` and `prepare`."""
+
+    left_window: Spec
+    right_window: Spec
+    time: str | None
+    """The time column of both inputs; time windows need one."""
+    left_time: str | None
+    right_time: str | None
+    method: str
+    """The access method: `scan`, `hash` or `band`; `auto` picks one."""
+    algorithm: str
+    """The arrangement of the join cores."""
+    suffix: str
+    """Added to a column name of the right input that the left one has too."""
+    aliases: tuple[str, str] | None
+    """Other names for `l` and `r` in the predicate."""
+
+
+class StreamOptions(_PlanOptions, total=False):
+    """The keyword options of `MultiJoin` and `prepare_streams`."""
+
+    windows: Mapping[str, Spec] | None
+    """Windows by the names of their streams."""
+    time: str | Mapping[str, str] | None
+    """The time column: one name for all streams, or names by stream."""
+
+
 def prepare(
     left: pa.Schema,
     right: pa.Schema,
@@ -181,7 +230,7 @@ def prepare(
     pin: bool = False,
     tuning: Tuning = TUNING,
 ) -> JoinPlan:
-    """Check and plan a join of two streams; the options are those of `Join`.
+    """Check and plan a join of two streams; `JoinOptions` documents the options.
 
     Raises:
         HandshakeError: If anything is wrong with the join.
@@ -218,22 +267,6 @@ def prepare(
     )
 
 
-class StreamOptions(TypedDict, total=False):
-    """The keyword options of `prepare_streams`."""
-
-    window: Spec
-    windows: Mapping[str, Spec] | None
-    time: str | Mapping[str, str] | None
-    cores: int | None
-    lateness: str | None
-    ordered: bool
-    pin: bool
-    overload: str
-    room: int | None
-    adapt: bool
-    tuning: Tuning
-
-
 def prepare_streams(
     streams: Mapping[str, pa.Schema],
     on: str | Expression | None = None,
@@ -250,7 +283,7 @@ def prepare_streams(
     adapt: bool = False,
     tuning: Tuning = TUNING,
 ) -> MultiPlan:
-    """Check and plan a join of several streams; the options are those of `join_streams`.
+    """Check and plan a join of several streams; `StreamOptions` documents the options.
 
     Raises:
         HandshakeError: If anything is wrong with the join.
