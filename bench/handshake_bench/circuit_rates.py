@@ -17,12 +17,13 @@ from typing import Any
 
 from handshake.engines.circuit.emit import to_rtlil
 from handshake.engines.circuit.join.arrivals import feed_of
-from handshake.engines.circuit.join.design import Design, original
+from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.engines.circuit.simulation.simulate import Simulation
 from handshake.errors import HandshakeError
 from handshake_bench import report
 from handshake_bench.circuit_workload import SEGMENT, keys, papers_condition
+from handshake_bench.lockstep import LockstepJoin, original
 from handshake_bench.nested_loops import NestedLoops
 from handshake_bench.report import Data, Report
 
@@ -94,7 +95,7 @@ def _circuit(name: str, cores: int) -> Any:
         case "local":
             return HandshakeJoin(condition, Design(cores, window, window))
         case "original":
-            return HandshakeJoin(condition, original(cores, window, window))
+            return LockstepJoin(condition, original(cores, window, window))
     return NestedLoops(condition, window, window)
 
 

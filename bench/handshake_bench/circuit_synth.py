@@ -23,12 +23,13 @@ from threading import Lock
 from typing import Any
 
 from handshake.engines.circuit.emit import to_rtlil
-from handshake.engines.circuit.join.design import Design, original
+from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake_bench import circuit_published as published
 from handshake_bench import report
 from handshake_bench.circuit_workload import SEGMENT, papers_condition
+from handshake_bench.lockstep import GlobalDesign, join_of, original
 from handshake_bench.options import parse_numbers
 from handshake_bench.report import Data, Report
 from handshake_synth.ecp5.nextpnr import CLOSURE, OPTIONS, ROUNDS, ROUTERS, place_and_route, went_on
@@ -47,7 +48,7 @@ DESIGNS: dict[str, tuple[str, Callable[[int], Design]]] = {
     ),
     "global": (
         "the papers' admission, otherwise the same",
-        lambda n: Design(n, SEGMENT * n, SEGMENT * n, admission="global"),
+        lambda n: GlobalDesign(n, SEGMENT * n, SEGMENT * n),
     ),
     "original": (
         "the papers' circuit: shift registers, plain comparison, all cores suspended together",
@@ -209,7 +210,7 @@ def _circuit(name: str, cores: int) -> HandshakeJoin:
     size = name.removeprefix("block")
     window = int(size) * cores if size.isdigit() else 0
     design = Design(cores, window, window) if window else DESIGNS[name][1](cores)
-    return HandshakeJoin(papers_condition(), design)
+    return join_of(papers_condition(), design)
 
 
 def _rounds(design: str) -> int:

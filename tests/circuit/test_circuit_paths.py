@@ -9,10 +9,11 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from handshake.engines.circuit.emit import to_rtlil
-from handshake.engines.circuit.join.design import FAN, Design
+from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.engines.circuit.yosys import run_yosys
 from handshake_bench.circuit_workload import SEGMENT, papers_condition
+from handshake_bench.lockstep import FAN, GlobalDesign, LockstepJoin
 from handshake_synth.yosys_netlist import netlist
 
 REGISTER, MEMORY = "TRELLIS_FF", "TRELLIS_DPR16X4"
@@ -89,8 +90,8 @@ def test_between_the_ends_of_the_line_are_registers_alone() -> None:
 
 
 def test_groups_of_cores_have_registers_of_their_own() -> None:
-    design = Design(FAN, FAN, FAN, admission="global")
-    text = to_rtlil(HandshakeJoin(papers_condition(), design))
+    design = GlobalDesign(FAN, FAN, FAN)
+    text = to_rtlil(LockstepJoin(papers_condition(), design))
     passes = ("hierarchy -top top", "proc", "opt -full", "write_json {output}")
     modules = json.loads(run_yosys(text, passes))["modules"]
     kinds = Counter(cell["type"] for cell in modules["top"]["cells"].values())

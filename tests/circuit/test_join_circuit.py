@@ -20,18 +20,18 @@ import join_circuits as jc
 from handshake.engines.circuit.emit import to_verilog
 from handshake.engines.circuit.join import segment
 from handshake.engines.circuit.join.arrivals import feed_of
-from handshake.engines.circuit.join.core import CoreShape
-from handshake.engines.circuit.join.design import Design, original
+from handshake.engines.circuit.join.core import CoreShape, LocalCore
+from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.host import condition_of, run_join
 from handshake.engines.circuit.join.join import HandshakeJoin
-from handshake.engines.circuit.join.local_core import LocalCore
-from handshake.engines.circuit.join.picture import draw
 from handshake.engines.circuit.simulation.simulate import simulate
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.plan import prepare
 from handshake.plan.bind import bind
 from handshake.plan.parse import parse
 from handshake_bench.circuit_workload import keys, papers_condition
+from handshake_bench.join_picture import draw
+from handshake_bench.lockstep import GlobalDesign, LockstepJoin, join_of, original
 from handshake_bench.nested_loops import NestedLoops
 from oracle import join as oracle_join
 from oracle import rows as oracle_rows
@@ -71,7 +71,7 @@ def _check_cycles(seed: int) -> None:
     _same_cycles(run, trace, condition)
     assert run.outputs["results"][-1].eos
     assert trace.lost == 0
-    if design.overload == "discard":
+    if isinstance(design, GlobalDesign) and design.overload == "discard":
         before, order = order, jc.kept(condition, order, trace)
         assert run.probes["discarded"] == len(before) - len(order)
     assert jc.results_of(condition, run) == jc.expected(condition, design, order)
@@ -131,8 +131,8 @@ def test_too_small_a_margin_loses_results() -> None:
 
 
 def test_the_needed_margin_loses_none_and_a_smaller_one_would() -> None:
-    for admission, pipeline in (("local", 0), ("local", 4), ("global", 0), ("global", 2)):
-        design = Design(1, 8, 8, admission=admission, pipeline=pipeline, buffer=9)  # no merger helps it
+    for kind, pipeline in ((Design, 0), (Design, 4), (GlobalDesign, 0), (GlobalDesign, 2)):
+        design = kind(1, 8, 8, pipeline=pipeline, buffer=9)  # no merger helps it
         order = [(i % 2, (1, i)) for i in range(60)]
         lost = {
             margin: jc.modelled(
@@ -141,7 +141,7 @@ def test_the_needed_margin_loses_none_and_a_smaller_one_would() -> None:
             for margin in (design.needed_margin, design.needed_margin - 1)
         }
         assert lost[design.needed_margin] == 0
-        assert lost[design.needed_margin - 1] > 0, (admission, pipeline)
+        assert lost[design.needed_margin - 1] > 0, (kind, pipeline)
 
 
 _TYPES = (
@@ -175,7 +175,7 @@ def test_random_predicates_on_random_columns(seed: int) -> None:
     left, right = _tables(rng)
     text = make_predicate(rng, left.schema, right.schema, 1, 2)
     on = bind(parse(text), scope_of(left.schema, right.schema))
-    design = jc.make_design(rng, overload="hold")
+    design = jc.make_design(rng, ("hold",))
     plan = prepare(
         left.schema, right.schema, text, f"{design.left} tuples", right_window=f"{design.right} tuples"
     )
@@ -191,6 +191,7 @@ def test_random_predicates_on_random_columns(seed: int) -> None:
             engine="amaranth",
             offered=offered,
             taken=taken,
+            form=LockstepJoin if isinstance(design, GlobalDesign) else HandshakeJoin,
         )
     except UnsupportedError:
         return
@@ -250,7 +251,7 @@ def test_a_second_stream_sees_nothing_of_the_first() -> None:
         beats = [feed_of(condition, jc.beats_of(condition, order)).beats for order in (first, second)]
         feed = feed_of(condition, [])
         both = type(feed)([*beats[0], *beats[1]], feed.pattern)
-        run = simulate(HandshakeJoin(condition, design), {"arrivals": both}, stop_at_eos=False)
+        run = simulate(join_of(condition, design), {"arrivals": both}, stop_at_eos=False)
         assert sum(a.eos for a in run.outputs["results"]) == 2
         wanted = jc.expected(condition, design, first) + jc.expected(condition, design, second)
         assert jc.results_of(condition, run) == wanted
@@ -288,16 +289,8 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
         ({"reach": 0}, "reach must be a whole number from 1 up; 0 was given"),
         ({"windows": "paper"}, "no windows 'paper'; choose registers or memory"),
         (
-            {"overload": "discard"},
-            "tuples are discarded under global admission, when all cores are suspended; local",
-        ),
-        (
             {"pipeline": 5},
-            "a comparison has up to 4 pipeline stages under local admission; 5 were asked for",
-        ),
-        (
-            {"pipeline": 4, "admission": "global"},
-            "a comparison has up to 3 pipeline stages under global admission; 4 were asked for",
+            "a comparison has up to 4 pipeline stages; 5 were asked for",
         ),
         (
             {"buffer": 3},
@@ -308,6 +301,18 @@ def test_papers_results_are_96_bits_and_match_rates_are_as_asked_for() -> None:
 def test_designs_that_make_no_circuit(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(UnsupportedError, match="^" + text.replace("'", ".")):
         Design(**{"cores": 4, "left": 8, "right": 8, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"overload": "lose"}, "no overload 'lose'; choose hold or discard"),
+        ({"pipeline": 4}, "a comparison has up to 3 pipeline stages; 4 were asked for"),
+    ],
+)
+def test_designs_that_make_no_circuit_in_lock_step(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(UnsupportedError, match="^" + text.replace("'", ".")):
+        GlobalDesign(4, 8, 8, **changes)
 
 
 def test_example_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,14 +11,14 @@ import oracle
 from handshake.engines.circuit.components.types import Row, wire
 from handshake.engines.circuit.join.arrivals import feed_of, steps
 from handshake.engines.circuit.join.condition import Condition
-from handshake.engines.circuit.join.design import MOST_STAGES, Design
-from handshake.engines.circuit.join.join import HandshakeJoin
+from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.simulation.simulate import simulate
 from handshake.engines.circuit.simulation.testbench import ALWAYS, Run
 from handshake.plan.bind import Scope, bind
 from handshake.plan.parse import parse
 from handshake.schema import Field, Int, Schema
 from handshake.windows import windows_of
+from handshake_bench.lockstep import OVERLOADS, GlobalDesign, join_of
 from join_model import Beat, Trace, run_model
 
 BYTE = Int(8, signed=False)
@@ -34,19 +34,20 @@ def keyed(text: str = "l.k = r.k") -> Condition:
     return Condition(row, row, on)
 
 
-def make_design(rng: Random, **changes: Any) -> Design:
+def make_design(rng: Random, overloads: Sequence[str] = OVERLOADS, **changes: Any) -> Design:
     """Draw a small design of any variant."""
     cores = changes.get("cores", rng.randint(1, 5))
     left, right = (rng.randint(cores, 3 * cores) for _ in range(2))
-    admission = rng.choice(("local", "global"))
+    kind = rng.choice((Design, GlobalDesign))
     given: dict[str, Any] = {
-        "admission": admission, "pipeline": rng.randint(0, MOST_STAGES[admission]),
+        "pipeline": rng.randint(0, kind.most_stages),
         "windows": rng.choice(("registers", "memory")),
         "buffer": rng.randint(8, 12), "merger_buffer": rng.randint(3, 5),
-        "overload": rng.choice(("hold", "discard")) if admission == "global" else "hold",
         "reach": rng.choice((1, 2, 3, 16)),
     }  # fmt: skip
-    return Design(**{"cores": cores, "left": left, "right": right, **given, **changes})
+    if kind is GlobalDesign:
+        given["overload"] = rng.choice(overloads)
+    return kind(**{"cores": cores, "left": left, "right": right, **given, **changes})
 
 
 def make_order(rng: Random, most: int = 50, keys: int = 3) -> Order:
@@ -71,7 +72,7 @@ def simulated(
 ) -> Run:  # fmt: skip
     """Run a join circuit."""
     feeds = {"arrivals": feed_of(condition, beats_of(condition, order), pattern=offered)}
-    circuit = HandshakeJoin(condition, design)
+    circuit = join_of(condition, design)
     return simulate(circuit, feeds, ready={"results": taken}, engine=engine)
 
 

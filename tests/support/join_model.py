@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from handshake.engines.circuit.join.design import FAN, Design
+from handshake.engines.circuit.join.design import Design
+from handshake_bench.lockstep import FAN, GlobalDesign
 from join_model_parts import (
     READY,
     SCAN_R,
@@ -114,7 +115,9 @@ class LocalDriverModel(DriverModel):
 class GlobalDriverModel(DriverModel):
     """The controller: all cores' state machine, a register ahead of them."""
 
-    def __init__(self, design: Design) -> None:
+    design: GlobalDesign
+
+    def __init__(self, design: GlobalDesign) -> None:
         super().__init__(design)
         self.scan_left, self.scan_right = (max(lengths) for lengths in zip(*design.segments, strict=True))
         self.state, self.count, self.wants_s = READY, 0, False
@@ -190,14 +193,15 @@ class JoinModel:
     """The circuit of a design, for any condition on Python values."""
 
     def __init__(self, design: Design, match: Match) -> None:
-        self.design, self.local = design, design.admission == "local"
+        self.design, self.local = design, not isinstance(design, GlobalDesign)
         core = LocalCoreModel if self.local else GlobalCoreModel
         merger = GrantingMergerModel if self.local else StateMergerModel
         self.cores: list[Any] = [core(design, i, match) for i in range(design.cores)]
         self.inputs = list(_tree(design, self.cores, merger))
         self.mergers = [part for part, _ in self.inputs]
         self.root: Any = (self.mergers or self.cores)[-1]
-        self.driver: Any = LocalDriverModel(design) if self.local else GlobalDriverModel(design)
+        kind = GlobalDriverModel if isinstance(design, GlobalDesign) else LocalDriverModel
+        self.driver: Any = kind(design)
         self.was = self.owed = False
 
     def ready(self, beat: Beat | None) -> bool:

@@ -57,8 +57,7 @@ class CoreModel:
 
     def __init__(self, design: Design, index: int, match: Match) -> None:
         left, right = design.segments[index]
-        longest: list[int] = [max(lengths) for lengths in zip(*design.segments, strict=True)]
-        self.scan_left, self.scan_right = [left, right] if design.admission == "local" else longest
+        self.scan_left, self.scan_right = design.scans(index)
         self.r, self.s = [None] * left, [None] * right
         self.match, self.margin = match, design.core_margin
         self.buffer, self.depth = BufferModel(design.buffer), design.buffer

@@ -213,7 +213,7 @@ def _explain_join(join: PlainJoin, options: Options) -> Iterator[str]:
     )
     longest = [max(lengths) for lengths in zip(*design.segments, strict=True)]
     yield _spec(join, left.schema, right.schema).explain()
-    yield f"circuit     {design.cores} join cores in a line, {design.mergers} mergers over them"
+    yield f"circuit     {design.cores} join cores in a line, {design.cores - 1} mergers over them"
     yield f"segments    up to {longest[0]} left and {longest[1]} right tuples per core, {design.windows}"
     bits = (condition.left.bits, condition.right.bits, condition.result.bits)
     yield "wires       {} left, {} right, {} of a result".format(*bits)

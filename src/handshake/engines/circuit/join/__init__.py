@@ -1,7 +1,7 @@
 """Handshake join in hardware: join cores in a line, a merging network, and admission control."""
 
 from handshake.engines.circuit.join.condition import Condition
-from handshake.engines.circuit.join.design import Design, original
+from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.host import JoinRun, condition_of, design_of, run_join
 from handshake.engines.circuit.join.join import HandshakeJoin
 
@@ -12,6 +12,5 @@ __all__ = [
     "JoinRun",
     "condition_of",
     "design_of",
-    "original",
     "run_join",
 ]

@@ -14,17 +14,25 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.enum import Enum
+from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.block import Block
-from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, following, later
+from handshake.engines.circuit.join.buffer import (
+    Buffer,
+    ResultSignature,
+    fill,
+    fill_inverse,
+    following,
+    later,
+)
 from handshake.engines.circuit.join.condition import Condition, Delay
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.segment import WindowSegment
 
-__all__ = ["CoreShape", "GlobalCore", "JoinCore", "State", "flags"]
+__all__ = ["STEP_BITS", "CoreShape", "JoinCore", "LocalCore", "State"]
 
 
 class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
@@ -42,7 +50,7 @@ class CoreShape:
     left: int
     right: int
     scan_left: int
-    """Cycles of a scan of the R segment: under lock step, as many as the longest segment has tuples."""
+    """Cycles of a scan of the R segment."""
     scan_right: int
     buffer: int
     margin: int
@@ -54,18 +62,14 @@ class CoreShape:
     @classmethod
     def of(cls, design: Design, index: int) -> CoreShape:
         """Return the shape of one core of a design."""
-        left, right = design.segments[index]
-        longest = tuple(max(lengths) for lengths in zip(*design.segments, strict=True))
-        scans = (left, right) if design.admission == "local" else longest
         return cls(
-            left, right, scans[0], scans[1],
-            design.buffer, design.core_margin, design.stages, design.windows,
-            design.admission == "global" or design.core_margin < design.needed_margin,
+            *design.segments[index], *design.scans(index), design.buffer, design.core_margin, design.stages,
+            design.windows, design.is_guarded,
         )  # fmt: skip
 
 
 class JoinCore(Block):
-    """The common part of both kinds of core: segments, comparison, output buffer, and scans.
+    """The part of a core that does not depend on admission: segments, comparison, output buffer, and scans.
 
     Ports: `results`, and those of its kind.
     """
@@ -186,83 +190,161 @@ def flags(*names: str) -> list[Signal]:
     return [Signal(name=name) for name in names]
 
 
-class GlobalCore(JoinCore):
-    """A core in lock step with all others, as the papers have it.
+STEP_BITS = 3
+"""What a step says beside the R tuple: whether R shifts, whether S does, whether it is the end."""
 
-    Ports: `go` starts a step of all cores (`shift_r`, `shift_s`: which streams have a new tuple; `end`: no
-    more will come); `suspend` stops all of them; `r_in`, `s_in`: the oldest tuples of the neighbours,
-    `r_out`, `s_out`: its own; `full`: its buffer is almost full.
+
+class LocalCore(JoinCore):
+    """A core that waits for its neighbours and for room in its own buffer only.
+
+    Ports: `r_in` gives it the step and the new R tuple, and `r_out` hands the same step, with its own oldest
+    R tuple, to the right; `s_in` and `s_out` carry the S tuples of those steps that have one. A step is given
+    on as soon as it begins, so it runs down the line while the first cores are still scanning: no signal
+    reaches further than to a neighbour.
     """
 
     def __init__(self, condition: Condition, shape: CoreShape) -> None:
-        r, s = condition.left.bits + 1, condition.right.bits + 1
-        ports: dict[str, Any] = {name: In(1) for name in ("go", "shift_r", "shift_s", "end", "suspend")}
-        ports |= {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s), "full": Out(1)}
-        super().__init__(condition, shape, ports)
+        r = Signature(condition.left.bits + 1 + STEP_BITS)
+        s = Signature(condition.right.bits + 1)
+        super().__init__(condition, shape, {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s)})
 
     def _compare(self, m: Module) -> None:
-        self._compare_one(m)
+        if self.shape.pipeline:
+            self._compare_both(m)
+        else:
+            self._compare_one(m)
+
+    def _compare_both(self, m: Module) -> None:
+        """Build a comparator for each direction; the scans' commands go through registers.
+
+        So no gate lies between the state machine and the enables of whole tuples, or before the operands.
+        Segments lag by a cycle without effect: what is handed over is read a cycle or more after the step has
+        begun, and input buffers keep their tuples a cycle longer than the scan.
+        """
+        commands = (self.turn_r, self.turn_s, self.insert_r, self.insert_s)
+        turn_r, turn_s, insert_r, insert_s = (later(m, v, f"then_{v.name}") for v in commands)
+        self._obey(m, turn_r, turn_s, insert_r, insert_s)
+        pairs = ((self.new_r, self.s.head), (self.r.head, self.new_s))
+        probes = (self.scans_r & self.turn_s, self.scans_s & self.turn_r)
+        inner = max(0, self.shape.pipeline - 2)
+        found = [self._meets(m, *pair, probe, inner) for pair, probe in zip(pairs, probes, strict=True)]
+        carried = [self._carry(left, right) for left, right in pairs]
+        result = Mux(later(m, self.scans_s, "meets_r"), carried[1], carried[0])
+        self._conclude(m, found[0] | found[1], later(m, result, "compared_pair", inner, reset_less=True))
+
+    def _meets(self, m: Module, left: Value, right: Value, probe: Value, inner: int) -> Value:
+        """Return whether two tuples are there, are compared, and join."""
+        both = left[0] & right[0] & later(m, probe, "probes")
+        views = self.condition.left.layout(left[1:]), self.condition.right.layout(right[1:])
+        return self.condition.joins(Delay(m, inner), *views, both)
 
     def _control(self, m: Module) -> None:
-        runs, self.wants_s = ~self.suspend, Signal(name="wants_s")
-        m.d.comb += [
-            self.r_out.eq(self.r.head),
-            self.s_out.eq(self.s.head),
-            self.full.eq(self.crowded),
+        self.passing, self.giving = flags("passing", "giving")
+        self.has_r, self.has_s, self.frees_r, self.frees_s = flags("has_r", "has_s", "frees_r", "frees_s")
+        self.may_begin, self.may_leave = flags("may_begin", "may_leave")
+        self.room = Signal(name="room", init=1)
+        m.d.sync += self.room.eq(~self.crowded)
+        self.step = Signal(STEP_BITS, name="step", reset_less=True)
+        self.passed = Signal(STEP_BITS, name="passed", reset_less=True)
+        self._receive(m, self.r_in, self.has_r, self.frees_r, Cat(self.step, self.new_r))
+        self._receive(m, self.s_in, self.has_s, self.frees_s, self.new_s)
+        go, done_r, done_s = self.room & self.may_begin, self.room & self.may_leave, self._done_s(self.room)
+        self._foresee(m, go, done_r, done_s)
+        self._move(m, go, done_r, done_s)
+        self._command(m, later(m, self.crowded, "was_crowded"))
+        self._give(m, go)
+
+    def _done_s(self, room: Value) -> Value:
+        done = (
+            room & self.last & self.scans_s
+        )  # a scan of several cycles has its tuple, or it would not be last
+        return done & self.has_s if self.shape.scan_left == 1 else done
+
+    def _foresee(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
+        """Compute a cycle ahead, by registers, what the state machine waits for.
+
+        `may_begin` (in READY alone): there is a step, and the one before has been passed on. `may_leave` (in
+        SCAN_R alone): it is the last cycle of the scan, and the neighbour has the oldest R tuple, which is
+        about to leave its place.
+        """
+        passed = ~self.passing | self.r_out.ready
+        last = self.last | (self._nearly & self.room)
+        waits = (self.is_ready & ~go) | done_s
+        m.d.sync += [
+            self.may_begin.eq(waits & (self.has_r | self.r_in.valid) & passed),
+            self.may_leave.eq(self.scans_r & ~done_r & last & passed),
         ]
-        with m.If(self.is_ready & self.go & runs):
-            self._load(m)
-        with m.If(self.scans_r):
-            self._scan_r(m, runs, Const(1))
-        with m.If(self.scans_s):
-            self._scan_s(m, runs)
 
-    def _load(self, m: Module) -> None:
-        m.d.comb += [self.ends.eq(self.end), self.begins.eq(~self.end)]
-        m.d.sync += [self.new_r.eq(self.r_in), self.new_s.eq(self.s_in)]
-        self._enter(m, self.shift_r, self.shift_s)
+    @property
+    def _nearly(self) -> Value:
+        """High if one cycle of a scan is left after this one."""
+        left, right = (
+            self.count == length - 2 if length > 1 else Const(0)
+            for length in (self.shape.scan_left, self.shape.scan_right)
+        )
+        return left if self.shape.scan_left == self.shape.scan_right else Mux(self.scans_s, left, right)
 
-    def _enter(self, m: Module, shift_r: Value, shift_s: Value) -> None:
-        """Go from READY to the first scan that has a tuple to scan for."""
-        m.d.sync += self.wants_s.eq(shift_s)
-        with m.If(shift_r):
-            m.d.sync += self.state.eq(State.SCAN_R)
-            self._expect(m, self.shape.scan_right)
-        with m.Elif(shift_s):
-            m.d.sync += self.state.eq(State.SCAN_S)
-            self._expect(m, self.shape.scan_left)
+    def _move(self, m: Module, go: Value, done_r: Value, done_s: Value) -> None:
+        """Compute the next state in gates; Yosys would turn conditions into enables."""
+        shift_r, shift_s, end = self.step
+        enters_s = shift_s & (done_r | (go & ~shift_r))
+        m.d.sync += self.state.as_value().eq(
+            Cat(
+                (self.is_ready & ~(go & ~end)) | (done_r & ~shift_s) | done_s,
+                (self.scans_r & ~done_r) | (go & shift_r),
+                (self.scans_s & ~done_s) | enters_s,
+            )
+        )
+        m.d.comb += [self.frees_s.eq(later(m, done_s, "left_s")), self.frees_r.eq(done_r | (go & ~shift_r))]
+        with m.If(self._steps(self.room)):
+            m.d.sync += [self.count.eq(self._counted), self.last.eq(self._nearly)]
+        self._expect(m, enters_s, go & shift_r)
 
-    def _expect(self, m: Module, length: int) -> None:
-        """Set `last` for a scan of `length` cycles; it stays low if all scans take more than one."""
-        if 1 in (self.shape.scan_left, self.shape.scan_right):
-            m.d.sync += self.last.eq(length == 1)
+    def _steps(self, room: Value) -> Value:
+        """Return whether a scan goes on in this cycle."""
+        return room & ((self.scans_r & (~self.last | self.may_leave)) | (self.scans_s & self.has_s))
 
-    def _scan_r(self, m: Module, go: Value, leave: Value) -> Value:
-        """Scan S for the new R tuple; return a bit that is high in the last cycle, if `leave` is too."""
-        steps, done = go & (~self.last | leave), go & self.last & leave
-        m.d.comb += [self.turn_s.eq(steps & self._meets_tuple(self.shape.right, self.shape.scan_right))]
-        m.d.comb += [self.turn_r.eq(done), self.insert_r.eq(done)]
-        with m.If(done):
-            m.d.sync += self.state.eq(Mux(self.wants_s, State.SCAN_S, State.READY))
-        self._advance(m, steps, done, self.shape.scan_right, self.shape.scan_left)
-        return done
+    def _command(self, m: Module, crowded: Value) -> None:
+        """Command the segments by a flag that the state machine does not read, as they lie apart."""
+        done_r, done_s, steps = ~crowded & self.may_leave, self._done_s(~crowded), self._steps(~crowded)
+        m.d.comb += [
+            self.turn_s.eq((self.scans_r & steps) | done_s), self.turn_r.eq((self.scans_s & steps) | done_r),
+            self.insert_s.eq(done_s), self.insert_r.eq(done_r),
+        ]  # fmt: skip
 
-    def _scan_s(self, m: Module, go: Value) -> Value:
-        done = go & self.last
-        m.d.comb += [self.turn_r.eq(go & self._meets_tuple(self.shape.left, self.shape.scan_left))]
-        m.d.comb += [self.turn_s.eq(done), self.insert_s.eq(done)]
-        with m.If(done):
-            m.d.sync += self.state.eq(State.READY)
-        self._advance(m, go, done, self.shape.scan_left, self.shape.scan_left)
-        return done
+    def _expect(self, m: Module, enters_s: Value, enters_r: Value) -> None:
+        """Set `last` if the first cycle of a scan is its last."""
+        for enters, length in ((enters_s, self.shape.scan_left), (enters_r, self.shape.scan_right)):
+            if 1 in (self.shape.scan_left, self.shape.scan_right):
+                with m.If(enters):
+                    m.d.sync += self.last.eq(length == 1)
 
-    def _meets_tuple(self, length: int, scan: int) -> Value:
-        """Return whether this cycle of a scan meets a tuple; some segments are shorter than others."""
-        return Const(1) if length == scan else self.count < length
+    def _receive(self, m: Module, port: Any, has: Signal, frees: Signal, held: Value) -> None:
+        """Build input buffer registers: they take anything while they are free, and keep what is valid.
 
-    def _advance(self, m: Module, steps: Value, done: Value, length: int, next_length: int) -> None:
-        """Count; `last` is a register, so that the core does not wait for a comparison with `count`."""
-        with m.If(steps):
-            m.d.sync += [self.count.eq(self._counted), self.last.eq(self.count == length - 2)]
-        with m.If(done):
-            self._expect(m, next_length)
+        What neighbours see is a register as it is, without so much as an inverter behind it; the enable of a
+        whole tuple is another, and what the state machine asks a third.
+        """
+        shown, loads = Signal(name=f"shows_{has.name}", init=1), Signal(name=f"loads_{has.name}", init=1)
+        fill(m, has, port.valid, frees)
+        for free in (shown, loads):
+            fill_inverse(m, free, port.valid, frees)
+        m.d.comb += port.ready.eq(shown)
+        with m.If(loads):
+            m.d.sync += held.eq(port.payload)
+
+    def _give(self, m: Module, go: Value) -> None:
+        """Begin a step and pass it on, in gates; Yosys would turn conditions into resets."""
+        _, shift_s, end = self.step
+        m.d.comb += [
+            self.r_out.valid.eq(self.passing), self.r_out.payload.eq(Cat(self.passed, self.r.head)),
+            self.s_out.valid.eq(self.giving), self.s_out.payload.eq(self.s.head),
+        ]  # fmt: skip
+        m.d.comb += [self.ends.eq(go & end), self.begins.eq(go & ~end)]
+        m.d.sync += [
+            self.passing.eq((self.passing & ~self.r_out.ready) | go),
+            # The left neighbour has begun this step before, so its buffer for S is free: one cycle will do.
+            self.giving.eq(go & shift_s),
+        ]
+        with m.If(~self.passing):  # whatever it is: `passing` says whether it counts
+            m.d.sync += self.passed.eq(self.step)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["ADMISSIONS", "MOST_TUPLES", "OVERLOADS", "WINDOWS", "Design", "at_most", "original"]
+__all__ = ["MOST_TUPLES", "WINDOWS", "Design", "at_most", "check_choice"]
 
 WINDOWS = ("registers", "memory")
-ADMISSIONS = ("local", "global")
-OVERLOADS = ("hold", "discard")
-MOST_STAGES = {"local": 4, "global": 3}
-"""Registers that a comparison may have, by admission."""
 MOST_TUPLES, MOST_CORES, MOST_RESULTS = 1 << 20, 1024, 4096
 """More of them would neither fit a chip nor be simulated in any time."""
-FAN = 16
-"""Flags that one stage of the global admission gathers; one of its registers drives half as many cores."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +34,14 @@ class Design:
     """Results that a merger's output buffer holds."""
     windows: str = "memory"
     """Segments in shift registers, as the papers have them, or in distributed or block RAM."""
-    admission: str = "local"
-    """Who waits for a full buffer: all cores at once (`global`, the papers'), or who needs to (`local`)."""
-    overload: str = "hold"
-    """What happens to input meanwhile: it is held back, or (under global admission) discarded and counted."""
     pipeline: int | None = None
-    """Registers between a segment and the output buffer: 0 to 3, or 4 if admission is local; None: most."""
+    """Registers between a segment and the output buffer: 0 to `most_stages`; None: most."""
     margin: int | None = None
     """Free places at which a core's buffer calls itself full; None: as many as are needed to lose nothing."""
     reach: int = 16
-    """Cores that a wire may pass by without a register (local admission)."""
+    """Cores that a wire may pass by without a register."""
+    most_stages: ClassVar[int] = 4
+    """Registers that a comparison may have."""
 
     def __post_init__(self) -> None:
         _whole("cores", self.cores, 1)
@@ -62,19 +54,10 @@ class Design:
         _whole("a core's buffer", self.buffer, 3)
         _whole("pipeline", self.stages, 0)
         _whole("reach", self.reach, 1)
-        _one_of("windows", self.windows, WINDOWS)
-        _one_of("admission", self.admission, ADMISSIONS)
-        _one_of("overload", self.overload, OVERLOADS)
-        most = MOST_STAGES[self.admission]
-        if self.stages > most:
+        check_choice("windows", self.windows, WINDOWS)
+        if self.stages > self.most_stages:
             raise UnsupportedError(
-                f"a comparison has up to {most} pipeline stages under {self.admission} admission; "
-                f"{self.stages} were asked for"
-            )
-        if self.overload == "discard" and self.admission == "local":
-            raise UnsupportedError(
-                "tuples are discarded under global admission, when all cores are suspended; local admission "
-                "holds them back (overload='hold')"
+                f"a comparison has up to {self.most_stages} pipeline stages; {self.stages} were asked for"
             )
         if self.margin is None and self.buffer <= self.needed_margin:
             raise UnsupportedError(
@@ -96,37 +79,26 @@ class Design:
     @property
     def stages(self) -> int:
         """Registers between a segment and the output buffer."""
-        return MOST_STAGES[self.admission] if self.pipeline is None else self.pipeline
+        return self.most_stages if self.pipeline is None else self.pipeline
 
-    @property
-    def mergers(self) -> int:
-        """Mergers in the tree over the cores."""
-        return self.cores - 1
-
-    @property
-    def gather_stages(self) -> int:
-        """Registers between a full flag and the suspension of all cores, on the way up."""
-        stages, flags = 1, self.cores + self.mergers
-        while flags > FAN:
-            stages, flags = stages + 1, -(-flags // FAN)
-        return stages
-
-    @property
-    def spread_stages(self) -> int:
-        """Registers between the controller and the cores, on the way down."""
-        return 1
+    def scans(self, index: int) -> tuple[int, int]:
+        """Return the cycles in which a core scans its segments of R and of S."""
+        return self.segments[index]
 
     @property
     def needed_margin(self) -> int:
         """Results that may still come when a buffer says that it is full."""
-        if self.admission == "local":
-            return self.stages + 1  # a register is between the buffer and the core's state machine
-        return self.gather_stages + self.spread_stages + self.stages
+        return self.stages + 1  # a register is between the buffer and the core's state machine
 
     @property
     def core_margin(self) -> int:
         """Free places at which a core's buffer calls itself full."""
         return self.needed_margin if self.margin is None else self.margin
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a core's buffer may be given more results than it holds."""
+        return self.core_margin < self.needed_margin
 
     @property
     def line_registers(self) -> int:
@@ -141,7 +113,7 @@ class Design:
         >>> [Design(64, 64, 64).link_registers(below) for below in (8, 16, 32, 64)]
         [0, 2, 2, 3]
         """
-        hops = isqrt(below // self.reach) if self.admission == "local" else 0
+        hops = isqrt(below // self.reach)
         return hops and 1 + hops
 
     @property
@@ -156,14 +128,9 @@ class Design:
         # A step takes two cycles from core to core, and the driver hears of free places later still.
         return 2 * (self.cores + self.line_registers) // shortest + 2 + self.unseen
 
-    def with_(self, **changes: Any) -> Design:
+    def with_(self, **changes: Any) -> Self:
         """Return the design with some parameters changed."""
         return replace(self, **changes)
-
-
-def original(cores: int, left: int, right: int, **changes: Any) -> Design:
-    """Return the papers' circuit: shift registers, plain comparison, all cores suspended together."""
-    return Design(cores, left, right, windows="registers", admission="global", pipeline=0).with_(**changes)
 
 
 def at_most(what: str, value: int, most: int) -> None:
@@ -177,6 +144,7 @@ def _whole(what: str, value: Any, least: int, why: str = "") -> None:
         raise UnsupportedError(f"{what} must be a whole number from {least} up{why}; {value!r} was given")
 
 
-def _one_of(what: str, value: Any, choices: tuple[str, ...]) -> None:
+def check_choice(what: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices."""
     if value not in choices:
         raise UnsupportedError(f"no {what} '{value}'; choose {' or '.join(choices)}")

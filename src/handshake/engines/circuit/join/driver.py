@@ -1,10 +1,10 @@
-"""Drivers: they take the arrivals, give them to both ends of the line, and push the last ones through."""
+"""The driver: takes the arrivals, gives them to both ends of the line, pushes the last ones through."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.enum import Enum
 from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import In, Out
@@ -14,14 +14,10 @@ from handshake.engines.circuit.components.stream import stream_in
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
 from handshake.engines.circuit.join.buffer import later
 from handshake.engines.circuit.join.condition import Condition
-from handshake.engines.circuit.join.core import State
+from handshake.engines.circuit.join.core import STEP_BITS
 from handshake.engines.circuit.join.design import Design
-from handshake.engines.circuit.join.local_core import STEP_BITS
 
-__all__ = ["SIGNALS", "GlobalDriver", "LocalDriver", "Spread"]
-
-SIGNALS = ("go", "shift_r", "shift_s", "end", "suspend")
-"""What the controller of global admission tells the cores."""
+__all__ = ["Driver", "LocalDriver", "Phase"]
 
 
 class Phase(Enum, shape=4):  # type: ignore[call-arg]  # Amaranth has no types
@@ -36,8 +32,11 @@ class Phase(Enum, shape=4):  # type: ignore[call-arg]  # Amaranth has no types
     WAIT = 8
 
 
-class _Driver(Block):
-    """Ports: `arrivals`; `over`: all results of this input have left, so the next one may come."""
+class Driver(Block):
+    """The part of a driver that does not depend on admission.
+
+    Ports: `arrivals`; `over`: all results of this input have left, so the next one may come.
+    """
 
     def __init__(self, condition: Condition, design: Design, ports: dict[str, Any], extra: Any) -> None:
         self.condition, self.design = condition, design
@@ -59,7 +58,7 @@ class _Driver(Block):
     def _tuples(self) -> tuple[Value, Value]:
         """The two tuples of a beat, each with its valid flag."""
         whole, width = self.arrivals.payload.as_value(), self.condition.left.bits
-        return Cat(_bit(1), whole[2 : 2 + width]), Cat(_bit(1), whole[2 + width :])
+        return Cat(Const(1, 1), whole[2 : 2 + width]), Cat(Const(1, 1), whole[2 + width :])
 
     def _shifts(self) -> tuple[Value, Value]:
         payload = self.arrivals.payload
@@ -79,11 +78,7 @@ class _Driver(Block):
             m.d.sync += self.phase.eq(Phase.OPEN)
 
 
-def _bit(value: Any) -> Value:
-    return value if isinstance(value, Value) else Value.cast(bool(value))
-
-
-class LocalDriver(_Driver):
+class LocalDriver(Driver):
     """Gives steps and R tuples to the first core, S tuples towards the last; holds input back meanwhile.
 
     Ports: `r`, towards the first core; `pushes` and `pushed`, to the queue at the other end of the line, and
@@ -129,8 +124,8 @@ class LocalDriver(_Driver):
         token = Signal(STEP_BITS + 1, name="token", reset_less=True)
         held = Signal(self.condition.left.bits, name="held", reset_less=True)
         idle = Signal(name="idle", init=1)  # not `has`, for the enables of a whole tuple
-        given = Cat(shift_r, shift_s, _bit(0), _bit(1))
-        empty = Cat(self.flushes, self.flushes, self.ends, _bit(0))
+        given = Cat(shift_r, shift_s, Const(0, 1), Const(1, 1))
+        empty = Cat(self.flushes, self.flushes, self.ends, Const(0, 1))
         with m.If(idle):
             m.d.sync += [held.eq(self._tuples[0][1:]), token.eq(Mux(self.ready, given, empty))]
         # Late by a cycle without effect: steps are issued two cycles after a phase begins, or later.
@@ -149,90 +144,3 @@ class LocalDriver(_Driver):
             self.pushes.eq(later(m, pushes, "gives_s")),
             self.pushed.eq(later(m, pushed, "given_s", reset_less=True)),
         ]
-
-
-class Spread(Block):
-    """Registers for the controller's signals to a group of cores. Ports: `i` and `o`.
-
-    A part of its own: Yosys would make one register of equal ones in one module.
-    """
-
-    def __init__(self) -> None:
-        super().__init__({"i": In(len(SIGNALS)), "o": Out(len(SIGNALS))}, ())
-
-    def build(self) -> Module:
-        m = Module()
-        m.d.sync += self.o.eq(self.i)
-        return m
-
-
-class GlobalDriver(_Driver):
-    """The controller of the papers: starts all cores together, and suspends them while a buffer is full.
-
-    It goes through the same states as the cores, as many cycles ahead as its signals need to reach them.
-    """
-
-    def __init__(self, condition: Condition, design: Design) -> None:
-        r, s = condition.left.bits + 1, condition.right.bits + 1
-        outputs: dict[str, Any] = {name: Out(1) for name in SIGNALS}
-        ports = {"suspended": In(1), **outputs, "r": Out(r), "s": Out(s), "discarded": Out(32)}
-        self.scans = tuple(max(lengths) for lengths in zip(*design.segments, strict=True))
-        super().__init__(condition, design, ports, (self.scans, design.overload))
-
-    def build(self) -> Module:
-        m = Module()
-        self._common(m)
-        self.state = Signal(State, init=State.READY)
-        self.count = Signal(range(max(self.scans)))
-        self.wants_s = Signal()
-        m.d.comb += self.suspend.eq(self.suspended)
-        with m.If(~self.suspended), m.Switch(self.state):
-            with m.Case(State.READY):
-                self._ready(m)
-            with m.Case(State.SCAN_R):
-                self._scan(m, self.scans[1], Mux(self.wants_s, State.SCAN_S, State.READY))
-            with m.Case(State.SCAN_S):
-                self._scan(m, self.scans[0], State.READY)
-        if self.design.overload == "discard":
-            self._discard(m)
-        return m
-
-    def _scan(self, m: Module, length: int, then: Any) -> None:
-        m.d.sync += self.count.eq(self.count + 1)
-        with m.If(self.count == length - 1):
-            m.d.sync += [self.count.eq(0), self.state.eq(then)]
-
-    def _ready(self, m: Module) -> None:
-        with m.If(self.opens):
-            self._open(m)
-        with m.If(self.flushes):
-            self._step(m, _bit(1), _bit(1))
-            m.d.sync += [self.r.eq(0), self.s.eq(0)]
-            self._count_flush(m)
-        with m.If(self.ends):
-            m.d.comb += [self.go.eq(1), self.end.eq(1)]
-            m.d.sync += self.phase.eq(Phase.WAIT)
-        with m.If(self.waits):
-            self._wait(m, self.over)
-
-    def _open(self, m: Module) -> None:
-        (left, right), (shift_r, shift_s) = self._tuples, self._shifts()
-        m.d.comb += self.arrivals.ready.eq(1)
-        m.d.sync += [self.r.eq(left), self.s.eq(right)]
-        self._step(m, shift_r, shift_s)
-        self._close(m)
-
-    def _step(self, m: Module, shift_r: Value, shift_s: Value) -> None:
-        m.d.comb += [self.go.eq(shift_r | shift_s), self.shift_r.eq(shift_r), self.shift_s.eq(shift_s)]
-        m.d.sync += self.wants_s.eq(shift_s)
-        with m.If(shift_r):
-            m.d.sync += self.state.eq(State.SCAN_R)
-        with m.Elif(shift_s):
-            m.d.sync += self.state.eq(State.SCAN_S)
-
-    def _discard(self, m: Module) -> None:
-        """Drop and count tuples that arrive while cores are suspended; the end is never dropped."""
-        shift_r, shift_s = self._shifts()
-        with m.If(self.suspended & self.opens & ~self.arrivals.eos):
-            m.d.comb += self.arrivals.ready.eq(1)
-            m.d.sync += self.discarded.eq(self.discarded + shift_r + shift_s)

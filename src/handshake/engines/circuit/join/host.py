@@ -142,11 +142,12 @@ def run_join(
     engine: str = "cxxrtl",
     offered: Sequence[bool] = ALWAYS,
     taken: Sequence[bool] = ALWAYS,
+    form: type[HandshakeJoin] = HandshakeJoin,
 ) -> JoinRun:
     """Feed two tables through the simulated circuit, and collect the table of its results."""
     packed = [_pack(t, row) for t, row in zip((left, right), (condition.left, condition.right), strict=True)]
     order = [(side, packed[side][i]) for side, i in order_of(left, right, times)]
-    circuit = HandshakeJoin(condition, design)
+    circuit = form(condition, design)
     feeds = {"arrivals": feed_of(condition, steps(order), pattern=offered)}
     run = simulate(circuit, feeds, engine=engine, ready={"results": taken})
     results = [condition.restore(values) for values in run.tuples("results", condition.result)]

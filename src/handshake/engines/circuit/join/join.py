@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal, Value
-from amaranth.lib.wiring import Out
+from amaranth.hdl import Cat, Module, Value
 
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
 from handshake.engines.circuit.join.arrivals import arrivals_row
 from handshake.engines.circuit.join.condition import Condition
-from handshake.engines.circuit.join.core import CoreShape, GlobalCore
-from handshake.engines.circuit.join.design import FAN, Design
-from handshake.engines.circuit.join.driver import SIGNALS, GlobalDriver, LocalDriver, Spread
+from handshake.engines.circuit.join.core import CoreShape, LocalCore
+from handshake.engines.circuit.join.design import Design
+from handshake.engines.circuit.join.driver import LocalDriver
 from handshake.engines.circuit.join.links import Tail, Way
-from handshake.engines.circuit.join.local_core import LocalCore
-from handshake.engines.circuit.join.merger import GrantingMerger, StateMerger, leave, merge
+from handshake.engines.circuit.join.merger import GrantingMerger, leave, merge
 
 __all__ = ["HandshakeJoin"]
 
@@ -29,26 +27,16 @@ __all__ = ["HandshakeJoin"]
 class HandshakeJoin(Block):
     """The join of two streams over tuple windows.
 
-    Ports: `arrivals` (see `arrivals_row`), `results` (the condition's result row), and under overload
-    "discard" the counter `discarded`.
+    Ports: `arrivals` (see `arrivals_row`) and `results` (the condition's result row).
     """
 
-    def __init__(self, condition: Condition, design: Design) -> None:
+    def __init__(self, condition: Condition, design: Design, **ports: Any) -> None:
         self.condition, self.design = condition, design
-        ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
-        if design.overload == "discard":
-            ports["discarded"] = Out(32)
-        super().__init__(ports, (condition.key, design))
+        streams = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
+        super().__init__({**streams, **ports}, (condition.key, design))
 
     def build(self) -> Module:
         m = Module()
-        if self.design.admission == "local":
-            self._local(m)
-        else:
-            self._global(m)
-        return m
-
-    def _local(self, m: Module) -> None:
         m.submodules.driver = driver = LocalDriver(self.condition, self.design)
         forward(m, self.arrivals, driver.arrivals)
         cores = [LocalCore(self.condition, CoreShape.of(self.design, i)) for i in range(self.design.cores)]
@@ -66,29 +54,13 @@ class HandshakeJoin(Block):
             Cat(tail.pushes, tail.pushed).eq(self._way(m, "there", Cat(driver.pushes, driver.pushed))),
             driver.room.eq(self._way(m, "back", tail.room)), driver.over.eq(self._way(m, "end", over)),
         ]  # fmt: skip
+        return m
 
     def _way(self, m: Module, name: str, value: Value) -> Value:
         """Carry a value from one end of the line to the other."""
         m.submodules[name] = way = Way(len(value), self.design.line_registers)
         m.d.comb += way.i.eq(value)
         return Value.cast(way.o)
-
-    def _global(self, m: Module) -> None:
-        m.submodules.driver = driver = GlobalDriver(self.condition, self.design)
-        forward(m, self.arrivals, driver.arrivals)
-        cores = [GlobalCore(self.condition, CoreShape.of(self.design, i)) for i in range(self.design.cores)]
-        for index, core in enumerate(cores):
-            m.submodules[f"core{index}"] = core
-            m.d.comb += [
-                core.r_in.eq(cores[index - 1].r_out if index else driver.r),
-                core.s_in.eq(cores[index + 1].s_out if index < len(cores) - 1 else driver.s),
-            ]
-        root, mergers = self._merge(m, cores, StateMerger)
-        m.d.comb += driver.suspended.eq(_gather(m, [part.full for part in (*cores, *mergers)]))
-        _spread(m, driver, cores)
-        m.d.comb += driver.over.eq(leave(m, root, self.results))
-        if self.design.overload == "discard":
-            m.d.comb += self.discarded.eq(driver.discarded)
 
     def _merge(self, m: Module, cores: Sequence[Any], kind: Any) -> tuple[Any, list[Any]]:
         bits, depth = self.condition.result.bits, self.design.merger_buffer
@@ -100,20 +72,3 @@ def _link(m: Module, sources: Sequence[Any], sinks: Sequence[Any]) -> None:
         m.d.comb += [
             sink.valid.eq(source.valid), sink.payload.eq(source.payload), source.ready.eq(sink.ready)
         ]  # fmt: skip
-
-
-def _gather(m: Module, flags: Sequence[Value]) -> Value:
-    """Combine many flags by registered stages of bounded fan-in; a global OR would lower the clock."""
-    groups = [flags[i : i + FAN] for i in range(0, len(flags), FAN)]
-    stage = Signal(len(groups), name="any_full")
-    m.d.sync += stage.eq(Cat(*(Cat(*group).any() for group in groups)))
-    return stage[0] if len(groups) == 1 else _gather(m, list(stage))
-
-
-def _spread(m: Module, driver: GlobalDriver, cores: Sequence[Any]) -> None:
-    """Send the controller's signals through one register for each group of cores."""
-    for first in range(0, len(cores), FAN // 2):
-        m.submodules[f"spread{first}"] = spread = Spread()
-        m.d.comb += spread.i.eq(Cat(getattr(driver, name) for name in SIGNALS))
-        for core in cores[first : first + FAN // 2]:
-            m.d.comb += Cat(getattr(core, name) for name in SIGNALS).eq(spread.o)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value
-from amaranth.lib.enum import Enum
 from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, lanes, later
 from handshake.engines.circuit.join.links import Span
 
-__all__ = ["GrantingMerger", "Merger", "StateMerger", "leave", "merge"]
+__all__ = ["GrantingMerger", "Merger", "leave", "merge"]
 
 
 class Merger(Block):
@@ -34,48 +33,6 @@ class Merger(Block):
         both = Signal(name="both_over")
         m.d.sync += both.eq(self.a.over & self.b.over & nothing_held & ~buffer.valid)
         m.d.comb += self.o.over.eq(both)
-
-
-class StateMerger(Merger):
-    """The papers' merger, figure 6: read both inputs, store the first, store the second; two in three cycles.
-
-    `full`: its buffer has no room for two, so its inputs are disabled and, under global admission, all cores
-    are suspended.
-    """
-
-    issue_rate = 2 / 3
-    latency = 2
-
-    class State(Enum, shape=2):  # type: ignore[call-arg]  # Amaranth has no types
-        """STATE1 to STATE3 of the figure."""
-
-        READ = 0
-        FIRST = 1
-        SECOND = 2
-
-    def __init__(self, bits: int, depth: int) -> None:
-        super().__init__(bits, depth, {"full": Out(1)})
-
-    def build(self) -> Module:
-        m = Module()
-        buffer, state = self._buffer(m, guarded=True), Signal(self.State, name="state")
-        held = [Signal(self.bits, name=f"held_{name}", reset_less=True) for name in "ab"]
-        has = [Signal(name=f"has_{name}") for name in "ab"]
-        m.d.comb += self.full.eq(buffer.at_least(buffer.places - 1))
-        self._end(m, buffer, ~(has[0] | has[1]))
-        with m.Switch(state):
-            with m.Case(self.State.READ):
-                with m.If(~self.full):
-                    m.d.comb += [self.a.ready.eq(1), self.b.ready.eq(1)]
-                    m.d.sync += [has[0].eq(self.a.valid), has[1].eq(self.b.valid), state.eq(self.State.FIRST)]
-                m.d.sync += [held[0].eq(self.a.payload), held[1].eq(self.b.payload)]
-            with m.Case(self.State.FIRST):
-                m.d.comb += [buffer.push.eq(has[0]), buffer.data.eq(held[0])]
-                m.d.sync += [has[0].eq(0), state.eq(self.State.SECOND)]
-            with m.Case(self.State.SECOND):
-                m.d.comb += [buffer.push.eq(has[1]), buffer.data.eq(held[1])]
-                m.d.sync += [has[1].eq(0), state.eq(self.State.READ)]
-        return m
 
 
 class GrantingMerger(Merger):
@@ -132,7 +89,7 @@ def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:
 
 
 def merge(
-    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: type[GrantingMerger] | type[StateMerger],
+    m: Module, sources: Sequence[Any], bits: int, depth: int, kind: Callable[[int, int], Merger],
     registers: Callable[[int], int],
 ) -> tuple[Any, list[Any]]:  # fmt: skip
     """Build a binary tree of mergers over `sources` (figure 7); return its root's port and the mergers.
