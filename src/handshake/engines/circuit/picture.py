@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 
 from handshake.engines.circuit.adapters.attach import NETWORK
@@ -84,7 +85,7 @@ class _AdapterNet(UnaryNet):
     lines: tuple[str, ...]
     after: Row
 
-    @property
+    @cached_property
     def row(self) -> Row:
         return self.after
 

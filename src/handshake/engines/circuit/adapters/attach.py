@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from handshake.engines.circuit.adapters.cpu import WORD, CpuReader, CpuWriter, words
 from handshake.engines.circuit.adapters.udp import BYTES, UdpParser, tuple_bytes
 from handshake.engines.circuit.components.block import COUNTER, Block
-from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
+from handshake.engines.circuit.components.stream import copy_beat, forward, stream_in, stream_out
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 from handshake.errors import UnsupportedError, suggest
@@ -160,11 +160,7 @@ class AdaptedCircuit(Block):
         """Give every byte to all parsers, which are always ready."""
         m.d.comb += self.network.ready.eq(1)
         for parser in self.sources.values():
-            m.d.comb += [
-                parser.i.payload.eq(self.network.payload),
-                parser.i.valid.eq(self.network.valid),
-                parser.i.eos.eq(self.network.eos),
-            ]
+            m.d.comb += copy_beat(parser.i, self.network)
 
     def _bus(self, m: Module) -> None:
         at = {each.name: each.address for each in self.registers()}

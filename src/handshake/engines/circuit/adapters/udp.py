@@ -9,6 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Out
 
 from handshake.engines.circuit.components.block import COUNTER, Block
+from handshake.engines.circuit.components.fifo import next_place
 from handshake.engines.circuit.components.stream import moves, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire
 from handshake.errors import UnsupportedError
@@ -202,13 +203,13 @@ class _Buffer:
         m.submodules.ring = ring = Memory(shape=8 * width, depth=depth, init=[])
         write, commit, read = (Signal(range(depth), name=n) for n in ("write", "commit", "read"))
         room = Signal()
-        m.d.comb += room.eq(_next(write, depth) != read)
+        m.d.comb += room.eq(next_place(write, depth) != read)
         lost = Signal()
         m.d.comb += self.overrun.eq(lost | (full_tuple & ~room))
         port = ring.write_port()
         m.d.comb += [port.addr.eq(write), port.data.eq(latest), port.en.eq(full_tuple & room)]
         after = Signal(range(depth))
-        m.d.comb += after.eq(Mux(full_tuple & room, _next(write, depth), write))
+        m.d.comb += after.eq(Mux(full_tuple & room, next_place(write, depth), write))
         m.d.sync += [write.eq(after), lost.eq(self.overrun)]
         with m.If(frame.last):
             keep = frame.ours & frame.right & ~self.overrun
@@ -225,7 +226,7 @@ class _Buffer:
         following = Signal(range(depth))
         out = ring.read_port(transparent_for=(port,))
         m.d.comb += [
-            following.eq(Mux(moves(o), _next(read, depth), read)),
+            following.eq(Mux(moves(o), next_place(read, depth), read)),
             out.addr.eq(following),
             out.en.eq(Const(1, 1)),
             o.valid.eq(read != commit),
@@ -236,7 +237,3 @@ class _Buffer:
             field = out.data[end - 8 * _width(each) : end]
             m.d.comb += o.payload[each.name].eq(field[: each.bits])
             end -= 8 * _width(each)
-
-
-def _next(pointer: Signal, depth: int) -> Value:
-    return Mux(pointer == depth - 1, 0, pointer + 1)

@@ -32,15 +32,30 @@ class Aggregate(Block):
     """
 
     latency = 1
+    choices: tuple[Hashable, ...] = ()
+    """Parameters that only this kind of aggregate has."""
 
     def __init__(
-        self, row: Row, result: Wire, most: int, if_empty: bool, parameters: tuple[Hashable, ...]
+        self,
+        row: Row,
+        name: str,
+        kind: Type,
+        field: str | None = None,
+        *,
+        most: int = 0,
+        if_empty: bool = True,
     ) -> None:
-        self.row, self.result, self.most, self.if_empty = row, result, most, if_empty
-        hidden = tuple(w for w in row if w.name.startswith("@") and w.name != result.name)
+        self.row, self.most, self.if_empty = row, most, if_empty
+        self.field: Any = field
+        self.result = result = self.wire(name, kind)
+        hidden = tuple(w for w in row if w.name.startswith("@") and w.name != name)
         self.after = Row((result, *hidden))
         ports = {"i": stream_in(row), "o": stream_out(self.after)}
-        super().__init__(ports, (row, result, most, if_empty, *parameters))
+        super().__init__(ports, (row, result, most, if_empty, field, *self.choices))
+
+    @abstractmethod
+    def wire(self, name: str, kind: Type) -> Wire:
+        """Return the wires of the result."""
 
     def build(self) -> Module:
         m = Module()
@@ -72,22 +87,19 @@ class Aggregate(Block):
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         """Keep the state: update it where `take` is high, start anew after `clear`; drive the result."""
 
-    def _present(self, field: str, take: Value) -> Value:
+    def _present(self, take: Value) -> Value:
         """Return a bit that is high if there is a tuple whose field is not NULL."""
-        if self.row[field].nullable:
-            return take & ~self.i.payload[null_of(field)]
-        return take
+        return take & ~self.i.payload[null_of(self.field)] if self.row[self.field].nullable else take
 
-
-def _numbers(row: Row, field: str, function: str) -> Wire:
-    """Return the wires of a field that can be added up."""
-    each = row[field]
-    if isinstance(each.type, Float) or each.count_bits:
-        raise UnsupportedError(
-            f"the circuit has no unit for {function}() of '{field}' ({each.type}); "
-            "it adds integers and decimals"
-        )
-    return each
+    def _number(self) -> Wire:
+        """Return the wires of the field, which can be added up."""
+        each = self.row[self.field]
+        if isinstance(each.type, Float) or each.count_bits:
+            raise UnsupportedError(
+                f"the circuit has no unit for {self.title}() of '{self.field}' ({each.type}); "
+                "it adds integers and decimals"
+            )
+        return each
 
 
 def _counter_bits(most: int) -> int:
@@ -102,15 +114,12 @@ def _keep(m: Module, state: Signal, after: Value, clear: Value) -> None:
 class Count(Aggregate):
     """The number of tuples, or of those whose `field` is not NULL."""
 
-    def __init__(
-        self, row: Row, name: str, kind: Type, field: str | None, *, most: int, if_empty: bool = True
-    ) -> None:
-        self.field = field
-        super().__init__(row, Wire(name, kind, _counter_bits(most)), most, if_empty, (field,))
+    def wire(self, name: str, kind: Type) -> Wire:
+        return Wire(name, kind, _counter_bits(self.most))
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         count, after = Signal(self.result.bits), Signal(self.result.bits)
-        present = take if self.field is None else self._present(self.field, take)
+        present = take if self.field is None else self._present(take)
         m.d.comb += [after.eq(count + present), payload[self.result.name].eq(after)]
         _keep(m, count, after, clear)
 
@@ -123,17 +132,13 @@ def _sum_shape(each: Wire, most: int) -> tuple[int, bool]:
 class Sum(Aggregate):
     """The sum of `field`, in as many bits as `most` values can need."""
 
-    def __init__(
-        self, row: Row, name: str, kind: Type, field: str, *, most: int, if_empty: bool = True
-    ) -> None:
-        self.field = field
-        bits, signed = _sum_shape(_numbers(row, field, "sum"), most)
-        super().__init__(row, Wire(name, kind, bits, signed, True), most, if_empty, (field,))
+    def wire(self, name: str, kind: Type) -> Wire:
+        return Wire(name, kind, *_sum_shape(self._number(), self.most), True)
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         total, after = Signal(self.result.shape), Signal(self.result.shape)
         some, any_ = Signal(), Signal()
-        present = self._present(self.field, take)
+        present = self._present(take)
         m.d.comb += [
             after.eq(Mux(present, total + self.i.payload[self.field], total)),
             any_.eq(some | present),
@@ -150,23 +155,19 @@ class Avg(Aggregate):
     A divider would cost more cycles than all the rest of a query; the paper's average takes one cycle.
     """
 
-    def __init__(
-        self, row: Row, name: str, kind: Type, field: str, *, most: int, if_empty: bool = True
-    ) -> None:
-        self.field = field
-        own = _numbers(row, field, "avg").type
-        shift = (kind.scale - own.scale) if isinstance(kind, Decimal) and isinstance(own, Decimal) else 0
-        self.factor = 10**shift
-        least, largest = row[field].range
-        bits, signed = bits_of_range(min(least * most * self.factor, 0), max(largest * most * self.factor, 0))
-        result = Wire(name, kind, bits, signed, count_bits=_counter_bits(most))
-        super().__init__(row, result, most, if_empty, (field,))
+    def wire(self, name: str, kind: Type) -> Wire:
+        each = self._number()
+        own = each.type
+        shift = kind.scale - own.scale if isinstance(kind, Decimal) and isinstance(own, Decimal) else 0
+        self.factor: int = 10**shift
+        shape = _sum_shape(each, self.most * self.factor)
+        return Wire(name, kind, *shape, count_bits=_counter_bits(self.most))
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         bits, signed = _sum_shape(self.row[self.field], self.most)
         total, after = Signal(Shape(bits, signed=signed)), Signal(Shape(bits, signed=signed))
         count, counted = Signal(self.result.count_bits), Signal(self.result.count_bits)
-        present = self._present(self.field, take)
+        present = self._present(take)
         m.d.comb += [
             after.eq(Mux(present, total + self.i.payload[self.field], total)),
             counted.eq(count + present),
@@ -180,28 +181,22 @@ class Avg(Aggregate):
 class Extreme(Aggregate):
     """The least (`largest=False`) or the largest value of `field`."""
 
-    def __init__(
-        self,
-        row: Row,
-        name: str,
-        kind: Type,
-        field: str,
-        *,
-        largest: bool,
-        most: int,
-        if_empty: bool = True,
-    ) -> None:
-        self.field, self.largest = field, largest
-        each = row[field]
+    def __init__(self, *common: Any, largest: bool, **rest: Any) -> None:
+        self.largest, self.choices = largest, (largest,)
+        super().__init__(*common, **rest)
+
+    def wire(self, name: str, kind: Type) -> Wire:
+        each = self.row[self.field]
         if isinstance(each.type, Float) or each.count_bits:
-            raise UnsupportedError(f"the circuit has no unit for min() and max() of '{field}' ({each.type})")
-        result = Wire(name, kind, each.bits, each.signed, True)
-        super().__init__(row, result, most, if_empty, (field, largest))
+            raise UnsupportedError(
+                f"the circuit has no unit for min() and max() of '{self.field}' ({each.type})"
+            )
+        return Wire(name, kind, each.bits, each.signed, True)
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         best, after = Signal(self.result.shape), Signal(self.result.shape)
         some, any_ = Signal(), Signal()
-        present = self._present(self.field, take)
+        present = self._present(take)
         value = Value.cast(self.i.payload[self.field])
         better = ~some | (value > best if self.largest else value < best)
         m.d.comb += [
@@ -225,29 +220,21 @@ class Wsum(Aggregate):
     The values lie in a shift register (section 4.6). Weights are whole numbers, scaled by the result's type.
     """
 
-    def __init__(
-        self,
-        row: Row,
-        name: str,
-        kind: Type,
-        field: str,
-        *,
-        weights: tuple[int, ...],
-        most: int,
-        if_empty: bool = True,
-    ) -> None:
-        self.field, self.weights = field, weights
-        least, largest = _numbers(row, field, "wsum").range
-        corners = [sorted((w * least, w * largest)) for w in weights]
+    def __init__(self, *common: Any, weights: tuple[int, ...], **rest: Any) -> None:
+        self.weights, self.choices = weights, (weights,)
+        super().__init__(*common, **rest)
+
+    def wire(self, name: str, kind: Type) -> Wire:
+        least, largest = self._number().range
+        corners = [sorted((w * least, w * largest)) for w in self.weights]
         bits, signed = bits_of_range(min(0, sum(c[0] for c in corners)), max(0, sum(c[1] for c in corners)))
-        result = Wire(name, kind, bits, signed, True)
-        super().__init__(row, result, most, if_empty, (field, weights))
+        return Wire(name, kind, bits, signed, True)
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         n, shape = len(self.weights), self.row[self.field].shape
         held, after = ([Signal(shape, name=f"{what}{i}") for i in range(n)] for what in ("held", "after"))
         count, counted = Signal(range(n + 1)), Signal(range(n + 1))
-        present = self._present(self.field, take)
+        present = self._present(take)
         newer = [Value.cast(self.i.payload[self.field]), *held]
         for i in range(n):
             m.d.comb += after[i].eq(Mux(present, newer[i], held[i]))
@@ -263,13 +250,13 @@ class Wsum(Aggregate):
 class Bound(Aggregate):
     """The start of the window that ends, or the first instant (or position) after it."""
 
-    def __init__(
-        self, row: Row, name: str, kind: Type, *, start: str, plus: int, if_empty: bool = True
-    ) -> None:
-        self.start, self.plus = start, plus
-        least, largest = row[start].range
-        bits, signed = bits_of_range(least, largest + plus)
-        super().__init__(row, Wire(name, kind, bits, signed), 0, if_empty, (start, plus))
+    def __init__(self, *common: Any, start: str, plus: int, **rest: Any) -> None:
+        self.start, self.plus, self.choices = start, plus, (start, plus)
+        super().__init__(*common, **rest)
+
+    def wire(self, name: str, kind: Type) -> Wire:
+        least, largest = self.row[self.start].range
+        return Wire(name, kind, *bits_of_range(least, largest + self.plus))
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         m.d.comb += payload[self.result.name].eq(Value.cast(self.i.payload[self.start]) + self.plus)

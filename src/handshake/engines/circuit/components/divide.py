@@ -15,7 +15,14 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.block import Block
-from handshake.engines.circuit.components.stream import StreamSignature, beat, moves, stream_in, stream_out
+from handshake.engines.circuit.components.stream import (
+    StreamSignature,
+    beat,
+    copy_beat,
+    moves,
+    stream_in,
+    stream_out,
+)
 from handshake.engines.circuit.components.types import Row, Wire, count_of, null_of
 from handshake.schema import Decimal
 
@@ -274,9 +281,7 @@ class PipelinedDivide(Divide):
         made = StreamSignature(self.after).create(path=("made",))
         self._finish(m, states, rest, made)
         with m.If(free):
-            m.d.sync += [
-                self.o.payload.eq(made.payload), self.o.valid.eq(made.valid), self.o.eos.eq(made.eos)
-            ]  # fmt: skip
+            m.d.sync += copy_beat(self.o, made)
         return m
 
     def _stage(
@@ -314,12 +319,7 @@ class SerialDivide(Divide):
         with m.Elif(busy & (at != self.steps)):
             self._advance(m, states, at)
         with m.Elif(busy & free):
-            m.d.sync += [
-                self.o.payload.eq(made.payload),
-                self.o.valid.eq(made.valid),
-                self.o.eos.eq(made.eos),
-            ]
-            m.d.sync += busy.eq(0)
+            m.d.sync += [*copy_beat(self.o, made), busy.eq(0)]
         return m
 
     def _advance(self, m: Module, states: list[Any], at: Signal) -> None:

@@ -12,7 +12,7 @@ from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.stream import moves, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row
 
-__all__ = ["Fifo"]
+__all__ = ["Fifo", "next_place"]
 
 
 class Fifo(Block):
@@ -92,16 +92,17 @@ def _in_memory(m: Module, fifo: Fifo) -> Value:
     head, tail = Signal(range(fifo.depth)), Signal(range(fifo.depth))
     after = Signal(range(fifo.depth))
     m.d.comb += [
-        after.eq(_next(head, fifo.depth, moves(fifo.o))),
+        after.eq(Mux(moves(fifo.o), next_place(head, fifo.depth), head)),
         write.addr.eq(tail),
         write.data.eq(_pack(fifo.i)),
         write.en.eq(moves(fifo.i)),
         read.addr.eq(after),
         read.en.eq(Const(1)),
     ]
-    m.d.sync += [head.eq(after), tail.eq(_next(tail, fifo.depth, moves(fifo.i)))]
+    m.d.sync += [head.eq(after), tail.eq(Mux(moves(fifo.i), next_place(tail, fifo.depth), tail))]
     return read.data
 
 
-def _next(pointer: Signal, depth: int, step: Value) -> Value:
-    return Mux(step, Mux(pointer == depth - 1, 0, pointer + 1), pointer)
+def next_place(pointer: Value, places: int) -> Value:
+    """Return the next place on a ring."""
+    return Mux(pointer == places - 1, 0, pointer + 1)

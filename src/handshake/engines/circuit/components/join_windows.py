@@ -10,6 +10,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.block import COUNTER, Block
+from handshake.engines.circuit.components.fifo import next_place
 from handshake.engines.circuit.components.slide import TIME
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, null_of
@@ -57,7 +58,7 @@ class Store:
     def _read(self, m: Module) -> None:
         here, after = (Signal(range(self.rows), name=f"{self.name}_{what}") for what in ("row", "row_after"))
         seen = Signal(range(self.size + 2 * self.lanes), name=f"{self.name}_seen")
-        m.d.comb += after.eq(Mux(self.first, self.start[1], self._next(here, self.rows)))
+        m.d.comb += after.eq(Mux(self.first, self.start[1], next_place(here, self.rows)))
         with m.If(self.first | self.following):
             m.d.sync += [here.eq(after), seen.eq(Mux(self.first, 0, seen + self.lanes))]
         for lane in range(self.lanes):
@@ -73,7 +74,7 @@ class Store:
         behind = lane < start[0]  # lanes before the oldest tuple's have theirs one row further on
         place = Signal(range(self.lanes), name=f"{self.name}_place{lane}")
         m.d.comb += [
-            read.addr.eq(Mux(behind, self._next(row, self.rows), row)),
+            read.addr.eq(Mux(behind, next_place(row, self.rows), row)),
             read.en.eq(self.first | self.following),
             self.data[lane].eq(read.data),
             place.eq(Mux(behind, lane + self.lanes - start[0], lane - start[0])),
@@ -94,12 +95,9 @@ class Store:
 
     def _advance(self, m: Module, pointer: tuple[Signal, Signal]) -> None:
         lane, row = pointer
-        m.d.sync += lane.eq(self._next(lane, self.lanes))
+        m.d.sync += lane.eq(next_place(lane, self.lanes))
         with m.If(lane == self.lanes - 1):
-            m.d.sync += row.eq(self._next(row, self.rows))
-
-    def _next(self, value: Value, modulus: int) -> Value:
-        return Mux(value == modulus - 1, 0, value + 1)
+            m.d.sync += row.eq(next_place(row, self.rows))
 
     def oldest(self, low: int, width: int) -> Value:
         """Return bits of the oldest tuple, as long as `data` begins with it."""

@@ -28,7 +28,7 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.types import Row
 
-__all__ = ["StreamSignature", "beat", "forward", "moves", "register", "stream_in", "stream_out"]
+__all__ = ["StreamSignature", "beat", "copy_beat", "forward", "moves", "register", "stream_in", "stream_out"]
 
 
 class StreamSignature(wiring.Signature):
@@ -57,14 +57,14 @@ def moves(stream: Any) -> Value:
     return beat(stream) & stream.ready
 
 
+def copy_beat(sink: Any, source: Any) -> list[Any]:
+    """Return statements that give `sink` the beat of `source`."""
+    return [sink.payload.eq(source.payload), sink.valid.eq(source.valid), sink.eos.eq(source.eos)]
+
+
 def forward(m: Module, source: Any, sink: Any) -> None:
     """Wire `source` to `sink` of the same row, with no register between: latency 0."""
-    m.d.comb += [
-        sink.payload.eq(source.payload),
-        sink.valid.eq(source.valid),
-        sink.eos.eq(source.eos),
-        source.ready.eq(sink.ready),
-    ]
+    m.d.comb += [*copy_beat(sink, source), source.ready.eq(sink.ready)]
 
 
 def register(m: Module, source: Any, sink: Any) -> None:
@@ -75,11 +75,7 @@ def register(m: Module, source: Any, sink: Any) -> None:
     free = Signal(name="free")
     m.d.comb += [free.eq(~beat(sink) | sink.ready), source.ready.eq(free)]
     with m.If(free):
-        m.d.sync += [
-            sink.payload.eq(source.payload),
-            sink.valid.eq(source.valid),
-            sink.eos.eq(source.eos),
-        ]
+        m.d.sync += copy_beat(sink, source)
 
 
 def stream_in(row: Row) -> Any:

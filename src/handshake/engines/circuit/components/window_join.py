@@ -119,14 +119,11 @@ class WindowJoin(Block):
         elif spec.ordered:
             core = OrderedJoin(condition, spec.held, spec.lanes, shown=self._shown)
         else:
-            return self._handshake(condition)
+            design = spec.design
+            self.latency, self.issue_rate = handshake_latency(design), handshake_rate(design)
+            return HandshakeJoin(condition, design)
         self.latency, self.issue_rate = core.latency, core.issue_rate
         return core
-
-    def _handshake(self, condition: Condition) -> Block:
-        design = self.spec.design
-        self.latency, self.issue_rate = handshake_latency(design), handshake_rate(design)
-        return HandshakeJoin(condition, design)
 
     def build(self) -> Module:
         m = Module()

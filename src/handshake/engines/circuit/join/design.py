@@ -8,8 +8,10 @@ from typing import Any, ClassVar, Self
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["MOST_TUPLES", "WINDOWS", "Design", "at_most", "check_choice"]
+__all__ = ["CORES", "MOST_TUPLES", "WINDOWS", "Design", "at_most", "check_choice"]
 
+CORES = 4
+"""Join cores, where nobody says how many."""
 WINDOWS = ("registers", "memory")
 MOST_TUPLES, MOST_CORES, MOST_RESULTS = 1 << 20, 1024, 4096
 """More of them would neither fit a chip nor be simulated in any time."""

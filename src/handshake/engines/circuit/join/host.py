@@ -12,7 +12,7 @@ import pyarrow as pa
 from handshake.engines.circuit.components.types import Row, Wire, wire
 from handshake.engines.circuit.join.arrivals import feed_of, steps
 from handshake.engines.circuit.join.condition import Condition
-from handshake.engines.circuit.join.design import Design
+from handshake.engines.circuit.join.design import CORES, Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.engines.circuit.simulation.simulate import simulate
 from handshake.engines.circuit.simulation.testbench import ALWAYS, Run
@@ -24,8 +24,6 @@ from handshake.windows import Window, Windows
 
 __all__ = ["JoinRun", "condition_of", "design_of", "order_of", "run_join", "simulator_for"]
 
-CORES = 4
-"""Join cores, where nobody says how many."""
 QUICK_FROM, CAREFUL_FROM = 10_000, 2_000_000
 """Cycles times cores from which on a simulation is worth building, and building with optimisation."""
 
@@ -42,10 +40,8 @@ class JoinRun:
 
 def windows_in_tuples(windows: Windows) -> tuple[int, int]:
     """Return the sizes of both windows in tuples; a circuit holds no other windows."""
-    sizes = []
-    for window, side in zip(windows, ("left", "right"), strict=True):
-        sizes.append(_size(window, side))
-    return sizes[0], sizes[1]
+    left, right = map(_size, windows, ("left", "right"))
+    return left, right
 
 
 def _size(window: Window | None, side: str) -> int:

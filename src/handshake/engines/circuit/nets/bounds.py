@@ -12,8 +12,6 @@ __all__ = ["DIVIDERS", "JOINS", "Bounds"]
 
 JOINS = ("auto", "handshake", "ordered")
 DIVIDERS = ("pipelined", "serial", "host")
-CORES = 4
-"""Join cores, where nobody says how many."""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cached_property
 
 from handshake.engines.circuit.components.block import Block
-from handshake.engines.circuit.components.sequence import Claim, LockstepUnion, Mask, Sequence, slot_row
-from handshake.engines.circuit.components.types import Row
-from handshake.engines.circuit.components.window_join import JoinSpec, WindowJoin, joined_row
+from handshake.engines.circuit.components.sequence import Claim, LockstepUnion, Mask, Sequence
+from handshake.engines.circuit.components.window_join import JoinSpec, WindowJoin
 from handshake.engines.circuit.nets.netlist import NaryNet, StageNet
 
 __all__ = ["ClaimNet", "JoinNet", "LockstepUnionNet", "MaskNet", "SequenceNet"]
@@ -29,14 +27,6 @@ class SequenceNet(NaryNet):
     def port(self) -> str:
         return f"o{self.chosen}"
 
-    @property
-    def row(self) -> Row:
-        return slot_row(self.sources[self.chosen].row)
-
-    @property
-    def delay(self) -> int:
-        return 0
-
     def block(self) -> Block:
         return Sequence(tuple(source.row for source in self.sources))
 
@@ -46,10 +36,6 @@ class MaskNet(StageNet):
     """Selection in lock step."""
 
     field: str
-
-    @property
-    def row(self) -> Row:
-        return self.source.row
 
     def block(self) -> Block:
         return Mask(self.source.row, self.field, registered=self.registered)
@@ -63,10 +49,6 @@ class ClaimNet(StageNet):
     values: tuple[int | str, ...]
     everyone: tuple[int | str, ...] | None
 
-    @property
-    def row(self) -> Row:
-        return self.source.row
-
     def block(self) -> Block:
         return Claim(self.source.row, self.field, self.values, self.everyone, registered=self.registered)
 
@@ -75,16 +57,8 @@ class ClaimNet(StageNet):
 class LockstepUnionNet(NaryNet):
     """Union in lock step."""
 
-    @property
-    def row(self) -> Row:
-        return self.sources[0].row
-
-    @property
-    def delay(self) -> int:
-        return 0
-
     def block(self) -> Block:
-        return LockstepUnion(self.row, len(self.sources))
+        return LockstepUnion(self.sources[0].row, len(self.sources))
 
 
 @dataclass(frozen=True)
@@ -92,14 +66,6 @@ class JoinNet(NaryNet):
     """The join of two streams or more."""
 
     spec: JoinSpec
-
-    @cached_property
-    def _row(self) -> Row:
-        return joined_row(tuple(source.row for source in self.sources), self.spec)
-
-    @property
-    def row(self) -> Row:
-        return self._row
 
     def block(self) -> Block:
         return WindowJoin(tuple(source.row for source in self.sources), self.spec)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.demux import StreamDemux
-from handshake.engines.circuit.components.divide import PipelinedDivide, SerialDivide, divided_row
+from handshake.engines.circuit.components.divide import PipelinedDivide, SerialDivide
 from handshake.engines.circuit.components.operators import (
     Compute,
     Concat,
@@ -20,11 +20,8 @@ from handshake.engines.circuit.components.operators import (
     Operation,
     Project,
     Select,
-    computed_row,
-    concatenated_row,
-    projected_row,
 )
-from handshake.engines.circuit.components.stamp import Stamp, Widen, stamped_row
+from handshake.engines.circuit.components.stamp import Stamp, Widen
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.union import Union
 from handshake.errors import HandshakeError
@@ -59,21 +56,22 @@ class Net(ABC):
         """The nets that feed its inputs, in order."""
         return ()
 
-    @property
-    @abstractmethod
-    def row(self) -> Row:
-        """The wires of its output."""
-
     @abstractmethod
     def block(self) -> Block:
         """Return the component itself."""
 
-    @property
+    @cached_property
+    def row(self) -> Row:
+        """The wires of its output."""
+        row: Row = self.block().signature.members[self.port].signature.row
+        return row
+
+    @cached_property
     def delay(self) -> int:
         """Cycles that this component alone takes."""
         return self.block().latency
 
-    @property
+    @cached_property
     def latency(self) -> int:
         """Cycles from the input of the circuit to the output of this component."""
         return max((net.latency for net in self.inputs), default=0) + self.delay
@@ -100,16 +98,16 @@ class Input(Net):
     name: str
     wires: Row
 
-    @property
+    @cached_property
     def row(self) -> Row:
         return self.wires
 
-    def block(self) -> Block:
-        raise HandshakeError(f"no component makes the input '{self.name}': it comes from outside")
-
-    @property
+    @cached_property
     def delay(self) -> int:
         return 0
+
+    def block(self) -> Block:
+        raise HandshakeError(f"no component makes the input '{self.name}': it comes from outside")
 
 
 @dataclass(frozen=True)
@@ -132,10 +130,6 @@ class StageNet(UnaryNet):
 
     registered: bool = field(default=True, kw_only=True)
 
-    @property
-    def delay(self) -> int:
-        return int(self.registered)
-
 
 @dataclass(frozen=True)
 class StampNet(UnaryNet):
@@ -143,14 +137,6 @@ class StampNet(UnaryNet):
 
     time: str
     lateness: int
-
-    @property
-    def row(self) -> Row:
-        return stamped_row(self.source.row, self.time, self.lateness)
-
-    @property
-    def delay(self) -> int:
-        return 0
 
     def block(self) -> Block:
         return Stamp(self.source.row, self.time, self.lateness)
@@ -161,14 +147,6 @@ class WidenNet(UnaryNet):
     """Fields on more wires, so that all streams of a union have the same wires."""
 
     target: Row
-
-    @property
-    def row(self) -> Row:
-        return self.target
-
-    @property
-    def delay(self) -> int:
-        return 0
 
     def block(self) -> Block:
         return Widen(self.source.row, self.target)
@@ -192,14 +170,6 @@ class DemuxNet(UnaryNet):
     def port(self) -> str:
         return f"o{self.chosen}"
 
-    @property
-    def row(self) -> Row:
-        return Row(tuple(self.source.row[name] for name in self.columns[self.chosen]))
-
-    @property
-    def delay(self) -> int:
-        return 1
-
     def block(self) -> Block:
         return StreamDemux(self.source.row, self.field, self.values, self.columns)
 
@@ -209,10 +179,6 @@ class SelectNet(StageNet):
     """A selection by a Boolean field."""
 
     field: str
-
-    @property
-    def row(self) -> Row:
-        return self.source.row
 
     def block(self) -> Block:
         return Select(self.source.row, self.field, registered=self.registered)
@@ -224,14 +190,6 @@ class ProjectNet(StageNet):
 
     columns: tuple[tuple[str, str], ...]
 
-    @cached_property
-    def _row(self) -> Row:
-        return projected_row(self.source.row, self.columns)
-
-    @property
-    def row(self) -> Row:
-        return self._row
-
     def block(self) -> Block:
         return Project(self.source.row, self.columns, registered=self.registered)
 
@@ -241,14 +199,6 @@ class ComputeNet(StageNet):
     """One operation, or several in parallel (arithmetic, comparison, logic)."""
 
     operations: tuple[Operation, ...]
-
-    @cached_property
-    def _row(self) -> Row:
-        return computed_row(self.source.row, self.operations)
-
-    @property
-    def row(self) -> Row:
-        return self._row
 
     def block(self) -> Block:
         return Compute(self.source.row, self.operations, registered=self.registered)
@@ -260,10 +210,6 @@ class DelayNet(UnaryNet):
 
     cycles: int
 
-    @property
-    def row(self) -> Row:
-        return self.source.row
-
     def block(self) -> Block:
         return Delay(self.source.row, self.cycles)
 
@@ -273,10 +219,6 @@ class DivideNet(UnaryNet):
     """A divider of averages: a stage for each step, or one for all of them."""
 
     pipelined: bool
-
-    @property
-    def row(self) -> Row:
-        return divided_row(self.source.row)
 
     def block(self) -> Block:
         return (PipelinedDivide if self.pipelined else SerialDivide)(self.source.row)
@@ -302,14 +244,6 @@ class ConcatNet(NaryNet):
 
     registered: bool = True
 
-    @property
-    def row(self) -> Row:
-        return concatenated_row(tuple(net.row for net in self.sources))
-
-    @property
-    def delay(self) -> int:
-        return int(self.registered)
-
     def block(self) -> Block:
         return Concat(tuple(net.row for net in self.sources), registered=self.registered)
 
@@ -318,16 +252,8 @@ class ConcatNet(NaryNet):
 class UnionNet(NaryNet):
     """A union of streams of the same wires."""
 
-    @property
-    def row(self) -> Row:
-        return self.sources[0].row
-
-    @property
-    def delay(self) -> int:
-        return 2
-
     def block(self) -> Block:
-        return Union(self.row, len(self.sources))
+        return Union(self.sources[0].row, len(self.sources))
 
 
 def walk(net: Net) -> Iterator[Net]:

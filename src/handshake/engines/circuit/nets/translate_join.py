@@ -13,8 +13,8 @@ from handshake.engines.circuit.components.join_windows import HeldTuples
 from handshake.engines.circuit.components.slide import TIME
 from handshake.engines.circuit.components.stamp import common_row
 from handshake.engines.circuit.components.window_join import JoinSpec
-from handshake.engines.circuit.join.design import MOST_TUPLES, at_most
-from handshake.engines.circuit.nets.bounds import CORES, Bounds
+from handshake.engines.circuit.join.design import CORES, MOST_TUPLES, at_most
+from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.nets.join_nets import ClaimNet, JoinNet, LockstepUnionNet, MaskNet, SequenceNet
 from handshake.engines.circuit.nets.netlist import ComputeNet, Net, ProjectNet, StampNet, WidenNet
 from handshake.errors import UnsupportedError

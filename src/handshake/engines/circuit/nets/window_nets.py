@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from handshake.engines.circuit.components import aggregate as agg
@@ -15,7 +14,7 @@ from handshake.engines.circuit.components.group import (
     grouped_row,
     looked_up_row,
 )
-from handshake.engines.circuit.components.slide import START, Slide, body_row, window_row
+from handshake.engines.circuit.components.slide import START, Slide, body_row
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.window import Windows
 from handshake.engines.circuit.nets.assemble import Circuit
@@ -45,22 +44,7 @@ class AggregateNet(UnaryNet):
     weights: tuple[int, ...] = ()
     size: int = 0
 
-    @cached_property
-    def _row(self) -> Row:
-        return self._block().after
-
-    @property
-    def row(self) -> Row:
-        return self._row
-
-    @property
-    def delay(self) -> int:
-        return 1
-
     def block(self) -> Block:
-        return self._block()
-
-    def _block(self) -> agg.Aggregate:
         row, name, kind = self.source.row, self.name, self.type
         rest: dict[str, Any] = {"most": self.most, "if_empty": self.if_empty}
         if self.function in ("window_start", "window_end"):
@@ -124,14 +108,6 @@ class GroupNet(UnaryNet):
     entries: int
     write_cycles: int
 
-    @property
-    def row(self) -> Row:
-        return grouped_row(self.body.row, self.keys)
-
-    @property
-    def delay(self) -> int:
-        return 2 + self.body.latency + 1
-
     def block(self) -> Block:
         body = SubCircuit(self.body)
         return Group(self.source.row, self.keys, body, self.entries, write_cycles=self.write_cycles)
@@ -144,14 +120,6 @@ class WindowNet(UnaryNet):
     slide: Slide
     body: Net
     merge: str = "union"
-
-    @property
-    def row(self) -> Row:
-        return window_row(self.body.row, self.slide)
-
-    @property
-    def delay(self) -> int:
-        return self.body.latency + (2 if self.merge == "union" else 1)
 
     def block(self) -> Block:
         return Windows(self.source.row, self.slide, SubCircuit(self.body), merge=self.merge)
@@ -167,14 +135,6 @@ class GroupedWindowNet(UnaryNet):
     entries: int
     write_cycles: int
     merge: str = "union"
-
-    @property
-    def row(self) -> Row:
-        return window_row(grouped_row(self.body.row, self.keys), self.slide)
-
-    @property
-    def delay(self) -> int:
-        return 2 + self.body.latency + 1 + (2 if self.merge == "union" else 1)
 
     def block(self) -> Block:
         lookup = looked_up_row(self.source.row, self.entries)

@@ -117,23 +117,12 @@ def _check_waveform(vcd: Path | None) -> None:
     if vcd is None:
         return
     try:
-        vcd.open("x").close()
-        vcd.unlink()
-    except FileExistsError:
-        _check_appends(vcd)
-    except OSError as error:
-        raise _unwritable(vcd, error) from None
-
-
-def _check_appends(vcd: Path) -> None:
-    try:
+        existed = vcd.exists()
         vcd.open("a").close()
+        if not existed:
+            vcd.unlink()
     except OSError as error:
-        raise _unwritable(vcd, error) from None
-
-
-def _unwritable(vcd: Path, error: OSError) -> InputError:
-    return InputError(f"waveform '{vcd}' cannot be written: {error.strerror}")
+        raise InputError(f"waveform '{vcd}' cannot be written: {error.strerror}") from None
 
 
 def _ends(given: Feed) -> bool:
