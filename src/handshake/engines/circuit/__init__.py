@@ -1,4 +1,4 @@
 """Back end to hardware: plans become circuits of Amaranth components, simulated cycle by cycle.
 
-Install `handshake[circuit]` for the packages that this needs.
+It needs more packages: install the extra 'circuit' from a checkout: pip install -e '.[circuit]'.
 """

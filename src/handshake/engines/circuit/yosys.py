@@ -45,7 +45,10 @@ def _call(place: Path, timeout: float | None) -> None:
     if done.returncode == 0:
         return
     if "No module named 'pyosys'" in done.stderr:
-        raise UnsupportedError("circuits need the package pyosys; install handshake[circuit]")
+        raise UnsupportedError(
+            "circuits need the package pyosys; install the extra 'circuit' from a checkout: "
+            "pip install -e '.[circuit]'"
+        )
     tail = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()][-3:]
     raise HandshakeError(f"Yosys failed: {' / '.join(tail)}")
 
