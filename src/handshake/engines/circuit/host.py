@@ -76,10 +76,7 @@ def _feed(row: Row, table: pa.Table | None, pattern: Sequence[bool], arrival: in
 
 
 def _add_places(
-    plan: Plan,
-    compiled: Compiled,
-    tables: dict[str, pa.Table],
-    places: Mapping[str, Sequence[int]] | None,
+    plan: Plan, compiled: Compiled, tables: dict[str, pa.Table], places: Mapping[str, Sequence[int]] | None
 ) -> dict[str, pa.Table]:
     """Return the tables; joined inputs get a column with the places of their rows among all arrivals."""
     placed = {name for name, row in compiled.inputs.items() if PLACE in row.names and name in tables}

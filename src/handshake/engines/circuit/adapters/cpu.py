@@ -33,13 +33,7 @@ class CpuReader(Block):
 
     def __init__(self, row: Row, *, depth: int = 16) -> None:
         self.row, self.depth = row, depth
-        ports = {
-            "i": stream_in(row),
-            "address": In(8),
-            "read": In(1),
-            "data": Out(WORD),
-            "interrupt": Out(1),
-        }
+        ports = {"i": stream_in(row), "address": In(8), "read": In(1), "data": Out(WORD), "interrupt": Out(1)}
         super().__init__(ports, (row, depth))
 
     def build(self) -> Module:
@@ -54,10 +48,7 @@ class CpuReader(Block):
             for k, value in enumerate(registers):
                 with m.Case(k):
                     m.d.comb += self.data.eq(value)
-        m.d.comb += [
-            self.interrupt.eq(fifo.level != 0),
-            fifo.o.ready.eq(self.read & (self.address == n)),
-        ]
+        m.d.comb += [self.interrupt.eq(fifo.level != 0), fifo.o.ready.eq(self.read & (self.address == n))]
         return m
 
 

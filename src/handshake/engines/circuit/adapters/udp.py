@@ -80,10 +80,7 @@ class _Frame:
         self.ours: Value = Const(0, 1)
         self.right: Value = Const(0, 1)
         self.ip_at, self.udp_at = Signal(16), Signal(16)
-        m.d.comb += [
-            self.ip_at.eq(self.at - _ETHERNET),
-            self.udp_at.eq(self.at - _ETHERNET - self.ip_length),
-        ]
+        m.d.comb += [self.ip_at.eq(self.at - _ETHERNET), self.udp_at.eq(self.at - _ETHERNET - self.ip_length)]
         in_ip = self.at >= _ETHERNET
         self.in_header = in_ip & ((self.ip_at == 0) | (self.ip_at < self.ip_length))
         inside = in_ip & ~self.in_header & (self.ip_at < self.total)

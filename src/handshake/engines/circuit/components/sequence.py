@@ -182,10 +182,7 @@ class LockstepUnion(Block):
         m.d.comb += self.o.payload.eq(picked)
         if SHOWN in self.row.names:
             m.d.comb += self.o.payload[SHOWN].eq(least([Value.cast(each.payload[SHOWN]) for each in inputs]))
-        m.d.comb += [
-            self.o.valid.eq(both & inputs[0].valid),
-            self.o.eos.eq(both & inputs[0].eos),
-        ]
+        m.d.comb += [self.o.valid.eq(both & inputs[0].valid), self.o.eos.eq(both & inputs[0].eos)]
         m.d.comb += [each.ready.eq(both & self.o.ready) for each in inputs]
         return m
 

@@ -33,10 +33,7 @@ def deep() -> Iterator[None]:
     sys.setrecursionlimit(max(before, DEPTH))
     try:
         yield
-    except (
-        RecursionError,
-        IndentationError,
-    ):  # the latter by programs that Amaranth writes
+    except (RecursionError, IndentationError):  # the latter by programs that Amaranth writes
         raise UnsupportedError(
             "the query has too many operations that read each other for a circuit; write it with fewer "
             "branches of CASE, or compute parts of it in queries of their own"

@@ -80,10 +80,7 @@ class Control:
             for each in self.block.inner:
                 copy_field(m, copy.i.payload, beat, each, each.name)
             enters = self.enter & self.member[s]
-            m.d.comb += [
-                copy.i.valid.eq(enters & ~self.taken[s]),
-                copy.i.eos.eq(eos[s] & ~self.taken[s]),
-            ]
+            m.d.comb += [copy.i.valid.eq(enters & ~self.taken[s]), copy.i.eos.eq(eos[s] & ~self.taken[s])]
             addressed = enters | eos[s]
             done.append(~addressed | self.taken[s] | copy.i.ready)
             m.d.sync += self.taken[s].eq((self.taken[s] | moves(copy.i)) & ~self.step_done)

@@ -5,12 +5,4 @@ from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.host import JoinRun, condition_of, design_of, run_join
 from handshake.engines.circuit.join.join import HandshakeJoin
 
-__all__ = [
-    "Condition",
-    "Design",
-    "HandshakeJoin",
-    "JoinRun",
-    "condition_of",
-    "design_of",
-    "run_join",
-]
+__all__ = ["Condition", "Design", "HandshakeJoin", "JoinRun", "condition_of", "design_of", "run_join"]

@@ -14,19 +14,7 @@ from handshake.engines.circuit.components.gates import Lowered, Operands, column
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire
 from handshake.errors import UnsupportedError
-from handshake.plan.expr import (
-    And,
-    Column,
-    Compare,
-    Expr,
-    Not,
-    Or,
-    Udf,
-    conjuncts,
-    show,
-    sides,
-    walk,
-)
+from handshake.plan.expr import And, Column, Compare, Expr, Not, Or, Udf, conjuncts, show, sides, walk
 from handshake.schema import BOOL, Float
 
 __all__ = ["Combination", "Condition", "Conjunct", "Delay", "check_gates", "is_true"]

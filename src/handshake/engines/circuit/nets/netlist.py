@@ -13,14 +13,7 @@ from functools import cached_property
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.demux import StreamDemux
 from handshake.engines.circuit.components.divide import PipelinedDivide, SerialDivide
-from handshake.engines.circuit.components.operators import (
-    Compute,
-    Concat,
-    Delay,
-    Operation,
-    Project,
-    Select,
-)
+from handshake.engines.circuit.components.operators import Compute, Concat, Delay, Operation, Project, Select
 from handshake.engines.circuit.components.stamp import Stamp, Widen
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.union import Union

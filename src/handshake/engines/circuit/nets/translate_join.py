@@ -18,17 +18,7 @@ from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.nets.join_nets import ClaimNet, JoinNet, LockstepUnionNet, MaskNet, SequenceNet
 from handshake.engines.circuit.nets.netlist import ComputeNet, Net, ProjectNet, StampNet, WidenNet
 from handshake.errors import UnsupportedError
-from handshake.plan.algebra import (
-    Apply,
-    Node,
-    Plan,
-    Project,
-    Select,
-    Source,
-    Union,
-    Windowing,
-    WindowJoin,
-)
+from handshake.plan.algebra import Apply, Node, Plan, Project, Select, Source, Union, Windowing, WindowJoin
 from handshake.plan.algebra import walk as walk_plan
 from handshake.plan.expr import And, Arithmetic, Column, Compare, Expr, Literal
 from handshake.schema import BOOL, INT64, UNITS
