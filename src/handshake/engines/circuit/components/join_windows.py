@@ -99,9 +99,14 @@ class Store:
         with m.If(lane == self.lanes - 1):
             m.d.sync += row.eq(next_place(row, self.rows))
 
+    @property
+    def first_lane(self) -> Value:
+        """The lane of the oldest tuple, as one bit."""
+        return self.oldest_of & ~(self.oldest_of << 1)[: self.lanes]
+
     def oldest(self, low: int, width: int) -> Value:
         """Return bits of the oldest tuple, as long as `data` begins with it."""
-        first = self.oldest_of & ~(self.oldest_of << 1)[: self.lanes]
+        first = self.first_lane
         parts = [d[low : low + width] & first[lane].replicate(width) for lane, d in enumerate(self.data)]
         value: Value = parts[0]
         for part in parts[1:]:
@@ -159,6 +164,18 @@ class OrderedWindows(Block):
     def _counter_names(self) -> tuple[str, ...]:
         bounded = not all(held.is_window for held in self.held)
         return (*(("late", "no_time") if self.timed else ()), *(("evicted",) if bounded else ()))
+
+    def _build_stores(self, m: Module, new: list[Signal], has: Value, finish: Signal) -> None:
+        """Build the windows; tuples of a beat are inserted when all of its results have been found."""
+        for store, each, here in zip(self.stores, new, has, strict=True):
+            store.build(m)
+            m.d.comb += [store.new.eq(each), store.insert.eq(finish & here)]
+
+    def _send_end(self, m: Module, made: Any, state: Signal, ready: Any) -> None:
+        m.d.comb += made.eos.eq(1)
+        with m.If(made.ready):
+            m.d.comb += [store.clear.eq(1) for store in self.stores]
+            m.d.sync += state.eq(ready)
 
     def _admit(self, m: Module, has: list[Value]) -> list[Value]:
         """Return the tuples of a beat that take part; under a time window only those in time."""

@@ -84,9 +84,7 @@ class _Level:
     @property
     def oldest(self) -> Value:
         """The lane that has the oldest tuple of the window."""
-        lanes = self.store.lanes
-        first = self.store.oldest_of & ~(self.store.oldest_of << 1)[:lanes]
-        return first & self.store.at_oldest.replicate(lanes)
+        return self.store.first_lane & self.store.at_oldest.replicate(self.store.lanes)
 
 
 class _Look:
@@ -139,9 +137,7 @@ class NestedScan(OrderedWindows):
         windows; and which windows have more to look at."""
         self.finish, self.fresh = Signal(), Signal()
         self.made = StreamSignature(self.condition.result).create(path=("made",))
-        for store, level, has in zip(self.stores, self.levels, self.has, strict=True):
-            store.build(m)
-            m.d.comb += [store.new.eq(level.new), store.insert.eq(self.finish & has)]
+        self._build_stores(m, [level.new for level in self.levels], self.has, self.finish)
         self._control(m)
         self._count_evicted(m)
         register(m, self.made, self.results)
@@ -167,10 +163,7 @@ class NestedScan(OrderedWindows):
                 with m.Case(1 + k):
                     self._scan(m, k)
             with m.Case(self._end):
-                m.d.comb += self.made.eos.eq(1)
-                with m.If(self.made.ready):
-                    m.d.comb += [store.clear.eq(1) for store in self.stores]
-                    m.d.sync += self.state.eq(_READY)
+                self._send_end(m, self.made, self.state, _READY)
 
     @property
     def _end(self) -> int:

@@ -102,9 +102,13 @@ class Select(Stage):
             raise SchemaError(f"selection by field '{field}', which is {row[field].type}, not bool")
         super().__init__(row, row, registered, (field,))
 
-    def keep(self) -> Value:
+    def is_true(self) -> Value:
+        """Return a bit that is high if the field is true."""
         flag = Value.cast(self.i.payload[self.field])
         return flag & ~self.i.payload[null_of(self.field)] if self.before[self.field].nullable else flag
+
+    def keep(self) -> Value:
+        return self.is_true()
 
     def wire(self, m: Module, payload: Any) -> None:
         m.d.comb += payload.eq(self.i.payload)

@@ -60,9 +60,7 @@ class OrderedJoin(OrderedWindows):
         self.state, self.has, self.ending = Signal(_State), Signal(2), Signal()
         self.finish, self.fresh = Signal(), Signal()
         self.made = StreamSignature(self.condition.result).create(path=("made",))
-        for store, new, has in zip(self.stores, self.new, self.has, strict=True):
-            store.build(m)
-            m.d.comb += [store.new.eq(new), store.insert.eq(self.finish & has)]
+        self._build_stores(m, self.new, self.has, self.finish)
         self._control(m)
         self._count_evicted(m)
         register(m, self.made, self.results)
@@ -83,10 +81,7 @@ class OrderedJoin(OrderedWindows):
                 with m.If(~found[0] | self.made.ready):
                     self._finish(m)
             with m.Case(_State.END):
-                m.d.comb += self.made.eos.eq(1)
-                with m.If(self.made.ready):
-                    m.d.comb += [store.clear.eq(1) for store in self.stores]
-                    m.d.sync += self.state.eq(_State.READY)
+                self._send_end(m, self.made, self.state, _State.READY)
 
     def _then(self, m: Module, more: Value, state: Any) -> None:
         with m.If(more):
@@ -149,5 +144,5 @@ class OrderedJoin(OrderedWindows):
     def _without_oldest(self, found: list[Value], store: Store) -> list[Value]:
         """Leave out the oldest left tuple if the left tuple of the same beat has pushed it out."""
         gone = self.has[0] & store.full & store.at_oldest
-        first = store.oldest_of & ~(store.oldest_of << 1)[: self.lanes]
+        first = store.first_lane
         return [each & ~(gone & first[lane]) for lane, each in enumerate(found)]

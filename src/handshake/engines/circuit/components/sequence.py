@@ -17,13 +17,12 @@ from amaranth.lib.wiring import Out
 
 from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.demux import holds
-from handshake.engines.circuit.components.operators import Stage, copy_field
+from handshake.engines.circuit.components.operators import Select, Stage, copy_field
 from handshake.engines.circuit.components.slide import HERE, SHOWN
 from handshake.engines.circuit.components.stream import beat, moves, stream_in, stream_out
-from handshake.engines.circuit.components.types import Row, Wire, null_of
+from handshake.engines.circuit.components.types import Row, Wire
 from handshake.engines.circuit.components.union import chosen
-from handshake.errors import SchemaError
-from handshake.schema import BOOL, INT64, Bool
+from handshake.schema import BOOL, INT64
 
 __all__ = [
     "PLACE",
@@ -108,23 +107,22 @@ class Sequence(Block):
         m.d.comb += [sink.payload[HERE].eq(here), sink.valid.eq(valid), sink.eos.eq(eos)]
 
 
-class Mask(Stage):
+class Mask(Select):
     """Selection in lock step: where the Boolean `field` is not true, the slot becomes an empty one."""
 
-    def __init__(self, row: Row, field: str, *, registered: bool = True) -> None:
-        self.field = field
-        if not isinstance(row[field].type, Bool):
-            raise SchemaError(f"selection by field '{field}', which is {row[field].type}, not bool")
-        super().__init__(row, row, registered, (field,))
+    def keep(self) -> Value:
+        return Const(1, 1)
 
     def wire(self, m: Module, payload: Any) -> None:
-        flag = Value.cast(self.i.payload[self.field])
-        if self.before[self.field].nullable:
-            flag = flag & ~self.i.payload[null_of(self.field)]
-        for each in self.before:
-            if each.name != HERE:
-                copy_field(m, payload, self.i.payload, each, each.name)
-        m.d.comb += payload[HERE].eq(self.i.payload[HERE] & flag)
+        _copy_slot(m, payload, self.i.payload, self.before, self.is_true())
+
+
+def _copy_slot(m: Module, target: Any, source: Any, row: Row, stays: Value) -> None:
+    """Copy a slot, which is empty unless it `stays`."""
+    for each in row:
+        if each.name != HERE:
+            copy_field(m, target, source, each, each.name)
+    m.d.comb += target[HERE].eq(source[HERE] & stays)
 
 
 class Claim(Stage):
@@ -148,17 +146,11 @@ class Claim(Stage):
         super().__init__(row, row, registered, (field, values, everyone), ports)
 
     def wire(self, m: Module, payload: Any) -> None:
-        for each in self.before:
-            if each.name != HERE:
-                copy_field(m, payload, self.i.payload, each, each.name)
-        here = self.i.payload[HERE]
-        m.d.comb += payload[HERE].eq(here & self._holds(self.values))
+        slot, tag = self.i.payload, self.before[self.field]
+        _copy_slot(m, payload, slot, self.before, holds(slot, tag, self.values))
         if self.everyone is not None:
-            with m.If(moves(self.i) & self.i.valid & here & ~self._holds(self.everyone)):
+            with m.If(moves(self.i) & self.i.valid & slot[HERE] & ~holds(slot, tag, self.everyone)):
                 m.d.sync += self.unknown.eq(self.unknown + 1)
-
-    def _holds(self, values: tuple[int | str, ...]) -> Value:
-        return holds(self.i.payload, self.before[self.field], values)
 
 
 class LockstepUnion(Block):

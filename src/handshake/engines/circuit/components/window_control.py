@@ -24,6 +24,9 @@ __all__ = ["TimeControl", "TupleControl"]
 class Control:
     """The common part of both kinds of windows: steps, merging of results, the end of the input."""
 
+    base: Signal
+    """The start of the oldest window."""
+
     def __init__(self, m: Module, block: Any, copies: list[Block]) -> None:
         self.m, self.block, self.copies, self.slide = m, block, copies, block.slide
         self.i = block.i
@@ -54,10 +57,6 @@ class Control:
     @abstractmethod
     def restart(self) -> None:
         """Get ready for the next stream."""
-
-    @abstractmethod
-    def start(self) -> Value:
-        """Return the start of the oldest window."""
 
     @abstractmethod
     def result_time(self) -> Value:
@@ -117,7 +116,7 @@ class Control:
         """Drive the tuple and, for a closing window, its start, and its time and clock if they are read."""
         for each in self.block.inner:
             if each.name == START:
-                self.m.d.comb += payload[START].eq(self.start())
+                self.m.d.comb += payload[START].eq(self.base)
             elif self.slide.timed and each.name in (TIME, CLOCK):
                 self._stamp(payload, each)
             else:
@@ -230,9 +229,6 @@ class TimeControl(Control):
         self.first = first
         self.stride = Signal(Shape(bits + 2, signed=False), init=step << (self.levels - 1))
 
-    def start(self) -> Value:
-        return self.base
-
     def result_time(self) -> Value:
         return self.base + self.slide.size - 1
 
@@ -315,9 +311,6 @@ class TupleControl(Control):
             self.known = Signal(self.n)  # copies whose window has a tuple with a time
             nullable = block.row[TIME].nullable
             self.null = self.i.payload[null_of(TIME)] if nullable else Const(0, 1)
-
-    def start(self) -> Value:
-        return self.base
 
     def result_time(self) -> Value:
         time = Value.cast(self.i.payload[TIME])

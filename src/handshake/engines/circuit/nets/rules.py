@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from handshake.engines.circuit.nets.netlist import (
     ComputeNet,
@@ -61,7 +62,7 @@ def narrow_joins(plan: Plan) -> Plan:
     return plan.map(push_down_projections) if joins else plan
 
 
-def _everywhere(nets: Nets, rule: Callable[[Net], Net]) -> Nets:
+def _everywhere(rule: Callable[[Net], Net], nets: Nets) -> Nets:
     """Rewrite the nets of all results, keeping what they share."""
     done: dict[int, Net] = {}
     return {name: rebuild(net, rule, done) for name, net in nets.items()}
@@ -70,12 +71,8 @@ def _everywhere(nets: Nets, rule: Callable[[Net], Net]) -> Nets:
 # 6.4 Un-nesting of grouping and windows.
 
 
-def unnest_group_in_window(nets: Nets) -> Nets:
+def _unnest_group_in_window(net: Net) -> Net:
     """Put one CAM before the windows instead of one in every copy; see `GroupedWindowNet`."""
-    return _everywhere(nets, _unnest)
-
-
-def _unnest(net: Net) -> Net:
     if not isinstance(net, WindowNet):
         return net
     after, group = _stages_until(net.body, GroupNet)
@@ -112,12 +109,8 @@ def _stack(stages: list[StageNet], source: Net) -> Net:
 # 6.2 Parallel evaluation.
 
 
-def evaluate_in_parallel(nets: Nets) -> Nets:
+def _evaluate_in_parallel(net: Net) -> Net:
     """Merge consecutive operations that do not read each other's results into one parallel step."""
-    return _everywhere(nets, _side_by_side)
-
-
-def _side_by_side(net: Net) -> Net:
     if not isinstance(net, ComputeNet) or not isinstance(net.source, ComputeNet):
         return net
     made = {name for name, _, _ in net.source.operations}
@@ -130,12 +123,8 @@ def _side_by_side(net: Net) -> Net:
 # 6.3 Multiplexers for unions.
 
 
-def multiplex_windows(nets: Nets) -> Nets:
+def _multiplex_windows(net: Net) -> Net:
     """Send results of windows through a multiplexer instead of a union with FIFOs."""
-    return _everywhere(nets, _multiplex)
-
-
-def _multiplex(net: Net) -> Net:
     return replace(net, merge="multiplexer") if isinstance(net, (WindowNet, GroupedWindowNet)) else net
 
 
@@ -144,7 +133,7 @@ def _multiplex(net: Net) -> Net:
 
 def eliminate_registers(nets: Nets) -> Nets:
     """Run consecutive gates in one cycle: only the last stage before an output has a register."""
-    bare = _everywhere(nets, _asynchronous)
+    bare = _everywhere(_asynchronous, nets)
     return {name: _add_register(net) for name, net in bare.items()}
 
 
@@ -161,8 +150,8 @@ def _add_register(net: Net) -> Net:
 
 PLAN_RULES: dict[str, Callable[[Plan], Plan]] = {"narrow_joins": narrow_joins}
 RULES: dict[str, Callable[[Nets], Nets]] = {
-    "unnest_group_in_window": unnest_group_in_window,
-    "evaluate_in_parallel": evaluate_in_parallel,
-    "multiplex_windows": multiplex_windows,
+    "unnest_group_in_window": partial(_everywhere, _unnest_group_in_window),
+    "evaluate_in_parallel": partial(_everywhere, _evaluate_in_parallel),
+    "multiplex_windows": partial(_everywhere, _multiplex_windows),
     "eliminate_registers": eliminate_registers,
 }

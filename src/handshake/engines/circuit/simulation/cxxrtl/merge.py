@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import replace
 
 from handshake.engines.circuit.simulation.cxxrtl.parse import ParsedModule, targets
@@ -48,7 +48,10 @@ def _classes(part: ParsedModule, definitions: Definitions) -> Classes:
     classes = _number({name: _beginning(part, name, definitions) for name in names})
     while True:
         finer = _number(
-            {name: (classes[name], *_statements(definitions.get(name, ()), classes)) for name in names}
+            {
+                name: (classes[name], *(_in_classes(unit, classes) for unit in definitions.get(name, ())))
+                for name in names
+            }
         )
         if len(set(finer.values())) == len(set(classes.values())):
             return classes
@@ -66,10 +69,6 @@ def _beginning(part: ParsedModule, name: str, definitions: Definitions) -> Hasha
         # One that is set in pieces is not there as a whole where the first piece is.
         return ("value", part.values[name]) if len(units) == 1 else name
     return part.nets[name].kind, part.nets[name].bits, part.starts.get(name, "")
-
-
-def _statements(units: Iterable[str], classes: Classes) -> tuple[str, ...]:
-    return tuple(_in_classes(unit, classes) for unit in units)
 
 
 def _in_classes(unit: str, classes: Classes) -> str:
