@@ -99,7 +99,7 @@ class Design:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a core's buffer may be given more results than it holds."""
+        """True if a core's buffer may be given more results than it holds."""
         return self.core_margin < self.needed_margin
 
     @property
