@@ -250,7 +250,7 @@ TEN, NINE = "(x >= (a - 10)) AND (x <= (a + 10))", "(x >= (a - 9)) AND (x <= (a 
 def test_what_a_manifest_says_to_another_join(change, said, tmp_path):
     cluster = cluster_of(BAND, WINDOW, tmp_path, 2)
     state = Manifest.fresh(cluster.definition, "place", "owner").dump()
-    assert Manifest.load(state, replace(cluster.definition)).plan == cluster.definition.described
+    assert Manifest.load(state, replace(cluster.definition)).plan == cluster.definition.properties
     with pytest.raises(StateError) as error:
         Manifest.load(state, replace(cluster.definition, **change))
     assert str(error.value) == said
