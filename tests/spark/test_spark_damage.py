@@ -272,12 +272,17 @@ def test_a_segment_that_has_lost_its_state_says_so(tmp_path):
     )
 
 
+def bound(predicate: str) -> str:
+    """Return a predicate with the inputs of its columns."""
+    return predicate.replace("(x", "(l.x").replace("(a", "(r.a")
+
+
 def test_a_checkpoint_is_refused_to_another_query(spark, tmp_path):
     query = Pipeline(spark, tmp_path)
     query.add(2)
     query.run()
     query.add(1)
-    assert query.refused(on=NINE) == f"{OTHER}predicate was {TEN}, now {NINE}{PUT_BACK}"
+    assert query.refused(on=NINE) == f"{OTHER}predicate was {bound(TEN)}, now {bound(NINE)}{PUT_BACK}"
     assert query.refused(segments=3) == (
         f"{OTHER}segments were 2, now 3; pass segments=2, or start from a new checkpoint"
     )

@@ -207,7 +207,7 @@ def test_no_state_directory_on_a_cluster(batch, other, monkeypatch):
     monkeypatch.setattr(
         "handshake.engines.spark.joins.frames.state_root", lambda *_: state_root(None, None, None, "yarn")
     )
-    refused(UnsupportedError, "a join on a cluster needs a directory that every executor reaches",
+    refused(UnsupportedError, "a join on a cluster needs a directory for its windows that every",
             batch, other, "l.x < r.a")  # fmt: skip
     assert handshake.join(batch, other, "l.x = r.a").columns == ["x", "y", "price", "a", "b"]  # Spark's own
 

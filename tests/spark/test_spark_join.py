@@ -406,7 +406,10 @@ def test_explain_goes_with_its_dataframe(frames):
     plan = weakref.ref(joined._handshake_plan)
     with pytest.raises(InputError, match=r"this DataFrame is not the one that handshake\.join returned"):
         handshake.explain(joined.where("x > 1"))
-    with pytest.raises(InputError, match="explain takes two inputs, or a Spark DataFrame"):
+    with pytest.raises(
+        InputError,
+        match="explain takes the text of a query, a running query or join",
+    ):
         handshake.explain({"x": [1]})
     del joined
     gc.collect()

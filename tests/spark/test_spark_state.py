@@ -271,7 +271,7 @@ def test_partners_of_a_wide_band_are_in_cells_that_overlap(width: int, kind: pa.
     spec = prepare(*schemas, f"l.x BETWEEN r.a - {width} AND r.a + {width}").spec
     routing = choose_routing(spec, 4)
     cells = [
-        routing.of(pa.record_batch([pa.array(values, kind)], schema), side).astype(int)
+        routing.cells_of(pa.record_batch([pa.array(values, kind)], schema), side).astype(int)
         for side, (values, schema) in enumerate(zip(zip(*pairs, strict=True), schemas, strict=True))
     ]
     apart = abs(cells[0] - cells[1])
