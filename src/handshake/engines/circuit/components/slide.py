@@ -12,7 +12,7 @@ __all__ = ["CLOCK", "HERE", "SHOWN", "START", "TIME", "Slide", "body_row", "wind
 TIME, CLOCK, START = "@time", "@clock", "@start"
 """Hidden fields: a tuple's time, its source's clock, and where the window starts that a beat closes."""
 HERE = "@here"
-"""Hidden field of streams in lock step: whether the beat has a tuple (see handshake.circuit.sequence)."""
+"""Hidden field of streams in lock step: whether the beat has a tuple (see components.sequence)."""
 SHOWN = "@shown"
 """Hidden field of streams in lock step that have times: what the stream's clock shows, tuple or none."""
 

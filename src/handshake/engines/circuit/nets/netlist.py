@@ -1,6 +1,6 @@
 """Circuits as values: which components a query needs and how they are wired. Building one makes no gates.
 
-Rules rewrite these; `block()` turns a node into a component, and handshake.circuit.assemble wires them.
+Rules rewrite these; `block()` turns a node into a component, and nets.assemble wires them.
 """
 
 from __future__ import annotations

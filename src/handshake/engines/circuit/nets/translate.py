@@ -1,7 +1,7 @@
 """Plan to circuit: one small function per node; the default is an error that names the node.
 
 The translation is the paper's section 4, without optimisation: a register behind every operator, a union
-with FIFOs behind every window, a CAM in every sub-plan copy. handshake.circuit.rules improves on it.
+with FIFOs behind every window, a CAM in every sub-plan copy. nets.rules improves on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Window joins to circuits: what is below them in lock step, and the join itself.
 
 Below a join there may be selections, projections, arithmetic, unions of different inputs, and streams that an
-input carries: whatever makes at most one tuple of an arrival. See handshake.circuit.sequence.
+input carries: whatever makes at most one tuple of an arrival. See components.sequence.
 """
 
 from __future__ import annotations
