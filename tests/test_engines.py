@@ -14,9 +14,10 @@ import pytest
 
 import handshake as hs
 import query_oracle
+from handshake.engines.engine import engine as find_engine
 from handshake.errors import UnsupportedError
 from handshake.operators.query import Query
-from handshake.options import ENGINES
+from handshake.options import ENGINES, Options
 from handshake.plan.algebra import Plan, Source
 from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
@@ -97,6 +98,47 @@ def test_refusals_name_what_is_missing(engine: str, name: str) -> None:
     plan = parse_query(CASES[name])
     with pytest.raises(UnsupportedError, match=GAPS[engine][name]):
         hs.run(plan, tables(Query(plan), []), engine=engine, **OPTIONS.get(engine, {}))
+
+
+MIXED = """CREATE INPUT STREAM P (t int) TIMESTAMP BY t; CREATE INPUT STREAM L (v int);
+    CREATE INPUT STREAM M (w int); CREATE INPUT STREAM Q (u int) TIMESTAMP BY u;"""
+MIXED_ROWS = {"P": {"t": [25, 5, 17]}, "L": {"v": [1, 2, 3]}, "M": {"w": [4, 5]}, "Q": {"u": [17, 6]}}
+
+
+MIXED_CASES: list[tuple[str, list[dict[str, int]]]] = [
+    ("SELECT count() AS n FROM P [SIZE 10 ADVANCE 10 TIME]", [{"n": 1}] * 3),
+    ("SELECT sum(v) AS s FROM L [SIZE 2 ADVANCE 1 TUPLES]", [{"s": 3}, {"s": 5}]),
+    # L and M take turns (1 4 2 5 3), then P and Q come by time (5 6 17 17 25).
+    ("SELECT t, w FROM P [SIZE 2 TUPLES], M [SIZE 1 TUPLES]", [{"t": t, "w": 5} for t in (5, 17, 25)]),
+    (
+        "SELECT v, w FROM L [SIZE 1 TUPLES], M [SIZE 1 TUPLES]",
+        [{"v": v, "w": w} for v, w in ((1, 4), (2, 4), (2, 5), (3, 5))],
+    ),
+    (
+        "SELECT v, u FROM L [SIZE 2 TUPLES], Q [SIZE 1 TUPLES]",
+        [{"v": v, "u": u} for u in (6, 17) for v in (2, 3)],
+    ),
+    (
+        "SELECT t, u FROM P [SIZE 1 TUPLES], Q [SIZE 1 TUPLES]",
+        [{"t": t, "u": u} for t, u in ((5, 6), (17, 6), (17, 17), (25, 17))],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "wanted"),
+    [(e, *case) for e in ENGINES for case in (MIXED_CASES[2:4] if e == "spark" else MIXED_CASES)],
+)
+def test_inputs_without_times_arrive_first(
+    request: pytest.FixtureRequest, engine: str, text: str, wanted: list[dict[str, int]]
+) -> None:
+    start_spark(request, engine)
+    plan = parse_query(f"{MIXED} {text} INTO A; SELECT count() AS n FROM Q [SIZE 9 ADVANCE 9 TIME] INTO B")
+    run = find_engine(engine).run(plan, MIXED_ROWS, Options(**OPTIONS.get(engine, {})))
+    found = run.results()
+    assert (run.metrics().get("late") or 0) == 0
+    assert plain({"A": found["A"].to_pylist()}) == plain({"A": wanted})
+    assert found["B"].num_rows == 2
 
 
 def start_spark(request: pytest.FixtureRequest, engine: str) -> None:

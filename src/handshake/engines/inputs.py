@@ -15,7 +15,7 @@ from handshake.io.declared import BadRows
 from handshake.io.files import read_declared
 from handshake.io.frames import conform, table_of
 from handshake.operators.chunk import END, Array
-from handshake.operators.sources import arrow_schema, instants
+from handshake.operators.sources import arrival_places, arrow_schema, instants
 from handshake.plan.algebra import Plan, Source
 from handshake.schema import Field, Schema
 
@@ -98,13 +98,15 @@ def _read(plan: Plan, source: Source, given: Any) -> pa.Table:
 
 
 def arrival_order(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return the tables in the order of arrival: by time if all have one, else as they are."""
+    """Return the tables in the order of arrival: those with a time column by time, others as they are."""
     sources = [source for source in plan.inputs if source.name in tables]
-    rows, _, _ = _arrivals(sources, [_whole(tables[source.name]) for source in sources])
-    return {
-        source.name: tables[source.name] if _in_order(order) else tables[source.name].take(pa.array(order))
-        for source, order in zip(sources, rows, strict=True)
-    }
+    found = {}
+    for source in sources:
+        table = tables[source.name]
+        seconds, rest = instants(source, _whole(table))
+        later = (seconds[1:] > seconds[:-1]) | ((seconds[1:] == seconds[:-1]) & (rest[1:] >= rest[:-1]))
+        found[source.name] = table if later.all() else table.take(pa.array(np.lexsort((rest, seconds))))
+    return found
 
 
 def slices(
@@ -115,9 +117,11 @@ def slices(
     sources = [source for source in plan.inputs if source.name in given]
     if pace is not None and (pace <= 0 or not all(source.time for source in sources)):
         raise WindowError("a pace is more than 0, and goes by the time columns of all inputs")
-    tables = [_whole(given[source.name]) for source in sources]
-    rows, places, times = _arrivals(sources, tables)
-    tables = [t if _in_order(r) else t.take(pa.array(r)) for t, r in zip(tables, rows, strict=True)]
+    ordered = arrival_order(plan, given)
+    tables = [_whole(ordered[source.name]) for source in sources]
+    known = [instants(source, table) for source, table in zip(sources, tables, strict=True)]
+    places = arrival_places(known)
+    times = np.empty(0) if pace is None else _since_first(known, places)
     total = sum(table.num_rows for table in tables)
     began, start = time.perf_counter(), 0
     while start < total and not stop():
@@ -148,31 +152,10 @@ def _wait_for_rows(times: Array, start: int, pace: float, began: float) -> tuple
     return min(end, start + _SLICE), max(0.0, now - float(due[start])) if end > start else 0.0
 
 
-def _in_order(rows: Array) -> bool:
-    return bool(np.array_equal(rows, np.arange(len(rows))))
-
-
-def _arrivals(sources: list[Source], tables: list[pa.RecordBatch]) -> tuple[list[Array], list[Array], Array]:
-    """Return each stream's rows in the order of arrival, their places, and the seconds until each place."""
-    sizes = [table.num_rows for table in tables]
-    streams = np.repeat(np.arange(len(sizes)), sizes)
-    rows = np.concatenate([np.arange(size) for size in sizes])
-    if all(source.time is not None for source in sources):
-        known = [
-            instants(s, dict(zip(t.schema.names, t.columns, strict=True)))
-            for s, t in zip(sources, tables, strict=True)
-        ]
-        seconds, rest = (np.concatenate(parts) for parts in zip(*known, strict=True))
-        order = np.lexsort((rows, streams, rest, seconds))
-    else:
-        seconds = rest = np.zeros(len(rows), np.int64)
-        order = np.lexsort((streams, rows))
-    places = [np.flatnonzero(streams[order] == k) for k in range(len(sizes))]
-    return [rows[order[place]] for place in places], places, _since_first(seconds[order], rest[order])
-
-
-def _since_first(seconds: Array, rest: Array) -> Array:
-    """Return the seconds from the first row to each; rows without a time come with the last."""
+def _since_first(known: list[tuple[Array, Array]], places: list[Array]) -> Array:
+    """Return the seconds from the first row to each place; rows without a time come with the last."""
+    order = np.argsort(np.concatenate(places))
+    seconds, rest = (np.concatenate(parts)[order] for parts in zip(*known, strict=True))
     since = (seconds.astype(np.float64) - seconds[:1]) + (rest - rest[:1]) / 1e9
-    known = int(np.searchsorted(seconds, END))
-    return np.where(seconds < END, since, since[known - 1] if known else 0.0)
+    dated = int(np.searchsorted(seconds, END))
+    return np.where(seconds < END, since, since[dated - 1] if dated else 0.0)

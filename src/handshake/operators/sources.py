@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace,
 from handshake.plan.algebra import Source
 from handshake.schema import UNITS, arrow_of
 
-__all__ = ["Needs", "SourceOperator", "arrow_schema", "instants", "times_in"]
+__all__ = ["Needs", "SourceOperator", "arrival_places", "arrow_schema", "instants", "times_in"]
 
 NowNanoseconds = Callable[[], int]
 
@@ -46,15 +46,35 @@ def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array
     return times, valid
 
 
-def instants(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array]:
+def arrival_places(instants: Sequence[tuple[Array, Array]]) -> list[Array]:
+    """Return the place of each row of each stream among all arrivals, given the instants of its rows.
+
+    Rows arrive by their instants, ties in the order of the streams, then of the rows.
+    """
+    streams = np.repeat(np.arange(len(instants)), [len(seconds) for seconds, _ in instants])
+    seconds, rest = (np.concatenate(parts) for parts in zip(*instants, strict=True))
+    order = np.lexsort((streams, rest, seconds))
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return [places[streams == k] for k in range(len(instants))]
+
+
+def instants(source: Source, table: pa.Table | pa.RecordBatch) -> tuple[Array, Array]:
     """Return times as seconds and nanoseconds, to sort rows of all streams; rows without one come last.
 
-    Nanoseconds alone would not fit 64 bits: whole numbers can be times of 62 bits in any unit.
+    Streams without a time column come before all times, and take turns. Nanoseconds alone would not fit 64
+    bits: whole numbers can be times of 62 bits in any unit.
     """
-    times, timed = times_in(source, columns)
+    if source.time is None:
+        return np.full(table.num_rows, BEGINNING), np.arange(table.num_rows)
+    column = table.column(source.time)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    times, timed = times_in(source, {source.time: whole})
     unit = UNITS[source.clock.unit]
     seconds, rest = np.divmod(times, UNITS["s"] // unit)
-    return (seconds if timed is None else np.where(timed, seconds, END)), rest * unit
+    if timed is None:
+        return seconds, rest * unit
+    return np.where(timed, seconds, END), np.where(timed, rest * unit, 0)
 
 
 class SourceOperator:

@@ -14,11 +14,12 @@ from handshake.engines.circuit.components.sequence import PLACE, PLACE_BITS
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.simulation.simulate import ALWAYS, Feed, Run, feed, simulate
-from handshake.engines.circuit.tables import nullable_in, physical, rows_of, table_of_payloads
+from handshake.engines.circuit.tables import nullable_in, rows_of, table_of_payloads
 from handshake.errors import InputError, suggest
 from handshake.io.frames import conform
+from handshake.operators.sources import arrival_places, instants
 from handshake.plan.algebra import Output, Plan, Source
-from handshake.schema import UNITS, arrow_of
+from handshake.schema import arrow_of
 
 __all__ = ["QueryRun", "run_plan"]
 
@@ -54,8 +55,7 @@ def run_plan(
 
     Columns that have a NULL get a wire for it. `patterns` and `ready` hold inputs and outputs back by cycle,
     as `simulate` has it; results do not depend on them. `places` says where the rows of each input stand
-    among all arrivals, which joins look at; without it rows arrive as docs/semantics.md has it: by time, or
-    in turn.
+    among all arrivals, which joins look at; without it rows arrive as docs/queries.md has it.
     """
     tables = {name: _table(plan, name, given) for name, given in inputs.items()}
     given = bounds or Bounds()
@@ -90,18 +90,11 @@ def _add_places(
     return {**tables, **added}
 
 
-def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, list[tuple[bool, int]]]:
-    """Return the sort keys of rows: times, rows without one last; or row numbers if a stream has no times."""
+def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, Sequence[int]]:
+    """Return the places of rows: without a time column first and in turns, then by time."""
     sources = [source for source in plan.inputs if source.name in tables]
-    if not all(source.time is not None for source in sources):
-        return {s.name: [(False, i) for i in range(tables[s.name].num_rows)] for s in sources}
-    return {
-        s.name: [
-            (time is None, (time or 0) * UNITS[s.clock.unit])
-            for time in physical(tables[s.name].column(str(s.time)))
-        ]
-        for s in sources
-    }
+    found = arrival_places([instants(source, tables[source.name]) for source in sources])
+    return {source.name: places.tolist() for source, places in zip(sources, found, strict=True)}
 
 
 def _result(output: Output, run: Run, compiled: Compiled) -> pa.Table:

@@ -20,7 +20,8 @@ def explain_placement(plan: Plan) -> list[str]:
     """Return a line for each result that runs in one task because of its joins, with the reason."""
     plan = optimise(plan, "spark")
     names = [source.name for source in plan.inputs]
-    found = ((output, why_one_task(output, names, names)) for output in plan.outputs)
+    timeless = frozenset(source.name for source in plan.inputs if source.time is None)
+    found = ((output, why_one_task(output, names, names, timeless)) for output in plan.outputs)
     return [f"{output.name}: on Spark in one task, since {why}" for output, why in found if why is not None]
 
 
@@ -30,16 +31,20 @@ def declared_sources(node: Node, declared: Sequence[str]) -> tuple[Source, ...]:
     return tuple(sorted(found, key=lambda source: declared.index(source.name)))
 
 
-def why_one_task(output: Output, declared: Sequence[str], streams: Collection[str]) -> str | None:
+def why_one_task(
+    output: Output, declared: Sequence[str], streams: Collection[str],
+    timeless: Collection[str] = (),
+) -> str | None:  # fmt: skip
     """Return why a plan with joins runs in one task; None if its joins are spread over Spark's tasks.
 
     Args:
         output: The plan.
         declared: The names of the inputs in the order of their declarations.
         streams: The names of the inputs that are unbounded.
+        timeless: The names of the inputs without a time column.
     """
     joins = [node for node in dict.fromkeys(walk(output)) if isinstance(node, WindowJoin)]
-    found = next((why for join in joins for why in _about_join(join, declared, streams)), None)
+    found = next((why for join in joins for why in _about_join(join, declared, streams, timeless)), None)
     if found is not None or not joins or not _stream_count(output, streams):
         return found
     if sum(sum(_stream_count(child, streams) > 0 for child in join.inputs) > 1 for join in joins) > 1:
@@ -51,7 +56,9 @@ def _stream_count(node: Node, streams: Collection[str]) -> int:
     return sum(name in streams for name in _names(node))
 
 
-def _about_join(join: WindowJoin, declared: Sequence[str], streams: Collection[str]) -> Iterator[str]:
+def _about_join(
+    join: WindowJoin, declared: Sequence[str], streams: Collection[str], timeless: Collection[str]
+) -> Iterator[str]:
     below = [node for child in join.inputs for node in walk(child)]
     counted = any(window is None or window.counted for window in join.windows)
     if any(isinstance(node, Windowing) for node in below):
@@ -65,12 +72,20 @@ def _about_join(join: WindowJoin, declared: Sequence[str], streams: Collection[s
     unions = [node for node in below if isinstance(node, Union)]
     if unions and (counted or any(_stream_count(union, streams) > 1 for union in unions)):
         yield "it joins a union of streams, which goes by the slowest of their clocks"
+    if counted and _mixes_times(join, timeless):
+        yield "it counts tuples of streams without a time column, which arrive before all others"
     if counted and not _in_order(join, declared):
         yield "it counts tuples of streams that it does not name in the order of their declarations"
 
 
 def _names(node: Node) -> list[str]:
     return [here.name for here in dict.fromkeys(walk(node)) if isinstance(here, Source)]
+
+
+def _mixes_times(join: WindowJoin, timeless: Collection[str]) -> bool:
+    """Return whether times, and not turns alone, would order tuples of streams that have no time column."""
+    sources = [node for node in walk(join) if isinstance(node, Source)]
+    return any(s.name in timeless for s in sources) and any(s.time is not None for s in sources)
 
 
 def _in_order(join: WindowJoin, declared: Sequence[str]) -> bool:

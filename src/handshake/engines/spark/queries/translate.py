@@ -107,12 +107,20 @@ class _Translation:
         self._plan, self._state_dir = plan, state_dir
         self._inputs, self.observations = input_frames(plan, inputs)
         self._declared = [source.name for source in plan.inputs]
+        self._timeless = frozenset(
+            source.name
+            for source in plan.inputs
+            if source.time is None
+            and source.name in self._inputs
+            and ARRIVAL_COLUMN not in self._inputs[source.name].columns
+        )
+        """Inputs whose rows are stamped by Spark; logs of datagrams have the times of arrival."""
 
     def output(self, output: Output) -> DataFrame:
         timed: Any = _narrow_sources(rebuild(output, self._add_time))
         sources = declared_sources(timed, self._declared)
         streams = [source.name for source in sources if self._inputs[source.name].isStreaming]
-        streaming, why = bool(streams), why_one_task(timed, self._declared, streams)
+        streaming, why = bool(streams), why_one_task(timed, self._declared, streams, self._timeless)
         if why is not None:
             _check_same_kind(output, sources, self._inputs, why)
             return self._in_one_task(timed, sources, streaming)
@@ -187,7 +195,8 @@ class _Translation:
     def _in_one_task(self, output: Output, sources: tuple[Source, ...], streaming: bool) -> DataFrame:
         """Run all operators in one task; finite inputs arrive by time, so no row is late."""
         blobs = _union([self._send(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)])
-        return self._hold(output, blobs, partial(TupleQuery, output, sources), streaming)
+        make = partial(TupleQuery, output, sources, timeless=self._timeless)
+        return self._hold(output, blobs, make, streaming)
 
     def _panes(self, output: Output, source: Source) -> DataFrame:
         frame, filtered = self._source(source, to_arrow=True), spark_filter(output)

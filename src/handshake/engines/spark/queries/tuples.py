@@ -16,7 +16,7 @@ import pyarrow as pa
 from handshake.engines.spark.queries.blobs import Blob, in_order
 from handshake.operators.chunk import BEGINNING, END, Array, Flow, Trace
 from handshake.operators.query import Query
-from handshake.operators.sources import Needs, SourceOperator, instants
+from handshake.operators.sources import Needs, SourceOperator, arrival_places, instants
 from handshake.plan.algebra import Output, Plan, Source
 
 __all__ = ["ClockedSource", "TupleQuery"]
@@ -51,12 +51,16 @@ class TupleQuery:
     """A query that is held in the state of a Spark query and gets all tuples.
 
     With `clocks`, its one source holds the results of a join; blobs of later sources hold the clocks of that
-    many inputs of the join.
+    many inputs of the join. Sources named in `timeless` have no order of their own in time.
     """
 
-    def __init__(self, output: Output, sources: tuple[Source, ...], clocks: int = 0) -> None:
+    def __init__(
+        self, output: Output, sources: tuple[Source, ...], clocks: int = 0,
+        timeless: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         self.output = output
         self._sources = tuple(replace(source, demux=None) for source in sources)
+        self._ordering = tuple(replace(s, time=None) if s.name in timeless else s for s in self._sources)
         self._query = Query(Plan(self._sources, (output,)), optimised=False)
         self._clocked: ClockedSource | None = None
         if clocks:
@@ -78,36 +82,25 @@ class TupleQuery:
         return [*results, *(self._query.finish()[self.output.name] if ended else [])]
 
     def _tables(self, blobs: list[Blob]) -> dict[int, pa.Table]:
-        """Return the tuples of each source, sorted by time; tuples without a time come last."""
+        """Return the tuples of each source, sorted by time if it has one; tuples without a time come last."""
         found: dict[int, pa.Table] = {}
         for at in sorted({blob.source for blob in blobs}):
             parts = [pa.ipc.open_stream(blob.data).read_all() for blob in blobs if blob.source == at]
-            table, source = pa.concat_tables(parts), self._sources[at]
-            if source.time is not None:
-                seconds, rest = _instants(table, source)
-                order = np.lexsort((rest, seconds))
-                table = table if np.all(order[1:] > order[:-1]) else table.take(pa.array(order))
+            table, source = pa.concat_tables(parts), self._ordering[at]
+            seconds, rest = instants(source, table)
+            order = np.lexsort((rest, seconds))
+            table = table if np.all(order[1:] > order[:-1]) else table.take(pa.array(order))
             found[at] = table
         return found
 
     def _places(self, tables: dict[int, pa.Table]) -> dict[int, Array]:
-        """Number the tuples in their order of arrival.
-
-        They arrive by time, ties by declaration. If a source has no time, the sources take turns.
-        """
+        """Number the tuples in their order of arrival."""
         if not tables:
             return {}
-        if any(source.time is None for source in self._sources):
-            keys = [(np.arange(t.num_rows), np.zeros(t.num_rows, np.int64)) for t in tables.values()]
-        else:
-            keys = [_instants(table, self._sources[at]) for at, table in tables.items()]
-        sources = np.repeat(list(tables), [len(seconds) for seconds, _ in keys])
-        seconds, rest = (np.concatenate(parts) for parts in zip(*keys, strict=True))
-        order = np.lexsort((sources, rest, seconds))
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order)) + self._count
-        self._count += len(order)
-        return {at: places[sources == at] for at in tables}
+        known = [instants(self._ordering[at], table) for at, table in tables.items()]
+        places = [place + self._count for place in arrival_places(known)]
+        self._count += sum(map(len, places))
+        return dict(zip(tables, places, strict=True))
 
     @property
     def late(self) -> int:
@@ -123,8 +116,3 @@ class TupleQuery:
     def rows(self) -> int:
         """The number of tuples so far."""
         return sum(self._query.metrics().rows.values())
-
-
-def _instants(table: pa.Table, source: Source) -> tuple[Array, Array]:
-    name = str(source.time)
-    return instants(source, {name: table.column(name).combine_chunks()})
