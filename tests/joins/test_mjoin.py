@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake.joins.multiway.mjoin as mjoin
+import handshake.joins.multiway.spec as multiway_spec
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, UnsupportedError, WindowError
 from handshake.joins.multiway.mjoin import MJoin
-from handshake.joins.multiway.order import best_order, cost_order, runner_up
+from handshake.joins.multiway.order import Order, best_order, cost_order, runner_up
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
-from handshake.joins.multiway.stats import Statistics
+from handshake.joins.multiway.stats import Selectivity, Statistics
 from handshake.joins.multiway.step import _later
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan import call, col, parse
@@ -104,29 +107,83 @@ def test_the_first_orders_prefer_equality_then_bands_then_any_connection():
     assert methods == ["hash", "band"]
 
 
-def test_the_best_order_is_the_best_of_all():
-    spec = spec_of(
-        "s0.x = s2.x AND ABS(s0.y - s1.y) <= 3 AND s2.y <> s3.y AND s1.x = s3.x AND s0.x < s3.y", 4
-    )
+def random_spec(rng: Random, many: int) -> tuple[ManySpec, Statistics]:
+    """Return a connected join of random conditions, and random sizes and selectivities."""
+    pairs = [(rng.randrange(k), k) for k in range(1, many)]
+    pairs += [tuple(sorted(rng.sample(range(many), 2))) for _ in range(rng.randrange(3))]
+    kinds = ("s{}.x = s{}.x", "ABS(s{}.y - s{}.y) <= 3", "s{}.x < s{}.y", "s{}.x <> s{}.y")
+    spec = spec_of(" AND ".join(rng.choice(kinds).format(*pair) for pair in pairs), many)
     statistics = Statistics(spec)
-    for k, rows_held in enumerate((10, 100_000, 500, 3)):
-        statistics.hold(k, rows_held)
-    for source in range(4):
+    for k in range(many):
+        statistics.hold(k, int(10 ** rng.uniform(0, 5)))
+    for streams in statistics._selectivity:
+        share = 10 ** rng.uniform(-5, 0)
+        statistics._selectivity[streams] = Selectivity(share, share * rng.choice((1, 0.1)))
+    return spec, statistics
+
+
+@pytest.mark.parametrize("many", [2, 3, 5, 6, 8])
+def test_up_to_eight_streams_have_the_best_order(many: int):
+    rng = Random(f"orders {many}")
+    for source in rng.sample(range(many), 1 if many == 8 else 2):
+        spec, statistics = random_spec(rng, many)
+        rest = [k for k in range(many) if k != source]
+        every = [cost_order(source, order, spec, statistics) for order in permutations(rest)]
         best = best_order(source, spec, statistics)
-        rest = [k for k in range(4) if k != source]
-        every = [
-            cost_order(source, (a, b, c), spec, statistics) for a in rest for b in rest for c in rest
-            if len({a, b, c}) == 3
-        ]  # fmt: skip
-        assert best.seconds == min(order.seconds for order in every)
+        assert best.seconds == pytest.approx(min(order.seconds for order in every))
         other = runner_up(best, spec, statistics)
-        assert other.seconds == min(o.seconds for o in every if o.targets[0] != best.targets[0])
+        others = [order.seconds for order in every if order.targets[0] != best.targets[0]]
+        assert (other is None) == (not others)
+        assert other is None or other.seconds == pytest.approx(min(others))
 
 
-def test_many_streams_are_planned_in_a_reasonable_number_of_steps():
-    spec = spec_of(" AND ".join(f"s{k}.x = s{k + 1}.x" for k in range(11)), 12)
-    order = best_order(0, spec, Statistics(spec))
-    assert order.targets == tuple(range(1, 12))
+def test_the_method_that_an_order_is_weighed_with_is_that_of_its_steps():
+    rng = Random("methods")
+    for many in (2, 3, 4, 4, 5, 5):
+        spec, _ = random_spec(rng, many)
+        for target in range(many):
+            rest = [k for k in range(many) if k != target]
+            joined = frozenset(rng.sample(rest, rng.randint(1, len(rest))))
+            assert spec.new_conditions(joined, target).method == spec.step(joined, target).spec.method
+
+
+def test_twenty_streams_are_planned_with_few_steps_weighed_and_analysed(monkeypatch: pytest.MonkeyPatch):
+    """Each order weighs every stream that is left at each of its steps, and nothing twice."""
+    many, weighed, analysed = 20, [0], [0]
+
+    def count(module: Any, name: str, counter: list[int]) -> None:
+        original = getattr(module, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            counter[0] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(Order, "then", weighed)
+    count(multiway_spec, "join_spec", analysed)
+    join = MJoin(spec_of(" AND ".join(f"s{k}.x = s{k + 1}.x" for k in range(many - 1)), many, "9 tuples"))
+    each = many * (many - 1) // 2
+    assert weighed[0] <= many * each
+    assert analysed[0] <= 3 * many
+    weighed[0] = analysed[0] = 0
+    assert "from s19    s19 -> s18 -> s17" in join.explain()
+    assert weighed[0] <= many * each
+    assert analysed[0] == 0
+    join.close()
+
+
+def test_more_than_eight_streams_begin_with_what_leaves_least():
+    chain = spec_of(" AND ".join(f"s{k}.x = s{k + 1}.x" for k in range(11)), 12)
+    assert best_order(0, chain, Statistics(chain)).targets == tuple(range(1, 12))
+    star = spec_of(" AND ".join(f"s0.x = s{k}.x" for k in range(1, 10)), 10)
+    statistics = Statistics(star)
+    for k in range(1, 10):
+        statistics.hold(k, 100 * (k * 7 % 11 + 1))
+    assert best_order(0, star, statistics).targets == (8, 5, 2, 7, 4, 1, 9, 6, 3)
+    other = runner_up(best_order(0, star, statistics), star, statistics)
+    assert other is not None
+    assert other.targets[0] == 5
 
 
 def test_steps_of_like_layout_share_a_window():

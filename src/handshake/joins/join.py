@@ -248,7 +248,6 @@ class MultiJoin(PushJoin[MultiPlan]):
         schemas = {name: schema_of(value, name) for name, value in named_streams(streams).items()}
         self._numbers = {name: k for k, name in enumerate(schemas)}
         super().__init__(prepare_streams(schemas, on, **options), on_shed)
-        self._explained = ""
 
     def push(self, stream: str, tuples: Any) -> list[pa.RecordBatch]:
         """Push rows of a stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
@@ -269,19 +268,8 @@ class MultiJoin(PushJoin[MultiPlan]):
     def explain(self) -> str:
         """Describe the plan as it is now: join orders change with the streams."""
         with self._lock:
-            text = self._explained if self._engine is None else self._orders()
-            return "\n".join((text, *self.plan.remarks()))
-
-    def _orders(self) -> str:
-        assert isinstance(self._joined, MJoin)
-        return self._joined.explain()
-
-    def close(self) -> None:
-        """Free the windows. All rows pushed so far have been joined."""
-        with self._lock:
-            if self._engine is not None:
-                self._explained = self._orders()
-            super().close()
+            assert isinstance(self._joined, MJoin)
+            return "\n".join((self._joined.explain(), *self.plan.remarks()))
 
     def _number(self, stream: str) -> int:
         if stream not in self._numbers:

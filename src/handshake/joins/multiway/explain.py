@@ -34,11 +34,11 @@ def _order(spec: ManySpec, order: Order, statistics: Statistics) -> Iterator[str
     yield f"{'from ' + spec.names[order.source]:<11} {_route(spec, order)}: {_why(spec, order, statistics)}"
     joined = frozenset({order.source})
     for target in order.targets:
-        step = spec.step(joined, target)
-        texts = [condition.text for condition in step.conditions]
+        new = spec.new_conditions(joined, target)
+        texts = [condition.text for condition in new.conditions]
         what = " AND ".join(texts) if texts else "every tuple, no condition connects it"
         found = _describe_matches(statistics.estimate(joined, target))
-        yield f"  {'-> ' + spec.names[target]:<9} {step.spec.method}: {what}; {found}"
+        yield f"  {'-> ' + spec.names[target]:<9} {new.method}: {what}; {found}"
         joined |= {target}
 
 

@@ -110,7 +110,8 @@ class MJoin(RunningJoin):
         self.driver = ManyDriver(self.spec, self.lateness)
         self.statistics = Statistics(self.spec)
         self.orders = [best_order(k, self.spec, self.statistics) for k in range(len(self.spec.streams))]
-        self._windows: dict[object, DealtWindow] = {}
+        self._windows: dict[int, DealtWindow] = {}
+        self._keys: dict[Key, None] = {}
         self._steps: list[dict[Key, StepCore]] = [{} for _ in range(self.cores)]
         self._results = [0] * self.cores
         self._batches = [0] * self.cores
@@ -131,16 +132,22 @@ class MJoin(RunningJoin):
     # Planning.
 
     def _arrange(self) -> None:
-        """Have the windows and cores that the orders need, and no other windows."""
-        needed: dict[object, DealtWindow] = {}
-        for joined, target in dict.fromkeys(key for order in self.orders for key in _route(order)):
-            step = self.spec.step(joined, target)
-            if step.layout not in needed:
-                needed[step.layout] = self._windows.get(step.layout) or self._make_window(step)
-            for steps in self._steps:
-                if (joined, target) not in steps:
-                    steps[joined, target] = StepCore(self.spec, step, self._go_on)
+        """Have the windows that the orders need, and no others."""
+        needed: dict[int, DealtWindow] = {}
+        keys = dict.fromkeys(key for order in self.orders for key in _route(order))
+        self._keys = self._keys | keys  # a new value: another thread may read the metrics
+        for key in keys:
+            layout = self.spec.layout(*key)
+            if layout not in needed:
+                needed[layout] = self._windows.get(layout) or self._make_window(self.spec.step(*key))
         self._windows = needed
+
+    def _have_cores(self, route: tuple[Key, ...]) -> None:
+        """Make what each core needs for the steps of a route, when the route is first taken."""
+        for steps in self._steps:
+            for key in route:
+                if key not in steps:
+                    steps[key] = StepCore(self.spec, self.spec.step(*key), self._go_on)
 
     def _make_window(self, step: StepSpec) -> DealtWindow:
         """Return a window for a step, filled from another window of the same stream."""
@@ -262,11 +269,12 @@ class MJoin(RunningJoin):
 
     def _search(self, stream: int, stamped: pa.RecordBatch, came: float) -> Iterator[pa.RecordBatch]:
         route = _route(self.orders[stream])
-        windows = [self._windows[self.spec.step(*key).layout] for key in route]
+        windows = [self._windows[self.spec.layout(*key)] for key in route]
         if not all(window.rows for window in windows):
             return
         if self.adapt and self.crew is not None:
             self._resize(self.crew, self.load.note(sum(self.crew.busy)))
+        self._have_cores(route)
         step = self._steps[0][route[0]]
         rest = tuple(window.whole() for window in windows[1:])
         for piece in step.cut(step.enter(stamped)):
@@ -370,7 +378,7 @@ class MJoin(RunningJoin):
             cores=tuple(map(self._core_metrics, range(self.cores))),
             latency=self.latencies.merge().figures(),
             core_counts=self._core_counts() if self.adapt else (),
-            steps=tuple(map(self._step_metrics, list(self._steps[0]))),
+            steps=tuple(map(self._step_metrics, self._keys)),
             replans=self.replans,
         )
 
@@ -385,10 +393,10 @@ class MJoin(RunningJoin):
         )  # fmt: skip
 
     def _step_metrics(self, key: Key) -> StepMetrics:
-        cores, names = [steps[key] for steps in self._steps], self.spec.names
-        step = self.spec.step(*key)
+        cores, names = [steps[key] for steps in self._steps if key in steps], self.spec.names
+        joined, new = key[0], self.spec.new_conditions(*key)
         return StepMetrics(
-            tuple(names[k] for k in step.joined), names[step.target], step.spec.method,
+            tuple(names[k] for k in sorted(joined)), names[new.target], new.method,
             sum(core.probed for core in cores), sum(core.core.comparisons for core in cores),
             sum(core.found for core in cores),
         )  # fmt: skip

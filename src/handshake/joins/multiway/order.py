@@ -1,8 +1,8 @@
 """Join orders: through which windows, and in which order, the tuples of each stream go.
 
-An order costs what its steps cost: each one sees the combinations that those before it have left. All orders
-are weighed by dynamic programming over the sets of streams that have been joined. It is exact for up to
-eight streams; beyond, only the cheapest sets of each size are followed up.
+An order costs what its steps cost: each one sees the combinations that those before it have left. For up to
+eight streams, dynamic programming over the sets of joined streams finds the best of all orders. With more
+streams, an order is built step by step, and each step is the cheapest of those that are left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from handshake.joins.multiway.stats import Statistics
 
 __all__ = ["Order", "best_order", "runner_up"]
 
-_BEAM = 64
+_EXACT = 8
+"""The most streams whose orders are all weighed."""
 _PROBED = 3e-7
 """Seconds to find the cells of an index that a tuple looks at."""
 
@@ -37,22 +38,24 @@ class Order:
 
     def then(self, target: int, spec: ManySpec, statistics: Statistics) -> Order:
         """Return this order with one step more."""
-        estimate = statistics.estimate(self.joined, target)
+        joined, tuning = self.joined, spec.tuning
+        estimate = statistics.estimate(joined, target)
         made = self.combinations * estimate.matches
-        step = spec.step(self.joined, target).spec
-        looked = statistics.rows[target] * step.tuning.scanned
-        if step.method != "scan":  # a core scans where that is cheaper
-            looked = min(looked, _PROBED + estimate.candidates * step.tuning.looked_up)
-        seconds = (
-            self.seconds + self.combinations * looked + made * step.tuning.made * (len(self.targets) + 1)
-        )
+        looked = statistics.rows[target] * tuning.scanned
+        if spec.new_conditions(joined, target).method != "scan":  # a core scans where that is cheaper
+            looked = min(looked, _PROBED + estimate.candidates * tuning.looked_up)
+        seconds = self.seconds + self.combinations * looked + made * tuning.made * (len(self.targets) + 1)
         return Order(self.source, (*self.targets, target), made, seconds)
+
+    @property
+    def prospect(self) -> float:
+        """The seconds so far, and those to look up each combination once more."""
+        return self.seconds + self.combinations * _PROBED
 
 
 def best_order(source: int, spec: ManySpec, statistics: Statistics) -> Order:
-    """Return the order that is expected to cost least."""
-    everyone = frozenset(range(len(spec.streams)))
-    return _complete([Order(source)], everyone, spec, statistics)
+    """Return the order that is expected to cost least; with many streams, a good one."""
+    return _complete([Order(source)], spec, statistics)
 
 
 def cost_order(source: int, targets: Iterable[int], spec: ManySpec, statistics: Statistics) -> Order:
@@ -65,20 +68,36 @@ def cost_order(source: int, targets: Iterable[int], spec: ManySpec, statistics: 
 
 def runner_up(order: Order, spec: ManySpec, statistics: Statistics) -> Order | None:
     """Return the best order that begins with another window; None if there is only one order."""
-    everyone = frozenset(range(len(spec.streams)))
-    others = everyone - {order.source, order.targets[0]}
-    starts = [Order(order.source).then(target, spec, statistics) for target in sorted(others)]
-    return _complete(starts, everyone, spec, statistics) if starts else None
+    starts = _follow(Order(order.source), spec, statistics, without=order.targets[0])
+    return _complete(starts, spec, statistics) if starts else None
 
 
-def _complete(orders: list[Order], everyone: frozenset[int], spec: ManySpec, statistics: Statistics) -> Order:
-    while orders[0].joined != everyone:
-        longer: dict[frozenset[int], Order] = {}
+def _complete(starts: list[Order], spec: ManySpec, statistics: Statistics) -> Order:
+    """Return the best order that begins like one of `starts`."""
+    if len(spec.streams) > _EXACT:
+        return _extend_greedily(starts, spec, statistics)
+    orders = starts
+    for _ in range(len(spec.streams) - 1 - len(starts[0].targets)):
+        cheapest: dict[frozenset[int], Order] = {}
         for order in orders:
-            for target in sorted(everyone - order.joined):
-                following = order.then(target, spec, statistics)
-                known = longer.get(following.joined)
-                if known is None or following.seconds < known.seconds:
-                    longer[following.joined] = following
-        orders = sorted(longer.values(), key=lambda order: order.seconds)[:_BEAM]
+            for longer in _follow(order, spec, statistics):
+                joined = longer.joined
+                known = cheapest.get(joined)
+                if known is None or longer.seconds < known.seconds:
+                    cheapest[joined] = longer
+        orders = list(cheapest.values())
     return min(orders, key=lambda order: order.seconds)
+
+
+def _extend_greedily(starts: list[Order], spec: ManySpec, statistics: Statistics) -> Order:
+    """Return the most promising start, extended by the most promising step until no stream is left."""
+    while starts:
+        order = min(starts, key=lambda start: start.prospect)
+        starts = _follow(order, spec, statistics)
+    return order
+
+
+def _follow(order: Order, spec: ManySpec, statistics: Statistics, without: int | None = None) -> list[Order]:
+    """Return the order with each step more that is left, but those into `without`."""
+    left = sorted(set(range(len(spec.streams))) - order.joined - {without})
+    return [order.then(target, spec, statistics) for target in left]

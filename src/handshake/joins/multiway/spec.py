@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, WindowError, suggest
+from handshake.joins.access import ACCESS_METHODS, AccessMethod, choose_method
 from handshake.joins.spec import JoinSpec, SideSpec, Stamps, join_spec, window_conditions
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN
+from handshake.plan.analyse import analyse
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
     Column,
@@ -97,6 +99,21 @@ class Condition:
         return any(isinstance(node, Udf) for node in walk(self.expr))
 
 
+@dataclass(frozen=True, eq=False)
+class NewConditions:
+    """The conditions that a step into the window of `target` checks; shared by steps that check the same."""
+
+    target: int
+    conditions: tuple[Condition, ...]
+    method: str
+    """The access method that they allow."""
+
+    @cached_property
+    def groups(self) -> frozenset[frozenset[int]]:
+        """The sets of streams that they read."""
+        return frozenset(condition.streams for condition in self.conditions)
+
+
 @dataclass(frozen=True)
 class StepSpec:
     """Combinations of the streams `joined` (in order of their numbers) meet the window of `target`."""
@@ -105,15 +122,6 @@ class StepSpec:
     target: int
     conditions: tuple[Condition, ...]
     spec: JoinSpec
-
-    @cached_property
-    def layout(self) -> object:
-        """The clustering of the target's window; steps with equal layouts share one window."""
-        side, spec = self.spec.sides[1], self.spec
-        return (
-            self.target, spec.method, side.derived, side.filters, side.keys, side.columns, side.stamps,
-            side.hashed, tuple(attribute.inner for attribute in side.attributes),
-        )  # fmt: skip
 
 
 @dataclass
@@ -129,7 +137,12 @@ class ManySpec:
     text: str
     tuning: Tuning = TUNING
 
-    _steps: dict[tuple[frozenset[int], int], StepSpec] = field(default_factory=dict, init=False, repr=False)
+    def __post_init__(self) -> None:
+        self._steps: dict[tuple[frozenset[int], int], StepSpec] = {}
+        self._new: dict[tuple[int, tuple[int, ...]], NewConditions] = {}
+        self._joins: dict[NewConditions, JoinSpec] = {}
+        self._layouts: dict[tuple[NewConditions, bool], int] = {}
+        self._clusterings: dict[object, int] = {}
 
     @property
     def timed(self) -> bool:
@@ -141,30 +154,90 @@ class ManySpec:
         """The windows of all streams."""
         return Windows(*(stream.window for stream in self.streams))
 
+    def check(self) -> None:
+        """Refuse a condition that no kernel can compute, before the first tuple."""
+        everyone = frozenset(range(len(self.streams)))
+        for target in everyone:
+            self._join(self.new_conditions(everyone - {target}, target))
+
     def step(self, joined: frozenset[int], target: int) -> StepSpec:
         """Return the step from combinations of `joined` into the window of `target`; planned once."""
         if (joined, target) not in self._steps:
             self._steps[joined, target] = self._step(joined, target)
         return self._steps[joined, target]
 
-    def new_conditions(self, joined: frozenset[int], target: int) -> tuple[Condition, ...]:
-        """Return the conditions that can be read once `target` has joined, and could not before."""
-        within, first = joined | {target}, len(joined) == 1
+    def new_conditions(self, joined: frozenset[int], target: int) -> NewConditions:
+        """Return the conditions that can be read once `target` has joined, and could not before.
+
+        The first step of an order also checks those that read no stream.
+        """
+        first = len(joined) == 1
+        numbers = tuple(n for n, others in self._reading[target] if (others <= joined if others else first))
+        if (target, numbers) not in self._new:
+            found = [self._methods[n, target] for n in numbers]
+            method = min(found, key=lambda method: method.preference, default=ACCESS_METHODS["scan"])
+            conditions = tuple(self.conditions[n] for n in numbers)
+            self._new[target, numbers] = NewConditions(target, conditions, method.name)
+        return self._new[target, numbers]
+
+    def layout(self, joined: frozenset[int], target: int) -> int:
+        """Return the number of the clustering of the target's window; steps of one number share a window."""
+        key = (self.new_conditions(joined, target), self.member_reach(joined) is not None)
+        if key not in self._layouts:
+            clustering = self._clustering(*key)
+            self._layouts[key] = self._clusterings.setdefault(clustering, len(self._clusterings))
+        return self._layouts[key]
+
+    @cached_property
+    def _reading(self) -> tuple[tuple[tuple[int, frozenset[int]], ...], ...]:
+        """For each stream, the conditions that read it or no stream, and the other streams that they read."""
         return tuple(
-            c
-            for c in self.conditions
-            if c.streams <= within and (target in c.streams or (first and not c.streams))
+            tuple(
+                (n, c.streams - {k}) for n, c in enumerate(self.conditions) if k in c.streams or not c.streams
+            )
+            for k in range(len(self.streams))
         )
 
+    @cached_property
+    def _methods(self) -> dict[tuple[int, int], AccessMethod]:
+        """The access method that each condition allows alone, for each target that it reads."""
+        return {
+            (n, k): choose_method(analyse(self._split(self.conditions[n], k)), "auto")[0]
+            for k, reading in enumerate(self._reading)
+            for n, _ in reading
+        }
+
     def _step(self, joined: frozenset[int], target: int) -> StepSpec:
-        members = tuple(sorted(joined))
-        found = self.new_conditions(joined, target)
-        fields = [column for k in members for column in self.stamped_schema(k)]
-        on = conjunction(tuple(self._place(c, target) for c in found))
-        left, right = pa.schema(fields), self.stamped_schema(target)
-        with _in_their_words(self.names):
-            base = join_spec(left, right, on, Windows(None, None), times=(None, None), tuning=self.tuning)
-        return StepSpec(members, target, found, self._add_windows(base, members, target))
+        members, new = tuple(sorted(joined)), self.new_conditions(joined, target)
+        base = self._join(new)
+        schemas = self._joined_schema(members), self.stamped_schema(target)
+        left, right = (replace(side, schema=s) for side, s in zip(base.sides, schemas, strict=True))
+        wide = replace(base, sides=(left, right), output=self._joined_schema((*members, target)))
+        return StepSpec(members, target, new.conditions, self._add_windows(wide, members, target))
+
+    def _join(self, new: NewConditions) -> JoinSpec:
+        """Return the join of a target with the streams that its conditions read, without stamps.
+
+        Steps that check the same conditions differ in the combinations' columns and in window rules alone.
+        """
+        if new not in self._joins:
+            others = sorted(frozenset().union(*new.groups) - {new.target})
+            left = pa.schema([column for k in others for column in self._columns(k)])
+            right = pa.schema(self._columns(new.target))
+            on = conjunction(tuple(self._place(c, new.target) for c in new.conditions))
+            with _in_their_words(self.names):
+                self._joins[new] = join_spec(
+                    left, right, on, Windows(None, None), times=(None, None), tuning=self.tuning
+                )
+        return self._joins[new]
+
+    def _clustering(self, new: NewConditions, reached: bool) -> object:
+        spec = self._join(new)
+        side = _stamped_side(spec.sides[1], *self._stamps(new.target, reached))
+        return (
+            new.target, spec.method, side.derived, side.filters, side.keys, side.columns, side.stamps,
+            side.hashed, tuple(attribute.inner for attribute in side.attributes),
+        )  # fmt: skip
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -173,12 +246,26 @@ class ManySpec:
 
     def stamped_schema(self, k: int) -> pa.Schema:
         """Return a stream's columns, prefixed with its name, and its stamps."""
+        return self._stamped[k]
+
+    def _joined_schema(self, members: Iterable[int]) -> pa.Schema:
+        return pa.schema([column for k in members for column in self._stamped[k]])
+
+    @cached_property
+    def _stamped(self) -> tuple[pa.Schema, ...]:
+        return tuple(map(self._add_stamps, range(len(self.streams))))
+
+    def _add_stamps(self, k: int) -> pa.Schema:
         stream = self.streams[k]
         stamps = [stream.time_stamp] if self.timed else []
         stamps += [stream.own_stamp] if stream.counted else []
         stamps += [stream.seen_stamp(o) for n, o in enumerate(self.streams) if n != k and o.counted]
-        columns = [column.with_name(f"{stream.name}.{column.name}") for column in stream.schema]
-        return pa.schema(columns + [pa.field(name, pa.int64()) for name in stamps])
+        return pa.schema([*self._columns(k), *(pa.field(name, pa.int64()) for name in stamps)])
+
+    def _columns(self, k: int) -> list[pa.Field]:
+        """Return a stream's columns, prefixed with its name."""
+        name, schema = self.streams[k].name, self.streams[k].schema
+        return [column.with_name(f"{name}.{column.name}") for column in schema]
 
     def _place(self, condition: Condition, target: int) -> Expr:
         """Put the target's columns on the right side, and all others on the left."""
@@ -191,6 +278,15 @@ class ManySpec:
 
         return transform(condition.expr, rule)
 
+    def _split(self, condition: Condition, target: int) -> Expr:
+        """Return a bound condition with the target's columns on the right side."""
+        own = f"{self.names[target]}."
+
+        def rule(node: Expr) -> Expr:
+            return replace(node, side=1) if isinstance(node, Column) and node.name.startswith(own) else node
+
+        return transform(condition.bound, rule)
+
     def _add_windows(self, base: JoinSpec, members: tuple[int, ...], target: int) -> JoinSpec:
         """Add the window rules: that of the target, and those of members with time windows.
 
@@ -199,20 +295,24 @@ class ManySpec:
         """
         window, reach = self.streams[target].window, self.member_reach(members)
         own = None if window is None else window.rule(self.unit)
-        first = None if own is None else (FIRST, self.stamp(target))
-        second = None if reach is None else (SECOND, self.streams[target].time_stamp)
         rules = (None if reach is None else Rule(TIME, TIME, reach), own)
-        left, right = (_stamped_side(side, first, second) for side in base.sides)
+        stamps = self._stamps(target, reach is not None)
+        left, right = (_stamped_side(side, *stamps) for side in base.sides)
         conditions = window_conditions(rules, left.stamps, right.stamps)
         boundary = conjunction((*conditions, *conjuncts(base.interior)))
         return replace(base, rules=rules, sides=(left, right), boundary=boundary)
+
+    def _stamps(self, target: int, reached: bool) -> tuple[tuple[str, str] | None, ...]:
+        """Return the stamps of combinations and target that the target's window and the members' read."""
+        first = None if self.streams[target].window is None else (FIRST, self.stamp(target))
+        return first, (SECOND, self.streams[target].time_stamp) if reached else None
 
     def stamp(self, k: int) -> str:
         """Return the stamp of a stream by which its rows expire."""
         stream = self.streams[k]
         return stream.time_stamp if stream.timed else stream.own_stamp
 
-    def member_reach(self, members: Sequence[int]) -> int | None:
+    def member_reach(self, members: Iterable[int]) -> int | None:
         """Return the least reach of the members' time windows; None if there are none."""
         return min((self.rule(k).reach for k in members if self.streams[k].timed), default=None)
 
@@ -242,9 +342,7 @@ def many_spec(streams: Sequence[StreamSpec], on: Expr, tuning: Tuning = TUNING) 
     joint = tuple(c for c in found if len(c.streams) != 1)
     single = tuple(c for c in found if len(c.streams) == 1)
     spec = ManySpec(streams, joint, single, unit, _output(streams), show(on), tuning)
-    everyone = frozenset(range(len(streams)))
-    for target in everyone:  # what no kernel can compute is refused before the first tuple
-        spec.step(everyone - {target}, target)
+    spec.check()
     return spec
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +43,7 @@ class Selectivity:
     matches: float
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """The expected candidates and matches of a combination in a window, and how they are known."""
 
     candidates: float
@@ -96,7 +96,7 @@ class Statistics:
             return Estimate(
                 rows * counts.candidates / counts.pairs, rows * counts.found / counts.pairs, "measured"
             )
-        groups = {c.streams for c in self.spec.new_conditions(joined, target)}
+        groups = self.spec.new_conditions(joined, target).groups
         known = "sampled" if groups and groups <= self._sampled else "guessed"
         found = [self._selectivity[streams] for streams in groups]
         return Estimate(
