@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import pickle
 import re
+import tempfile
 
 import pandas as pd
 import pyarrow as pa
@@ -198,6 +200,7 @@ def test_the_state_directory():
     assert state_root(None, "s3://b/c", "/c", "yarn") == "s3://b/c"
     assert state_root(None, None, "/c/", "yarn") == "/c/handshake-state"
     assert state_root(None, None, None, "local[2]").endswith("/handshake-state")
+    assert state_root(None, None, None, "local[2]", lasting=False) == tempfile.gettempdir()
     assert state_root(None, None, None, "spark://host:7077") == ""
     assert state_root(None, None, None, None) == ""
 
@@ -205,16 +208,36 @@ def test_the_state_directory():
 def test_no_state_directory_on_a_cluster(batch, other, monkeypatch):
     """Find no directory on a cluster; the session of these tests is local."""
     monkeypatch.setattr(
-        "handshake.engines.spark.joins.frames.state_root", lambda *_: state_root(None, None, None, "yarn")
+        "handshake.engines.spark.joins.frames.state_root",
+        lambda *_, **__: state_root(None, None, None, "yarn"),
     )
     refused(UnsupportedError, "a join on a cluster needs a directory for its windows that every",
             batch, other, "l.x < r.a")  # fmt: skip
     assert handshake.join(batch, other, "l.x = r.a").columns == ["x", "y", "price", "a", "b"]  # Spark's own
 
 
+def test_a_batch_join_leaves_nothing_in_the_working_directory(spark, batch, other, tmp_path, monkeypatch):
+    """Neither in the directory of the session nor in a given one, once the process has ended."""
+    monkeypatch.chdir(tmp_path)
+    at_exit = []
+    monkeypatch.setattr(atexit, "register", lambda call, *args: at_exit.append((call, args)))
+    configured = spark.conf.get("spark.handshake.stateDir")
+    spark.conf.unset("spark.handshake.stateDir")
+    try:
+        assert handshake.join(batch, other, "l.x <= r.a").count() == 1
+    finally:
+        spark.conf.set("spark.handshake.stateDir", configured)
+    assert list(tmp_path.iterdir()) == []
+    assert handshake.join(batch, other, "l.x <= r.a", state_dir="given").count() == 1
+    assert list((tmp_path / "given").rglob("*.marker"))
+    for call, args in at_exit:
+        call(*args)
+    assert list((tmp_path / "given").iterdir()) == []
+
+
 def test_executors_that_do_not_see_the_state_directory(batch, other, tmp_path):
     joined = handshake.join(batch, other, "l.x <= r.a", state_dir=str(tmp_path / "state"))
-    for marker in (tmp_path / "state").glob("*.marker"):
+    for marker in (tmp_path / "state").rglob("*.marker"):
         marker.unlink()
     with pytest.raises(
         PySparkException, match=r"does not see the state directory '.*state' that the driver uses"

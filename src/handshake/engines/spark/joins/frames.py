@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import tempfile
 import uuid
 import warnings
 from dataclasses import dataclass, replace
@@ -145,14 +146,14 @@ def define(
             raise WindowError("a time column is named for one input only; name one for both")
         named = (None, None)
     predicate, aliases = predicate_for(on, left, right, aliases)
-    root = _root(session, state_dir)
+    root = _root(session, state_dir, lasting=all(streaming))
     partitions = _setting(session, _PARTITIONS, 200)
     segments = _segments(session, segments, partitions)
     definition = Definition(
         schemas[0], schemas[1], predicate, windows, (named[0], named[1]), method, suffix, aliases,
         segments=segments, partitions=partitions if all(streaming) else segments, root=root,
         marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
-        scratch=f"batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
+        scratch=f"handshake-batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
         versions=versions(),
     )  # fmt: skip
     check_texts(definition, frames)
@@ -214,13 +215,19 @@ def _cores(session: SparkSession) -> int:
         return 8
 
 
-def _root(session: SparkSession, given: str | None) -> str:
+def _root(session: SparkSession, given: str | None, lasting: bool) -> str:
     names = (_STATE, "spark.sql.streaming.checkpointLocation", "spark.master")
-    return state_root(given, *(session.conf.get(name, None) for name in names))
+    configured, checkpoints, master = (session.conf.get(name, None) for name in names)
+    return state_root(given, configured, checkpoints, master, lasting)
 
 
-def state_root(given: str | None, configured: str | None, checkpoints: str | None, master: str | None) -> str:
+def state_root(
+    given: str | None, configured: str | None, checkpoints: str | None, master: str | None,
+    lasting: bool = True,
+) -> str:  # fmt: skip
     """Return the directory of windows: given, configured, next to the checkpoints or local; else empty.
+
+    Files that do not outlast the process are local in the directory for temporary files.
 
     >>> state_root(None, None, "s3://bucket/checkpoints/", "yarn")
     's3://bucket/checkpoints/handshake-state'
@@ -229,26 +236,24 @@ def state_root(given: str | None, configured: str | None, checkpoints: str | Non
     if root is None and checkpoints is not None:
         root = f"{checkpoints.rstrip('/')}/handshake-state"
     if root is None and (master or "").startswith("local"):
-        root = "handshake-state"
+        root = "handshake-state" if lasting else tempfile.gettempdir()
     return root or "" if root is None or "://" in root else os.path.abspath(root)
 
 
 def _with_directory(definition: Definition, runs: str) -> Definition:
-    """Create the directory of a join; remove that of a batch join when this process ends."""
-    if runs != "streaming":
-        atexit.register(open_store(definition.root).remove_folder, definition.scratch)
-    return replace(definition, marker=_marker(definition.root))
+    """Create the directory of a join; remove that of a batch join when this process ends.
 
-
-def _marker(root: str) -> str:
-    """Return the name of the file that shows executors that they see the driver's directory."""
-    store = open_store(root)
-    known = [name for name in store.list("") if name.endswith(".marker")]
-    if known:
-        return known[0]
-    marker = f"handshake-{uuid.uuid4().hex}.marker"
-    store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in this folder.\n"])
-    return marker
+    A marker in it shows executors that they see the driver's directory.
+    """
+    store, marker = open_store(definition.root), f"handshake-{uuid.uuid4().hex}.marker"
+    if runs == "streaming":
+        marker = next((name for name in store.list("") if name.endswith(".marker")), marker)
+    else:
+        atexit.register(store.remove_folder, definition.scratch)
+        marker = f"{definition.scratch}/{marker}"
+    if not store.exists(marker):
+        store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in this folder.\n"])
+    return replace(definition, marker=marker)
 
 
 def prepare_session(session: SparkSession) -> None:
