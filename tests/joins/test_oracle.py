@@ -162,7 +162,7 @@ EXAMPLES = [
     ("CAST(s AS BOOLEAN)", {"s": "True"}, True),
     ("CAST(s AS TIMESTAMP)", {"s": "1970-01-01T01:00:00+01:00"}, 0),
     ("CAST(s AS BOOLEAN)", {"s": "maybe"}, None),
-    ("CAST(s AS BOOLEAN)", {"s": "1"}, None),
+    ("CAST(s AS BOOLEAN)", {"s": "1"}, True),
     ("CAST(b AS INT)", {"b": True}, 1),
     ("CAST(b AS STRING)", {"b": False}, "false"),
     ("CAST(i AS STRING)", {"i": -5}, "-5"),

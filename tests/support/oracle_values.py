@@ -209,21 +209,58 @@ def _to_float(value: Any, source: Type, target: Float) -> float | None:
 
 
 def _to_bool(value: Any, source: Type, target: Bool) -> bool | None:
-    return {"true": True, "false": False}.get(value.lower())
+    words = {True: ("t", "true", "y", "yes", "1"), False: ("f", "false", "n", "no", "0")}
+    return next((truth for truth, texts in words.items() if value.lower() in texts), None)
 
 
 def _to_date(value: Any, source: Type, target: Date) -> int | None:
     if isinstance(source, String):
-        return physical(_parsed(date.fromisoformat, value), target)
+        return _read_day(re.split("[ T]", value)[0])
     return _wall_clock(value, source) // _DAY
 
 
 def _to_unit(value: Any, source: Type, target: Timestamp | Interval | TimeOfDay) -> int | None:
     """To another unit; a coarser one rounds down."""
     if isinstance(source, String):
-        return physical(_parsed(datetime.fromisoformat, value), target)
+        return _read_moment(value, target)
     unit = "d" if isinstance(source, (Date, Int)) else source.unit
     return value * UNITS[unit] // UNITS[target.unit]
+
+
+def _read_day(text: str) -> int | None:
+    """A year, a month or a day as text: days since 1970."""
+    parts = text.split("-")
+    widths = [range(4, 5), range(1, 3), range(1, 3)]
+    digits = all(part.isascii() and part.isdigit() for part in parts)
+    if not digits or len(parts) > 3 or any(len(p) not in w for p, w in zip(parts, widths, strict=False)):
+        return None
+    try:
+        return physical(date(*map(int, parts + ["1"] * (3 - len(parts)))), Date())
+    except ValueError:
+        return None
+
+
+def _read_moment(text: str, target: Timestamp | Interval | TimeOfDay) -> int | None:
+    """A day, and optionally a time and an offset as text; without an offset it is the wall clock."""
+    found = re.fullmatch(
+        r"([^ T]*)(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)?)?"
+        r"( ?(?:Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2}(?::?[0-9]{2})?)?))?)?",
+        text,
+    )
+    days = None if found is None else _read_day(found[1])
+    if found is None or days is None or (found[2] is not None and found[1].count("-") < 2):
+        return None
+    hour, minute, second = (int(found[n] or 0) for n in (2, 3, 4))
+    zone = re.sub("[ :]", "", found[6] or "")
+    hours, minutes, seconds = (
+        (int(zone[n : n + 2] or 0) for n in (1, 3, 5)) if zone[:1] in ("+", "-") else (0, 0, 0)
+    )
+    east = (hours * 60 + minutes) * 60 + seconds
+    if hour > 23 or minute > 59 or second > 59 or minutes > 59 or seconds > 59 or east > 18 * 3600:
+        return None
+    micros = ((hour * 60 + minute) * 60 + second) * 10**6 + int((found[5] or "")[:6].ljust(6, "0"))
+    micros += days * 86_400 * 10**6 - (-east if zone[:1] == "-" else east) * 10**6
+    return micros * 1000 // UNITS[target.unit]
 
 
 def _to_string(value: Any, source: Type, target: String) -> str:
@@ -234,7 +271,8 @@ def _to_string(value: Any, source: Type, target: String) -> str:
             whole, rest = divmod(abs(value), 10**scale)
             return f"{'-' if value < 0 else ''}{whole}.{rest:0{scale}}"
         case Date() | Timestamp():
-            return str(logical(value, source))
+            text = str(logical(value, source))
+            return re.sub(r"(\.[0-9]*?)0+(?![0-9])", r"\1", text)
     return str(value)
 
 

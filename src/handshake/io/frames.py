@@ -53,8 +53,27 @@ def _table_of(value: Any, schema: pa.Schema | None) -> pa.Table:
         case "pandas":
             return pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
         case "polars":
-            return (value.collect() if hasattr(value, "collect") else value).to_arrow()
+            return _narrow_integers(value.collect() if hasattr(value, "collect") else value).to_arrow()
     return _python_table(value, schema)
+
+
+def _narrow_integers(frame: Any) -> Any:
+    """Turn the 128-bit integers of a Polars frame into decimals, since Arrow has no such integers."""
+    polars = sys.modules["polars"]
+    for name, kind in frame.schema.items():
+        if str(kind) in ("Int128", "UInt128"):
+            whole = frame[name].cast(polars.Decimal(_DIGITS, 0), strict=False)
+            if whole.null_count() > frame[name].null_count():
+                raise InputError(
+                    f"column '{name}' is {kind} and has values of more than {_DIGITS} digits; "
+                    "cast it to a float"
+                )
+            frame = frame.with_columns(whole.alias(name))
+    return frame
+
+
+_DIGITS = 38
+"""Digits of Arrow's decimals of 128 bits."""
 
 
 def _python_table(value: Any, schema: pa.Schema | None) -> pa.Table:

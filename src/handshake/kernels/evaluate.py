@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
-from decimal import Decimal as PyDecimal
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +13,8 @@ from handshake.errors import HandshakeError, UnsupportedError
 from handshake.kernels.columns import Columns, as_array
 from handshake.kernels.compile import Program, rows_kernel
 from handshake.kernels.prepare import HIDDEN, held_type, node_compiles
+from handshake.kernels.values import array_of, natural_type, values_of
+from handshake.plan.casts import cast_value
 from handshake.plan.expr import (
     Call,
     Case,
@@ -31,18 +29,18 @@ from handshake.plan.expr import (
     transform,
     walk,
 )
+from handshake.plan.functions import call_values
 from handshake.plan.ranges import ranges, width_of
-from handshake.plan.types import is_exact, round_float32
+from handshake.plan.types import is_exact
 from handshake.schema import (
+    UNITS,
     Binary,
     Bool,
     Date,
     Decimal,
     Float,
     Int,
-    Interval,
     String,
-    TimeOfDay,
     Timestamp,
     Type,
 )
@@ -151,8 +149,12 @@ def _to_arrow(kind: Type, out: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
     if isinstance(kind, (Bool, Float)):
         return pa.array(out, mask=missing)
     whole = pa.array(out.astype(np.int64, copy=False), mask=missing)
-    natural = _natural(kind)
-    return whole.cast(pa.int32()).view(natural) if natural.bit_width == 32 else whole.view(natural)
+    natural = natural_type(kind)
+    if natural.bit_width == 64:
+        return whole.view(natural)
+    span = pc.min_max(whole)
+    fits = (span["min"].as_py() or 0) >= -(2**31) and (span["max"].as_py() or 0) < 2**31
+    return whole.cast(pa.int32()).view(natural) if fits else whole
 
 
 def _decimals(kind: Type, out: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None) -> pa.Array:
@@ -164,43 +166,11 @@ def _decimals(kind: Type, out: np.ndarray[Any, Any], missing: np.ndarray[Any, An
     return pa.Array.from_buffers(pa.decimal128(38, scale), len(out), buffers)
 
 
-def _natural(kind: Type) -> pa.DataType:
-    match kind:
-        case Bool():
-            return pa.bool_()
-        case Int() | Interval(unit="d"):
-            return pa.int64()
-        case Float(bits=bits):
-            return pa.float32() if bits == 32 else pa.float64()
-        case Decimal(scale=scale):
-            return pa.decimal128(38, scale)
-        case Date():
-            return pa.date32()
-        case Timestamp(unit=unit, zone=zone):
-            return pa.timestamp(unit, zone)
-        case Interval(unit=unit):
-            return pa.duration(unit)
-        case TimeOfDay(unit=unit):
-            return pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)
-        case String():
-            return pa.large_string()
-        case Binary():
-            return pa.large_binary()
-    raise UnsupportedError(f"a value of type {kind} cannot be computed")
-
-
 def _constant(expr: Literal, rows: int) -> pa.Array:
-    natural = _natural(expr.type)
     if expr.value is None:
-        return pa.nulls(rows, natural)
-    value = expr.value
-    if isinstance(expr.type, Decimal):
-        value = PyDecimal(value).scaleb(-expr.type.scale)
-    elif pa.types.is_temporal(natural):
-        return pa.array([value] * rows, pa.int64()).cast(
-            pa.int32() if natural.bit_width == 32 else pa.int64()
-        ).view(natural)  # fmt: skip
-    return pa.repeat(pa.scalar(value, natural), rows)
+        return pa.nulls(rows, natural_type(expr.type))
+    one = array_of([expr.value], expr.type)
+    return one.take(pa.repeat(pa.scalar(0), rows))
 
 
 # Operations that kernels cannot compute.
@@ -222,13 +192,8 @@ def _in_arrow(expr: Expr, arrays: Arrays, rows: int) -> pa.Array:
             return _cast(expr, operands[0])
         case Udf(function=function):
             return _apply(function, operands, expr, rows)
-        case Call(name="coalesce"):
-            return pc.coalesce(*(_text(a) for a in operands))
-        case Call(name=name) if name in _TEXT:
-            return _TEXT[name](expr, [_text(a) for a in operands])
         case Call(name=name):
-            field = getattr(pc, name)(operands[0])
-            return field.cast(pa.int64())
+            return _FAST.get(name, _call_per_value)(expr, [_text(a) for a in operands])
     raise UnsupportedError(f"{show(expr)} cannot be computed")
 
 
@@ -279,7 +244,7 @@ def _apply(function: Callable[..., Any], operands: list[pa.Array], expr: Expr, r
     except Exception as error:
         raise HandshakeError(f"the Python function {name} failed on a candidate pair: {error!r}") from error
     try:
-        return pa.array(results, _natural(expr.type))
+        return pa.array(results, natural_type(expr.type))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise HandshakeError(f"the Python function {name} must return {expr.type}: {error}") from error
 
@@ -292,153 +257,88 @@ def _for_python(array: pa.Array, kind: Type) -> list[Any]:
     return values
 
 
-def _matcher(
-    match: Callable[[str, str], bool], match_column: Callable[[pa.Array, str], pa.Array] | None = None
-) -> Callable[[Call, list[pa.Array]], pa.Array]:
-    """Return a pattern function. `match_column` serves constant patterns if it is given."""
+def _matcher(match_column: Callable[[pa.Array, str], pa.Array]) -> _Columns:
+    """Return a text test that Arrow computes if the pattern is a constant."""
 
-    def match_values(expr: Call, operands: list[pa.Array]) -> pa.Array:
-        pattern = expr.args[1].value if isinstance(expr.args[1], Literal) else None
-        if pattern is None:
-            return _per_value(match, operands, pa.bool_())
-        if match_column is not None:
-            return match_column(operands[0], pattern)
-        return _per_value(lambda text: match(text, pattern), operands[:1], pa.bool_())
+    def test(expr: Call, operands: list[pa.Array]) -> pa.Array:
+        if isinstance(expr.args[1], Literal):
+            return match_column(operands[0], expr.args[1].value)
+        return _call_per_value(expr, operands)
 
-    return match_values
+    return test
 
 
-def _per_value(function: Callable[..., Any], operands: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    rows = zip(*(a.to_pylist() for a in operands), strict=True)
-    return pa.array([None if None in row else function(*row) for row in rows], kind)
+def _change_case(convert: Callable[[pa.Array], pa.Array]) -> _Columns:
+    """Return a function for ASCII text. Arrow's tables lack characters whose other case is longer."""
+
+    def change(expr: Call, operands: list[pa.Array]) -> pa.Array:
+        plain = pc.all(pc.string_is_ascii(operands[0])).as_py() is not False
+        return convert(operands[0]) if plain else _call_per_value(expr, operands)
+
+    return change
 
 
-@lru_cache(maxsize=4096)
-def _like_pattern(pattern: str, fold: bool) -> re.Pattern[str]:
-    parts, at = [], 0
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\" and at + 1 < len(pattern):
-            at += 1
-            parts.append(re.escape(pattern[at]))
-        else:
-            parts.append({"%": ".*", "_": "."}.get(char, re.escape(char)))
-        at += 1
-    return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if fold else 0))
+def _field(expr: Call, operands: list[pa.Array]) -> pa.Array:
+    """Compute a field of dates and timestamps on the wall clock."""
+    wall = _wall_clocks(operands[0])
+    if wall is None:
+        return _call_per_value(expr, operands)
+    return getattr(pc, expr.name)(wall).cast(pa.int64())
 
 
-def _matches(text: str, pattern: str) -> bool:
-    try:
-        return re.search(pattern, text) is not None
-    except re.error as error:
-        raise HandshakeError(f"'{pattern}' is not a regular expression: {error}") from None
+_ZONES_KNOWN = 2_114_380_800
+"""Seconds to 2037: Arrow applies no summer time in the years after it."""
 
 
-def _slice(text: str, start: int, length: int | None = None) -> str:
-    """Cut a substring as SQL does: positions count from 1, or from the end if negative."""
-    first = start - 1 if start > 0 else len(text) + start if start < 0 else 0
-    stop = len(text) if length is None else first + max(length, 0)
-    return text[max(first, 0) : max(stop, 0)]
+def _wall_clocks(array: pa.Array) -> pa.Array | None:
+    """Return wall clocks of timestamps, or None if Arrow cannot compute them."""
+    if not pa.types.is_temporal(array.type):
+        return None
+    if getattr(array.type, "tz", None) is None:
+        return array
+    latest = pc.max(array.view(pa.int64())).as_py() or 0
+    if latest * UNITS[array.type.unit] >= _ZONES_KNOWN * UNITS["s"]:
+        return None
+    return pc.local_timestamp(array)
+
+
+def _call_per_value(expr: Call, operands: list[pa.Array]) -> pa.Array:
+    return _per_value(call_values(expr), operands, expr.type)
+
+
+def _per_value(function: Callable[..., Any], operands: list[pa.Array], kind: Type) -> pa.Array:
+    rows = zip(*(values_of(a) for a in operands), strict=True)
+    return array_of([function(*row) for row in rows], kind)
 
 
 _NO_TEXT = pa.scalar("", pa.large_string())
-_TEXT: dict[str, Callable[[Call, list[pa.Array]], pa.Array]] = {
-    "lower": lambda _, a: pc.utf8_lower(a[0]),
-    "upper": lambda _, a: pc.utf8_upper(a[0]),
+_Columns = Callable[[Call, list[pa.Array]], pa.Array]
+_FAST: dict[str, _Columns] = {
+    "lower": _change_case(pc.utf8_lower),
+    "upper": _change_case(pc.utf8_upper),
     "trim": lambda _, a: pc.utf8_trim(a[0], " "),
     "ltrim": lambda _, a: pc.utf8_ltrim(a[0], " "),
     "rtrim": lambda _, a: pc.utf8_rtrim(a[0], " "),
     "length": lambda _, a: pc.utf8_length(a[0]).cast(pa.int64()),
+    "coalesce": lambda _, a: pc.coalesce(*a),
     "concat": lambda _, a: pc.binary_join_element_wise(*a, _NO_TEXT, null_handling="emit_null"),
-    "substring": lambda _, a: _per_value(_slice, a, pa.large_string()),
-    "like": _matcher(lambda text, pattern: bool(_like_pattern(pattern, False).fullmatch(text))),
-    "ilike": _matcher(lambda text, pattern: bool(_like_pattern(pattern, True).fullmatch(text))),
-    "regexp_like": _matcher(_matches),
-    "starts_with": _matcher(str.startswith, pc.starts_with),
-    "ends_with": _matcher(str.endswith, pc.ends_with),
-    "contains": _matcher(lambda text, pattern: pattern in text, pc.match_substring),
+    "starts_with": _matcher(pc.starts_with),
+    "ends_with": _matcher(pc.ends_with),
+    "contains": _matcher(pc.match_substring),
+    **dict.fromkeys(("year", "month", "day", "hour", "minute", "second"), _field),
 }
+"""Functions that Arrow computes with the same values, column by column."""
 
 
-# Casts that only Python does exactly.
+# Casts that kernels do not compute.
 
 
 def _cast(expr: Cast, operand: pa.Array) -> pa.Array:
-    target = expr.type
-    natural = _natural(target)
-    if isinstance(target, String):
-        return _per_value(_to_text, [operand], natural)
-    if isinstance(expr.arg.type, Timestamp):  # with a zone, to a date: the day on the zone's wall clocks
-        return pc.floor_temporal(pc.local_timestamp(operand), unit="day").cast(natural)
-    convert = _from_text if isinstance(expr.arg.type, String) else _from_number
-    return _per_value(lambda value: convert(value, target), [operand], natural)
-
-
-def _to_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _from_text(text: str, target: Type) -> Any:
-    try:
-        return _TEXT_READERS[type(target)](text.strip(), target)
-    except (ValueError, ArithmeticError):
-        return None
-
-
-def _check_bits(value: int, bits: int) -> int | None:
-    return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
-
-
-def _read_float(text: str, target: Type) -> float | None:
-    if not _NUMBER.fullmatch(text) and not _SPECIAL.fullmatch(text):
-        return None
-    return round_float32(float(text)) if target == Float(32) else float(text)
-
-
-# SQL's forms of numbers and dates. Python's own parsers accept more, such as 1_000 or a date without dashes.
-_WHOLE = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_SPECIAL = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-def _read_timestamp(text: str) -> datetime | None:
-    if not _DAY.match(text):
-        return None
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
-
-
-_TEXT_READERS: dict[type[Type], Callable[[str, Any], Any]] = {
-    Int: lambda text, target: _check_bits(int(text), target.bits) if _WHOLE.fullmatch(text) else None,
-    Float: _read_float,
-    Decimal: lambda text, target: _quantise(PyDecimal(text), target) if _NUMBER.fullmatch(text) else None,
-    Bool: lambda text, _: {"true": True, "false": False}.get(text.lower()),
-    Date: lambda text, _: date.fromisoformat(text) if _DAY.fullmatch(text) else None,
-    Timestamp: lambda text, _: _read_timestamp(text),
-}
-
-
-def _quantise(value: PyDecimal, target: Type) -> PyDecimal | None:
-    """Round half away from zero to the target's scale; return None if it does not fit."""
-    assert isinstance(target, Decimal)
-    if not value.is_finite():
-        return None
-    sign, digits, exponent = value.as_tuple()
-    whole = int("".join(map(str, digits)))
-    shift = int(exponent) + target.scale
-    if whole and len(digits) + shift > 80:
-        return None  # far too large to write out
-    if len(digits) + shift < 0:
-        return PyDecimal(0).scaleb(-target.scale)
-    scaled = whole * 10**shift if shift >= 0 else (whole * 2 + 10**-shift) // (2 * 10**-shift)
-    if target.precision and scaled >= 10**target.precision:
-        return None
-    return PyDecimal((sign, tuple(map(int, str(scaled))), -target.scale))
-
-
-def _from_number(value: Any, target: Type) -> Any:
-    if isinstance(target, Float):
-        number = float(value)
-        return round_float32(number) if target.bits == 32 else number
-    return _quantise(PyDecimal(value), target)
+    source, target = expr.arg.type, expr.type
+    if isinstance(source, String):
+        operand = _text(operand)
+    if isinstance(source, Timestamp) and isinstance(target, Date):
+        wall = _wall_clocks(operand)
+        if wall is not None:
+            return pc.floor_temporal(wall, unit="day").cast(pa.date32())
+    return _per_value(lambda value: cast_value(value, source, target), [operand], target)

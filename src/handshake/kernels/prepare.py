@@ -30,7 +30,7 @@ from handshake.plan.expr import (
     sides,
     walk,
 )
-from handshake.plan.functions import COMPILED
+from handshake.plan.functions import FUNCTIONS
 from handshake.plan.ranges import ranges, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import (
@@ -176,7 +176,7 @@ def node_compiles(expr: Expr) -> bool:
         ):
             return True
         case Call(name=name):
-            return name in COMPILED
+            return name in FUNCTIONS and FUNCTIONS[name].compiled
         case Cast(arg=arg):
             return _cast_compiles(arg, expr.type)
     return False

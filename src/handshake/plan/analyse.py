@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from handshake.plan.casts import round_float32
 from handshake.plan.expr import (
     Arithmetic,
     Call,
@@ -25,7 +26,7 @@ from handshake.plan.expr import (
     sides,
     walk,
 )
-from handshake.plan.types import is_exact, round_float32
+from handshake.plan.types import is_exact
 from handshake.schema import BOOL, INT64, Date, Float, Interval, Timestamp, Type
 
 __all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate", "separate_floats"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from handshake.errors import ExpressionError, suggest
+from handshake.plan.calendar import read_timestamp
 from handshake.plan.expr import (
     UNBOUND,
     And,
@@ -36,8 +37,6 @@ from handshake.plan.types import (
     fail,
     is_boolean,
     literal_of,
-    parse_timestamp,
-    timestamp_literal,
     unify,
 )
 from handshake.schema import (
@@ -221,20 +220,25 @@ def _(expr: Negate, scope: Scope) -> Expr:
 @_bind.register
 def _(expr: Cast, scope: Scope) -> Expr:
     arg = _operand(expr.arg, scope)
-    text = isinstance(arg, Literal) and isinstance(arg.type, String)
-    if not _castable(arg.type, expr.type) and not (text and isinstance(expr.type, TimeOfDay)):
+    text = arg.value if isinstance(arg, Literal) and isinstance(arg.type, String) else None
+    if not _castable(arg.type, expr.type) and not (text is not None and isinstance(expr.type, TimeOfDay)):
         raise fail(f"cannot cast {show(arg)} ({arg.type}) to {expr.type}", expr)
-    if isinstance(arg, Literal) and arg.value is not None:
-        match arg.type, expr.type:
-            case String(), Timestamp():
-                return timestamp_literal(parse_timestamp(arg.value, arg), arg)
-            case (String(), Date() | TimeOfDay()) | (Date(), Timestamp()):
-                return coerce(arg, expr.type)
+    if text is not None and isinstance(expr.type, Timestamp):
+        return _cast_timestamp(text, expr)
+    if isinstance(arg.type, Date) and isinstance(expr.type, Timestamp):
+        return coerce(arg, expr.type)
     if isinstance(arg.type, Timestamp) and isinstance(expr.type, Timestamp):
         return coerce(arg, Timestamp(expr.type.unit, arg.type.zone))
     # Whole numbers outgrow their type in arithmetic, so casting one to its own type may still be NULL.
     bounded = isinstance(arg, (Column, Cast)) or not isinstance(arg.type, Int)
     return arg if arg.type == expr.type and bounded else Cast(arg, type=expr.type, at=expr.at)
+
+
+def _cast_timestamp(text: str, expr: Cast) -> Literal:
+    """Cast a constant text; one with an offset is an instant."""
+    found = read_timestamp(text)
+    micros, is_instant = found or (None, False)
+    return Literal(micros, type=Timestamp("us", "UTC" if is_instant else None), at=expr.at)
 
 
 _NUMBERS = (Int, Decimal, Float)

@@ -11,6 +11,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel
 from sqlglot.parsers.spark import SparkParser
 
+from handshake.plan.functions import ALIASES, FUNCTIONS
 from handshake.schema import (
     BINARY,
     BOOL,
@@ -40,6 +41,13 @@ def _exactly(count: int, name: str) -> _Build:
     return build_exactly
 
 
+def _by_name(name: str) -> _Build:
+    """Build a function of the registry without looking at its arguments, which binding checks."""
+    return lambda args: exp.Anonymous(this=name, expressions=args)
+
+
+_REWRITTEN = ("concat", "like", "ilike", "rlike", "regexp_like", "substring", "substr")
+"""Functions that sqlglot also builds from other syntax; parse.py translates its nodes."""
 _CASTS = (
     "BOOLEAN",
     "DATE",
@@ -66,6 +74,7 @@ class Predicate(Spark):
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
             **{name: build for name, build in SparkParser.FUNCTIONS.items() if name not in _INTERNAL},
             **{name: _exactly(n, name) for name, n in ARGUMENTS.items() if name in SparkParser.FUNCTIONS},
+            **{name.upper(): _by_name(name) for name in (*FUNCTIONS, *ALIASES) if name not in _REWRITTEN},
         }
 
         def _parse_interval(self, *args: Any, **options: Any) -> Any:

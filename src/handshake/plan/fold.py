@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+from handshake.errors import ExpressionError, HandshakeError
+from handshake.plan.casts import cast_value, round_float32
 from handshake.plan.expr import (
     And,
     Arithmetic,
@@ -20,9 +23,9 @@ from handshake.plan.expr import (
     Or,
     transform,
 )
-from handshake.plan.functions import STRICT
-from handshake.plan.types import is_exact, round_float32
-from handshake.schema import BOOL, FLOAT32, Float
+from handshake.plan.functions import FUNCTIONS, call_values
+from handshake.plan.types import fail, is_exact
+from handshake.schema import BOOL, FLOAT32, Float, Null
 
 __all__ = ["fold", "fold_node"]
 
@@ -43,19 +46,54 @@ def fold_node(expr: Expr) -> Expr:
             return _fold_not(arg, expr)
         case Negate(arg=Literal(value=value)):
             return Literal(None if value is None else -value, type=expr.type, at=expr.at)
-        case Cast(arg=Literal(value=None)):
-            return Literal(None, type=expr.type, at=expr.at)
+        case Cast(arg=Literal(value=value, type=source)) if not isinstance(source, Null) or value is None:
+            return Literal(cast_value(value, source, expr.type), type=expr.type, at=expr.at)
         case IsNull(arg=Literal(value=value)):
             return Literal(value is None, type=BOOL, at=expr.at)
         case Arithmetic(left=Literal(), right=Literal()):
             return _fold_arithmetic(expr)
         case Compare(left=Literal(), right=Literal()):
             return _fold_compare(expr)
-        case Call(name=name, args=args) if (any if name in STRICT else all)(map(_is_null, args)):
-            return Literal(None, type=expr.type, at=expr.at)
-        case Case() if all(_is_null(value) for value in (expr.default, *expr.branches[1::2])):
-            return Literal(None, type=expr.type, at=expr.at)
+        case Call():
+            return _fold_call(expr)
+        case Case():
+            return _fold_case(expr)
     return expr
+
+
+def _fold_call(expr: Call) -> Expr:
+    """Compute a function of constants, and one that a NULL argument makes NULL."""
+    function = FUNCTIONS.get(expr.name)
+    if function is None or function.values is None:
+        return expr
+    if function.strict and any(map(_is_null, expr.args)):
+        return Literal(None, type=expr.type, at=expr.at)
+    if not all(isinstance(arg, Literal) for arg in expr.args):
+        return expr
+    values = [arg.value for arg in expr.args if isinstance(arg, Literal)]
+    try:
+        return Literal(call_values(expr)(*values), type=expr.type, at=expr.at)
+    except ExpressionError:
+        raise
+    except HandshakeError as error:
+        raise fail(str(error), expr) from None
+
+
+def _fold_case(expr: Case) -> Expr:
+    """Drop branches whose condition is never true; stop at one that is always true."""
+    branches: list[Expr] = []
+    default = expr.default
+    for condition, value in expr.pairs:
+        if not isinstance(condition, Literal):
+            branches += (condition, value)
+        elif condition.value is True:
+            default = value
+            break
+    if all(_is_null(value) for value in (default, *branches[1::2])):
+        return Literal(None, type=expr.type, at=expr.at)
+    if branches:
+        return replace(expr, branches=tuple(branches), default=default)
+    return replace(default, type=expr.type) if isinstance(default, Literal) else default
 
 
 def _is_null(expr: Expr) -> bool:

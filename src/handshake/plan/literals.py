@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal as PyDecimal
 from typing import Any
-from zoneinfo import ZoneInfo
 
+from handshake.plan.calendar import zone_of
 from handshake.schema import UNITS, Date, Decimal, Interval, TimeOfDay, Timestamp, Type
 
-__all__ = ["literal_text", "zone_of"]
+__all__ = ["literal_text"]
 
 _EPOCH = datetime(1970, 1, 1)
 _LENGTHS = {
@@ -116,8 +116,3 @@ def _time(nanoseconds: int) -> str:
 
 def _fraction(nanoseconds: int) -> str:
     return f".{nanoseconds:09}".rstrip("0") if nanoseconds else ""
-
-
-def zone_of(name: str) -> tzinfo:
-    """Return a zone by name, or a fixed offset such as `+02:00`."""
-    return datetime.strptime(name, "%z").tzinfo or UTC if name[:1] in "+-" else ZoneInfo(name)

@@ -25,8 +25,10 @@ from handshake.plan.expr import (
     Not,
     Or,
 )
+from handshake.plan.functions import ALIASES, FUNCTIONS
 from handshake.plan.reader import NODES, Reader, reads
-from handshake.schema import DATE, FLOAT64, Interval, Type
+from handshake.plan.types import parse_date, parse_time, parse_timestamp
+from handshake.schema import DATE, FLOAT64, Date, Interval, TimeOfDay, Timestamp, Type
 from handshake.windows import Duration
 
 __all__ = ["parse", "parse_type"]
@@ -110,6 +112,15 @@ def _(node: exp.Expr, reader: Reader) -> Expr:
     args = [node.args.get("this"), node.args.get("expression"), *node.expressions]
     given = reader.all(arg for arg in args if arg is not None)
     return Call(given, _CALLS[type(node)], at=reader.at(node))
+
+
+@reads("this expressions", exp.Anonymous)
+def _(node: exp.Anonymous, reader: Reader) -> Expr:
+    name = node.name.lower()
+    name = ALIASES.get(name, name)
+    if name not in FUNCTIONS:
+        raise reader.unknown(node)
+    return Call(reader.all(node.expressions), name, at=reader.at(node))
 
 
 @reads("this expression safe", exp.DPipe)
@@ -219,11 +230,19 @@ def _(node: exp.Interval, reader: Reader) -> Expr:
     return Literal(length.nanoseconds // size, type=Interval(step), at=reader.at(node))
 
 
+def _is_suffixed(node: exp.Expr) -> bool:
+    """Tell whether a node is a number with a suffix, such as 1L, which sqlglot reads as a cast."""
+    return isinstance(node, exp.TryCast) and isinstance(node.this, exp.Literal) and not node.this.is_string
+
+
 # Logic and comparisons.
 
 
 @reads("this", exp.Neg)
 def _(node: exp.Neg, reader: Reader) -> Expr:
+    if _is_suffixed(node.this):  # the sign belongs to the number: 128Y does not fit, -128Y does
+        number = reader.expr(node.this.this)
+        return Cast(Negate(number, at=number.at), type=_target(node.this, reader), at=reader.at(node))
     return Negate(reader.expr(node.this), at=reader.at(node))
 
 
@@ -357,13 +376,31 @@ def _(node: exp.Nullif, reader: Reader) -> Expr:
     return Case((same, Literal(None)), value, at=reader.at(node))
 
 
-@reads("this to safe", exp.Cast, exp.TryCast)
-def _(node: exp.Cast, reader: Reader) -> Expr:
+@reads("this to safe", exp.TryCast)
+def _(node: exp.TryCast, reader: Reader) -> Expr:
+    return Cast(reader.expr(node.this), type=_target(node, reader), at=reader.at(node))
+
+
+def _target(node: exp.Cast, reader: Reader) -> Type:
     try:
-        target = type_of(node.to)
+        return type_of(node.to)
     except ValueError as error:
         raise reader.error(str(error), node) from None
-    return Cast(reader.expr(node.this), type=target, at=reader.at(node))
+
+
+@reads("this to safe", exp.Cast)
+def _(node: exp.Cast, reader: Reader) -> Expr:
+    """Read `DATE '2024-12-31'` and the like: a constant, which must be readable. Others are casts."""
+    target, arg = _target(node, reader), reader.expr(node.this)
+    if isinstance(arg, Literal) and isinstance(arg.value, str):
+        match target:
+            case Date():
+                return Literal(parse_date(arg.value, arg), type=target, at=arg.at)
+            case Timestamp():
+                return parse_timestamp(arg.value, arg)
+            case TimeOfDay():
+                return parse_time(arg.value, arg)
+    return Cast(arg, type=target, at=reader.at(node))
 
 
 @reads("this safe", exp.TsOrDsToDate)

@@ -110,7 +110,9 @@ def _(expr: Call, headroom: bool) -> Range:
         case "floor" | "ceil" | "round":
             low, high = _range(expr.args[0], headroom)
             return (low - 1, high + 1) if isinstance(expr.args[0].type, Decimal) else (low, high)
-    return _union(list(expr.args), headroom)
+        case "coalesce" | "least" | "greatest":
+            return _union(list(expr.args), headroom)
+    return type_range(expr.type, False)
 
 
 @_range.register

@@ -68,7 +68,7 @@ class Reader:
     def expr(self, node: Any) -> Expr:
         """Translate a node; refuse arguments that its translator does not read."""
         if type(node) not in NODES:
-            raise self._unknown(node)
+            raise self.unknown(node)
         translate, read = NODES[type(node)]
         self.check(node, read)
         return translate(node, self)
@@ -103,7 +103,7 @@ class Reader:
         at = self.at(node)
         return ExpressionError(message, at.line if at else None, at.column if at else None)
 
-    def _unknown(self, node: Any) -> ExpressionError:
+    def unknown(self, node: Any) -> ExpressionError:
         """Return the error for a node that cannot be translated."""
         if not isinstance(node, exp.Expr):
             return ExpressionError(f"{node!r} has no meaning in a predicate here")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import struct
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal as PyDecimal
 from fractions import Fraction
 from typing import Any
 
 from handshake.errors import ExpressionError
+from handshake.plan.calendar import instant, read_date, read_time, read_timestamp
+from handshake.plan.casts import nearest_float, round_float32
 from handshake.plan.expr import Cast, Expr, Literal, show
-from handshake.plan.literals import zone_of
 from handshake.schema import (
     BINARY,
     BOOL,
@@ -35,7 +35,7 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "round_float32", "unify"]
+__all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "unify"]
 
 EXACT = (Int, Decimal, Date, Timestamp, Interval, TimeOfDay)
 """Types whose values are whole numbers at heart: arithmetic on them is exact."""
@@ -105,14 +105,6 @@ def timestamp_literal(value: datetime, expr: Expr) -> Literal:
     return Literal(since // timedelta(microseconds=1), type=Timestamp("us", zone), at=expr.at)
 
 
-def round_float32(value: float) -> float:
-    """Round to the nearest float32."""
-    try:
-        return float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-
-
 def unify(a: Expr, b: Expr) -> Type | None:
     """Return the type in which two expressions can be compared, or None."""
     if isinstance(a.type, Null) or isinstance(b.type, Null):
@@ -132,10 +124,10 @@ def _unify_text(text: Literal, kind: Type) -> Type | None:
         return kind if isinstance(kind, (Date, Timestamp, TimeOfDay)) else None
     match kind:
         case Timestamp(unit=unit, zone=zone):
-            rest = parse_timestamp(text.value, text).microsecond * UNITS["us"] % UNITS[unit]
+            rest = parse_timestamp(text.value, text).value * UNITS["us"] % UNITS[unit]
             return Timestamp("us", zone) if rest else kind
         case TimeOfDay(unit=unit):
-            rest = parse_time(text.value, text).microsecond * UNITS["us"] % UNITS[unit]
+            rest = parse_time(text.value, text).value * UNITS["us"] % UNITS[unit]
             return TimeOfDay("us") if rest else kind
     return None
 
@@ -151,20 +143,11 @@ def _fits_float32(expr: Expr) -> bool:
     """Tell whether float32 holds a constant exactly, so that it does not widen a float32 column."""
     if not isinstance(expr, Literal):
         return False
-    return expr.value is None or round_float32(_nearest(expr)) == _number(expr)
+    return expr.value is None or round_float32(nearest_float(_number(expr))) == _number(expr)
 
 
 def _number(expr: Literal) -> Any:
     return Fraction(expr.value, 10**expr.type.scale) if isinstance(expr.type, Decimal) else expr.value
-
-
-def _nearest(expr: Literal) -> float:
-    """Return the float64 nearest to a constant."""
-    number = _number(expr)
-    try:
-        return float(number)
-    except OverflowError:
-        return float("inf") if number > 0 else float("-inf")
 
 
 def _unify_types(a: Expr, b: Expr) -> Type | None:
@@ -232,7 +215,7 @@ def _coerce_literal(expr: Literal, kind: Type) -> Expr:
         return Literal(None, type=kind, at=expr.at)
     match expr.type, kind:
         case (Int() | Decimal() | Float(), Float(bits=bits)):
-            number = _nearest(expr)
+            number = nearest_float(_number(expr))
             return Literal(round_float32(number) if bits == 32 else number, type=kind, at=expr.at)
         case (Int() | Decimal(), Decimal(scale=scale)):
             return Literal(value * 10 ** (scale - _scale(expr.type)), type=kind, at=expr.at)
@@ -241,11 +224,11 @@ def _coerce_literal(expr: Literal, kind: Type) -> Expr:
         case Int(), Interval(unit="d"):
             return Literal(value, type=kind, at=expr.at)
         case String(), Date():
-            return Literal((parse_date(value, expr) - date(1970, 1, 1)).days, type=kind, at=expr.at)
+            return Literal(parse_date(value, expr), type=kind, at=expr.at)
         case String(), Timestamp():
-            return _coerce_literal(timestamp_literal(parse_timestamp(value, expr), expr), kind)
+            return _coerce_literal(parse_timestamp(value, expr), kind)
         case String(), TimeOfDay():
-            return _coerce_literal(_time_literal(parse_time(value, expr), expr), kind)
+            return _coerce_literal(parse_time(value, expr), kind)
         case Date(), Timestamp(unit=y):
             return _rescale(expr, "d", y, kind)
         case Timestamp(unit=x, zone=None), Timestamp(unit=y, zone=str() as zone):
@@ -262,50 +245,42 @@ def _rescale(expr: Literal, x: str, y: str, kind: Type) -> Expr:
 
 def _in_zone(expr: Literal, unit: str, zone: str) -> Literal:
     """Read a wall-clock constant in the zone of the column that it meets."""
-    days, rest = divmod(expr.value * UNITS[unit], UNITS["d"])
-    # Beyond Python's calendar, which repeats every 400 years, the zone's rules are those within it.
-    near = days if days >= _FIRST_DAY else _FIRST_DAY
-    if near > _LAST_DAY:
-        near -= -(-(near - _LAST_DAY) // _CYCLE) * _CYCLE
-    wall = _EPOCH + timedelta(days=near, microseconds=rest // UNITS["us"])
     try:
-        offset = wall.replace(tzinfo=zone_of(zone)).utcoffset() or timedelta()
+        moment = instant(expr.value * UNITS[unit], zone)
     except (KeyError, ValueError, OSError):
         raise fail(f"time zone '{zone}' is not known here", expr) from None
-    shift = -(offset // timedelta(microseconds=1))
-    return Literal(expr.value + shift * 1000 // UNITS[unit], type=expr.type, at=expr.at)
+    return Literal(moment // UNITS[unit], type=expr.type, at=expr.at)
 
 
-_CYCLE = 146_097
-_FIRST_DAY, _LAST_DAY = ((d - date(1970, 1, 1)).days for d in (date(1, 1, 2), date(9999, 12, 30)))
+def parse_date(text: str, expr: Expr) -> int:
+    """Return the days since 1970 of a constant date."""
+    days = read_date(text)
+    if days is None:
+        raise fail(f"'{text}' is not a date; write it as '2024-12-31'", expr)
+    return days
 
 
-def parse_date(text: str, expr: Expr) -> date:
-    """Parse an ISO date."""
-    try:
-        return date.fromisoformat(text.strip())
-    except ValueError:
-        raise fail(f"'{text}' is not a date; write it as '2024-12-31'", expr) from None
-
-
-def parse_timestamp(text: str, expr: Expr) -> datetime:
-    """Parse an ISO timestamp."""
+def parse_timestamp(text: str, expr: Expr) -> Literal:
+    """Return a constant in microseconds: an instant if it has an offset, else a wall-clock reading."""
     if re.search(_TOO_FINE, text):
         raise fail(f"'{text}' is finer than a microsecond, which a constant cannot be", expr)
-    try:
-        return datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise fail(f"'{text}' is not a timestamp; write it as '2024-12-31 23:59:59'", expr) from None
+    found = read_timestamp(text)
+    if found is None:
+        raise fail(f"'{text}' is not a timestamp; write it as '2024-12-31 23:59:59'", expr)
+    micros, is_instant = found
+    return Literal(micros, type=Timestamp("us", "UTC" if is_instant else None), at=expr.at)
 
 
-def parse_time(text: str, expr: Expr) -> time:
-    """Parse a time of day."""
+def parse_time(text: str, expr: Expr) -> Literal:
+    """Return a constant time of day in microseconds."""
     if re.search(_TOO_FINE, text):
         raise fail(f"'{text}' is finer than a microsecond, which a constant cannot be", expr)
-    try:
-        return time.fromisoformat(text.strip())
-    except ValueError:
-        raise fail(f"'{text}' is not a time of day; write it as '23:59:59'", expr) from None
+    if re.search(r":.*([+-][0-9]|Z)", text):
+        raise fail(f"'{text}' has an offset, which a time of day cannot have", expr)
+    micros = read_time(text)
+    if micros is None:
+        raise fail(f"'{text}' is not a time of day; write it as '23:59:59'", expr)
+    return Literal(micros, type=TimeOfDay("us"), at=expr.at)
 
 
 def is_boolean(kind: Type) -> bool:

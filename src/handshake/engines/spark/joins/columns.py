@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 
 from handshake.engines.spark.private import analysed_plan, elements, is_instance, is_java_column, is_user_cast
 from handshake.errors import ExpressionError
+from handshake.plan.casts import round_float32
 from handshake.plan.expr import (
     And,
     Arithmetic,
@@ -28,7 +29,6 @@ from handshake.plan.expr import (
 )
 from handshake.plan.parse import parse_type
 from handshake.plan.reader import moving
-from handshake.plan.types import round_float32
 from handshake.schema import DATE, FLOAT32, FLOAT64, Interval, Timestamp
 
 __all__ = ["translate_column"]
