@@ -12,7 +12,7 @@ PLAIN := src bench tools scripts
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: help setup demo test lint docs bench synth soak clean
+.PHONY: help setup demo test lint docs dist bench synth soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lint: setup ## Check style, format, types, import directions and plain English
 docs: setup ## Build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+dist: setup ## Build the wheel and the sdist of handshake-join into dist
+	@$(BIN)/python -m hatchling build -d dist
 
 bench: setup ## Measure scans, batch joins and sustained streams
 	@$(BIN)/handshake bench scan

@@ -97,11 +97,6 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_page_installs_the_package_of_that_name_from_an_index(page):
-    assert not re.search(r"pip install[^\n]*\s'?handshake", page.read_text())
-
-
 ADDITIONS = [
     line.split("|")[1:3]
     for line in (ROOT / "CONTRIBUTING.md").read_text().partition("## How to add")[2].splitlines()
