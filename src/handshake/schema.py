@@ -29,6 +29,7 @@ __all__ = [
     "Float",
     "Int",
     "Interval",
+    "List",
     "Null",
     "Opaque",
     "Schema",
@@ -147,6 +148,16 @@ class Null(Type):
 
 
 @dataclass(frozen=True)
+class List(Type):
+    """A list of values of one type: the result of an aggregate that collects them."""
+
+    item: Type
+
+    def __str__(self) -> str:
+        return f"list of {self.item}"
+
+
+@dataclass(frozen=True)
 class Opaque(Type):
     """A payload type (nested, union, …) that predicates cannot look into."""
 
@@ -229,6 +240,8 @@ def arrow_of(kind: Type) -> pa.DataType:
             return pa.decimal128(_DIGITS, 0)
         case Decimal(precision=precision, scale=scale) if precision <= _DIGITS and scale <= _DIGITS:
             return pa.decimal128(precision or _DIGITS, scale)
+        case List(item=item):
+            return pa.list_(arrow_of(item))
     if type(kind) not in _UNFIXED:
         raise SchemaError(f"values of type {kind} cannot be held; cast them to a smaller type")
     return _UNFIXED[type(kind)](kind)

@@ -211,5 +211,5 @@ def test_the_columns_of_a_node_below_many_others_are_asked_for_once() -> None:
     node: Node = Counted("s", Schema((Field("a", INT64),), "s"))
     for _ in range(12):  # twice for each would be 4,096 times
         node = Project(node, (("a", "a"),))
-    assert Concat((Aggregate(node, "m", "max", "a"),)).schema.names == ("m",)
+    assert Concat((Aggregate(node, "m", "max", ("a",)),)).schema.names == ("m",)
     assert len(asked) == 1

@@ -14,11 +14,13 @@ import numpy as np
 
 from handshake.kernels.compile_cache import compile_loop
 
-__all__ = ["FLOAT_LIMBS", "add_floats", "add_limbs", "compact", "count_rows", "greatest", "slide_add",
-           "slide_greatest", "slide_present"]  # fmt: skip
+__all__ = ["FLOAT_LIMBS", "SQUARE_LIMBS", "add_floats", "add_limbs", "add_squares", "compact", "count_rows",
+           "greatest", "slide_add", "slide_greatest", "slide_present"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 FLOAT_LIMBS = 67
+SQUARE_LIMBS = 132
+"""Limbs of the square of a float64, which is a whole multiple of 2**-2148."""
 _MASK = np.int64(0xFFFFFFFF)
 
 
@@ -68,15 +70,53 @@ def add_floats(slots: Array, values: Array, bits: Array, valid: Array, out: Arra
 
 
 @compile_loop(nogil=True)
-def greatest(slots: Array, keys: Array, valid: Array, out: Array, seen: Array) -> None:
-    """Find the greatest key of each slot."""
+def add_squares(slots: Array, digits: Array, shifts: Array, valid: Array, out: Array) -> None:
+    """Sum the squares of whole numbers by slot: each is given as limbs without a sign, its square is shifted.
+
+    A product of two limbs has 64 bits. The square is carried over to limbs of 32 bits before it is shifted.
+    """
+    everything = len(valid) == 0
+    limbs = digits.shape[1]
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    square = np.zeros(2 * limbs, np.uint64)
+    for i in range(len(slots)):
+        if not (everything or valid[i]):
+            continue
+        for k in range(2 * limbs):
+            square[k] = np.uint64(0)
+        for a in range(limbs):
+            carry = np.uint64(0)
+            for b in range(limbs):  # at most (2**32 - 1)**2 + 2 (2**32 - 1), which is 2**64 - 1
+                product = np.uint64(digits[i, a]) * np.uint64(digits[i, b]) + square[a + b] + carry
+                square[a + b] = product & mask
+                carry = product >> half
+            square[a + limbs] = carry
+        slot, first, shift = slots[i], shifts[i] >> 5, np.uint64(shifts[i] & 31)
+        for k in range(2 * limbs):
+            moved = square[k] << shift
+            out[slot, first + k] += np.int64(moved & mask)
+            if moved >> half:
+                out[slot, first + k + 1] += np.int64(moved >> half)
+
+
+@compile_loop(nogil=True)
+def greatest(slots: Array, rows: Array, valid: Array, levels: int, out: Array, seen: Array) -> None:
+    """Find the greatest row of each slot; rows are compared by their first `levels` numbers."""
     everything = len(valid) == 0
     for i in range(len(slots)):
-        if everything or valid[i]:
-            slot = slots[i]
-            if not seen[slot] or keys[i] > out[slot]:
-                out[slot] = keys[i]
-                seen[slot] = True
+        if not (everything or valid[i]):
+            continue
+        slot = slots[i]
+        larger = not seen[slot]
+        if not larger:
+            for k in range(levels):
+                if rows[i, k] != out[slot, k]:
+                    larger = rows[i, k] > out[slot, k]
+                    break
+        if larger:
+            seen[slot] = True
+            for k in range(rows.shape[1]):
+                out[slot, k] = rows[i, k]
 
 
 @compile_loop(nogil=True)
@@ -141,29 +181,45 @@ def slide_add(
 
 @compile_loop(nogil=True)
 def slide_greatest(
-    ins: Array, in_groups: Array, in_keys: Array, in_seen: Array, in_last: Array, windows: Array,
-    starts: Array, groups: Array, keys: Array, last: Array, after: Array, before: Array, head: Array,
-    tail: Array, used: int, result: Array, known: Array,
+    ins: Array, in_groups: Array, in_rows: Array, in_seen: Array, in_last: Array, windows: Array,
+    starts: Array, groups: Array, rows: Array, last: Array, after: Array, before: Array, head: Array,
+    tail: Array, used: int, levels: int, result: Array, known: Array,
 ) -> int:  # fmt: skip
-    """Find the greatest keys of windows: per group, a list of the panes that may still become the greatest.
+    """Find the greatest rows of windows: per group, a list of the panes that may still become the greatest.
 
-    Along a list, keys fall and the last windows of the panes rise; the head is the answer.
+    Rows are compared by their first `levels` numbers. Along a list, rows fall and the last windows of the
+    panes rise; the head is the answer.
     """
     for i in range(len(ins) - 1):
         for row in range(ins[i], ins[i + 1]):
             if not in_seen[row]:
                 continue
-            group, key, until = in_groups[row], in_keys[row], in_last[row]
+            group, until = in_groups[row], in_last[row]
             right, left = -1, tail[group]
             while left >= 0 and last[left] > until:  # only behind a late row
                 right, left = left, before[left]
-            if right >= 0 and keys[right] >= key:
+            hidden = right >= 0
+            if hidden:
+                for k in range(levels):
+                    if rows[right, k] != in_rows[row, k]:
+                        hidden = rows[right, k] > in_rows[row, k]
+                        break
+            if hidden:
                 continue
-            while left >= 0 and keys[left] <= key:
+            while left >= 0:
+                larger = False
+                for k in range(levels):
+                    if rows[left, k] != in_rows[row, k]:
+                        larger = rows[left, k] > in_rows[row, k]
+                        break
+                if larger:
+                    break
                 left = before[left]
             node = used
             used += 1
-            keys[node], last[node], before[node], after[node] = key, until, left, right
+            last[node], before[node], after[node] = until, left, right
+            for k in range(in_rows.shape[1]):
+                rows[node, k] = in_rows[row, k]
             if left >= 0:
                 after[left] = node
             else:
@@ -182,15 +238,16 @@ def slide_greatest(
                 tail[group] = -1
             else:
                 before[first] = -1
-                result[at] = keys[first]
+                for k in range(rows.shape[1]):
+                    result[at, k] = rows[first, k]
             known[at] = first >= 0
     return used
 
 
 @compile_loop(nogil=True)
 def compact(
-    keys: Array, last: Array, after: Array, before: Array, head: Array, tail: Array,
-    new_keys: Array, new_last: Array, new_after: Array, new_before: Array,
+    rows: Array, last: Array, after: Array, before: Array, head: Array, tail: Array,
+    new_rows: Array, new_last: Array, new_after: Array, new_before: Array,
 ) -> int:  # fmt: skip
     """Copy the lists to the front of other arrays."""
     used = 0
@@ -199,7 +256,9 @@ def compact(
         if node >= 0:
             head[group] = used
         while node >= 0:
-            new_keys[used], new_last[used], new_before[used] = keys[node], last[node], previous
+            new_last[used], new_before[used] = last[node], previous
+            for k in range(rows.shape[1]):
+                new_rows[used, k] = rows[node, k]
             if previous >= 0:
                 new_after[previous] = used
             new_after[used] = -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from decimal import Context
 from decimal import Decimal as PyDecimal
 from fractions import Fraction
@@ -12,49 +11,29 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from handshake.errors import HandshakeError
 from handshake.operators.chunk import Array
+from handshake.operators.slots import Values
 from handshake.operators.sort_keys import decimals_of, keys_of
 from handshake.plan.algebra import Aggregate
 from handshake.schema import Decimal, Float, arrow_of
 
-__all__ = ["Values", "medians", "modes", "sorted_values", "weighted_sums"]
+__all__ = [
+    "Values",
+    "join_texts",
+    "list_values",
+    "medians",
+    "modes",
+    "percentiles",
+    "quantiles",
+    "weighted_sums",
+]
 
 _EXACT = Context(prec=80)
 _LONG = 18
 """Decimal digits that fit 64 bits."""
-
-
-@dataclass(frozen=True)
-class Values:
-    """Values that are not NULL, slot by slot, in the order of arrival within a slot."""
-
-    array: pa.Array
-    slots: Array
-    """The slot of each value."""
-    bounds: Array
-    """Slot k has the values from `bounds[k]` to `bounds[k + 1]`."""
-
-    def rank(self) -> tuple[pa.Array, Array]:
-        """Return the values sorted within each slot, and whole numbers in their order."""
-        keys = keys_of(self.array, self.array.type, False)
-        if keys.dtype == object:
-            ranks = {value: rank for rank, value in enumerate(sorted(set(keys)))}
-            keys = np.array([ranks[value] for value in keys], np.int64)
-        order = np.lexsort((keys, self.slots))
-        return self.array.take(pa.array(order)), keys[order]
-
-
-def sorted_values(slots: Array, count: int, array: pa.Array) -> Values:
-    """Leave out NULLs and sort rows by slot."""
-    valid = np.asarray(array.is_valid())
-    if not valid.all():
-        array, slots = array.filter(pa.array(valid)), slots[valid]
-    order = np.argsort(slots, kind="stable")
-    if not np.array_equal(order, np.arange(len(order))):
-        array, slots = array.take(pa.array(order)), slots[order]
-    return Values(array, slots, np.searchsorted(slots, np.arange(count + 1)))
 
 
 def weighted_sums(aggregate: Aggregate, values: Values) -> pa.Array:
@@ -147,3 +126,44 @@ def _mean(a: Any, b: Any) -> Any:
     if isinstance(a, float) and math.isinf(a + b):  # the sum overflows, the mean may not
         return a / 2 + b / 2
     return (a + b) / 2
+
+
+def percentiles(aggregate: Aggregate, values: Values) -> pa.Array:
+    """Return the value at a fraction of each slot as Spark does: between two values, by the distance."""
+    counts = np.diff(values.bounds)
+    some = np.flatnonzero(counts)
+    ranked, keys = values.rank()
+    place = (counts[some] - 1) * float(aggregate.constants[0])
+    below, above = np.floor(place), np.ceil(place)
+    low, high = (values.bounds[:-1][some] + part.astype(np.int64) for part in (below, above))
+    a, b = (_doubles(ranked.take(pa.array(rows))) for rows in (low, high))
+    with np.errstate(invalid="ignore", over="ignore"):
+        between = (above - place) * a + (place - below) * b
+    out = np.zeros(len(counts))
+    out[some] = np.where(keys[low] == keys[high], a, between)
+    return pa.array(out, mask=counts == 0)
+
+
+def _doubles(numbers: pa.Array) -> Array:
+    if pa.types.is_decimal(numbers.type):
+        return np.array([float(number) for number in numbers.to_pylist()], np.float64)
+    return np.asarray(numbers.cast(pa.float64(), safe=False))
+
+
+def quantiles(aggregate: Aggregate, values: Values) -> pa.Array:
+    """Return the least value of each slot such that a fraction of the slot's values is not larger."""
+    counts, (fraction,) = np.diff(values.bounds), aggregate.weights
+    ranks = [-(-int(n) * fraction // 10**aggregate.scale) for n in counts]
+    rows = values.bounds[:-1] + np.maximum(np.array(ranks, np.int64), 1) - 1
+    return values.rank()[0].take(pa.array(rows, mask=counts == 0))
+
+
+def list_values(aggregate: Aggregate, values: Values) -> pa.Array:
+    """Return the values of each slot as a list."""
+    return pa.ListArray.from_arrays(pa.array(values.bounds, pa.int32()), values.array)
+
+
+def join_texts(aggregate: Aggregate, values: Values) -> pa.Array:
+    """Return the texts of each slot as one, with a separator between them; NULL without any."""
+    joined = pc.binary_join(list_values(aggregate, values), str(aggregate.constants[0]))
+    return pc.if_else(pa.array(np.diff(values.bounds) > 0), joined, pa.scalar(None, joined.type))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.kernels.panes import compact, slide_add, slide_greatest, slide_present
-from handshake.operators.aggregates import Additive, Extreme, part_of
+from handshake.operators.aggregates import Additive, Extreme, Rows, reduce_rows, state_of
 from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty, fit
 from handshake.operators.groups import GroupIndex
 from handshake.operators.pipeline import Pipeline, chain
@@ -43,7 +43,7 @@ class Table:
     groups: Array
     counts: Array
     parts: tuple[Any, ...]
-    """A matrix per additive aggregate; keys and whether there is one per extreme."""
+    """A matrix per additive aggregate; a matrix and which of its rows count per extreme."""
 
     def take(self, rows: Array) -> Table:
         parts = tuple(_rows(part, rows) for part in self.parts)
@@ -132,18 +132,18 @@ class _Lists:
 
     def _pool(self, size: int) -> tuple[Array, Array, Array, Array]:
         links = [np.empty(size, np.int64) for _ in range(3)]
-        return (np.empty(size, self.part.dtype), *links)  # type: ignore[return-value]
+        return (np.empty((size, self.part.width), self.part.dtype), *links)  # type: ignore[return-value]
 
     def slide(self, at: int, moves: _Moves, groups: int) -> pa.Array:
         """Return the values of the groups of each window."""
         self._make_room(len(moves.entering), groups)
         keys, seen = moves.entering.parts[at]
-        result = np.zeros(len(moves.groups), self.part.dtype)
+        result = np.zeros((len(moves.groups), self.part.width), self.part.dtype)
         known = np.zeros(len(moves.groups), np.bool_)
         run = slide_greatest if self.part.compiled else slide_greatest.py_func
         self._used = run(
             moves.ins, moves.entering.groups, keys, seen, moves.entering.last, moves.windows, moves.starts,
-            moves.groups, *self._nodes, self._head, self._tail, self._used, result, known,
+            moves.groups, *self._nodes, self._head, self._tail, self._used, self.part.levels, result, known,
         )  # fmt: skip
         return self.part.finish((result, known))
 
@@ -169,11 +169,11 @@ class _Lists:
 class _First:
     """A hidden aggregate: the position of each group's first row, for the order of groups."""
 
-    compiled, dtype = True, np.int64
+    compiled, dtype, levels, width = True, np.int64, 1, 1
 
     def finish(self, state: tuple[Array, Array]) -> Array:
         """Return positions."""
-        return ~state[0]
+        return ~state[0][:, 0]
 
 
 class Panes:
@@ -186,7 +186,7 @@ class Panes:
         _, after = chain(node.body)
         self._after = Pipeline(shape.result.schema.fields, after) if after else None
         self._made = [a for a in shape.aggregates if a.function not in BOUNDS]
-        self._parts = [part_of(a) for a in self._made]
+        self._parts = [state_of(a) for a in self._made]
         self._states: list[_Sums | _Lists] = [
             _Sums(part) if isinstance(part, Additive) else _Lists(part) for part in self._parts
         ]
@@ -214,13 +214,14 @@ class Panes:
             if places is not None:
                 first, last = first[places], last[places]
             self._add_groups(columns, rows, first, last)
+        self._seen += rows
 
     def _add_all(self, columns: dict[str, pa.Array], places: Array | None, first: Array, last: Array) -> None:
         """Add rows without groups: every row opens its windows, only selected rows are aggregated."""
         slots, begin, end = _pane_numbers(first, last)
         counts = np.bincount(slots, minlength=len(begin))
         selected = slots if places is None else slots[places]
-        parts = [self._reduce(part, selected, len(begin), columns) for part in self._parts]
+        parts = self._reduce(Rows(selected, len(begin), columns, self._seen))
         groups = np.zeros(len(begin), np.int32)
         self._waiting.append(Table(begin, end, groups, counts, tuple(parts)))
 
@@ -229,18 +230,15 @@ class Panes:
         panes, begin, end = _pane_numbers(first, last)
         slots, pane, group = _dense(panes, len(begin), groups, len(self._index))
         count = len(pane)
-        parts: list[Any] = [self._reduce(part, slots, count, columns) for part in self._parts]
+        parts = self._reduce(Rows(slots, count, columns, self._seen))
         arrivals = np.full(count, -1, np.int64)
         arrivals[slots[::-1]] = np.arange(rows)[::-1] + self._seen
-        parts.append((~arrivals, np.ones(count, np.bool_)))
-        self._seen += rows
+        parts.append((~arrivals[:, None], np.ones(count, np.bool_)))
         table = Table(begin[pane], end[pane], group, np.bincount(slots, minlength=count), tuple(parts))
         self._waiting.append(table)
 
-    def _reduce(
-        self, part: Additive | Extreme, slots: Array, count: int, columns: dict[str, pa.Array]
-    ) -> Any:
-        return part.reduce(slots, count, None if part.field is None else columns[part.field])
+    def _reduce(self, rows: Rows) -> list[Any]:
+        return [reduce_rows(part, rows) for part in self._parts]
 
     def spans(self) -> tuple[Array, Array]:
         """Return the first and the last window of each pane."""

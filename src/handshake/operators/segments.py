@@ -108,5 +108,4 @@ class Body:
         if node.function in BOUNDS:
             bounds = self._bounds[BOUNDS.index(node.function)][segments.origin]
             return fit(pa.array(bounds), node.schema.get(node.name).type, node.function)
-        array = None if node.field is None else segments.columns[node.field]
-        return aggregate_slots(node, segments.of, count, array)
+        return aggregate_slots(node, segments.of, count, segments.columns)

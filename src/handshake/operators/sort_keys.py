@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from handshake.operators.chunk import Array, fit
 from handshake.schema import Type
 
-__all__ = ["decimals_of", "has_integer_keys", "keys_of", "numbers_of", "values_of", "words_of"]
+__all__ = ["cells_of", "decimals_of", "has_integer_keys", "keys_of", "numbers_of", "restore_cells",
+           "values_of", "words_of"]  # fmt: skip
 
 _LARGEST = np.int64(2**63 - 1)
 
@@ -131,3 +132,19 @@ def values_of(keys: Array, seen: Array, arrow: pa.DataType, down: bool, kind: Ty
     if pa.types.is_temporal(arrow):
         return plain.cast(pa.int32()).view(arrow) if arrow.bit_width == 32 else plain.view(arrow)
     return fit(plain, kind, "an aggregate")
+
+
+def cells_of(array: pa.Array) -> Array:
+    """Return values as whole numbers or Python objects that restore them exactly, also minus zero."""
+    if pa.types.is_floating(array.type):
+        return numbers_of(array.cast(pa.float64())).view(np.int64)
+    return keys_of(array, array.type, False)
+
+
+def restore_cells(cells: Array, seen: Array, arrow: pa.DataType, kind: Type) -> pa.Array:
+    """Return the values of cells, and NULL if `seen` is False."""
+    if has_integer_keys(arrow):
+        cells = cells.astype(np.int64)
+    if pa.types.is_floating(arrow):
+        return pa.array(cells.view(np.float64), mask=~seen).cast(arrow)
+    return values_of(cells, seen, arrow, False, kind)

@@ -9,26 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal as PyDecimal
 from typing import Literal
 
 from handshake.errors import SchemaError, UnsupportedError
-from handshake.schema import FLOAT64, INT64, Binary, Bool, Decimal, Float, Int, Opaque, Type
+from handshake.schema import (
+    BOOL,
+    FLOAT64,
+    INT64,
+    STRING,
+    Binary,
+    Bool,
+    Decimal,
+    Float,
+    Int,
+    List,
+    Opaque,
+    String,
+    Type,
+)
 
-__all__ = ["AGGREGATES", "BOUNDS", "AggregateFunction", "Argument", "aggregate_function"]
+__all__ = [
+    "AGGREGATES",
+    "BOUNDS",
+    "AggregateFunction",
+    "Argument",
+    "Constant",
+    "aggregate_function",
+    "aggregate_names",
+    "check_sortable",
+    "find_aggregate",
+    "whole_weights",
+]
 
 _DIGITS = 38
+Constant = PyDecimal | str
+"""A constant argument: a weight, a fraction, or a separator."""
 
 
 @dataclass(frozen=True)
 class Argument:
     """The typed arguments of one call of an aggregate."""
 
-    type: Type | None
-    """The type of the column; None if there is no column."""
+    types: tuple[Type, ...]
+    """The types of the columns."""
     clock: Type
     """The type of the bounds of windows."""
-    weights: tuple[int, ...] = ()
-    scale: int = 0
+    constants: tuple[Constant, ...] = ()
+
+    @property
+    def type(self) -> Type | None:
+        """The type of the first column; None if there is no column."""
+        return self.types[0] if self.types else None
 
 
 @dataclass(frozen=True)
@@ -42,12 +74,31 @@ class AggregateFunction:
     kind: Literal["algebraic", "holistic", "bound"]
     """Algebraic functions have a state of fixed size, and the state of a window follows from those of its
     panes (Glacier, section 4.6). Holistic ones need the rows of the window. Bounds say where it lies."""
-    arguments: tuple[int, ...] = (1,)
-    """How many columns a call may have."""
-    weighted: bool = False
-    """Whether a list of constant weights follows the column."""
+    arguments: tuple[int, ...] | None = (1,)
+    """How many columns a call may have; None: any number."""
+    constants: Literal["weights", "fraction", "fraction and accuracy", "separator"] | None = None
+    """The constants that follow the columns. An accuracy and a separator may be left out."""
     ordered: bool = False
     """Whether the result depends on the order of the rows."""
+    sorts: bool = False
+    """Whether a call may have ORDER BY."""
+    keeps_nulls: bool = False
+    """Whether NULL is a value like any other, unless a call has IGNORE NULLS."""
+    distinct: Literal["allowed", "idle", "always", "refused"] = "allowed"
+    """Whether a call may have DISTINCT; "idle": it makes no difference, "always": each call has it."""
+    aliases: tuple[str, ...] = ()
+    """Other names in query texts."""
+
+
+def whole_weights(constants: tuple[Constant, ...]) -> tuple[tuple[int, ...], int]:
+    """Return numbers times a power of ten that makes them whole, and its exponent.
+
+    >>> whole_weights((PyDecimal(".5"), PyDecimal("2")))
+    ((5, 20), 1)
+    """
+    numbers = [number for number in constants if isinstance(number, PyDecimal)]
+    scale = max((max(0, -int(number.as_tuple().exponent)) for number in numbers), default=0)
+    return tuple(int(number.scaleb(scale)) for number in numbers), scale
 
 
 def _integer(argument: Argument) -> Type:
@@ -101,37 +152,120 @@ def _finer(digits: int) -> Callable[[Int | Decimal], Type]:
 
 
 def _weighted_type(argument: Argument) -> Type:
+    weights, scale = whole_weights(argument.constants)
+
     def exact(kind: Int | Decimal) -> Type:
         if isinstance(kind, Int):
             largest, own_scale = 2 ** (kind.bits - kind.signed), 0
         else:
             largest, own_scale = 10 ** (kind.precision or _DIGITS), kind.scale
-        digits = len(str(largest * sum(map(abs, argument.weights))))
-        precision = max(digits, own_scale + argument.scale)
+        digits = len(str(largest * sum(map(abs, weights))))
+        precision = max(digits, own_scale + scale)
         if precision > _DIGITS:
             raise SchemaError(
                 f"wsum() of {kind} with these weights needs more than {_DIGITS} digits; cast it"
             )
-        return Decimal(precision, own_scale + argument.scale)
+        return Decimal(precision, own_scale + scale)
 
     return _numeric("wsum", exact)(argument)
 
 
-AGGREGATES: dict[str, AggregateFunction] = {
-    function.name: function
-    for function in (
-        AggregateFunction("count", _integer, "algebraic", arguments=(0, 1)),
-        AggregateFunction("sum", _numeric("sum", _sum_type), "algebraic"),
-        AggregateFunction("avg", _numeric("avg", _finer(4)), "algebraic"),
-        AggregateFunction("min", _comparable("min"), "algebraic"),
-        AggregateFunction("max", _comparable("max"), "algebraic"),
-        AggregateFunction("wsum", _weighted_type, "holistic", weighted=True, ordered=True),
-        AggregateFunction("median", _numeric("median", _finer(1)), "holistic"),
-        AggregateFunction("mode", _comparable("mode", booleans=True), "holistic"),
-        AggregateFunction("window_start", _clock, "bound", arguments=(0,)),
-        AggregateFunction("window_end", _clock, "bound", arguments=(0,)),
-    )
-}
+def _real(name: str) -> Callable[[Argument], Type]:
+    """Return the type function of an aggregate of numbers that gives float64."""
+    return _numeric(name, lambda kind: FLOAT64)
+
+
+def _truth(name: str, result: Type = BOOL) -> Callable[[Argument], Type]:
+    """Return the type function of an aggregate of conditions."""
+
+    def result_type(argument: Argument) -> Type:
+        if not isinstance(argument.type, Bool):
+            raise SchemaError(f"{name}() takes conditions, not {argument.type}")
+        return result
+
+    return result_type
+
+
+def _value(name: str) -> Callable[[Argument], Type]:
+    """Return the type function of an aggregate that picks a value of the first column."""
+
+    def result_type(argument: Argument) -> Type:
+        for kind in argument.types:
+            check_sortable(kind, f"{name}()")
+        assert argument.type is not None
+        return argument.type
+
+    return result_type
+
+
+def check_sortable(kind: Type, what: str) -> None:
+    """Refuse types whose values have no order."""
+    if isinstance(kind, (Opaque, List)):
+        raise SchemaError(f"{what} takes numbers, times, text, bools and binary values, not {kind}")
+
+
+def _list(name: str) -> Callable[[Argument], Type]:
+    def result_type(argument: Argument) -> Type:
+        kind = _value(name)(argument)
+        return List(kind)
+
+    return result_type
+
+
+def _text(argument: Argument) -> Type:
+    if not isinstance(argument.type, String):
+        raise SchemaError(f"string_agg() takes text, not {argument.type}; cast it, as in CAST(x AS STRING)")
+    return STRING
+
+
+_FUNCTIONS = (
+    AggregateFunction("count", _integer, "algebraic", arguments=None),
+    AggregateFunction("count_if", _truth("count_if", INT64), "algebraic"),
+    AggregateFunction("sum", _numeric("sum", _sum_type), "algebraic"),
+    AggregateFunction("avg", _numeric("avg", _finer(4)), "algebraic", aliases=("mean",)),
+    AggregateFunction("min", _comparable("min"), "algebraic", distinct="idle"),
+    AggregateFunction("max", _comparable("max"), "algebraic", distinct="idle"),
+    AggregateFunction("var_samp", _real("var_samp"), "algebraic", aliases=("variance",)),
+    AggregateFunction("var_pop", _real("var_pop"), "algebraic"),
+    AggregateFunction("stddev_samp", _real("stddev_samp"), "algebraic", aliases=("stddev", "std")),
+    AggregateFunction("stddev_pop", _real("stddev_pop"), "algebraic"),
+    AggregateFunction("any", _truth("any"), "algebraic", distinct="idle", aliases=("some", "bool_or")),
+    AggregateFunction("every", _truth("every"), "algebraic", distinct="idle", aliases=("bool_and",)),
+    *(
+        AggregateFunction(
+            name, _value(name), "algebraic", ordered=True, sorts=True, keeps_nulls=True, distinct="refused",
+            aliases=aliases,
+        )
+        for name, aliases in (("first", ("first_value", "any_value")), ("last", ("last_value",)))
+    ),
+    *(
+        AggregateFunction(name, _value(name), "algebraic", arguments=(2,), ordered=True, distinct="refused")
+        for name in ("max_by", "min_by")
+    ),
+    AggregateFunction(
+        "wsum", _weighted_type, "holistic", constants="weights", ordered=True, distinct="refused"
+    ),
+    AggregateFunction("median", _numeric("median", _finer(1)), "holistic"),
+    AggregateFunction("mode", _comparable("mode", booleans=True), "holistic"),
+    AggregateFunction("percentile", _real("percentile"), "holistic", constants="fraction"),
+    AggregateFunction(
+        "approx_percentile", _comparable("approx_percentile"), "holistic",
+        constants="fraction and accuracy", aliases=("percentile_approx",),
+    ),
+    AggregateFunction(
+        "collect_list", _list("collect_list"), "holistic", ordered=True, sorts=True, aliases=("array_agg",)
+    ),
+    AggregateFunction(
+        "collect_set", _list("collect_set"), "holistic", ordered=True, sorts=True, distinct="always"
+    ),
+    AggregateFunction(
+        "string_agg", _text, "holistic", constants="separator", ordered=True, sorts=True,
+        aliases=("listagg",),
+    ),
+    AggregateFunction("window_start", _clock, "bound", arguments=(0,), distinct="refused"),
+    AggregateFunction("window_end", _clock, "bound", arguments=(0,), distinct="refused"),
+)  # fmt: skip
+AGGREGATES: dict[str, AggregateFunction] = {function.name: function for function in _FUNCTIONS}
 """All aggregate functions by name; `handshake.operators.aggregates.register` adds one."""
 BOUNDS = ("window_start", "window_end")
 """The first instant of the window and the first one after it, or positions of tuples."""
@@ -142,3 +276,18 @@ def aggregate_function(name: str) -> AggregateFunction:
     if name not in AGGREGATES:
         raise UnsupportedError(f"no aggregate function {name}(); there are {', '.join(AGGREGATES)}")
     return AGGREGATES[name]
+
+
+def find_aggregate(name: str) -> AggregateFunction | None:
+    """Return the function that a query text calls by this name or alias, in any case; None if there is none.
+
+    >>> find_aggregate("STDDEV").name
+    'stddev_samp'
+    """
+    called = name.lower()
+    return AGGREGATES.get(called) or next((f for f in AGGREGATES.values() if called in f.aliases), None)
+
+
+def aggregate_names() -> list[str]:
+    """Return the names and aliases of all functions."""
+    return [*AGGREGATES, *(alias for function in AGGREGATES.values() for alias in function.aliases)]

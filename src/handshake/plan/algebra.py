@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
-from handshake.plan.aggregates import Argument, aggregate_function
+from handshake.plan.aggregates import Argument, Constant, aggregate_function, whole_weights
 from handshake.plan.expr import Column, Expr
 from handshake.schema import INT64, UNITS, Field, Schema, Timestamp, Type
 from handshake.windows import Window
@@ -28,6 +28,7 @@ __all__ = [
     "Demux",
     "Group",
     "Node",
+    "Ordering",
     "Output",
     "Parameter",
     "Plan",
@@ -238,25 +239,69 @@ def _common(clocks: list[Clock]) -> Clock:
 
 
 @dataclass(frozen=True)
+class Ordering:
+    """A column of ORDER BY in an aggregate."""
+
+    field: str
+    descending: bool = False
+    nulls_first: bool = True
+
+    def __str__(self) -> str:
+        nulls = "" if self.nulls_first != self.descending else f" nulls {('last', 'first')[self.nulls_first]}"
+        return f"{self.field}{' desc' if self.descending else ''}{nulls}"
+
+
+@dataclass(frozen=True)
 class Aggregate(_Unary):
-    """One value of a finite input: `name` = `function` of `field`. Emits that column alone."""
+    """One value of a finite input: `name` = `function` of `fields`. Emits that column alone."""
 
     name: str
     function: str
     """A name in plan.aggregates.AGGREGATES."""
-    field: str | None = None
-    """None for functions of no column: count of all tuples, window_start, window_end."""
-    weights: tuple[int, ...] = ()
-    """wsum: the weights times 10**`scale`, that of the newest tuple first."""
-    scale: int = 0
+    fields: tuple[str, ...] = ()
+    """Empty for functions of no column: count of all tuples, window_start, window_end."""
+    constants: tuple[Constant, ...] = ()
+    """Weights (that of the newest tuple first), a fraction, or a separator."""
+    where: str | None = None
+    """FILTER: the aggregate reads only rows in which this column is TRUE."""
+    order: tuple[Ordering, ...] = ()
+    """ORDER BY: the order in which the rows are read; ties are read by arrival, as are all without it."""
+    distinct: bool = False
+    """Whether of rows with equal fields only the first to arrive is read."""
 
     @property
     def schema(self) -> Schema:
         known = self.input.schema
-        argument = None if self.field is None else known.get(self.field).type
-        given = Argument(argument, self.clock.type, self.weights, self.scale)
+        types = tuple(known.get(field).type for field in self.fields)
+        given = Argument(types, self.clock.type, self.constants)
         kind = aggregate_function(self.function).result_type(given)
         return Schema((Field(self.name, kind),), known.stream)
+
+    @property
+    def field(self) -> str | None:
+        """The first column; None if there is none."""
+        return self.fields[0] if self.fields else None
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """All columns that the aggregate reads."""
+        condition = () if self.where is None else (self.where,)
+        return frozenset((*self.fields, *condition, *(by.field for by in self.order)))
+
+    @property
+    def holistic(self) -> bool:
+        """True if it needs all rows of a window; else its state follows from those of panes."""
+        return self.distinct or aggregate_function(self.function).kind == "holistic"
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The constants as whole numbers: times ten to the power of `scale`."""
+        return whole_weights(self.constants)[0]
+
+    @property
+    def scale(self) -> int:
+        """The number of decimal digits of the constants."""
+        return whole_weights(self.constants)[1]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import singledispatch
 
+from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import (
     Aggregate,
     Apply,
@@ -103,11 +104,18 @@ def _(node: Union) -> str:
 
 @label.register
 def _(node: Aggregate) -> str:
-    weights = ""
-    if node.weights:
-        shown = (_weight(weight, node.scale) for weight in node.weights)
-        weights = f", [{', '.join(shown)}]"
-    return f"{node.function} {node.name}: ({node.field or ''}{weights})"
+    columns = ", ".join(node.fields)
+    parts = [f"distinct {columns}" if node.distinct else columns, *_constants(node)]
+    order = f" by {', '.join(map(str, node.order))}" if node.order else ""
+    where = f" if {node.where}" if node.where is not None else ""
+    return f"{node.function} {node.name}: ({', '.join(part for part in parts if part)}{order}){where}"
+
+
+def _constants(node: Aggregate) -> list[str]:
+    shown = [repr(c) if isinstance(c, str) else f"{c:f}" for c in node.constants]
+    if AGGREGATES[node.function].constants != "weights":
+        return shown
+    return [f"[{', '.join(_weight(weight, node.scale) for weight in node.weights)}]"]
 
 
 def _weight(weight: int, scale: int) -> str:

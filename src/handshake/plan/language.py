@@ -7,14 +7,33 @@ SELECT … FROM stream [SIZE k ADVANCE l TIME|TUPLES], … WHERE … GROUP BY �
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from sqlglot import TokenType, exp
 
 from handshake.plan.dialect import Predicate
 
-__all__ = ["Continuous", "CreateStream", "FieldDefinition", "Slide"]
+__all__ = ["AGGREGATE_NAMES", "Continuous", "CreateStream", "FieldDefinition", "Slide"]
+
+
+def _aggregate_classes(kind: Any) -> Iterator[Any]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _aggregate_classes(child)
+
+
+_SPARK_NAMES = ("APPROX_PERCENTILE", "COLLECT_LIST", "COLLECT_SET", "LISTAGG", "PERCENTILE",
+                "PERCENTILE_APPROX", "STRING_AGG")  # fmt: skip
+AGGREGATE_NAMES = frozenset(
+    (*(name for kind in _aggregate_classes(exp.AggFunc) for name in kind.sql_names()), *_SPARK_NAMES)
+)
+"""Functions of many rows that sqlglot knows, in upper case."""
+
+
+def _as_written(name: str) -> Callable[..., Any]:
+    """Return a builder that keeps the name and all arguments of a function."""
+    return lambda args: exp.Anonymous(this=name, expressions=args)
 
 
 class CreateStream(exp.Expression):  # type: ignore[misc, unused-ignore]
@@ -60,6 +79,22 @@ class Continuous(Predicate):
     """The dialect of continuous queries."""
 
     class Parser(Predicate.Parser):
+        FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
+            **Predicate.Parser.FUNCTIONS,
+            **{name: _as_written(name) for name in AGGREGATE_NAMES},
+        }
+        FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
+            name: parse
+            for name, parse in Predicate.Parser.FUNCTION_PARSERS.items()
+            if name not in AGGREGATE_NAMES
+        }
+        # any(x) and some(x) are aggregates; there are no sub-queries to compare with
+        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
+            name: parse for name, parse in Predicate.Parser.NO_PAREN_FUNCTION_PARSERS.items() if name != "ANY"
+        }
+        SUBQUERY_PREDICATES: ClassVar[dict[TokenType, Any]] = {
+            token: kind for token, kind in Predicate.Parser.SUBQUERY_PREDICATES.items() if kind is not exp.Any
+        }
         QUERY_MODIFIER_PARSERS: ClassVar[dict[TokenType, Callable[..., Any]]] = {
             **Predicate.Parser.QUERY_MODIFIER_PARSERS,
             TokenType.INTO: lambda self: ("into", self._parse_into()),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Aggregate, Apply, Concat, Group, Node, Parameter, Project, Select, Sliding
 
 __all__ = ["PaneShape", "pane_length", "pane_shape"]
@@ -45,8 +44,7 @@ def pane_shape(body: Node, parameter: str) -> PaneShape | None:
 def _aggregates(node: Node) -> tuple[Aggregate, ...] | None:
     parts = node.inputs if isinstance(node, Concat) else (node,)
     made = tuple(part for part in parts if isinstance(part, Aggregate))
-    known = all(AGGREGATES[a.function].kind != "holistic" for a in made)
-    return made if len(made) == len(parts) and known else None
+    return made if len(made) == len(parts) and not any(a.holistic for a in made) else None
 
 
 def _simple(node: Node, parameter: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from sqlglot import exp
 
 from handshake.errors import ExpressionError, SchemaError, suggest
+from handshake.plan.aggregates import check_sortable
 from handshake.plan.algebra import (
     LONGEST,
     POSITIONS,
@@ -17,6 +18,7 @@ from handshake.plan.algebra import (
     Concat,
     Group,
     Node,
+    Ordering,
     Parameter,
     Project,
     Sliding,
@@ -27,7 +29,7 @@ from handshake.plan.assemble import Fresh, add_filter, append_column
 from handshake.plan.bind import Scope, bind, bind_value
 from handshake.plan.declare import duration
 from handshake.plan.dialect import sql_text
-from handshake.plan.expr import Column, Expr, Name, conjunction, show, transform, walk
+from handshake.plan.expr import Column, Expr, Literal, Name, conjunction, show, transform, walk
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.schema import NULL, UNITS, Schema, arrow_of
@@ -274,22 +276,54 @@ class SelectPlanner:
                 )
             node, keys[written] = append_column(node, bound, self._fresh)
             _check_held(node, keys[written], written)
+            try:
+                check_sortable(node.schema.get(keys[written]).type, "GROUP BY")
+            except SchemaError as error:
+                raise fail(str(error), written) from None
         if len(set(keys.values())) < len(keys):
             raise self._reader.error("a column stands twice in GROUP BY", group)
         return node, keys
 
-    def _arguments(self, node: Node, scope: Scope) -> tuple[Node, dict[AggregateCall, str | None]]:
-        calls: dict[AggregateCall, str | None] = {}
+    def _arguments(self, node: Node, scope: Scope) -> tuple[Node, dict[AggregateCall, Aggregate]]:
+        """Append what aggregates read; return each of them, without its input and its name."""
+        calls: dict[AggregateCall, Aggregate] = {}
         for call in self._reader_noted:
-            calls[call] = None
-            if call.argument is not None:
-                bound = bind_value(call.argument, scope)
-                if bound.type == NULL:
-                    raise fail(f"{call.function}() of NULL has no type; cast it", call.argument)
-                node, argument = append_column(node, bound, self._fresh)
-                _check_held(node, argument, call.argument)
-                calls[call] = argument
+            what, fields, order, where = f"{call.function}()", [], [], None
+            for expr in call.arguments:
+                node, column = self._argument(node, scope, expr, what)
+                fields.append(column)
+            for key in call.order:
+                node, column = self._argument(node, scope, key.expr, f"ORDER BY of {what}")
+                order.append(Ordering(column, key.descending, key.nulls_first))
+            condition = Literal(True) if call.where is None else bind(call.where, scope)
+            if not (isinstance(condition, Literal) and condition.value is True):
+                node, where = append_column(node, condition, self._fresh)
+            calls[call] = Aggregate(
+                node, "", call.function, tuple(fields), call.constants, where, tuple(order), call.distinct
+            )
+            self._check_call(calls[call], call)
         return node, calls
+
+    def _argument(self, node: Node, scope: Scope, written: Expr, what: str) -> tuple[Node, str]:
+        bound = bind_value(written, scope)
+        if bound.type == NULL:
+            raise fail(f"{what} of NULL has no type; cast it", written)
+        node, column = append_column(node, bound, self._fresh)
+        _check_held(node, column, written)
+        return node, column
+
+    def _check_call(self, made: Aggregate, call: AggregateCall) -> None:
+        """Refuse arguments of the wrong type."""
+        types, what = made.input.schema, f"{call.function}()"
+        try:
+            for name in made.fields if made.distinct else ():
+                check_sortable(types.get(name).type, f"DISTINCT in {what}")
+            for by in made.order:
+                check_sortable(types.get(by.field).type, f"ORDER BY in {what}")
+            assert made.schema.fields
+        except SchemaError as error:
+            at = call.at
+            raise ExpressionError(str(error), at.line if at else None, at.column if at else None) from None
 
     def _result_names(
         self, listed: list[tuple[str | None, Expr]], keys: Iterable[str]
@@ -304,21 +338,12 @@ class SelectPlanner:
         return names
 
     def _aggregates(
-        self, node: Node, calls: dict[AggregateCall, str | None], names: dict[AggregateCall, str]
+        self, node: Node, calls: dict[AggregateCall, Aggregate], names: dict[AggregateCall, str]
     ) -> Node:
-        parts = [self._aggregate(node, call, names[call], field) for call, field in calls.items()]
+        parts = [replace(made, input=node, name=names[call]) for call, made in calls.items()]
         if not parts:  # keys alone: a group is there when a tuple is
             parts = [Aggregate(node, self._fresh(), "count")]
         return parts[0] if len(parts) == 1 else Concat(tuple(parts))
-
-    def _aggregate(self, node: Node, call: AggregateCall, name: str, field: str | None) -> Node:
-        made = Aggregate(node, name, call.function, field, call.weights, call.scale)
-        try:
-            made.schema.get(name)
-        except SchemaError as error:
-            at = call.at
-            raise ExpressionError(str(error), at.line if at else None, at.column if at else None) from None
-        return made
 
     # Several streams.
 

@@ -11,14 +11,20 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from handshake.errors import ExpressionError, QueryError
-from handshake.plan.aggregates import AGGREGATES
+from handshake.errors import ExpressionError, QueryError, suggest
+from handshake.plan.aggregates import (
+    AGGREGATES,
+    AggregateFunction,
+    Constant,
+    aggregate_names,
+    find_aggregate,
+)
 from handshake.plan.dialect import sql_text
-from handshake.plan.expr import Expr, Name, Position
-from handshake.plan.language import Continuous, CreateStream
+from handshake.plan.expr import And, Expr, IsNull, Name, Not, Position
+from handshake.plan.language import AGGREGATE_NAMES, Continuous, CreateStream
 from handshake.plan.reader import Reader
 
-__all__ = ["AggregateCall", "Statement", "StatementReader"]
+__all__ = ["AggregateCall", "SortKey", "Statement", "StatementReader"]
 
 Statement = CreateStream | exp.Select | exp.Union
 
@@ -26,14 +32,50 @@ _MOST_TEXT = 100_000
 
 
 @dataclass(frozen=True)
+class SortKey:
+    """An expression of ORDER BY in an aggregate."""
+
+    expr: Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
 class AggregateCall:
-    """An aggregate as written: its function, its argument (not bound yet), and weights with their scale."""
+    """An aggregate as written: its function and its arguments, not bound yet."""
 
     function: str
-    argument: Expr | None = None
-    weights: tuple[int, ...] = ()
-    scale: int = 0
+    arguments: tuple[Expr, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    where: Expr | None = None
+    order: tuple[SortKey, ...] = ()
+    distinct: bool = False
     at: Position | None = field(default=None, compare=False)
+
+
+@dataclass
+class _Written:
+    """A call of an aggregate in parts: its arguments, and the clauses in and after its parentheses."""
+
+    function: AggregateFunction
+    node: exp.Expr
+    arguments: list[Any]
+    order: list[exp.Expr] = field(default_factory=list)
+    where: exp.Expr | None = None
+    distinct: bool = False
+    ignore_nulls: bool | None = None
+
+    def open_arguments(self) -> None:
+        """Move DISTINCT, ORDER BY and IGNORE NULLS from the arguments to their own fields."""
+        if self.arguments and isinstance(last := self.arguments[-1], exp.Order):
+            self.arguments[-1], self.order = last.this, last.expressions
+        if len(self.arguments) == 1 and isinstance(first := self.arguments[0], exp.Distinct):
+            self.arguments, self.distinct = list(first.expressions), True
+        if self.arguments and isinstance(first := self.arguments[0], (exp.IgnoreNulls, exp.RespectNulls)):
+            self.arguments[0], self.ignore_nulls = first.this, isinstance(first, exp.IgnoreNulls)
+
+
+_CLAUSES = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
 
 class StatementReader(Reader):
@@ -80,62 +122,167 @@ class StatementReader(Reader):
 
     def expr(self, node: Any) -> Expr:
         """Translate a node; an aggregate becomes a name that stands for it."""
-        function = self._function(node)
-        if function is None:
+        written = self._aggregate(node)
+        if written is None:
             return super().expr(node)
         if self.noted is None:
-            raise self.error(f"{function}() has no meaning here; aggregates stand in SELECT and HAVING", node)
-        call = self._call(function, node)
+            raise self.error(
+                f"{written.function.name}() has no meaning here; aggregates stand in SELECT and HAVING", node
+            )
+        noted, self.noted = self.noted, None  # no aggregates of aggregates
+        try:
+            call = self._call(written)
+        finally:
+            self.noted = noted
         name = self.noted.setdefault(call, f"\0{len(self.noted)}")
         return Name((name,), at=self.at(node))
 
-    def _function(self, node: Any) -> str | None:
+    # Aggregates.
+
+    def _aggregate(self, node: Any) -> _Written | None:
+        """Take a call of an aggregate apart; None if the node is something else."""
+        if isinstance(node, exp.Window):
+            raise self.error(
+                "OVER has no meaning here; the window of an aggregate is that of its stream, as in "
+                "FROM S [SIZE 600 ADVANCE 60 TIME]", node
+            )  # fmt: skip
+        inner = node
+        while isinstance(inner, _CLAUSES):
+            inner = inner.this
+        function = self._function(inner)
+        if function is None:
+            if inner is not node:
+                raise self.error(
+                    f"{sql_text(inner)!r} is no aggregate; FILTER, WITHIN GROUP and IGNORE NULLS follow an "
+                    "aggregate", node
+                )  # fmt: skip
+            return None
+        written = _Written(function, node, self._arguments(inner))
+        written.open_arguments()
+        while node is not inner:
+            self._add_clause(written, node)
+            node = node.this
+        return written
+
+    def _add_clause(self, written: _Written, clause: exp.Expr) -> None:
+        """Add FILTER, WITHIN GROUP or IGNORE NULLS to a call."""
+        match clause:
+            case exp.Filter():
+                written.where = clause.expression.this
+            case exp.WithinGroup():
+                written.order = clause.expression.expressions
+            case _:
+                written.ignore_nulls = isinstance(clause, exp.IgnoreNulls)
+
+    def _function(self, node: Any) -> AggregateFunction | None:
         if not isinstance(node, exp.Func):
             return None
-        name = (node.name if isinstance(node, exp.Anonymous) else node.sql_names()[0]).lower()
-        return name if name in AGGREGATES else None
+        name = node.name if isinstance(node, exp.Anonymous) else node.sql_names()[0]
+        function = find_aggregate(name)
+        if function is None and name.upper() in AGGREGATE_NAMES:
+            hint = suggest(name.lower(), aggregate_names()) or f"; there are {', '.join(AGGREGATES)}"
+            raise self.error(f"no aggregate function {name.lower()}(){hint}", node)
+        return function
 
-    def _call(self, function: str, node: exp.Expr) -> AggregateCall:
-        arguments = self._arguments(function, node)
-        noted, self.noted = self.noted, None  # no aggregates of aggregates
-        try:
-            if AGGREGATES[function].weighted:
-                return self._weighted_call(function, arguments, node)
-            self._check_count(function, arguments, node)
-            argument = self.expr(arguments[0]) if arguments else None
-            return AggregateCall(function, argument, at=self.at(node))
-        finally:
-            self.noted = noted
-
-    def _arguments(self, function: str, node: exp.Expr) -> list[Any]:
+    def _arguments(self, node: exp.Expr) -> list[Any]:
         if isinstance(node, exp.Anonymous):
             return list(node.expressions)
-        self.check(node, frozenset(("this", "expressions", "big_int")))
-        given = [node.this, *node.expressions] if node.args.get("this") is not None else []
-        return (
-            [] if given and isinstance(given[0], exp.Star) and 0 in AGGREGATES[function].arguments else given
+        self.check(node, frozenset(("this", "expressions")))
+        return [node.this, *node.expressions] if node.args.get("this") is not None else []
+
+    def _call(self, written: _Written) -> AggregateCall:
+        function, given = written.function, written.arguments
+        self._check_clauses(written)
+        if function.keeps_nulls and len(given) == 2 and isinstance(given[1], exp.Boolean):
+            written.ignore_nulls = bool(given.pop().this)  # as in Spark: first(x, true)
+        constants: tuple[Constant, ...] = ()
+        if function.constants is not None:
+            columns = given[:1]
+            constants = self._constants(written, given[1:])
+        else:
+            columns = self._columns(written)
+        arguments = self.all(columns)
+        where = None if written.where is None else self.expr(written.where)
+        if written.ignore_nulls:
+            some = Not(IsNull(arguments[0]))
+            where = some if where is None else And((where, some))
+        distinct = function.distinct == "always" or (written.distinct and function.distinct == "allowed")
+        order = tuple(map(self._sort_key, written.order))
+        return AggregateCall(
+            function.name, arguments, constants, where, order, distinct, self.at(written.node)
         )
 
-    def _check_count(self, function: str, arguments: list[Any], node: exp.Expr) -> None:
-        allowed = AGGREGATES[function].arguments
-        if len(arguments) not in allowed or any(isinstance(a, exp.Star) for a in arguments):
-            wanted = {(0,): "no argument", (1,): "one argument", (0, 1): "one argument or none"}[allowed]
-            raise self.error(f"{function}() takes {wanted}", node)
+    def _check_clauses(self, written: _Written) -> None:
+        """Refuse clauses that the function does not take."""
+        function = written.function
+        refused = {
+            "DISTINCT": written.distinct and function.distinct == "refused",
+            "ORDER BY": bool(written.order) and not function.sorts,
+            "IGNORE NULLS": written.ignore_nulls is not None and not function.keeps_nulls,
+            "FILTER": written.where is not None and function.kind == "bound",
+        }
+        for clause, given in refused.items():
+            if given:
+                why = "; it ignores NULL anyway" if clause == "IGNORE NULLS" else ""
+                raise self.error(f"{function.name}() takes no {clause}{why}", written.node)
 
-    def _weighted_call(self, function: str, arguments: list[Any], node: exp.Expr) -> AggregateCall:
-        if len(arguments) != 2 or not isinstance(arguments[1], exp.Array) or not arguments[1].expressions:
-            raise self.error(
-                f"{function}() takes a field and its weights, as in {function}(Price, [.5, .25, .25])", node
-            )
-        weights = [self._number(weight, node) for weight in arguments[1].expressions]
-        scale = max(max(0, -int(weight.as_tuple().exponent)) for weight in weights)
-        whole = tuple(int(weight.scaleb(scale)) for weight in weights)
-        return AggregateCall(function, self.expr(arguments[0]), whole, scale, at=self.at(node))
+    def _columns(self, written: _Written) -> list[Any]:
+        """Check the number of columns of a call."""
+        function, given = written.function, written.arguments
+        allowed = function.arguments
+        if allowed is None and len(given) == 1 and isinstance(given[0], exp.Star) and not written.distinct:
+            return []
+        wrong = any(isinstance(a, exp.Star) for a in given) or (written.distinct and not given)
+        if wrong or (allowed is not None and len(given) not in allowed):
+            raise self.error(f"{function.name}() takes {_count_text(allowed)}", written.node)
+        return given
 
-    def _number(self, node: Any, call: exp.Expr) -> PyDecimal:
-        """Return a constant weight, exactly."""
+    def _sort_key(self, node: Any) -> SortKey:
+        self.check(node, frozenset(("this", "desc", "nulls_first")))
+        return SortKey(self.expr(node.this), bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
+
+    def _constants(self, written: _Written, given: list[Any]) -> tuple[Constant, ...]:
+        """Read the constants that follow the column of a call."""
+        name, kind = written.function.name, written.function.constants
+        match kind, given:
+            case "weights", [exp.Array(expressions=weights)] if weights and written.arguments:
+                return tuple(self._number(weight, "a weight", written.node) for weight in weights)
+            case "separator", [] if written.arguments:
+                return ("",)
+            case "separator", [exp.Literal(is_string=True, this=text)]:
+                return (text,)
+            case "fraction and accuracy", [fraction, accuracy]:
+                if not re.fullmatch("[1-9][0-9]{0,9}", sql_text(accuracy)):
+                    raise self.error(f"an accuracy is a whole number, not {sql_text(accuracy)}", written.node)
+                return (self._fraction(fraction, written.node),)
+            case "fraction" | "fraction and accuracy", [fraction]:
+                return (self._fraction(fraction, written.node),)
+        raise self.error(f"{name}() takes {_WANTED[str(kind)].format(name)}", written.node)
+
+    def _fraction(self, node: Any, call: exp.Expr) -> PyDecimal:
+        fraction = self._number(node, "a fraction", call)
+        if not 0 <= fraction <= 1:
+            raise self.error(f"a fraction lies between 0 and 1, which {fraction} does not", call)
+        return fraction
+
+    def _number(self, node: Any, what: str, call: exp.Expr) -> PyDecimal:
+        """Return a constant number, exactly."""
         sign, literal = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
         text = str(literal.this) if isinstance(literal, exp.Literal) and not literal.is_string else ""
         if not re.fullmatch(r"[0-9]{0,15}\.?[0-9]{0,15}", text) or not re.search("[0-9]", text):
-            raise self.error(f"a weight is a number such as .25, not {sql_text(node)!r}", call)
+            raise self.error(f"{what} is a number such as .25, not {sql_text(node)!r}", call)
         return sign * PyDecimal(text)
+
+
+def _count_text(allowed: tuple[int, ...] | None) -> str:
+    """Say how many arguments a function takes."""
+    words = {0: "no argument", 1: "one argument", 2: "two arguments"}
+    return " or ".join(words.get(n, f"{n} arguments") for n in allowed) if allowed else "columns or *"
+
+
+_WANTED = {
+    "weights": "a field and its weights, as in {}(Price, [.5, .25, .25])",
+    "separator": "text and a constant that separates it, as in {}(Symbol, ', ')",
+    "fraction": "a column and a constant fraction, as in {}(Price, .25)",
+    "fraction and accuracy": "a column, a constant fraction and an accuracy, as in {}(Price, .25)",
+}

@@ -146,8 +146,8 @@ def _columns_read(node: Node, needed: Names, parameter: str) -> Names:
             return _columns_read(below, needed | {field}, parameter)
         case Apply(input=below, name=name, operation=operation):
             return _columns_read(below, (needed - {name}) | reads(operation), parameter)
-        case Aggregate(input=below, field=field):
-            return _columns_read(below, frozenset() if field is None else frozenset((field,)), parameter)
+        case Aggregate(input=below):
+            return _columns_read(below, node.reads, parameter)
         case Concat(inputs=inputs):
             return frozenset().union(*(_columns_read(i, needed, parameter) for i in inputs))
         case Group(input=below, body=body, keys=keys, parameter=inner):
@@ -171,13 +171,11 @@ def _side_by_side(aggregates: list[Aggregate]) -> tuple[Node, ...]:
     """Prune the common input of aggregates once, to the columns that any of them needs."""
     fields: dict[Node, set[str]] = {}
     for aggregate in aggregates:
-        own = fields.setdefault(aggregate.input, set())
-        if aggregate.field is not None:
-            own.add(aggregate.field)
+        fields.setdefault(aggregate.input, set()).update(aggregate.reads)
     inputs = {below: _prune(below, frozenset(names)) for below, names in fields.items()}
     return tuple(replace(aggregate, input=inputs[aggregate.input]) for aggregate in aggregates)
 
 
 @_prune.register
 def _(node: Aggregate, needed: Names) -> Node:
-    return replace(node, input=_prune(node.input, frozenset((node.field,) if node.field else ())))
+    return replace(node, input=_prune(node.input, node.reads))

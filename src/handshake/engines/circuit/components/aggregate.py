@@ -28,7 +28,7 @@ class Aggregate(Block):
     """Folds the stream `i` into one tuple on `o` when `i` ends; with `o.eos`, a stream of one tuple.
 
     `most` bounds the number of tuples of a stream. With `if_empty=False` a stream without tuples gives an
-    end without a tuple.
+    end without a tuple. Only tuples in which `where` is TRUE count.
     """
 
     latency = 1
@@ -44,14 +44,15 @@ class Aggregate(Block):
         *,
         most: int = 0,
         if_empty: bool = True,
+        where: str | None = None,
     ) -> None:
-        self.row, self.most, self.if_empty = row, most, if_empty
+        self.row, self.most, self.if_empty, self.where = row, most, if_empty, where
         self.field: Any = field
         self.result = result = self.wire(name, kind)
         hidden = tuple(w for w in row if w.name.startswith("@") and w.name != name)
         self.after = Row((result, *hidden))
         ports = {"i": stream_in(row), "o": stream_out(self.after)}
-        super().__init__(ports, (row, result, most, if_empty, field, *self.choices))
+        super().__init__(ports, (row, result, most, if_empty, field, where, *self.choices))
 
     @abstractmethod
     def wire(self, name: str, kind: Type) -> Wire:
@@ -88,8 +89,11 @@ class Aggregate(Block):
         """Keep the state: update it where `take` is high, start anew after `clear`; drive the result."""
 
     def _present(self, take: Value) -> Value:
-        """Return a bit that is high if there is a tuple whose field is not NULL."""
-        return take & ~self.i.payload[null_of(self.field)] if self.row[self.field].nullable else take
+        """Return a bit that is high if there is a tuple that counts: the field is not NULL, FILTER holds."""
+        for name in (self.field, self.where):
+            if name is not None and self.row[name].nullable:
+                take = take & ~self.i.payload[null_of(name)]
+        return take if self.where is None else take & self.i.payload[self.where]
 
     def _number(self) -> Wire:
         """Return the wires of the field, which can be added up."""
@@ -119,7 +123,7 @@ class Count(Aggregate):
 
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
         count, after = Signal(self.result.bits), Signal(self.result.bits)
-        present = take if self.field is None else self._present(take)
+        present = self._present(take)
         m.d.comb += [after.eq(count + present), payload[self.result.name].eq(after)]
         _keep(m, count, after, clear)
 

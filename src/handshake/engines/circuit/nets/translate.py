@@ -301,13 +301,16 @@ class _Translator:
     @_net.register
     def _(self, node: Aggregate, timed: bool) -> Net:
         function = AGGREGATES[node.function]
-        if node.function not in FORMS and function.kind != "bound":
+        if node.distinct or (node.function not in FORMS and function.kind != "bound"):
             reason = (
                 "needs all tuples of a window, whose number has no bound in the circuit"
-                if function.kind == "holistic"
+                if node.holistic
                 else "has no component in the circuit"
             )
-            raise UnsupportedError(f"{node.function}() {reason}; it has {', '.join(FORMS)}")
+            what = "(DISTINCT)" if node.distinct else "()"
+            raise UnsupportedError(f"{node.function}{what} {reason}; it has {', '.join(FORMS)}")
+        if len(node.fields) > 1:
+            raise UnsupportedError(f"{node.function}() of several columns has no component in the circuit")
         assert self._window is not None, "the language has aggregates on windows only"
         (kind,) = (f.type for f in node.schema)
         return AggregateNet(
@@ -320,6 +323,7 @@ class _Translator:
             not self._grouped,
             node.weights,
             self._window.size,
+            node.where,
         )
 
 

@@ -36,10 +36,12 @@ class AggregateNet(UnaryNet):
     if_empty: bool
     weights: tuple[int, ...] = ()
     size: int = 0
+    where: str | None = None
+    """FILTER: the column that is TRUE in the tuples that count."""
 
     def block(self) -> Block:
         row, name, kind = self.source.row, self.name, self.type
-        rest: dict[str, Any] = {"most": self.most, "if_empty": self.if_empty}
+        rest: dict[str, Any] = {"most": self.most, "if_empty": self.if_empty, "where": self.where}
         if self.function in ("window_start", "window_end"):
             plus = self.size if self.function == "window_end" else 0
             return agg.Bound(row, name, kind, start=START, plus=plus, if_empty=self.if_empty)

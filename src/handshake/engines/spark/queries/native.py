@@ -125,8 +125,7 @@ def spark_filter(output: Output) -> SparkFilter | None:
 
 def _used_columns(shape: PaneShape) -> tuple[str, ...]:
     """Return the columns that the keys and aggregates read."""
-    fields = (aggregate.field for aggregate in shape.aggregates)
-    return (*(shape.keys or ()), *(name for name in fields if name is not None))
+    return (*(shape.keys or ()), *(name for each in shape.aggregates for name in each.reads))
 
 
 def _narrow(source: Source, names: set[str] | None) -> Source | None:

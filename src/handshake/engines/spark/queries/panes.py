@@ -25,6 +25,7 @@ from handshake.operators.panes import Panes, Table, stack_tables
 from handshake.operators.pipeline import Pipeline, chain
 from handshake.operators.sources import Needs, SourceOperator
 from handshake.operators.windows import Spans, WindowOperator
+from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Node, Output, Source, Windowing
 from handshake.plan.panes import PaneShape, pane_shape
 from handshake.schema import UNITS, arrow_of
@@ -37,7 +38,10 @@ _BATCH_ROWS = 1 << 17
 
 @dataclass(frozen=True)
 class PaneWindow:
-    """A plan of the form source, simple steps, time window of algebraic aggregates, simple steps."""
+    """A plan of the form source, simple steps, time window of algebraic aggregates, simple steps.
+
+    The aggregates do not depend on the order of the rows.
+    """
 
     window: Windowing
     source: Source
@@ -56,6 +60,8 @@ class PaneWindow:
         shape = pane_shape(window.body, window.parameter)
         if not isinstance(source, Source) or shape is None:
             return None
+        if any(AGGREGATES[aggregate.function].ordered for aggregate in shape.aggregates):
+            return None  # partitions are reduced one by one, and not in the order of arrival
         return cls(window, source, below, above, shape)
 
     @property
