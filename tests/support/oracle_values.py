@@ -263,6 +263,27 @@ def _read_moment(text: str, target: Timestamp | Interval | TimeOfDay) -> int | N
     return micros * 1000 // UNITS[target.unit]
 
 
+def _moment_text(value: int, source: Date | Timestamp) -> str:
+    """A date or timestamp as text; the calendar repeats every 400 years."""
+    if isinstance(source, Date):
+        cycles, days = divmod(value, 146_097)
+        day = date(1970, 1, 1) + timedelta(days=days)
+        year = day.year + 400 * cycles
+        sign = "-" if year < 0 else "+" if year > 9999 else ""
+        return f"{sign}{abs(year):04}{day:-%m-%d}"
+    wall = _wall_clock(value, source)
+    seconds, rest = divmod(wall % _DAY, 10**9)
+    text = (
+        f"{_moment_text(wall // _DAY, Date())} {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    )
+    text += f".{rest:09}".rstrip("0").rstrip(".") if rest else ""
+    if source.zone is None:
+        return text
+    east = (wall - value * UNITS[source.unit]) // 10**9
+    hours, minutes, odd = abs(east) // 3600, abs(east) // 60 % 60, abs(east) % 60
+    return f"{text}{'-' if east < 0 else '+'}{hours:02}:{minutes:02}" + (f":{odd:02}" if odd else "")
+
+
 def _to_string(value: Any, source: Type, target: String) -> str:
     match source:
         case Bool():
@@ -271,8 +292,7 @@ def _to_string(value: Any, source: Type, target: String) -> str:
             whole, rest = divmod(abs(value), 10**scale)
             return f"{'-' if value < 0 else ''}{whole}.{rest:0{scale}}"
         case Date() | Timestamp():
-            text = str(logical(value, source))
-            return re.sub(r"(\.[0-9]*?)0+(?![0-9])", r"\1", text)
+            return _moment_text(value, source)
     return str(value)
 
 
@@ -307,7 +327,11 @@ def _wall_clock(value: int, kind: Timestamp) -> int:
     ns = value * UNITS[kind.unit]
     if kind.zone is None:
         return ns
-    offset = logical(value, kind).utcoffset()
+    cycle = 146_097 * _DAY
+    far = 0  # the calendar repeats every 400 years, and so do the last rules of a zone
+    while ns - far > 253_402_000_000 * 10**9:
+        far += cycle
+    offset = logical((ns - far) // UNITS[kind.unit], kind).utcoffset()
     assert offset is not None
     return ns + offset // _MICRO * 1000
 

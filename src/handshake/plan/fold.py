@@ -111,6 +111,8 @@ def _fold_logic(expr: And | Or) -> Expr:
     parts = [p for p in parts if not (isinstance(p, Literal) and p.value is (not dominant))]
     if not parts:
         return Literal(not dominant, type=BOOL, at=expr.at)
+    if all(map(_is_null, parts)):
+        return Literal(None, type=BOOL, at=expr.at)
     return parts[0] if len(parts) == 1 else type(expr)(tuple(parts), type=BOOL, at=expr.at)
 
 
