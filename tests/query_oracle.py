@@ -183,7 +183,7 @@ def _meet(node: algebra.WindowJoin, below: list[Stream], members: Sequence[tuple
 
 
 def _windowing(node: algebra.Windowing, below: list[Stream], counts: Counts) -> Stream:
-    by = _by_time if node.window.kind == "time" else _by_count
+    by = {"time": _by_time, "tuples": _by_count, "session": _by_session}[node.window.kind]
     tuples = []
     for start, end, members, closing in by(node, below[0], counts):
         for row in _body(node.body, {node.parameter: [t.row for t in members]}, (start, end)):
@@ -223,6 +223,35 @@ def _by_count(
         times = [t.time for t in members if t.time is not None]
         clock = max(t.clock for t in members)
         yield start, start + size, members, Stamped({}, max(times, default=None), clock, members[-1].place)
+
+
+def _by_session(
+    node: algebra.Windowing, stream: Stream, counts: Counts
+) -> Iterable[tuple[int, int, list[Stamped], Stamped]]:
+    gap = node.window.gap // UNITS[node.clock.unit]
+    sessions: list[tuple[Any, list[tuple[int, Stamped]]]] = []
+    for number, t in enumerate(stream.tuples):
+        if t.time is None:
+            counts.no_time += 1
+            continue
+        if t.time + gap < t.clock:
+            counts.late += 1
+            continue
+        key, members = tuple(_key(t.row[name]) for name in node.window.keys), [(number, t)]
+        for session in list(sessions):
+            times = [m.time for _, m in session[1]]
+            is_open = max(times) + gap >= t.clock
+            if session[0] == key and is_open and min(times) - gap <= t.time <= max(times) + gap:
+                members += session[1]
+                sessions.remove(session)
+        sessions.append((key, sorted(members, key=lambda member: member[0])))
+    found = []
+    for _, members in sessions:
+        times = [m.time for _, m in members]
+        found.append((max(times) + gap, min(times), members[0][0], [m for _, m in members]))
+    for end, start, _, tuples in sorted(found, key=lambda session: session[:3]):
+        place = min(place for place, clock in stream.trace if clock > end)
+        yield start, end, tuples, Stamped({}, end, end, place)
 
 
 _OPERATORS: dict[type[Node], Callable[..., Stream]] = {

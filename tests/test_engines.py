@@ -22,14 +22,17 @@ from handshake.plan.algebra import Plan, Source
 from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
 from query_backends import by_time, plain, restored, tables
-from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO
+from query_cases import JOINS, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import Item, seen
 
+NOT_EVERYWHERE = ("session contents", "sessions of all", "sessions in layers")
+"""Cases that add nothing on engines other than the local one."""
 CASES = {
     # Two windows at a time instead of ten: a window of a circuit is a copy of its sub-plan.
     **{name: TRADES + text.replace("SIZE 600 ADVANCE", "SIZE 120 ADVANCE") for name, text in PAPER.items()},
     **{name: "".join(case) for name, case in QUERIES.items()},
     **{f"join {name}": TWO + text for name, text in JOINS.items()},
+    **{name: text for name, text in WINDOWS.items() if name not in NOT_EVERYWHERE},
 }
 GAPS: dict[str, dict[str, str]] = {
     "circuit": {
@@ -41,6 +44,11 @@ GAPS: dict[str, dict[str, str]] = {
         "holistic": "needs all",
         "join mixed": "float64",
         "keys": "cannot group by 'h'",
+        "holistic sessions": "no session windows",
+        "sessions": "no session windows",
+        "sessions of a join": "no session windows",
+        "sessions of a union": "no session windows",
+        "sessions of some": "no session windows",
         "sums": "no unit for sum",
         "uneven": "no unit for sum",
         "union": "a time window over a union",

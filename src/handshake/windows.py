@@ -23,6 +23,7 @@ __all__ = [
     "OTHER",
     "OWN",
     "TIME",
+    "UNIT_WORDS",
     "Duration",
     "Rule",
     "Spec",
@@ -63,6 +64,8 @@ _UNIT_OF = {
     for word in words
     for spelling in ({word} if len(word) <= 2 else {word, word + "s"})
 }
+UNIT_WORDS = frozenset(_UNIT_OF)
+"""The words for units of time, in lower case."""
 _PIECE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from handshake.errors import QueryError
-from handshake.plan.algebra import Demux, walk
+from handshake.plan.algebra import Demux, Session, Windowing, WindowJoin, walk
 from handshake.plan.explain import dot, explain_plan
 from handshake.plan.picture import svg
 from handshake.plan.query import parse_query
@@ -133,6 +133,20 @@ WRONG = {
     "SELECT k FROM R [SIZE 1 ADVANCE .0001 TIME]": "the window is finer than the times of the stream, which count ms",
     "SELECT k FROM R [SIZE 1]": "cannot read the query near ']': TIME or TUPLES is missing; a window is "
     "[SIZE 600 ADVANCE 60 TIME] or [SIZE 4 ADVANCE 1 TUPLES]",
+    "SELECT k FROM R [SESSION 5 TUPLES]": "a session ends after a time without tuples; write [SESSION 30 SECONDS]",
+    "SELECT k FROM R [SESSION 1 us]": "the window is finer than the times of the stream, which count ms",
+    "SELECT k FROM R [SESSION 9999999999 w]": "the window is longer than 2^62 ms",
+    "SELECT k FROM R [SESSION 0]": "a window holds something",
+    "SELECT k FROM R [SESSION 30s]": "a window ends with ] behind lengths such as 30 SECONDS or 5 TUPLES",
+    "SELECT k FROM R [TUMBLE]": "TUMBLE takes a number",
+    "SELECT k FROM R [TUMBLE 5 PARSECS]": "a window ends with ] behind lengths such as 30 SECONDS",
+    "SELECT k FROM R [HOP 5 SECONDS]": "HOP needs a SIZE, as in [HOP 1 MINUTE SIZE 10 MINUTES]",
+    "SELECT k FROM R [HOP 5 SECONDS SIZE 5 ROWS]": "a window is of time or of tuples, not of both",
+    "SELECT k FROM R [SIZE 5 ROWS ADVANCE 5 TIME]": "a window is of time or of tuples, not of both",
+    "SELECT k FROM R [LAST 5 ROWS]": "a window is [SIZE 600 ADVANCE 60 TIME] or [SIZE 4 ADVANCE 1 TUPLES], "
+    "[TUMBLE 10 MINUTES], [HOP 1 MINUTE SIZE 10 MINUTES] or [SESSION 30 SECONDS]",
+    "SELECT v FROM R [TUMBLE 5 SECONDS], S [SIZE 1 TIME]": "a window of a join slides with every tuple; leave out "
+    "TUMBLE, as in [SIZE 10 MINUTES]",
     "SELECT k FROM R WHERE v + 1": "the predicate must be true or false, but v + 1 is int64; compare it with something",
     "SELECT k FROM R WHERE v = 'x'": "cannot compare v (int32) with 'x' (string); cast one of them",
     "SELECT k, k FROM R": "two columns of the result are called 'k'; name one with AS",
@@ -154,6 +168,44 @@ WRONG = {
     "DROP TABLE R": "a statement is CREATE INPUT STREAM … or SELECT …",
     "": "the query selects nothing; write SELECT … FROM … INTO name",
 }
+
+
+SPELLINGS = {
+    "SIZE 90 MINUTES ADVANCE 30 MINUTES": "SIZE 5400 ADVANCE 1800 TIME",
+    "SIZE 5400 ADVANCE 30 MINUTES": "SIZE 5400 ADVANCE 1800 TIME",
+    "SIZE 1.5 hours ADVANCE 1800": "SIZE 5400 ADVANCE 1800 TIME",
+    "SIZE 2 SECONDS": "SIZE 2 ADVANCE 1 TIME",
+    "TUMBLE 10": "SIZE 10 ADVANCE 10 TIME",
+    "TUMBLE 500 ms": "SIZE 0.5 ADVANCE 0.5 TIME",
+    "TUMBLE 7 TUPLES": "SIZE 7 ADVANCE 7 TUPLES",
+    "HOP 10 SECONDS SIZE 1 MINUTE": "SIZE 60 ADVANCE 10 TIME",
+    "HOP 2 SIZE 5 ROWS": "SIZE 5 ADVANCE 2 TUPLES",
+    "SESSION 30": "SESSION 30 SECONDS",
+    "SESSION .5 d": "SESSION 43200 SECONDS",
+}
+
+
+@pytest.mark.parametrize("written", SPELLINGS)
+def test_spellings_of_windows(written: str) -> None:
+    (output,) = parse_query(f"{TWO} SELECT count() AS n FROM R [{written}]").outputs
+    assert isinstance(output.input, Windowing)
+    assert str(output.input.window) == SPELLINGS[written]
+
+
+def test_windows_of_joins_may_have_units() -> None:
+    (output,) = parse_query(f"{TWO} SELECT v, w FROM R [SIZE 2 MINUTES], S [SIZE 5 ROWS]").outputs
+    join = next(node for node in walk(output) if isinstance(node, WindowJoin))
+    assert [str(window) for window in join.windows] == ["2 minutes", "5 tuples"]
+
+
+def test_sessions_are_per_group() -> None:
+    (output,) = parse_query(
+        f"{TWO} SELECT k % 2 AS odd, count() AS n FROM R [SESSION 3] GROUP BY k % 2"
+    ).outputs
+    window = next(node for node in walk(output) if isinstance(node, Windowing))
+    assert isinstance(window.window, Session)
+    assert set(window.window.keys) <= set(window.input.schema.names)
+    assert len(window.window.keys) == 1
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -45,7 +45,12 @@ _CONDITIONS = (
     "v + 1 > 3 AND k * 2 < v + 1",
     "g IS NULL OR k = 1",
 )
-_WINDOWS = ("[SIZE .006 ADVANCE .003 TIME]", "[SIZE 3 ADVANCE 2 TUPLES]", "[SIZE .005 ADVANCE .002 TIME]")
+_WINDOWS = (
+    "[SIZE .006 ADVANCE .003 TIME]",
+    "[SIZE 3 ADVANCE 2 TUPLES]",
+    "[SIZE .005 ADVANCE .002 TIME]",
+    "[SESSION 2 ms]",
+)
 _PLAIN = "SELECT k, v + {n} AS v, g FROM {a}{where}"
 _GROUPED = "SELECT k, max(v) AS v, min(g) AS g FROM {a} {window}{where} GROUP BY k"
 _COUNTED = "SELECT count() AS k, CAST(sum(v + 1) AS BIGINT) AS v, max(g) AS g FROM {a} {window}{where}"

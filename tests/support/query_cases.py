@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["JOINS", "LAYERED", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO"]
+__all__ = ["JOINS", "LAYERED", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO", "WINDOWS"]
 
 TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
 TIMESTAMP BY Ts;"""
@@ -125,3 +125,20 @@ ODD_JOINS = {
     "of a window": UNEQUAL
     + "SELECT sum(v) AS z FROM R [SIZE .006 ADVANCE .003 TIME] INTO A; SELECT z, w FROM A [SIZE .01 TIME], S [SIZE .01 TIME] WHERE z > w INTO B",
 }
+
+WINDOWS = {
+    "sessions": SOON + "SELECT k, count() n, sum(v) s, window_start() a, window_end() b FROM S [SESSION 3 MILLISECONDS] GROUP BY k",
+    "sessions of all": SOON + "SELECT count() n, max(v) m, avg(v) a, window_start() s FROM S [SESSION .002] WHERE v > 3",
+    "sessions of some": WIDE + """SELECT h, count(x) n, sum(x) s, min(u) u, max(g) g FROM S [SESSION .004 SECONDS] WHERE i <> 1 GROUP BY h
+        HAVING count() < 5""",
+    "session contents": SOON + "SELECT v, t FROM S [SESSION 2 ms] WHERE v <> 0",
+    "holistic sessions": WIDE + "SELECT g, i % 2 AS odd, median(d) m, mode(x) o, wsum(l, [1, -.5]) w FROM S [SESSION 5 ms] GROUP BY g, i % 2",
+    "sessions of a union": TWO + """SELECT k, v FROM R UNION SELECT k, w FROM S INTO A;
+        SELECT k, count() n, sum(v) s, window_end() e FROM A [SESSION 3 ms] GROUP BY k INTO B""",
+    "sessions in layers": SOON + """SELECT k, sum(v) AS s, count() AS n FROM S [SIZE .004 ADVANCE .002 TIME] GROUP BY k INTO A;
+        SELECT k, max(s) AS m, count() AS n FROM A [SESSION 1 ms] GROUP BY k INTO B; SELECT k, n FROM B WHERE k > 0 INTO D;
+        SELECT count() AS n, sum(n) AS s FROM B [SIZE .01 ADVANCE .005 TIME] INTO C""",
+    "sessions of a join": TWO + """SELECT R.k, v, w FROM R [SIZE .005 TIME], S [SIZE .004 TIME] WHERE R.k = S.k INTO J;
+        SELECT k, count() n, max(v) m, min(w) l FROM J [SESSION 2 ms] GROUP BY k INTO Z""",
+}  # fmt: skip
+"""Windows beside those with SIZE and ADVANCE."""

@@ -18,6 +18,7 @@ from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
 from handshake.operators.panes import Panes
 from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.sessions import SessionOperator, SessionRows
 from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
 from handshake.operators.union import UnionOperator
 from handshake.operators.windows import Tuples, WindowOperator
@@ -262,6 +263,8 @@ def _operator(node: Node, query: Query) -> Any:
     raise UnsupportedError(f"the in-process engine cannot run {label(node)} outside of a window")
 
 
-def _windows(node: Windowing) -> WindowOperator:
+def _windows(node: Windowing) -> WindowOperator | SessionOperator:
+    if node.window.kind == "session":
+        return SessionOperator(node, SessionRows(node))
     shape = pane_shape(node.body, node.parameter) if node.pane is not None else None
     return WindowOperator(node, Tuples(node) if shape is None else Panes(node, shape))

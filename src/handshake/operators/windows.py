@@ -21,10 +21,10 @@ from handshake.operators.chunk import (
     empty,
 )
 from handshake.operators.segments import Body, Segments
-from handshake.plan.algebra import Windowing
+from handshake.plan.algebra import Sliding, Windowing
 from handshake.schema import UNITS
 
-__all__ = ["Results", "Spans", "Store", "WindowOperator", "covered_windows"]
+__all__ = ["Results", "Spans", "Store", "WindowOperator", "covered_windows", "stamp_by_end"]
 
 _BLOCK = 1 << 16
 """Windows that are computed together, at most."""
@@ -148,6 +148,7 @@ class WindowOperator:
     """The operator of a sliding window; results depend on stamps, not on how the stream is cut."""
 
     def __init__(self, node: Windowing, store: Store) -> None:
+        assert isinstance(node.window, Sliding)
         unit = UNITS[node.clock.unit] if node.window.kind == "time" else 1
         self._spans = Spans(node.window.size // unit, node.window.advance // unit)
         self._timed = node.window.kind == "time"
@@ -229,15 +230,19 @@ class WindowOperator:
 
     def _stamp(self, results: Results, flow: Flow) -> Chunk:
         """Add times, clocks and places to results."""
-        ends = results.windows * self._spans.advance + self._spans.size
-        rows, chunk = len(results.windows), flow.chunk
         if not self._timed:
-            return Chunk(results.columns, rows, *self._stamps.of(results.windows))
-        places = None
-        if chunk.places is not None:
-            at = np.searchsorted(flow.trace.clocks, ends)
-            places = flow.trace.places[np.minimum(at, len(flow.trace.places) - 1)] if rows else ends
-        return Chunk(results.columns, rows, ends - 1, None, ends - 1, places)
+            return Chunk(results.columns, len(results.windows), *self._stamps.of(results.windows))
+        ends = results.windows * self._spans.advance + self._spans.size
+        return stamp_by_end(results.columns, ends, flow)
+
+
+def stamp_by_end(columns: dict[str, pa.Array], ends: Array, flow: Flow) -> Chunk:
+    """Add times, clocks and places to results, given when the window of each has closed."""
+    places = None
+    if flow.chunk.places is not None:
+        at = np.searchsorted(flow.trace.clocks, ends)
+        places = flow.trace.places[np.minimum(at, len(flow.trace.places) - 1)] if len(ends) else ends
+    return Chunk(columns, len(ends), ends - 1, None, ends - 1, places)
 
 
 class _Recent:

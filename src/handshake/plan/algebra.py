@@ -34,6 +34,7 @@ __all__ = [
     "Plan",
     "Project",
     "Select",
+    "Session",
     "Sliding",
     "Source",
     "Union",
@@ -75,6 +76,20 @@ class Sliding:
         unit = UNITS["s"] if self.kind == "time" else 1
         size, advance = (_number(n, unit) for n in (self.size, self.advance))
         return f"SIZE {size} ADVANCE {advance} {self.kind.upper()}"
+
+
+@dataclass(frozen=True)
+class Session:
+    """Windows of activity: times of rows in a session follow each other by at most `gap` nanoseconds."""
+
+    gap: int
+    keys: tuple[str, ...] = ()
+    """Columns of the input; each combination of their values has sessions of its own."""
+    kind: OneOf["session"] = "session"
+
+    def __str__(self) -> str:
+        per = f" per {', '.join(self.keys)}" if self.keys else ""
+        return f"SESSION {_number(self.gap, UNITS['s'])} SECONDS{per}"
 
 
 def _number(value: int, unit: int) -> str:
@@ -336,9 +351,11 @@ class Group(_WithBody):
 class Windowing(_WithBody):
     """A sliding window: the sub-plan runs on each window when it closes."""
 
-    window: Sliding
+    window: Sliding | Session
     pane: int | None = field(default=None, kw_only=True)
-    """The length of panes, set by the optimiser: windows combine the aggregates of their panes."""
+    """The length of panes, set by the optimiser: windows combine the aggregates of their panes.
+
+    For sessions it is their gap: they keep the states of aggregates, and no rows."""
 
     @property
     def schema(self) -> Schema:

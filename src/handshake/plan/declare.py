@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from sqlglot import exp
 
-from handshake.errors import suggest
+from handshake.errors import WindowError, suggest
 from handshake.plan.algebra import ARRIVAL, Clock, Demux, Source
 from handshake.plan.dialect import sql_text
 from handshake.plan.language import CreateStream, FieldDefinition
@@ -18,7 +17,6 @@ from handshake.schema import (
     DATE,
     FLOAT32,
     FLOAT64,
-    UNITS,
     Decimal,
     Field,
     Int,
@@ -27,6 +25,7 @@ from handshake.schema import (
     Timestamp,
     Type,
 )
+from handshake.windows import Duration
 
 __all__ = ["TYPES", "declare", "duration"]
 
@@ -93,12 +92,17 @@ def _size(node: exp.Literal, reader: StatementReader) -> int:
     return int(node.this)
 
 
-def duration(node: exp.Literal, reader: StatementReader) -> int:
-    """Return a number of seconds in nanoseconds."""
+def duration(node: exp.Literal, reader: StatementReader, unit: str = "s") -> int:
+    """Return a length of time in nanoseconds; `unit` is a word of `handshake.windows.UNIT_WORDS`."""
     text = str(node.this)
     if not re.fullmatch(r"[0-9]{1,10}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text):
-        raise reader.error(f"{text} is not a number of seconds, of at most nine decimals", node)
-    return int(Fraction(f"0{text}" if text.startswith(".") else text) * UNITS["s"])
+        what = "seconds, of at most nine decimals" if unit == "s" else unit
+        raise reader.error(f"{text} is not a number of {what}", node)
+    whole, _, digits = text.partition(".")
+    try:
+        return Duration.parse(f"{whole or 0}.{digits or 0} {unit}").nanoseconds
+    except WindowError as error:
+        raise reader.error(str(error), node) from None
 
 
 def _clock(node: CreateStream, schema: Schema, reader: StatementReader) -> tuple[str | None, Clock]:

@@ -134,7 +134,9 @@ def _(node: Group) -> str:
 @label.register
 def _(node: Windowing) -> str:
     panes = ""
-    if node.pane is not None:
+    if node.pane is not None and node.window.kind == "session":
+        panes = ", states"
+    elif node.pane is not None:
         panes = f", panes of {Duration(node.pane) if node.window.kind == 'time' else f'{node.pane} tuples'}"
     return f"⊞ {node.parameter}|{node.window}{panes}"
 

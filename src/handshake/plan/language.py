@@ -2,7 +2,11 @@
 
 CREATE INPUT STREAM name (field type, …) [TIMESTAMP BY field [IN unit]] [LATENESS seconds];
 CREATE INPUT STREAM name (field type, …) FROM mux WHERE field = constant [TIMESTAMP BY …];
-SELECT … FROM stream [SIZE k ADVANCE l TIME|TUPLES], … WHERE … GROUP BY … INTO name;
+SELECT … FROM stream [window], … WHERE … GROUP BY … INTO name;
+
+A window is one of these; a length is `10 SECONDS`, `5 TUPLES`, or a number of seconds:
+[SIZE k ADVANCE l TIME|TUPLES]  [SIZE length ADVANCE length]  [TUMBLE length]  [HOP length SIZE length]
+[SESSION length]
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ from typing import Any, ClassVar
 from sqlglot import TokenType, exp
 
 from handshake.plan.dialect import Predicate
+from handshake.windows import UNIT_WORDS
 
-__all__ = ["AGGREGATE_NAMES", "Continuous", "CreateStream", "FieldDefinition", "Slide"]
+__all__ = ["AGGREGATE_NAMES", "Continuous", "CreateStream", "FieldDefinition", "Length", "Slide"]
 
 
 def _aggregate_classes(kind: Any) -> Iterator[Any]:
@@ -57,12 +62,20 @@ class FieldDefinition(exp.Expression):  # type: ignore[misc, unused-ignore]
 
 
 class Slide(exp.Expression):  # type: ignore[misc, unused-ignore]
-    """[SIZE k ADVANCE l TIME|TUPLES]."""
+    """A window in brackets: its form in lower case, its lengths, and whether TIME is behind them."""
 
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "advance": False, "kind": True}
+    arg_types: ClassVar[dict[str, bool]] = {"form": True, "this": False, "advance": False, "timed": False}
+
+
+class Length(exp.Expression):  # type: ignore[misc, unused-ignore]
+    """A number with its unit as written: of time, `tuples`, or None."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "unit": False}
 
 
 _WINDOW = "[SIZE 600 ADVANCE 60 TIME] or [SIZE 4 ADVANCE 1 TUPLES]"
+_FORMS = f"{_WINDOW}, [TUMBLE 10 MINUTES], [HOP 1 MINUTE SIZE 10 MINUTES] or [SESSION 30 SECONDS]"
+_COUNTED = ("tuple", "tuples", "row", "rows")
 _END_OF_TABLE = (
     TokenType.COMMA,
     TokenType.WHERE,
@@ -189,17 +202,39 @@ class Continuous(Predicate):
             start = self._curr
             if not self._match(TokenType.L_BRACKET):
                 return None
-            if not self._match_text_seq("SIZE"):
-                self.raise_error(f"a window is {_WINDOW}", self._curr or start)
-            size = self._parse_number_of("SIZE takes a number")
-            advance = None
-            if self._match_text_seq("ADVANCE"):
-                advance = self._parse_number_of("ADVANCE takes a number")
-            if not self._match_texts(("TIME", "TUPLES")):
-                self.raise_error(f"TIME or TUPLES is missing; a window is {_WINDOW}", self._curr or start)
-            node = Slide(this=size, advance=advance, kind=self._prev.text.lower())
+            if not self._match_texts(("SIZE", "TUMBLE", "HOP", "SESSION")):
+                self.raise_error(f"a window is {_FORMS}", self._curr or start)
+            form = self._prev.text.lower()
+            node = Slide(form=form)
+            if form == "hop":
+                node.set("advance", self._parse_length("HOP"))
+                if not self._match_text_seq("SIZE"):
+                    self.raise_error("HOP needs a SIZE, as in [HOP 1 MINUTE SIZE 10 MINUTES]", self._curr)
+            node.set("this", self._parse_length(self._prev.text.upper()))
+            if form == "size":
+                self._parse_size(node)
             if not self._match(TokenType.R_BRACKET):
-                self.raise_error("a window ends with ]", self._curr or start)
+                self.raise_error(
+                    "a window ends with ] behind lengths such as 30 SECONDS or 5 TUPLES", self._curr or start
+                )
+            return self._at(node, start)
+
+        def _parse_size(self, node: exp.Expr) -> None:
+            """Parse ADVANCE and TIME; one unit, or TIME, is for both lengths."""
+            if self._match_text_seq("ADVANCE"):
+                node.set("advance", self._parse_length("ADVANCE"))
+            if self._match_text_seq("TIME"):
+                node.set("timed", True)
+            elif not any(length.args.get("unit") for length in node.find_all(Length)):
+                self.raise_error(f"TIME or TUPLES is missing; a window is {_WINDOW}", self._curr)
+
+        def _parse_length(self, of: str) -> Any:
+            start = self._curr
+            node = Length(this=self._parse_number_of(f"{of} takes a number"))
+            word = self._curr.text.lower() if self._curr else ""
+            if word in _COUNTED or word in UNIT_WORDS:
+                node.set("unit", "tuples" if word in _COUNTED else word)
+                self._advance()
             return self._at(node, start)
 
         def _parse_into(self) -> Any:

@@ -21,6 +21,7 @@ from handshake.plan.algebra import (
     Ordering,
     Parameter,
     Project,
+    Session,
     Sliding,
     Windowing,
     WindowJoin,
@@ -86,6 +87,8 @@ class SelectPlanner:
     def __init__(self, streams: Streams, reader: StatementReader, node: exp.Select) -> None:
         self._streams, self._reader, self._node = streams, reader, node
         self._fresh = Fresh()
+        self._known_keys: dict[Expr, str] = {}
+        """Keys of groups that are columns of the window's input."""
 
     def plan(self) -> Node:
         """Return the plan of the SELECT."""
@@ -134,10 +137,21 @@ class SelectPlanner:
         self._fresh.take(item.node.schema.names)
         if item.slide is None:
             return self._body(item, item.node)
+        if item.slide.args["form"] == "session":
+            return self._plan_sessions(item)
         window = self._sliding(item.slide, item.node)
         clock = item.node.clock if window.kind == "time" else POSITIONS
         x = Parameter("x", item.node.schema, clock)
         return Windowing(item.node, "x", self._body(item, x), window)
+
+    def _plan_sessions(self, item: _Item) -> Node:
+        """Compute the keys of groups below the window: each group has sessions of its own."""
+        gap = self._gap(item.slide, item.node)
+        scope = QueryScope((Schema(item.node.schema.fields, item.name),), {item.name: 0})
+        node, keys = self._keys(item.node, scope)
+        self._known_keys = keys
+        x = Parameter("x", node.schema, node.clock)
+        return Windowing(node, "x", self._body(item, x), Session(gap, tuple(keys.values())))
 
     def _body(self, item: _Item, node: Node) -> Node:
         schema = Schema(item.node.schema.fields, item.name)
@@ -243,7 +257,7 @@ class SelectPlanner:
     # Aggregates.
 
     def _plan_aggregates(self, node: Node, scope: Scope, listed: list[tuple[str | None, Expr]]) -> Node:
-        node, keys = self._keys(node, scope)
+        node, keys = (node, self._known_keys) if self._known_keys else self._keys(node, scope)
         node, calls = self._arguments(node, scope)
         names = self._result_names(listed, keys.values())
         if keys:
@@ -389,45 +403,83 @@ class SelectPlanner:
                 f"stream {item.name} of the join has no window, and would have to be kept for ever; write "
                 f"{item.name} [SIZE 600 TIME]", item.tree
             )  # fmt: skip
-        if item.slide.args.get("advance") is not None:
+        form = item.slide.args["form"]
+        if form != "size" or item.slide.args.get("advance") is not None:
+            wrong = "ADVANCE" if form == "size" else form.upper()
             raise self._reader.error(
-                "a window of a join slides with every tuple; leave out ADVANCE", item.slide
+                f"a window of a join slides with every tuple; leave out {wrong}, as in [SIZE 10 MINUTES]",
+                item.slide,
             )
-        kind, size = self._length(item.slide.this, item.slide.args["kind"])
-        return TupleWindow(size) if kind == "tuples" else TimeWindow(size)
+        size = self._size(item.slide)
+        return TupleWindow(size) if self._kind(item.slide) == "tuples" else TimeWindow(size)
 
     # Windows.
 
     def _sliding(self, slide: exp.Expr, node: Node) -> Sliding:
-        kind, size = self._length(slide.this, slide.args["kind"])
-        if slide.args.get("advance") is not None:
-            advance = self._length(slide.args["advance"], kind)[1]
-        else:  # the granule: a tuple, or the second in which SIZE is given
-            advance = 1 if kind == "tuples" else UNITS["s"]
-            if size % advance:
-                raise self._reader.error("a SIZE of broken seconds needs an ADVANCE", slide)
+        kind, size, advance = self._kind(slide), self._size(slide), self._advance(slide)
+        if kind == "time":
+            self._check_unit(slide, node, size, advance)
+        return Sliding(kind, size, advance)
+
+    def _kind(self, slide: exp.Expr) -> Any:
+        """Return `time` or `tuples`: one unit, or TIME, is for all lengths of a window."""
+        units = [length.args.get("unit") for length in (slide.this, slide.args.get("advance")) if length]
+        kinds = {"tuples" if unit == "tuples" else "time" for unit in units if unit is not None}
+        kinds |= {"time"} if slide.args.get("timed") else set()
+        if len(kinds) > 1:
+            raise self._reader.error("a window is of time or of tuples, not of both", slide)
+        return next(iter(kinds), "time")
+
+    def _size(self, slide: exp.Expr) -> int:
+        return self._length(slide.this, self._kind(slide))
+
+    def _advance(self, slide: exp.Expr) -> int:
+        kind, written = self._kind(slide), slide.args.get("advance")
+        if written is not None:
+            return self._length(written, kind)
+        if slide.args["form"] == "tumble":
+            return self._size(slide)
+        if kind == "tuples":  # the granule: a tuple, or the second in which SIZE is given
+            return 1
+        if self._size(slide) % UNITS["s"]:
+            raise self._reader.error("a SIZE of broken seconds needs an ADVANCE", slide)
+        return UNITS["s"]
+
+    def _gap(self, slide: exp.Expr | None, node: Node) -> int:
+        assert slide is not None
+        if self._kind(slide) == "tuples":
+            raise self._reader.error(
+                "a session ends after a time without tuples; write [SESSION 30 SECONDS]", slide
+            )
+        gap = self._size(slide)
+        self._check_unit(slide, node, gap, gap + UNITS[node.clock.unit])
+        return gap
+
+    def _check_unit(self, slide: exp.Expr, node: Node, *lengths: int) -> None:
+        """Refuse lengths that the times of a stream cannot count."""
         unit = UNITS[node.clock.unit]
-        if kind == "time" and (size % unit or advance % unit):
+        if any(length % unit for length in lengths):
             raise self._reader.error(
                 f"the window is finer than the times of the stream, which count {node.clock.unit}", slide
             )
-        if kind == "time" and max(size, advance) > LONGEST * unit:
+        if max(lengths) > LONGEST * unit:
             raise self._reader.error(
                 f"the window is longer than 2^62 {node.clock.unit}, in which the stream counts its times; "
                 "declare times in a coarser unit, such as timestamp(0)", slide
             )  # fmt: skip
-        return Sliding(kind, size, advance)
 
-    def _length(self, node: Any, kind: str) -> tuple[Any, int]:
+    def _length(self, node: exp.Expr, kind: str) -> int:
+        """Return a length in nanoseconds or tuples."""
+        number, unit = node.this, node.args.get("unit")
         if kind == "tuples":
-            if not re.fullmatch("[0-9]{1,12}", str(node.this)):
-                raise self._reader.error(f"a number of tuples is whole, not {node.this}", node)
-            length = int(node.this)
+            if not re.fullmatch("[0-9]{1,12}", str(number.this)):
+                raise self._reader.error(f"a number of tuples is whole, not {number.this}", node)
+            length = int(number.this)
         else:
-            length = duration(node, self._reader)
+            length = duration(number, self._reader, unit or "s")
         if length == 0:
             raise self._reader.error("a window holds something: SIZE and ADVANCE are more than 0", node)
-        return kind, length
+        return length
 
 
 def _check_held(node: Node, column: str, written: Expr) -> None:

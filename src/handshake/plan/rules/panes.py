@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from handshake.plan.algebra import Node, Windowing, rebuild
+from handshake.plan.algebra import Node, Session, Windowing, rebuild
 from handshake.plan.panes import pane_length, pane_shape
 
 __all__ = ["use_panes"]
@@ -17,5 +17,6 @@ def use_panes(node: Node) -> Node:
 
 def _mark(node: Node) -> Node:
     if isinstance(node, Windowing) and pane_shape(node.body, node.parameter) is not None:
-        return replace(node, pane=pane_length(node.window))
+        window = node.window
+        return replace(node, pane=window.gap if isinstance(window, Session) else pane_length(window))
     return node

@@ -15,6 +15,7 @@ from handshake.plan.algebra import (
     Parameter,
     Project,
     Select,
+    Session,
     Union,
     Windowing,
     WindowJoin,
@@ -97,7 +98,8 @@ def _exactly(node: Node, needed: Names) -> Node:
 @_prune.register
 def _(node: Windowing, needed: Names) -> Node:
     body = _prune(node.body, needed)
-    below = _exactly(node.input, _columns_used(body, node.parameter))
+    keys = node.window.keys if isinstance(node.window, Session) else ()
+    below = _exactly(node.input, _columns_used(body, node.parameter) | set(keys))
     return replace(node, input=below, body=_set_columns(body, node.parameter, below.schema))
 
 

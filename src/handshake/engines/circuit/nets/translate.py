@@ -46,6 +46,7 @@ from handshake.plan.algebra import (
     Plan,
     Project,
     Select,
+    Sliding,
     Source,
     Union,
     Windowing,
@@ -215,7 +216,7 @@ class _Translator:
             w
             for output in self._plan.outputs
             for w in walk_plan(output)
-            if (isinstance(w, Windowing) and w.window.kind == "time")
+            if (isinstance(w, Windowing) and w.window.kind != "tuples")
             or (isinstance(w, WindowJoin) and is_timed(w))
         ]
         return any(isinstance(s, Source) and s.name in names for w in windows for s in walk_plan(w))
@@ -264,6 +265,11 @@ class _Translator:
             )
 
     def _slide(self, node: Windowing, timed: bool) -> Slide:
+        if not isinstance(node.window, Sliding):
+            raise UnsupportedError(
+                f"a circuit has no session windows ({node.window}), whose lengths have no bound; it has "
+                "windows of a fixed SIZE"
+            )
         unit = UNITS[node.input.clock.unit] if node.window.kind == "time" else 1
         spread = _spread(node.input) if node.window.kind == "time" else 0
         slide = Slide(
@@ -281,7 +287,8 @@ class _Translator:
         """Return the most tuples that a window can have: its size, or one per cycle of its duration."""
         if slide.kind == "tuples":
             return slide.size
-        return max(LEAST_CAPACITY, node.window.size * CLOCK_HZ // UNITS["s"])
+        unit = UNITS[node.input.clock.unit]
+        return max(LEAST_CAPACITY, slide.size * unit * CLOCK_HZ // UNITS["s"])
 
     @_net.register
     def _(self, node: Group, timed: bool) -> Net:

@@ -26,7 +26,7 @@ from handshake.operators.pipeline import Pipeline, chain
 from handshake.operators.sources import Needs, SourceOperator
 from handshake.operators.windows import Spans, WindowOperator
 from handshake.plan.aggregates import AGGREGATES
-from handshake.plan.algebra import Node, Output, Source, Windowing
+from handshake.plan.algebra import Node, Output, Sliding, Source, Windowing
 from handshake.plan.panes import PaneShape, pane_shape
 from handshake.schema import UNITS, arrow_of
 
@@ -67,8 +67,9 @@ class PaneWindow:
     @property
     def spans(self) -> Spans:
         """Size and advance in units of the window's clock."""
-        unit = UNITS[self.window.clock.unit]
-        return Spans(self.window.window.size // unit, self.window.window.advance // unit)
+        unit, window = UNITS[self.window.clock.unit], self.window.window
+        assert isinstance(window, Sliding)
+        return Spans(window.size // unit, window.advance // unit)
 
 
 @dataclass(frozen=True)

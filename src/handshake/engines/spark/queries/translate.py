@@ -142,7 +142,7 @@ class _Translation:
     def _needs_times(self) -> bool:
         nodes = [node for output in self._plan.outputs for node in walk(output)]
         return any(
-            (isinstance(node, Windowing) and node.window.kind == "time")
+            (isinstance(node, Windowing) and node.window.kind != "tuples")
             or (isinstance(node, WindowJoin) and Windows(*node.windows).timed)
             for node in nodes
         )
