@@ -53,6 +53,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None], reporting: Repor
     _add_udp(bench, call)
     _add_spark_queries(bench, call)
     _add_queries(bench, call)
+    _add_sessions(bench, call)
 
 
 def _add_basic(bench: typer.Typer, call: Callable[..., None], reporting: Reporting) -> None:
@@ -287,6 +288,24 @@ Example:
         rounds: Annotated[int, typer.Option(min=1, help="Rounds; the best counts.")] = 5,
     ) -> None:
         call("queries", rows=rows, rounds=rounds)
+
+
+def _add_sessions(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "sessions",
+        help="""Measure session windows of many groups on one core.
+
+\b
+Example:
+  handshake bench sessions --rows 1000000 --groups 1000
+""",
+    )
+    def sessions(
+        rows: Annotated[int, typer.Option(min=1000, help="Rows of the stream.")] = 4_000_000,
+        groups: Annotated[int, typer.Option(min=1, help="Groups, each with sessions of its own.")] = 1000,
+        rounds: Annotated[int, typer.Option(min=1, help="Rounds; the best counts.")] = 3,
+    ) -> None:
+        call("sessions", rows=rows, groups=groups, rounds=rounds)
 
 
 def _plain(name: str, call: Callable[..., None]) -> Callable[..., None]:

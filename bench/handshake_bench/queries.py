@@ -22,7 +22,7 @@ from handshake.errors import HandshakeError
 from handshake.operators.query import Query
 from handshake_bench import report
 
-__all__ = ["run"]
+__all__ = ["best_rounds", "run"]
 
 TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp)
 TIMESTAMP BY Ts;"""
@@ -84,7 +84,7 @@ class Timed(NamedTuple):
     results: int
 
 
-def _best(rounds: int, *runs: Callable[[], int]) -> list[Timed]:
+def best_rounds(rounds: int, *runs: Callable[[], int]) -> list[Timed]:
     """Run all in turns, so that a busy machine slows each of them equally; return the best rounds."""
     best = [Timed(float("inf"), float("inf"), 0)] * len(runs)
     for turn in range(rounds + 1):
@@ -113,7 +113,7 @@ def _filters(
 ) -> list[tuple[str, ...]]:
     condition, text = FILTERS[name]
     others = {engine: make(condition, batches) for engine, make in _OTHERS.items() if find_spec(engine)}
-    found = _best(rounds, _ours(text, batches), *others.values())
+    found = best_rounds(rounds, _ours(text, batches), *others.values())
     rows = sum(batch.num_rows for batch in batches)
     if len({timed.results for timed in found}) != 1:
         raise AssertionError(f"{name}: engines differ: {[timed.results for timed in found]}")
@@ -137,7 +137,7 @@ def _windows(
     name: str, batches: list[pa.RecordBatch], rounds: int, figures: dict[str, float | str]
 ) -> list[tuple[str, ...]]:
     runs = [_ours(WINDOWED[name].format(size=60 * panes), batches) for panes in PANES]
-    found = _best(rounds, *runs)
+    found = best_rounds(rounds, *runs)
     rows = sum(batch.num_rows for batch in batches)
     figures[f"{name}_mtps"] = rows / found[0].wall / 1e6
     figures[f"{name}_1000_vs_10_panes"] = found[1].wall / found[0].wall

@@ -23,6 +23,7 @@ from handshake_bench import (
     report,
     scaling,
     scan,
+    sessions,
     search,
     simd,
     sustained,
@@ -47,6 +48,12 @@ def test_scan(capsys):
     scan.run(seconds=0.2)
     figures = result(capsys)
     assert {"scan_vs_c", "general_vs_c"} <= figures.keys()
+
+
+def test_sessions(capsys):
+    sessions.run(rows=3000, groups=10, rounds=1)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.match(r"RESULT rows=3000 groups=10 states_mrps=\S+ states_processor_mrps=\S+ rows_mrps=", last)
 
 
 def test_batch_agrees_with_polars_and_duckdb(capsys):

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.kernels.panes import compact, slide_add, slide_greatest, slide_present
-from handshake.operators.aggregates import Additive, Extreme, Rows, reduce_rows, state_of
-from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty, fit
+from handshake.operators.aggregates import Additive, Extreme, Rows
+from handshake.operators.algebraic import AlgebraicBody, stack_states, take_state
+from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty
 from handshake.operators.groups import GroupIndex
-from handshake.operators.pipeline import Pipeline, chain
 from handshake.operators.windows import Results
-from handshake.plan.aggregates import BOUNDS
-from handshake.plan.algebra import Aggregate, Windowing
+from handshake.plan.algebra import Windowing
 from handshake.plan.panes import PaneShape
 from handshake.schema import arrow_of
 
@@ -46,7 +45,7 @@ class Table:
     """A matrix per additive aggregate; a matrix and which of its rows count per extreme."""
 
     def take(self, rows: Array) -> Table:
-        parts = tuple(_rows(part, rows) for part in self.parts)
+        parts = tuple(take_state(part, rows) for part in self.parts)
         return Table(self.first[rows], self.last[rows], self.groups[rows], self.counts[rows], parts)
 
     def __len__(self) -> int:
@@ -67,23 +66,14 @@ class Table:
         return [self.take(np.flatnonzero(gone))], [self.take(np.flatnonzero(~gone))]
 
 
-def _rows(part: Any, rows: Array) -> Any:
-    return tuple(p[rows] for p in part) if isinstance(part, tuple) else part[rows]
-
-
 def stack_tables(tables: list[Table]) -> Table:
     if len(tables) == 1:
         return tables[0]
     first, last, groups, counts = (
         np.concatenate([getattr(t, name) for t in tables]) for name in ("first", "last", "groups", "counts")
     )
-    parts: list[Any] = []
-    for pieces in zip(*(t.parts for t in tables), strict=True):
-        if isinstance(pieces[0], tuple):
-            parts.append(tuple(np.concatenate(p) for p in zip(*pieces, strict=True)))
-        else:
-            parts.append(np.concatenate(pieces))
-    return Table(first, last, groups, counts, tuple(parts))
+    parts = tuple(stack_states(states) for states in zip(*(t.parts for t in tables), strict=True))
+    return Table(first, last, groups, counts, parts)
 
 
 @dataclass(frozen=True)
@@ -181,14 +171,9 @@ class Panes:
 
     def __init__(self, node: Windowing, shape: PaneShape) -> None:
         self._node, self._shape = node, shape
-        below, nodes = chain(shape.before)
-        self._before = Pipeline(below.schema.fields, nodes) if nodes else None
-        _, after = chain(node.body)
-        self._after = Pipeline(shape.result.schema.fields, after) if after else None
-        self._made = [a for a in shape.aggregates if a.function not in BOUNDS]
-        self._parts = [state_of(a) for a in self._made]
+        self._body = AlgebraicBody(node.body, shape)
         self._states: list[_Sums | _Lists] = [
-            _Sums(part) if isinstance(part, Additive) else _Lists(part) for part in self._parts
+            _Sums(part) if isinstance(part, Additive) else _Lists(part) for part in self._body.states
         ]
         self._index = GroupIndex([arrow_of(shape.before.schema.get(key).type) for key in shape.keys or ()])
         if shape.keys is not None:
@@ -205,9 +190,7 @@ class Panes:
         """Aggregate tuples into panes."""
         if not chunk.rows:
             return
-        columns, rows, places = chunk.columns, chunk.rows, None
-        if self._before is not None:
-            columns, rows, places = self._before.run(columns, rows)
+        columns, rows, places = self._body.select(chunk)
         if self._shape.keys is None:
             self._add_all(columns, places, first, last)
         elif rows:
@@ -221,7 +204,7 @@ class Panes:
         slots, begin, end = _pane_numbers(first, last)
         counts = np.bincount(slots, minlength=len(begin))
         selected = slots if places is None else slots[places]
-        parts = self._reduce(Rows(selected, len(begin), columns, self._seen))
+        parts = self._body.reduce(Rows(selected, len(begin), columns, self._seen))
         groups = np.zeros(len(begin), np.int32)
         self._waiting.append(Table(begin, end, groups, counts, tuple(parts)))
 
@@ -230,15 +213,12 @@ class Panes:
         panes, begin, end = _pane_numbers(first, last)
         slots, pane, group = _dense(panes, len(begin), groups, len(self._index))
         count = len(pane)
-        parts = self._reduce(Rows(slots, count, columns, self._seen))
+        parts = self._body.reduce(Rows(slots, count, columns, self._seen))
         arrivals = np.full(count, -1, np.int64)
         arrivals[slots[::-1]] = np.arange(rows)[::-1] + self._seen
         parts.append((~arrivals[:, None], np.ones(count, np.bool_)))
         table = Table(begin[pane], end[pane], group, np.bincount(slots, minlength=count), tuple(parts))
         self._waiting.append(table)
-
-    def _reduce(self, rows: Rows) -> list[Any]:
-        return [reduce_rows(part, rows) for part in self._parts]
 
     def spans(self) -> tuple[Array, Array]:
         """Return the first and the last window of each pane."""
@@ -261,15 +241,11 @@ class Panes:
         groups = max(1, len(self._index))
         values = [state.slide(at, moves, groups) for at, state in enumerate(self._states)]
         ordinals = np.repeat(np.arange(len(windows)), np.diff(moves.starts))
-        columns = {a.name: value for a, value in zip(self._made, values, strict=False)}
-        bounds = dict(zip(BOUNDS, (starts, ends), strict=True))
-        for aggregate in self._shape.aggregates:
-            if aggregate.function in BOUNDS:
-                columns[aggregate.name] = _bound(aggregate, bounds[aggregate.function][ordinals])
+        columns = self._body.columns(values, starts[ordinals], ends[ordinals])
         if self._shape.keys is not None:
             ordinals, columns = self._in_order(moves, ordinals, columns, values[-1])
         self._prune()
-        return self._finish(columns, windows[ordinals])
+        return self._body.finish(columns, windows[ordinals])
 
     def _in_order(
         self, moves: _Moves, ordinals: Array, columns: dict[str, pa.Array], first: Any
@@ -279,13 +255,6 @@ class Panes:
         numbers, rows = pa.array(moves.groups[order]), pa.array(order)
         keys = dict(zip(self._shape.keys or (), (k.take(numbers) for k in self._index.keys), strict=True))
         return ordinals[order], {**keys, **{name: column.take(rows) for name, column in columns.items()}}
-
-    def _finish(self, columns: dict[str, pa.Array], windows: Array) -> Results:
-        named = {f.name: columns[f.name] for f in self._shape.result.schema}
-        if self._after is None:
-            return Results(named, windows)
-        result, _, places = self._after.run(named, len(windows))
-        return Results(result, windows if places is None else windows[places])
 
     def _moves(self, windows: Array) -> _Moves:
         """Let panes in whose first window is among these, and out whose last is."""
@@ -341,10 +310,6 @@ class Panes:
 def _renumber(table: Table, used: Array) -> Table:
     groups = np.searchsorted(used, table.groups).astype(np.int32)
     return Table(table.first, table.last, groups, table.counts, table.parts)
-
-
-def _bound(aggregate: Aggregate, values: Array) -> pa.Array:
-    return fit(pa.array(values), aggregate.schema.get(aggregate.name).type, aggregate.function)
 
 
 def _pane_numbers(first: Array, last: Array) -> tuple[Array, Array, Array]:

@@ -18,11 +18,22 @@ from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
 from handshake.operators.panes import Panes
 from handshake.operators.pipeline import Pipeline, chain
-from handshake.operators.sessions import SessionOperator, SessionRows
+from handshake.operators.sessions import SessionOperator, SessionRows, SessionStates
 from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
 from handshake.operators.union import UnionOperator
 from handshake.operators.windows import Tuples, WindowOperator
-from handshake.plan.algebra import Group, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
+from handshake.plan.algebra import (
+    Group,
+    Node,
+    Output,
+    Plan,
+    Session,
+    Source,
+    Union,
+    Windowing,
+    WindowJoin,
+    walk,
+)
 from handshake.plan.explain import explain_plan, label
 from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
@@ -264,7 +275,7 @@ def _operator(node: Node, query: Query) -> Any:
 
 
 def _windows(node: Windowing) -> WindowOperator | SessionOperator:
-    if node.window.kind == "session":
-        return SessionOperator(node, SessionRows(node))
     shape = pane_shape(node.body, node.parameter) if node.pane is not None else None
+    if isinstance(node.window, Session):
+        return SessionOperator(node, SessionRows(node) if shape is None else SessionStates(node, shape))
     return WindowOperator(node, Tuples(node) if shape is None else Panes(node, shape))

@@ -6,11 +6,15 @@ its number; numbers change only when sessions have closed or merged.
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from handshake.kernels.sessions import assign_sessions
+from handshake.operators.aggregates import Rows
+from handshake.operators.algebraic import AlgebraicBody, stack_states, take_state
 from handshake.operators.chunk import (
     BEGINNING,
     END,
@@ -25,13 +29,31 @@ from handshake.operators.groups import GroupIndex
 from handshake.operators.segments import Body, Segments
 from handshake.operators.windows import Results, stamp_by_end
 from handshake.plan.algebra import Session, Windowing
+from handshake.plan.panes import PaneShape
 from handshake.schema import UNITS, arrow_of
 
-__all__ = ["SessionOperator", "SessionRows", "SessionStore"]
+__all__ = ["SessionOperator", "SessionRows", "SessionStates"]
 
 _MANY_GROUPS = 1 << 13
 """Groups from which on those without a session are forgotten."""
 _ALL = np.empty(0, np.bool_)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Sessions that close, in the order of their results."""
+
+    numbers: Array
+    starts: Array
+    ends: Array
+    keys: dict[str, pa.Array]
+    """The keys of their groups, by column."""
+
+    def ranks(self, count: int) -> Array:
+        """Return the place of each session among these, given how many sessions there are; -1 for others."""
+        ranks = np.full(count, -1, np.int64)
+        ranks[self.numbers] = np.arange(len(self.numbers))
+        return ranks
 
 
 class SessionStore(Protocol):
@@ -40,7 +62,7 @@ class SessionStore(Protocol):
     def add(self, chunk: Chunk, sessions: Array) -> None:
         """Add rows, each with the number of its session."""
 
-    def close(self, sessions: Array, starts: Array, ends: Array, count: int) -> Results:
+    def close(self, sessions: Sessions, count: int) -> Results:
         """Compute these sessions out of `count`; results say which of them they belong to, by place."""
 
     def renumber(self, numbers: Array, count: int) -> None:
@@ -63,10 +85,9 @@ class SessionRows:
             (a, left), (b, right) = self._pieces[-2:]
             self._pieces[-2:] = [(concat_chunks([a, b]), np.concatenate([left, right]))]
 
-    def close(self, sessions: Array, starts: Array, ends: Array, count: int) -> Results:
+    def close(self, sessions: Sessions, count: int) -> Results:
         """Run the sub-plan on these sessions."""
-        ranks = np.full(count, -1, np.int64)
-        ranks[sessions] = np.arange(len(sessions))
+        ranks = sessions.ranks(count)
         found, places = [Chunk(empty(self._node.input.schema), 0)], [np.empty(0, np.int64)]
         for chunk, own in self._pieces:
             of = ranks[own]
@@ -76,8 +97,9 @@ class SessionRows:
                 places.append(of[rows])
         picked, of = concat_chunks(found), np.concatenate(places)
         order = np.argsort(of, kind="stable")
-        given = Segments(picked.take(order).columns, picked.rows, of[order], np.arange(len(sessions)))
-        result = self._body.run(given, starts, ends)
+        closing = np.arange(len(sessions.numbers))
+        given = Segments(picked.take(order).columns, picked.rows, of[order], closing)
+        result = self._body.run(given, sessions.starts, sessions.ends)
         return Results(result.columns, result.origin[result.of])
 
     def renumber(self, numbers: Array, count: int) -> None:
@@ -89,6 +111,89 @@ class SessionRows:
             if len(rows):
                 left.append((chunk, new) if len(rows) == chunk.rows else (chunk.take(rows), new[rows]))
         self._pieces = left
+
+
+class _States(NamedTuple):
+    """States of sessions, each session once."""
+
+    sessions: Array
+    counts: Array
+    """The number of selected rows."""
+    parts: list[Any]
+    """The states of each aggregate."""
+
+    def take(self, rows: Array) -> _States:
+        return _States(self.sessions[rows], self.counts[rows], [take_state(p, rows) for p in self.parts])
+
+
+class SessionStates:
+    """A store of the states of algebraic aggregates; no row is kept."""
+
+    def __init__(self, node: Windowing, shape: PaneShape) -> None:
+        self._body = AlgebraicBody(node.body, shape)
+        nothing, none = np.empty(0, np.int64), empty(shape.before.schema)
+        self._pieces = [_States(nothing, nothing, self._body.reduce(Rows(nothing, 0, none)))]
+        self._seen = 0
+
+    def add(self, chunk: Chunk, sessions: Array) -> None:
+        """Aggregate rows by session; pieces of similar size are merged."""
+        columns, rows, places = self._body.select(chunk)
+        if not rows:
+            return
+        numbers, slots = _dense(sessions if places is None else sessions[places])
+        parts = self._body.reduce(Rows(slots, len(numbers), columns, self._seen))
+        self._pieces.append(_States(numbers, np.bincount(slots), parts))
+        self._seen += rows
+        while len(self._pieces) > 2 and len(self._pieces[-2].sessions) < 2 * len(self._pieces[-1].sessions):
+            numbers, slots = _dense(np.concatenate([piece.sessions for piece in self._pieces[-2:]]))
+            self._pieces[-2:] = [self._combine(self._pieces[-2:], slots, numbers)]
+
+    def _combine(self, pieces: list[_States], slots: Array, sessions: Array) -> _States:
+        """Combine the states of pieces, given the slot of each; the slots are these sessions."""
+        counts = np.zeros(len(sessions), np.int64)
+        np.add.at(counts, slots, np.concatenate([piece.counts for piece in pieces]))
+        parts = [
+            state.combine(stack_states(each), slots, len(sessions))
+            for state, each in zip(
+                self._body.states, zip(*(piece.parts for piece in pieces), strict=True), strict=True
+            )
+        ]
+        return _States(sessions, counts, parts)
+
+    def close(self, sessions: Sessions, count: int) -> Results:
+        """Return the results of the aggregates; a group is there if a row was selected."""
+        ranks, found = sessions.ranks(count), list[_States]()
+        for piece in self._pieces:
+            found.append(piece.take(np.flatnonzero(ranks[piece.sessions] >= 0)))
+        slots = ranks[np.concatenate([piece.sessions for piece in found])]
+        whole = self._combine(found, slots, sessions.numbers)
+        grouped = self._body.shape.keys is not None
+        rows = np.flatnonzero(whole.counts) if grouped else np.arange(len(whole.counts))
+        values = [
+            state.finish(take_state(part, rows))
+            for state, part in zip(self._body.states, whole.parts, strict=True)
+        ]
+        keys = {key: column.take(pa.array(rows)) for key, column in sessions.keys.items()}
+        columns = self._body.columns(values, sessions.starts[rows], sessions.ends[rows])
+        return self._body.finish({**keys, **columns}, rows)
+
+    def renumber(self, numbers: Array, count: int) -> None:
+        """Renumber sessions, and drop closed ones."""
+        first, *others = self._pieces
+        self._pieces = [first]
+        for piece in others:
+            new = numbers[piece.sessions]
+            rows = np.flatnonzero(new >= 0)
+            if len(rows):
+                kept = piece if len(rows) == len(new) else piece.take(rows)
+                self._pieces.append(kept._replace(sessions=new[rows]))
+
+
+def _dense(sessions: Array) -> tuple[Array, Array]:
+    """Return the sessions that occur, and the place of each row's session among them."""
+    there = np.zeros(int(sessions.max(initial=-1)) + 1, np.bool_)
+    there[sessions] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[sessions]
 
 
 class SessionOperator:
@@ -117,13 +222,17 @@ class SessionOperator:
         closing = closing[np.lexsort([by[closing] for by in (self._births, self._starts, ends)])]
         results = Results(empty(self._node.schema), closing[:0])
         if len(closing):
-            starts, lasts = self._starts[closing], ends[closing] - 1
-            results = self._store.close(closing, starts, lasts, len(ends))
+            results = self._store.close(self._closing(closing, ends), len(ends))
             self.windows += len(closing)
             self._keep(np.delete(np.arange(len(ends)), closing))
         return Flow(
             stamp_by_end(results.columns, ends[closing][results.windows], flow), flow.trace, flow.ended
         )
+
+    def _closing(self, numbers: Array, ends: Array) -> Sessions:
+        groups = pa.array(self._groups[numbers])
+        keys = {key: values.take(groups) for key, values in zip(self._keys, self._index.keys, strict=True)}
+        return Sessions(numbers, self._starts[numbers], ends[numbers] - 1, keys)
 
     def _take(self, chunk: Chunk) -> None:
         """Assign rows to sessions."""
