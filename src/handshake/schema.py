@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,9 @@ __all__ = [
     "Type",
     "arrow_of",
     "bits_of",
+    "concat_batches",
     "type_from_arrow",
+    "without_view",
 ]
 
 UNITS: dict[str, int] = {"d": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -180,13 +182,18 @@ _FIXED: dict[pa.DataType, Type] = {
     pa.float64(): FLOAT64,
     pa.string(): STRING,
     pa.large_string(): STRING,
-    pa.string_view(): STRING,
     pa.binary(): BINARY,
     pa.large_binary(): BINARY,
-    pa.binary_view(): BINARY,
     **{getattr(pa, f"int{b}")(): Int(b) for b in (8, 16, 32, 64)},
     **{getattr(pa, f"uint{b}")(): Int(b, signed=False) for b in (8, 16, 32, 64)},
 }
+_VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+"""Arrow's view types by name: PyArrow before 16 has no functions for them."""
+
+
+def without_view(arrow: pa.DataType) -> pa.DataType:
+    """Return the type with offsets for a view type; other types as they are."""
+    return _VIEWS.get(str(arrow), arrow)
 
 
 def type_from_arrow(arrow: pa.DataType) -> Type:
@@ -196,6 +203,7 @@ def type_from_arrow(arrow: pa.DataType) -> Type:
     >>> str(type_from_arrow(pa.timestamp("us", "UTC")))
     'timestamp[us, UTC]'
     """
+    arrow = without_view(arrow)
     if arrow in _FIXED:
         return _FIXED[arrow]
     if pa.types.is_dictionary(arrow):
@@ -336,3 +344,15 @@ class Schema:
 
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields)
+
+
+def _concat_columns(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    schema = batches[0].schema
+    columns = [pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(len(schema))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+concat_batches: Callable[[Sequence[pa.RecordBatch]], pa.RecordBatch] = getattr(
+    pa, "concat_batches", _concat_columns
+)
+"""Concatenate record batches of one schema; PyArrow has a function for this since version 19."""

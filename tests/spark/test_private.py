@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from handshake.engines.spark import private
 from handshake.engines.spark.joins.columns import translate_column
 from handshake.engines.spark.joins.inputs import qualifiers, session_zone
+from handshake.engines.spark.types import arrow_type, spark_schema
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = """a boolean, b tinyint, c smallint, d int, e bigint, f float, g double, h decimal(12,3), i string,
@@ -34,13 +35,13 @@ COLUMNS = """a boolean, b tinyint, c smallint, d int, e bigint, f float, g doubl
 
 def test_arrow_types_are_those_of_an_empty_frame(spark: Any) -> None:
     frame = spark.createDataFrame([], COLUMNS)
-    found = [private.arrow_type(field.dataType, session_zone(frame)) for field in frame.schema]
+    found = [arrow_type(field.dataType, session_zone(frame)) for field in frame.schema]
     assert found == frame.toArrow().schema.types
 
 
 def test_spark_types_are_those_of_an_empty_table(spark: Any) -> None:
     schema = spark.createDataFrame([], COLUMNS).toArrow().schema
-    found = private.spark_schema(schema)
+    found = spark_schema(schema)
     assert isinstance(found, StructType)
     kind = "spark.sql.timestampType"
     before = spark.conf.get(kind)

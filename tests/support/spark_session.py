@@ -35,8 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def spark_columns(query: Any, stream: str) -> str:
     """Return the columns of a query's input in Spark's notation."""
-    from handshake.engines.spark.private import spark_schema
-    from handshake.engines.spark.types import carrier
+    from handshake.engines.spark.types import carrier, spark_schema
 
     kinds = pa.schema([(f.name, carrier(f.type)) for f in query.input_schema(stream)])
     return ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in spark_schema(kinds))

@@ -19,7 +19,7 @@ from pyarrow import csv
 from handshake.errors import HandshakeError, InputError
 from handshake.io.declared import convert_rows, fit_rows
 from handshake.io.formats import AddBadRow, FileFormat, Rows, one_line
-from handshake.schema import Schema
+from handshake.schema import BINARY, STRING, Schema, type_from_arrow
 
 __all__ = [
     "CSV",
@@ -311,10 +311,7 @@ class CsvWriter:
 
 def _written_type(field: pa.Field) -> pa.DataType:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    t = pa.types
-    if t.is_string_view(kind) or t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind):
-        return pa.large_string()
-    if t.is_fixed_size_binary(kind):
+    if type_from_arrow(kind) in (STRING, BINARY) and not pa.types.is_string(kind):
         return pa.large_string()
     try:
         csv.write_csv(pa.table([pa.nulls(1, kind)], names=["x"]), pa.BufferOutputStream())

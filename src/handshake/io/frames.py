@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
+from handshake.schema import without_view
 
 __all__ = ["conform", "is_spark", "kind_of", "plain_table", "restore", "schema_of", "table_of"]
 
@@ -104,21 +105,17 @@ def _column(values: Any, kind: pa.DataType | None) -> pa.Array:
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type for the same values without views or run lengths.
 
-    >>> plain_type(pa.list_(pa.string_view()))
-    ListType(list<item: large_string>)
+    >>> plain_type(pa.list_(pa.run_end_encoded(pa.int32(), pa.string())))
+    ListType(list<item: string>)
     """
-    if pa.types.is_string_view(kind):
-        return pa.large_string()
-    if pa.types.is_binary_view(kind):
-        return pa.large_binary()
     if pa.types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
         return make(kind.value_field.with_type(plain_type(kind.value_type)))
     if pa.types.is_struct(kind):
-        return pa.struct([f.with_type(plain_type(f.type)) for f in kind.fields])
-    return kind
+        return pa.struct([f.with_type(plain_type(f.type)) for f in list(kind)])
+    return without_view(kind)
 
 
 _LONGEST = (1 << 31) - 1

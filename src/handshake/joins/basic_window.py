@@ -20,6 +20,7 @@ from handshake.kernels.gather import gather_batch
 from handshake.kernels.keys import moved_floats, moved_keys, row_hash, sort_key
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column, Expr
+from handshake.schema import concat_batches
 
 __all__ = [
     "BasicWindow",
@@ -214,7 +215,7 @@ def merge_windows(*windows: BasicWindow) -> BasicWindow | None:
     That is so for dictionaries that together outgrow their index, and for more text than offsets reach.
     """
     try:
-        batch = pa.concat_batches([window.batch for window in windows])
+        batch = concat_batches([window.batch for window in windows])
     except pa.ArrowInvalid:
         return None
     headroom = all("columns" in window.__dict__ and window.columns.headroom for window in windows)

@@ -14,6 +14,7 @@ from handshake.joins.segment import SHARE, SMALL
 from handshake.joins.spec import JoinSpec
 from handshake.joins.tuning import TUNING
 from handshake.kernels.columns import integers
+from handshake.schema import concat_batches
 
 __all__ = ["coalesce", "pieces"]
 
@@ -81,6 +82,6 @@ def _concatenate(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) < 2:
         return batches
     try:
-        return [pa.concat_batches(batches)]
+        return [concat_batches(batches)]
     except pa.ArrowInvalid:
         return batches

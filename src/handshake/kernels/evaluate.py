@@ -43,6 +43,7 @@ from handshake.schema import (
     String,
     Timestamp,
     Type,
+    without_view,
 )
 
 __all__ = ["Evaluator", "evaluate", "holds"]
@@ -221,11 +222,11 @@ def _text(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _text(array.dictionary_decode())
-    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
+    if pa.types.is_string(kind):
         return array.cast(pa.large_string())
-    if pa.types.is_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.large_binary())
-    return array
+    return array.cast(without_view(kind))
 
 
 def _case(expr: Case, operands: list[pa.Array]) -> pa.Array:

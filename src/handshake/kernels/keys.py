@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from handshake.kernels.columns import integers, layout
 from handshake.kernels.compile_cache import compile_loop
+from handshake.schema import STRING, type_from_arrow
 
 __all__ = ["has_value", "hash_of", "moved_floats", "moved_keys", "prefix_of", "row_hash", "sort_key"]
 
@@ -50,7 +51,7 @@ def _bytes(array: pa.Array) -> tuple[Array, Array]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return type_from_arrow(kind) == STRING
 
 
 def _over_texts(kernel: Any, array: pa.Array) -> pa.Array:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import IO, Any
 
-import pyarrow as pa
 from pyspark import SparkConf, SparkContext, TaskContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructField
 
 __all__ = [
     "WATERMARK",
     "analysed_plan",
-    "arrow_type",
     "batch_number",
     "elements",
     "is_instance",
@@ -30,30 +27,13 @@ __all__ = [
     "release_jvm",
     "run_id",
     "silence_accumulators",
-    "spark_schema",
 ]
 
 WATERMARK = "spark.watermarkDelayMs"
 """The key of the metadata that marks an event-time column; plain: name the time column (`time=`)."""
 
 
-# Types
-
-
-def arrow_type(kind: DataType, zone: str) -> pa.DataType:
-    """Return the Arrow type in which Spark passes values of a type to Python.
-
-    Plain: the schema of an empty DataFrame's `toArrow()`, which runs a job.
-    """
-    return to_arrow_type(kind, timezone=zone)
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark types of an Arrow schema.
-
-    Plain: the schema of `createDataFrame` of an empty table, with `spark.sql.timestampType=TIMESTAMP_NTZ`.
-    """
-    return from_arrow_schema(schema)
+# Columns
 
 
 def is_padded(field: StructField) -> bool:

@@ -18,9 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.frames import join_frames
 from handshake.engines.spark.joins.routing import describe_routing
-from handshake.engines.spark.private import spark_schema
 from handshake.engines.spark.state.store import Store, open_store
-from handshake.engines.spark.types import from_spark_types, to_spark_types
+from handshake.engines.spark.types import from_spark_types, spark_schema, to_spark_types
 from handshake.joins.spec import SIDES
 from handshake.plan.build import Expression
 

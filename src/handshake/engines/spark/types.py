@@ -1,24 +1,123 @@
-"""Arrow types that Spark lacks: the Spark type that carries their values, and the way there and back."""
+"""Arrow types and Spark types: which is which, and the carriers of Arrow types that Spark lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types as spark
 
-from handshake.engines.spark.private import spark_schema
 from handshake.errors import InputError
-from handshake.schema import Schema, arrow_of
+from handshake.schema import Schema, arrow_of, without_view
 
-__all__ = ["carrier", "carrier_schema", "conform", "from_spark_types", "to_spark_types"]
+__all__ = [
+    "arrow_type",
+    "carrier",
+    "carrier_schema",
+    "conform",
+    "from_spark_types",
+    "spark_schema",
+    "to_spark_types",
+]
+
+_TIME: Any = getattr(spark, "TimeType", None)
+"""The type of times of day, since Spark 4.1."""
+_PLAIN: list[tuple[Any, pa.DataType]] = [
+    (spark.BooleanType, pa.bool_()), (spark.ByteType, pa.int8()), (spark.ShortType, pa.int16()),
+    (spark.IntegerType, pa.int32()), (spark.LongType, pa.int64()), (spark.FloatType, pa.float32()),
+    (spark.DoubleType, pa.float64()), (spark.StringType, pa.string()), (spark.BinaryType, pa.binary()),
+    (spark.DateType, pa.date32()), (spark.TimestampNTZType, pa.timestamp("us")),
+    (spark.DayTimeIntervalType, pa.duration("us")), (spark.NullType, pa.null()),
+    *([(_TIME, pa.time64("ns"))] if _TIME else []),
+]  # fmt: skip
+_VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+    ]
+)
 
 _WIDER = {
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0), pa.float16(): pa.float32(),
-    pa.large_string(): pa.string(), pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.date64(): pa.date32(),
+    pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.date64(): pa.date32(),
 }  # fmt: skip
+
+
+def arrow_type(kind: spark.DataType, zone: str) -> pa.DataType:
+    """Return the Arrow type in which Spark passes values of a type to Python.
+
+    Args:
+        kind: A type of a DataFrame's column.
+        zone: The session's time zone, in which Spark passes timestamps.
+
+    Raises:
+        InputError: Spark does not pass this type to Python as Arrow.
+
+    >>> arrow_type(spark.ArrayType(spark.TimestampType()), "UTC")
+    ListType(list<element: timestamp[us, tz=UTC]>)
+    """
+    for plain, arrow in _PLAIN:
+        if isinstance(kind, plain):
+            return arrow
+    match kind:
+        case spark.DecimalType():
+            return pa.decimal128(kind.precision, kind.scale)
+        case spark.TimestampType():
+            return pa.timestamp("us", zone)
+        case spark.VariantType():
+            return _VARIANT
+        case spark.UserDefinedType():
+            return arrow_type(kind.sqlType(), zone)
+    return _nested_arrow(kind, zone)
+
+
+def _nested_arrow(kind: spark.DataType, zone: str) -> pa.DataType:
+    match kind:
+        case spark.ArrayType():
+            return pa.list_(pa.field("element", arrow_type(kind.elementType, zone), kind.containsNull))
+        case spark.MapType():
+            value = pa.field("value", arrow_type(kind.valueType, zone), kind.valueContainsNull)
+            return pa.map_(pa.field("key", arrow_type(kind.keyType, zone), nullable=False), value)
+        case spark.StructType():
+            return pa.struct([pa.field(f.name, arrow_type(f.dataType, zone), f.nullable) for f in kind])
+    raise InputError(
+        f"a column of Spark's type {kind.simpleString()} cannot be passed to Python; cast or drop it"
+    )
+
+
+def spark_schema(schema: pa.Schema) -> spark.StructType:
+    """Return the Spark types of an Arrow schema whose types are carriers.
+
+    Raises:
+        InputError: Spark has no such type.
+
+    >>> spark_schema(pa.schema([("t", pa.timestamp("us"))])).simpleString()
+    'struct<t:timestamp_ntz>'
+    """
+    return spark.StructType([spark.StructField(f.name, _spark_type(f.type), f.nullable) for f in schema])
+
+
+def _spark_type(kind: pa.DataType) -> spark.DataType:
+    for plain, arrow in _PLAIN:
+        if kind == arrow:
+            return cast(spark.DataType, plain())
+    if pa.types.is_decimal128(kind):
+        return spark.DecimalType(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return spark.TimestampType()
+    if kind.equals(_VARIANT, check_metadata=True):
+        return spark.VariantType()
+    if pa.types.is_map(kind):
+        values = kind.item_field
+        return spark.MapType(_spark_type(kind.key_type), _spark_type(values.type), values.nullable)
+    if pa.types.is_struct(kind):
+        return spark_schema(pa.schema(list(kind)))
+    if pa.types.is_list(kind):
+        return spark.ArrayType(_spark_type(kind.value_type), kind.value_field.nullable)
+    raise InputError(f"Spark has no type for {kind}")
 
 
 def carrier(kind: pa.DataType) -> pa.DataType:
@@ -39,6 +138,7 @@ def carrier(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_decimal(kind):
         return pa.decimal128(min(kind.precision, 38), kind.scale)
+    kind = without_view(kind)
     return _nested_carrier(kind) if pa.types.is_nested(kind) else _WIDER.get(kind, kind)
 
 
@@ -46,7 +146,7 @@ def _nested_carrier(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(carrier(kind.key_type), carrier(kind.item_type))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(carrier(field.type)) for field in kind.fields])
+        return pa.struct([field.with_type(carrier(field.type)) for field in list(kind)])
     if pa.types.is_union(kind):
         return kind
     return pa.list_(kind.value_field.with_type(carrier(kind.value_type)))

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
-from handshake.engines.spark.private import spark_schema
-from handshake.engines.spark.types import carrier
-from handshake.errors import InputError
+from handshake.engines.spark.types import carrier, spark_schema
+from handshake.errors import InputError, UnsupportedError
 from handshake.io.udp.log import LogReader
 
-__all__ = ["FORMAT", "UdpLog", "register"]
+__all__ = ["FORMAT", "StreamReader", "UdpLog", "register"]
 
 FORMAT = "handshake-udp"
 _TASK_ROWS = 1 << 16
@@ -93,7 +89,16 @@ class UdpLog(DataSource):
         return _BatchReader(_Options.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _StreamReader(_Options.of(self.options))
+        options = _Options.of(self.options)
+        if find_spec("pyspark.sql.streaming.datasource"):
+            limits: Any = import_module("handshake.engines.spark.udp_limits")
+            return cast(DataSourceStreamReader, limits.LimitedReader(options))
+        if options.most is not None:
+            raise UnsupportedError(
+                f'option maxRowsPerTrigger={options.most} of format("{FORMAT}") needs Spark 4.2 or later, '
+                f"and this is {pyspark.__version__}; leave it out: micro-batches then take all rows there are"
+            )
+        return StreamReader(options)
 
 
 def register(session: SparkSession) -> None:
@@ -138,26 +143,15 @@ def _first(options: _Options, reader: LogReader) -> int:
 
 
 @dataclass
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    options: _Options
-    until: int | None = None
-    """With the trigger availableNow: the end of the log when the query began."""
+class StreamReader(DataSourceStreamReader):
+    """A reader whose micro-batches take all rows that there are."""
 
-    def prepareForTriggerAvailableNow(self) -> None:
-        self.until = LogReader(self.options.path).end
+    options: _Options
 
     def initialOffset(self) -> dict[str, int]:
         return {"row": _first(self.options, LogReader(self.options.path))}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        newest = LogReader(self.options.path).end if self.until is None else self.until
-        end = max(newest, start["row"])
-        return {"row": min(end, start["row"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else end}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable() if self.options.most is None else ReadMaxRows(self.options.most)
-
-    def reportLatestOffset(self) -> dict[str, int]:
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # before Spark 4.2
         return {"row": LogReader(self.options.path).end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:

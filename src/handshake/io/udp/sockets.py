@@ -20,6 +20,7 @@ from handshake.errors import HandshakeError, InputError, suggest
 from handshake.io.udp.demux import HEADER, BadFile, Counters, Demux, Stream, refuse
 from handshake.io.udp.mmsg import Inbox, Messages, Outbox, kernel_dropped, open_receiver
 from handshake.io.udp.wire import Layout
+from handshake.schema import concat_batches
 
 __all__ = ["Batches", "Endpoint", "Prepared", "UdpReceiver", "UdpSender"]
 
@@ -197,7 +198,7 @@ class UdpReceiver:
                 parts.setdefault(name, []).append(batch)
             inbox.clear()
             self._free.put(inbox)
-        return {name: pa.concat_batches(batches) for name, batches in parts.items()}
+        return {name: concat_batches(batches) for name, batches in parts.items()}
 
     def stop(self) -> None:
         """Receive no more. `batches` still yields what the kernel holds."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from handshake.joins.arrangements.arrangement import Arrangement, CrewJoin, T
 from handshake.joins.driver import Seen
+from handshake.schema import concat_batches
 
 __all__ = ["Bounds", "Buffer", "GatheringJoin"]
 
@@ -48,7 +49,7 @@ class Buffer:
 def _together(batches: list[pa.RecordBatch]) -> tuple[pa.RecordBatch, int]:
     """Concatenate batches if one array can hold them (see `basic_window.merged`); returns their number."""
     try:
-        return (pa.concat_batches(batches), len(batches)) if len(batches) > 1 else (batches[0], 1)
+        return (concat_batches(batches), len(batches)) if len(batches) > 1 else (batches[0], 1)
     except pa.ArrowInvalid:
         return batches[0], 1
 

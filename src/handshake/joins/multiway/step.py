@@ -16,6 +16,7 @@ from handshake.joins.driver import Driver
 from handshake.joins.multiway.spec import FIRST, SECOND, ManySpec, StepSpec
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
+from handshake.schema import concat_batches
 
 __all__ = ["DealtWindow", "StepCore"]
 
@@ -96,7 +97,7 @@ class DealtWindow:
             chosen.append(batch.take(pa.array(np.arange(-start % step, batch.num_rows, step))))
             start += batch.num_rows
         try:
-            return pa.concat_batches(chosen)
+            return concat_batches(chosen)
         except pa.ArrowInvalid:  # dictionaries that do not fit together: the newest will do
             return chosen[-1]
 

@@ -47,7 +47,7 @@ def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> D
     references = _pack(left, definition, 0).union(_pack(right, definition, 1))
     # explicit, because adaptive execution would put the small references of all segments into one task
     references = references.repartition(definition.partitions, "segment")
-    blobs = references.groupBy("segment").applyInArrow(join_task(definition), "blob binary")
+    blobs = references.mapInArrow(join_task(definition), "blob binary")
     return _unpack(blobs, definition, output_type(definition, left, right))
 
 

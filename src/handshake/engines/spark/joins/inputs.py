@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.private import WATERMARK, analysed_plan, arrow_type, elements
+from handshake.engines.spark.private import WATERMARK, analysed_plan, elements
+from handshake.engines.spark.types import arrow_type
 from handshake.errors import SchemaError, WindowError, suggest
 from handshake.joins.spec import SIDES
 from handshake.plan.expr import Column, walk

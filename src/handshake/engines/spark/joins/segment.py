@@ -21,6 +21,7 @@ from handshake.joins.driver import add_columns, lies_ready, matchable, stored_co
 from handshake.joins.segment import Segment
 from handshake.joins.spec import OTHER, OWN, TIME
 from handshake.kernels.columns import integers
+from handshake.schema import concat_batches
 from handshake.windows import is_late
 
 __all__ = ["SegmentStep", "SegmentTally", "arrival_stamps"]
@@ -232,10 +233,10 @@ class SegmentStep:
         for batch in batches:
             held.append(matchable(batch, spec) if self.spec.windows.counted else batch)
             if sum(b.num_rows for b in held) >= _PIECE:
-                pieces.append(pa.concat_batches(held))
+                pieces.append(concat_batches(held))
                 held = []
         if any(b.num_rows for b in held):
-            pieces.append(pa.concat_batches(held))
+            pieces.append(concat_batches(held))
         return [BasicWindow(spec, piece) for piece in pieces]
 
     # Keep and expire

@@ -29,7 +29,7 @@ from handshake.errors import HandshakeError
 from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.spec import SIDES
 from handshake.metrics import names
-from handshake.schema import UNITS
+from handshake.schema import UNITS, concat_batches
 
 __all__ = [
     "FIGURES",
@@ -177,21 +177,23 @@ def _frame(blob: bytes | None, segment: str | None, figures: list[int]) -> pd.Da
 # Batch joins, and streams with a static side
 
 
-def join_task(definition: Definition) -> Callable[[pa.Table], Iterator[pa.RecordBatch]]:
-    """Return a function for `applyInArrow` that joins all rows of one segment."""
+def join_task(definition: Definition) -> Callable[[Batches], Batches]:
+    """Return a function for `mapInArrow` that joins all rows of the segments in one partition."""
 
-    def join_segment(references: Iterator[pa.RecordBatch]) -> Batches:
+    def join_segments(references: Batches) -> Batches:
         freeze_libraries()
-        chunks = [row for batch in references for row in batch.to_pylist()]
-        segment = definition.keys.index(chunks[0]["segment"])
-        step = SegmentStep(
-            definition, segment, None, [_packed_chunk(row) for row in chunks], None, _store(definition), 0,
-            "", lasting=False,
-        )  # fmt: skip
-        for blob in _blobs(step.results()):
-            yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
+        chunks: dict[int, list[PackedChunk]] = {}
+        for batch in references:
+            for row in batch.to_pylist():
+                chunks.setdefault(row["segment"], []).append(_packed_chunk(row))
+        for key, packed in chunks.items():
+            segment = definition.keys.index(key)
+            store = _store(definition)
+            step = SegmentStep(definition, segment, None, packed, None, store, 0, "", lasting=False)
+            for blob in _blobs(step.results()):
+                yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
 
-    return join_segment
+    return join_segments
 
 
 def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Batches]:
@@ -234,10 +236,10 @@ def _blobs(results: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _BLOB_ROWS or size >= _BLOB_BYTES:
-            yield pa.concat_batches(held).serialize().to_pybytes()
+            yield concat_batches(held).serialize().to_pybytes()
             held, rows, size = [], 0, 0
     if held:
-        yield pa.concat_batches(held).serialize().to_pybytes()
+        yield concat_batches(held).serialize().to_pybytes()
 
 
 def unpack_task(definition: Definition) -> Callable[[Batches], Batches]:

@@ -10,10 +10,9 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from handshake.engines.spark.joins.inputs import arrow_schema
-from handshake.engines.spark.private import spark_schema
 from handshake.engines.spark.queries.expressions import quote_names
 from handshake.engines.spark.queries.joins import TIME
-from handshake.engines.spark.types import carrier
+from handshake.engines.spark.types import carrier, spark_schema
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.io.udp.receive import ARRIVAL_COLUMN
 from handshake.plan.algebra import Demux, Plan, Source, walk

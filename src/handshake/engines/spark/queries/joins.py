@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from handshake.engines.spark.joins.frames import join_frames
-from handshake.engines.spark.private import spark_schema
-from handshake.engines.spark.types import carrier
+from handshake.engines.spark.types import carrier, spark_schema
 from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
 from handshake.plan.build import Expression
 from handshake.plan.expr import (

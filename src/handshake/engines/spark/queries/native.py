@@ -9,10 +9,9 @@ from functools import reduce
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 
-from handshake.engines.spark.private import spark_schema
 from handshake.engines.spark.queries.expressions import native, quote_names
 from handshake.engines.spark.queries.panes import PaneWindow
-from handshake.engines.spark.types import carrier_schema
+from handshake.engines.spark.types import carrier_schema, spark_schema
 from handshake.operators.pipeline import chain
 from handshake.plan.algebra import Apply, Node, Output, Parameter, Project, Select, Source, rebuild
 from handshake.plan.assemble import substitute

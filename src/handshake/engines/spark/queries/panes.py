@@ -28,7 +28,7 @@ from handshake.operators.windows import Spans, WindowOperator
 from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Node, Output, Sliding, Source, Windowing
 from handshake.plan.panes import PaneShape, pane_shape
-from handshake.schema import UNITS, arrow_of
+from handshake.schema import UNITS, arrow_of, concat_batches
 
 __all__ = ["PaneQuery", "PaneWindow", "PartitionPanes", "reduce_panes"]
 
@@ -157,10 +157,10 @@ def _large_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     for batch in batches:
         held.append(batch)
         if sum(one.num_rows for one in held) >= _BATCH_ROWS:
-            yield pa.concat_batches(held)
+            yield concat_batches(held)
             held = []
     if held:
-        yield pa.concat_batches(held)
+        yield concat_batches(held)
 
 
 @dataclass

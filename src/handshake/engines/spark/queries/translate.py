@@ -19,7 +19,6 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from handshake.engines.spark.private import spark_schema
 from handshake.engines.spark.queries.blobs import BLOB_COLUMNS
 from handshake.engines.spark.queries.expressions import quote_names
 from handshake.engines.spark.queries.inputs import input_frames, source_frame
@@ -42,7 +41,7 @@ from handshake.engines.spark.queries.tasks import (
     unpack_task,
 )
 from handshake.engines.spark.queries.tuples import TupleQuery
-from handshake.engines.spark.types import carrier_schema
+from handshake.engines.spark.types import carrier_schema, spark_schema
 from handshake.errors import UnsupportedError
 from handshake.io.udp.receive import ARRIVAL_COLUMN
 from handshake.operators.pipeline import chain

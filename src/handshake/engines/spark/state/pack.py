@@ -18,6 +18,7 @@ from handshake.joins.driver import add_columns, derive_columns, lies_ready, matc
 from handshake.joins.spec import SIDES, TIME
 from handshake.kernels.prepare import HIDDEN
 from handshake.kernels.sorting import order_of
+from handshake.schema import concat_batches
 
 __all__ = ["PLACE", "PackedChunk", "canonical", "pack", "record_once"]
 
@@ -84,10 +85,10 @@ def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
     for batch in batches:
         held.append(canonical(batch, schema))
         if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
-            yield pa.concat_batches(held)
+            yield concat_batches(held)
             held = []
     if any(b.num_rows for b in held):
-        yield pa.concat_batches(held)
+        yield concat_batches(held)
 
 
 def canonical(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
