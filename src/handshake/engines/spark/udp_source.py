@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from handshake.engines.spark.types import carrier, spark_schema
+from handshake.engines.spark.types import carrier, conform, spark_schema
 from handshake.errors import InputError, UnsupportedError
 from handshake.io.udp.log import LogReader
 
@@ -114,7 +114,7 @@ def _read(path: str, rows: Any) -> Iterator[pa.RecordBatch]:
     reader = LogReader(path)
     schema = _carrier_schema(reader.schema)
     for batch in reader.read(rows.start, rows.stop):
-        yield batch.cast(schema)
+        yield conform(batch, schema)
 
 
 def _ranges(options: _Options, start: int, stop: int) -> Sequence[LogRows]:

@@ -214,7 +214,8 @@ class Demux:
     def _add_arrival(self, batch: pa.RecordBatch, now: datetime | None) -> pa.RecordBatch:
         time = pa.scalar(now or datetime.now(UTC), pa.timestamp("us", "UTC"))
         field = pa.field(self._arrival, time.type, False)
-        return batch.append_column(field, pa.repeat(time, batch.num_rows))
+        times = pa.repeat(time, batch.num_rows)
+        return pa.RecordBatch.from_arrays([*batch.columns, times], schema=batch.schema.append(field))
 
     def _reject(self, got: Datagrams, those: np.ndarray, wrong: np.ndarray, reason: str) -> np.ndarray:
         """Count and report the wrong ones; return the others."""

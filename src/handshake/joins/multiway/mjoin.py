@@ -181,7 +181,8 @@ class MJoin(RunningJoin):
         for k, held in enumerate(rows):
             self.statistics.hold(k, held)
         names = [[f"{s.name}.{name}" for name in s.schema.names] for s in self.spec.streams]
-        self.statistics.sample({k: batch.rename_columns(names[k]) for k, batch in enumerate(samples)})
+        named = [pa.RecordBatch.from_arrays(b.columns, names=n) for b, n in zip(samples, names, strict=True)]
+        self.statistics.sample(dict(enumerate(named)))
         self.orders = [best_order(order.source, self.spec, self.statistics) for order in self.orders]
         self._arrange()
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from handshake.joins.arrangements.cell.partition import Partition
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore, Outer
-from handshake.joins.driver import Driver
+from handshake.joins.driver import Driver, add_columns
 from handshake.joins.multiway.spec import FIRST, SECOND, ManySpec, StepSpec
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
@@ -140,10 +140,10 @@ class StepCore:
                 for k in self.step.joined
             ]
             newest: Array = np.max([_whole(combinations, name) for name in names], axis=0)
-            batch = batch.append_column(FIRST, pa.array(newest))
+            batch = add_columns(batch, {FIRST: pa.array(newest)})
         reach = self.many.member_reach(self.step.joined)
         if reach is not None:
-            batch = batch.append_column(SECOND, pa.array(self._deadline(combinations, reach)))
+            batch = add_columns(batch, {SECOND: pa.array(self._deadline(combinations, reach))})
         return self._driver.admit(0, batch)
 
     def _deadline(self, combinations: pa.RecordBatch, reach: int) -> Array:

@@ -7,14 +7,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.private import WATERMARK, analysed_plan, elements
 from handshake.engines.spark.types import arrow_type
-from handshake.errors import SchemaError, WindowError, suggest
+from handshake.errors import InputError, SchemaError, WindowError, suggest
 from handshake.joins.spec import SIDES
 from handshake.plan.expr import Column, walk
 from handshake.windows import Windows
@@ -62,7 +61,7 @@ def session_zone(frame: DataFrame) -> str:
 def _arrow_field(field: StructField, side: int, zone: str) -> pa.Field:
     try:
         kind = arrow_type(field.dataType, zone)
-    except PySparkException:
+    except InputError:
         raise SchemaError(
             f"column '{field.name}' of the {SIDES[side]} DataFrame is {field.dataType.simpleString()}, which "
             "Spark does not pass to Python and back in Arrow; cast it to another type, or drop it"

@@ -72,7 +72,8 @@ class _NewChunk:
         batch, length = self.window.batch.slice(start, stop - start), stop - start
         if self.counts is not None:
             own, other = (pa.array(c[start:stop]) for c in self.counts)
-            batch = add_columns(batch.drop_columns([PLACE, *self.spare]), {OWN: own, OTHER: other})
+            kept = [name for name in batch.schema.names if name not in (PLACE, *self.spare)]
+            batch = add_columns(batch.select(kept), {OWN: own, OTHER: other})
         if self.admitted is None:
             return batch, 0
         mask = self.admitted[start:stop]
