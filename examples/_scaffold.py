@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 @contextmanager
 def local_spark() -> Iterator[tuple[SparkSession, Path]]:
     """Start Spark's local mode on two cores, with an empty folder; both go away at the end."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run the Python that this script runs
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
     quiet = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     with tempfile.TemporaryDirectory() as folder:

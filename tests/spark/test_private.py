@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from handshake.engines.spark import private
+from handshake.engines.spark.java import java_home
 from handshake.engines.spark.joins.columns import translate_column
 from handshake.engines.spark.joins.inputs import qualifiers, session_zone
 from handshake.engines.spark.types import arrow_type, spark_schema
@@ -135,10 +135,14 @@ def test_a_released_jvm_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_session_by_the_builder_will_do() -> None:
-    """Run an example as a script: neither our gateway nor our daemon is part of it."""
+    """Run an example as a script: neither our gateway nor our daemon is part of it.
+
+    Workers run the script's Python, although the PATH has another one.
+    """
+    environment = {"PATH": "/usr/bin:/bin", "JAVA_HOME": java_home()}
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "ip_ranges.py")],
-        capture_output=True, text=True, timeout=400, env=os.environ, check=False,
+        capture_output=True, text=True, timeout=400, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "networks for" in done.stdout

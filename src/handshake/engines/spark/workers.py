@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
+import sys
 from functools import lru_cache
 from importlib.metadata import version
 
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from handshake.errors import HandshakeError
 
-__all__ = ["VersionError", "Versions", "check_versions", "freeze_libraries", "versions"]
+__all__ = ["VersionError", "Versions", "check_versions", "freeze_libraries", "use_this_python", "versions"]
 
 Versions = tuple[tuple[str, str], ...]
 _PACKAGES = ("handshake", "pyarrow", "numpy", "numba")
@@ -28,6 +32,22 @@ def versions() -> Versions:
     """Return the releases that this process runs."""
     python = ".".join(platform.python_version_tuple()[:2])
     return (("Python", python), *((name, version(name)) for name in _PACKAGES))
+
+
+def use_this_python(session: SparkSession) -> None:
+    """Let the workers of a session on this machine run the Python of this process.
+
+    PySpark starts the `python3` of the PATH, which may lack this package. On a cluster, and if PYSPARK_PYTHON
+    or `spark.pyspark.python` names a Python, nothing changes.
+    """
+    try:
+        context = session.sparkContext
+    except PySparkException:  # Spark Connect has none: its server chooses
+        return
+    if not str(context.master).startswith("local"):
+        return
+    if "PYSPARK_PYTHON" not in os.environ and session.conf.get("spark.pyspark.python", None) is None:
+        context.pythonExec = sys.executable
 
 
 def check_versions(wanted: Versions) -> None:

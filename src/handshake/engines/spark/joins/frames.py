@@ -9,8 +9,10 @@ import tempfile
 import uuid
 import warnings
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
+import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from handshake.engines.spark.joins.columns import translate_column
@@ -27,7 +29,7 @@ from handshake.engines.spark.joins.inputs import (
 )
 from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.state.store import open_store
-from handshake.engines.spark.workers import versions
+from handshake.engines.spark.workers import use_this_python, versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal
@@ -107,6 +109,7 @@ class _JoinRequest:
 def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> DataFrame:
     """Join DataFrames; the result streams if one of them does. Takes the options of `handshake.join`."""
     request = _JoinRequest(left, right, on, **options)
+    use_this_python(left.sparkSession)
     plan = request.plan()
     plan = plan if plan.name is not None else replace(plan, name=_label())
     definition = plan.definition if plan.runs == "native" else _with_directory(plan.definition, plan.runs)
@@ -257,7 +260,18 @@ def _with_directory(definition: Definition, runs: str) -> Definition:
 
 
 def prepare_session(session: SparkSession) -> None:
-    """Set the RocksDB state store, which Python state needs; warn about too many shuffle partitions."""
+    """Set the RocksDB state store, which Python state needs; warn about too many shuffle partitions.
+
+    Raises:
+        UnsupportedError: The installed protobuf does not fit PySpark's messages.
+    """
+    try:
+        import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
+    except Exception as error:  # protobuf has errors of its own for releases that do not fit
+        raise UnsupportedError(
+            f"a join of streams needs a protobuf that fits PySpark {pyspark.__version__}: {error}; "
+            "install another one, such as pip install 'protobuf>=6.33.5,<7'"
+        ) from error
     if session.conf.get(_PROVIDER, None) != _ROCKSDB:
         session.conf.set(_PROVIDER, _ROCKSDB)
     partitions, cores = _setting(session, _PARTITIONS, 200), _cores(session)

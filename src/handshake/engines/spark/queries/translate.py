@@ -42,6 +42,7 @@ from handshake.engines.spark.queries.tasks import (
 )
 from handshake.engines.spark.queries.tuples import TupleQuery
 from handshake.engines.spark.types import carrier_schema, spark_schema
+from handshake.engines.spark.workers import use_this_python
 from handshake.errors import UnsupportedError
 from handshake.io.udp.receive import ARRIVAL_COLUMN
 from handshake.operators.pipeline import chain
@@ -94,6 +95,8 @@ def query_frames(
         A DataFrame per result, by name.
     """
     plan = optimise(parse_query(query) if isinstance(query, str) else query, "spark")
+    for frame in inputs.values():
+        use_this_python(frame.sparkSession)
     translation = _Translation(plan, inputs, state_dir)
     frames = {output.name: translation.output(output) for output in plan.outputs}
     return QueryFrames(frames, translation.observations)

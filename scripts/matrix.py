@@ -1,0 +1,103 @@
+"""Run the Spark part of the test suite with every supported release of PySpark.
+
+Each release gets an environment of its own in `build/matrix`, with the oldest or the newest packages that
+its users have. An environment is kept and reused.
+
+    python scripts/matrix.py                 all environments
+    python scripts/matrix.py 4.0-oldest 4.1  some of them
+    python scripts/matrix.py --smoke 4.0-oldest  the smoke test instead of the whole Spark part
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "matrix"
+TESTS = ["tests/spark", "tests/test_engines.py", "-k", "not circuit"]
+SMOKE = ["tests/spark/test_smoke.py"]
+
+NEWEST = {"pandas": "2.3.3", "pyarrow": "26.0.1", "numpy": "2.4.6", "protobuf": "7.36.2"}
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "4.0-oldest": {
+        "pyspark": "4.0.0", "pandas": "2.0.3", "pyarrow": "15.0.2", "numpy": "1.26.4", "protobuf": "5.28.3",
+    },
+    "4.0": {"pyspark": "4.0.5", **NEWEST},
+    "4.1": {"pyspark": "4.1.4", **NEWEST},
+    "4.2": {"pyspark": "4.2.1", **NEWEST},
+    "4.3": {"pyspark": "4.3.0", **NEWEST},
+}  # fmt: skip
+"""Environments by name, with the releases of what PySpark works with."""
+TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "polars")
+"""Packages that the tests need; locked like those of `make setup`."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests in the environments that are named, all by default; print a table of the outcomes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*ENVIRONMENTS, []], help="environments; default: all")
+    parser.add_argument("--smoke", action="store_true", help="run a few joins only")
+    chosen = parser.parse_args(arguments)
+    outcomes = {name: run_tests(name, chosen.smoke) for name in chosen.names or ENVIRONMENTS}
+    print(f"{'':12}{'PySpark':>9}{'pandas':>9}{'pyarrow':>9}{'numpy':>9}  outcome")
+    for name, (_, outcome) in outcomes.items():
+        releases = "".join(f"{ENVIRONMENTS[name][p]:>9}" for p in ("pyspark", "pandas", "pyarrow", "numpy"))
+        print(f"{name:12}{releases}  {outcome}")
+    failed = sum(code != 0 for code, _ in outcomes.values())
+    print(f"RESULT environments={len(outcomes)} failed={failed}")
+    return 1 if failed else 0
+
+
+def run_tests(name: str, smoke: bool) -> tuple[int, str]:
+    """Return pytest's exit status and its last line."""
+    python = environment(name)
+    print(f"{name}: running the tests", flush=True)
+    tests = SMOKE if smoke else [*TESTS, "-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    log = FOLDER / f"{name}.log"
+    start = time.monotonic()
+    with open(log, "wb") as sink:
+        code = subprocess.run(
+            command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT, check=False
+        ).returncode
+    lines = log.read_text(errors="replace").splitlines()
+    outcome = re.sub(r" in .*", "", lines[-1]) if lines else "no output"
+    return code, f"{outcome}, {time.monotonic() - start:.0f} s ({log.relative_to(ROOT)})"
+
+
+def environment(name: str) -> str:
+    """Return the Python of an environment, which is made if it is not there."""
+    folder = FOLDER / name
+    python = folder / "bin" / "python"
+    wanted = "\n".join(f"{package}=={release}" for package, release in packages(name).items())
+    record = folder / "requirements.txt"
+    if not record.exists() or record.read_text() != wanted:
+        print(f"{name}: installing {ENVIRONMENTS[name]}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        _install(python, *wanted.split("\n"))
+        _install(python, "--no-deps", "-e", str(ROOT))
+        record.write_text(wanted)
+    return str(python)
+
+
+def _install(python: Path, *what: str) -> None:
+    quiet = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*quiet, *what], check=True)
+
+
+def packages(name: str) -> dict[str, str]:
+    """Return the releases of an environment: those of the matrix, and the locked ones of all else."""
+    lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
+    locked = dict(line.split("==") for line in lines if "==" in line)
+    needed = ("llvmlite", "numba", "rich", "sqlglot", "typer", *TOOLS)
+    return {package: locked[package] for package in needed} | ENVIRONMENTS[name]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
