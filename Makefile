@@ -12,7 +12,7 @@ PLAIN := src bench tools scripts
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: help setup demo test lint docs dist bench synth soak clean
+.PHONY: help setup demo test matrix lint docs dist bench synth soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: setup ## Join two live streams on Spark and check the results with a doubl
 
 test: lint ## Run lint, then the test suite
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20
+
+matrix: setup ## Run the Spark tests with PySpark 4.0 to 4.3, oldest and newest packages
+	@$(BIN)/python scripts/matrix.py
 
 lint: setup ## Check style, format, types, import directions and plain English
 	@$(BIN)/ruff check .

@@ -13,12 +13,13 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from handshake import __version__
 from handshake.errors import HandshakeError
 
 __all__ = ["VersionError", "Versions", "check_versions", "freeze_libraries", "use_this_python", "versions"]
 
 Versions = tuple[tuple[str, str], ...]
-_PACKAGES = ("handshake", "pyarrow", "numpy", "numba")
+_PACKAGES = ("pyarrow", "numpy", "numba")
 _MANY = 20_000
 """Old objects that the garbage collector may visit after every task: about 10 ms."""
 
@@ -31,7 +32,8 @@ class VersionError(HandshakeError):
 def versions() -> Versions:
     """Return the releases that this process runs."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return (("Python", python), *((name, version(name)) for name in _PACKAGES))
+    installed = ((name, version(name)) for name in _PACKAGES)
+    return (("Python", python), ("handshake", __version__), *installed)
 
 
 def use_this_python(session: SparkSession) -> None:
