@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from handshake.plan import call, col, left, lit, right, sql
     from handshake.windows import Time, Tuples
 
-__version__ = "0.1.0"
+from handshake.version import __version__
 
 __all__ = [
     "ExpressionError",

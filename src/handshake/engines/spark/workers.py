@@ -13,8 +13,8 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from handshake import __version__
 from handshake.errors import HandshakeError
+from handshake.version import __version__
 
 __all__ = ["VersionError", "Versions", "check_versions", "freeze_libraries", "use_this_python", "versions"]
 
