@@ -10,6 +10,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Context
+from decimal import Decimal as PyDecimal
+from fractions import Fraction
 from typing import Any
 
 from handshake.plan import algebra
@@ -322,15 +325,65 @@ def _key(value: Any) -> Any:
 def _aggregate(node: algebra.Aggregate, rows: list[Row], bounds: tuple[int, int]) -> Any:
     if node.function in ("window_start", "window_end"):
         return bounds[node.function == "window_end"]
-    if node.field is None:
-        return len(rows)
-    values = [row[node.field] for row in rows if row[node.field] is not None]
-    if node.function == "count":
-        return len(values)
-    kind, result = node.input.schema.get(node.field).type, node.schema.get(node.name).type
-    if node.function == "wsum":
-        return _wsum(node, values, kind)
+    rows = [row for row in rows if node.where is None or row[node.where] is True]
+    if node.distinct:
+        rows = _distinct(node, rows)
+    for by in reversed(node.order):
+        rows = _sorted(by, rows)
+    if node.function in _OF_ROWS:
+        return _OF_ROWS[node.function](node, rows)
+    values = [row[node.fields[0]] for row in rows if row[node.fields[0]] is not None]
+    if node.function in ("collect_list", "collect_set"):
+        return values
+    kind, result = node.input.schema.get(node.fields[0]).type, node.schema.get(node.name).type
+    if node.function in _WITH_CONSTANTS:
+        return _WITH_CONSTANTS[node.function](node, values, kind) if values else None
     return _FUNCTIONS[node.function](values, kind, result) if values else None
+
+
+def _distinct(node: algebra.Aggregate, rows: list[Row]) -> list[Row]:
+    """The first of the rows with equal fields, and none with NULL."""
+    found: dict[Any, Row] = {}
+    for row in rows:
+        if None not in [row[name] for name in node.fields]:
+            found.setdefault(tuple(_key(row[name]) for name in node.fields), row)
+    return list(found.values())
+
+
+def _sorted(by: algebra.Ordering, rows: list[Row]) -> list[Row]:
+    nulls = [row for row in rows if row[by.field] is None]
+    others = [row for row in rows if row[by.field] is not None]
+    others.sort(key=lambda row: _order(row[by.field]), reverse=by.descending)
+    return nulls + others if by.nulls_first else others + nulls
+
+
+def _count(node: algebra.Aggregate, rows: list[Row]) -> int:
+    return sum(all(row[name] is not None for name in node.fields) for row in rows)
+
+
+def _by(node: algebra.Aggregate, rows: list[Row]) -> Any:
+    """The value of the row in which the second column is an extreme; of several, of the last."""
+    value, key = node.fields
+    best = None
+    for row in rows:
+        if row[key] is None:
+            continue
+        if best is not None:
+            a, b = _order(best[key]), _order(row[key])
+            if (a > b) if node.function == "max_by" else (a < b):
+                continue
+        best = row
+    return None if best is None else best[value]
+
+
+_OF_ROWS: dict[str, Callable[[algebra.Aggregate, list[Row]], Any]] = {
+    "count": _count,
+    "count_if": lambda node, rows: sum(row[node.fields[0]] is True for row in rows),
+    "first": lambda node, rows: rows[0][node.fields[0]] if rows else None,
+    "last": lambda node, rows: rows[-1][node.fields[0]] if rows else None,
+    "max_by": _by,
+    "min_by": _by,
+}
 
 
 def _sum(values: list[Any], kind: Any, result: Any) -> Any:
@@ -378,6 +431,63 @@ def _mode(values: list[Any], kind: Any, result: Any) -> Any:
     return min((v for v in values if counted[_key(v)] == most), key=_order)
 
 
+def _variance(values: list[Any], kind: Any, less: int) -> Fraction | None:
+    """Exactly; NULL with too few values, and NaN of those that are not finite."""
+    if len(values) <= less:
+        return None
+    numbers = [_number(value, kind) for value in values]
+    mean = sum(numbers) / len(numbers)
+    return Fraction(sum((number - mean) ** 2 for number in numbers), len(numbers) - less)
+
+
+def _number(value: Any, kind: Any) -> Fraction:
+    return Fraction(value, 10**kind.scale) if isinstance(kind, Decimal) else Fraction(value)
+
+
+def _spread(less: int, root: bool) -> Callable[[list[Any], Any, Any], Any]:
+    """A variance or its square root, rounded once."""
+
+    def spread(values: list[Any], kind: Any, result: Any) -> Any:
+        if isinstance(kind, Float) and not all(map(math.isfinite, values)):
+            return None if len(values) <= less else math.nan
+        exact = _variance(values, kind, less)
+        if exact is None:
+            return None
+        if root:
+            digits = Context(prec=1500)
+            return float(digits.divide(PyDecimal(exact.numerator), PyDecimal(exact.denominator)).sqrt(digits))
+        try:
+            return float(exact)
+        except OverflowError:
+            return math.inf
+
+    return spread
+
+
+def _percentile(node: algebra.Aggregate, values: list[Any], kind: Any) -> float:
+    """As Spark computes it, step by step."""
+    ranked = sorted(values, key=_order)
+    place = (len(ranked) - 1) * float(node.constants[0])
+    below, above = math.floor(place), math.ceil(place)
+    low, high = (_double(ranked[at], kind) for at in (below, above))
+    if _key(ranked[below]) == _key(ranked[above]):
+        return low
+    return (above - place) * low + (place - below) * high
+
+
+def _double(value: Any, kind: Any) -> float:
+    return value if isinstance(value, float) else float(_number(value, kind))
+
+
+def _quantile(node: algebra.Aggregate, values: list[Any], kind: Any) -> Any:
+    fraction = Fraction(node.constants[0])
+    return sorted(values, key=_order)[max(1, math.ceil(fraction * len(values))) - 1]
+
+
+def _join_texts(node: algebra.Aggregate, values: list[Any], kind: Any) -> str:
+    return str(node.constants[0]).join(values)
+
+
 def _wsum(node: algebra.Aggregate, values: list[Any], kind: Any) -> Any:
     count = len(node.weights)
     if len(values) < count:
@@ -395,4 +505,16 @@ _FUNCTIONS: dict[str, Callable[[list[Any], Any, Any], Any]] = {
     "max": lambda values, kind, result: max(values, key=_order),
     "median": _median,
     "mode": _mode,
+    "any": lambda values, kind, result: any(values),
+    "every": lambda values, kind, result: all(values),
+    "var_pop": _spread(0, False),
+    "var_samp": _spread(1, False),
+    "stddev_pop": _spread(0, True),
+    "stddev_samp": _spread(1, True),
+}
+_WITH_CONSTANTS: dict[str, Callable[[algebra.Aggregate, list[Any], Any], Any]] = {
+    "wsum": _wsum,
+    "percentile": _percentile,
+    "approx_percentile": _quantile,
+    "string_agg": _join_texts,
 }

@@ -68,6 +68,8 @@ def _unit_of_times(kind: Type) -> int:
 def _column(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_list(column.type):
+        return [_column(pa.chunked_array([each.values])) if each.is_valid else None for each in column]
     kind = type_from_arrow(column.type)
     if isinstance(kind, (Date, Timestamp, Interval, TimeOfDay)):
         bits = 32 if isinstance(kind, Date) or pa.types.is_time32(column.type) else 64

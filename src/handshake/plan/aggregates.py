@@ -127,7 +127,7 @@ def _comparable(name: str, *, booleans: bool = False) -> Callable[[Argument], Ty
 
     def result_type(argument: Argument) -> Type:
         kind = argument.type
-        if kind is None or isinstance(kind, (Opaque, Binary)) or (isinstance(kind, Bool) and not booleans):
+        if kind is None or isinstance(kind, (Opaque, List, Binary, *(() if booleans else (Bool,)))):
             raise SchemaError(f"{name}() takes numbers, times or text, not {kind}")
         return kind
 

@@ -33,7 +33,7 @@ from handshake.plan.dialect import sql_text
 from handshake.plan.expr import Column, Expr, Literal, Name, conjunction, show, transform, walk
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
-from handshake.schema import NULL, UNITS, Schema, arrow_of
+from handshake.schema import NULL, UNITS, List, Schema, arrow_of
 from handshake.windows import TimeWindow, TupleWindow, Window
 
 __all__ = ["SelectPlanner"]
@@ -247,6 +247,8 @@ class SelectPlanner:
                 raise fail(
                     f"column '{name}' is NULL and has no type; cast it, as in CAST(NULL AS INT)", written
                 )
+            if isinstance(bound.type, List) and not isinstance(bound, Column):
+                raise fail(f"column '{name}' is a {bound.type}, with which nothing can be computed", written)
             free = name not in node.schema.names
             node, column = append_column(node, bound, self._fresh, name if free else None)
             _check_held(node, column, written)
