@@ -23,7 +23,8 @@ MANY = settings(max_examples=1500, deadline=None, suppress_health_check=list(Hea
 CASES = 3
 """Streams of an example: on Spark, all of them are one job."""
 LAYERED_ON_SPARK = ("of a join", "ahead", "three by tuples")
-ON_SPARK = ("uneven", "lateness", "cascade", "union", "carried", "computed keys", "weighted", "holistic")
+ON_SPARK = ("uneven", "lateness", "cascade", "union", "carried", "computed keys", "weighted", "holistic",
+            "spreads", "picks", "picks of tuples", "distinct", "collected", "filtered")  # fmt: skip
 
 
 @pytest.fixture(params=["local", "spark"], scope="module")

@@ -48,6 +48,16 @@ QUERIES = {
     "no advance": (WIDE, "SELECT sum(i) s FROM S [SIZE 3 TUPLES]"),
     "lateness": (SOON, "SELECT k, sum(v) s, max(v) m, count() n FROM S [SIZE .01 ADVANCE .005 TIME] GROUP BY k"),
     "late extremes": (SOON, "SELECT max(v) m, min(v) n FROM S [SIZE .02 ADVANCE .002 TIME]"),
+    "filtered": (WIDE, "SELECT count(*) FILTER (WHERE i > 0) n, count(g) FILTER (WHERE b) c, sum(i) FILTER (WHERE b) s, min(l) FILTER (WHERE i > 1) a, max(i) FILTER (WHERE b) z, avg(i) FILTER (WHERE i > 0) m, count() e FROM S [SIZE 4 ADVANCE 2 TUPLES]"),
+    "spreads": (WIDE, """SELECT g, stddev(i) a, stddev_pop(l) p, variance(x) v, var_pop(d) FILTER (WHERE b) w, std(u) u, var_samp(e) e, any(b) o, every(b) n,
+        bool_or(i > 1) FILTER (WHERE b) k, count_if(b) c, sum(x) FILTER (WHERE i > 0) s, max(DISTINCT l) m FROM S [SIZE .009 ADVANCE .003 TIME] GROUP BY g"""),
+    "picks": (WIDE, """SELECT b, first(x) a, last(g) z, first(i) IGNORE NULLS i, last(e ORDER BY l) e, first(t ORDER BY g DESC NULLS LAST, i) f, max_by(g, i) m, min_by(x, l) n,
+        max_by(t, b) FILTER (WHERE i > 0) k FROM S [SIZE .008 ADVANCE .004 TIME] GROUP BY b HAVING count() > 1"""),
+    "picks of tuples": (WIDE, "SELECT first(x) a, last(g) z, last(l, true) FILTER (WHERE b) i, min_by(d, x) m, max_by(u, g) n FROM S [SIZE 5 ADVANCE 2 TUPLES]"),
+    "distinct": (WIDE, """SELECT g, count(DISTINCT i) a, count(DISTINCT x, b) c, sum(DISTINCT i) s, avg(DISTINCT d) m, stddev(DISTINCT i) k, percentile(i, .3) p, percentile(x, .5) q,
+        percentile(d, .25) FILTER (WHERE b) r, approx_percentile(l, .75) u, approx_percentile(t, .5, 100) w FROM S [SIZE .01 ADVANCE .005 TIME] GROUP BY g"""),
+    "collected": (WIDE, """SELECT string_agg(g) a, listagg(g, ', ') WITHIN GROUP (ORDER BY i DESC) z, string_agg(DISTINCT g, ';') FILTER (WHERE i > 0) c, collect_list(i) i, collect_set(g) g,
+        array_agg(t ORDER BY l) t, collect_list(x) FILTER (WHERE b) x, collect_list(d) d FROM S [SIZE 4 ADVANCE 3 TUPLES]"""),
     "cascade": (WIDE, """SELECT g, sum(i) AS s FROM S [SIZE .004 ADVANCE .002 TIME] GROUP BY g INTO A;
         SELECT max(s) AS m, count() AS n FROM A [SIZE .008 ADVANCE .004 TIME] INTO B;
         SELECT s, i FROM (SELECT sum(i) AS s, max(i) AS i FROM S [SIZE 2 ADVANCE 1 TUPLES]) WHERE i > 0 INTO C;
@@ -67,6 +77,8 @@ JOINS = {
     "mixed": "SELECT a.v, b.w, a.v / b.w AS q FROM R [SIZE .01 TIME] AS a JOIN S [SIZE 3 TUPLES] b ON a.v > b.w",
     "three": "SELECT v, w, z FROM R [SIZE .01 TIME], S [SIZE .01 TIME], U [SIZE .006 TIME] WHERE R.k = S.k AND U.z > R.v",
     "self": "SELECT a.v, b.v AS u FROM R [SIZE .01 TIME] a, R [SIZE .004 TIME] b WHERE a.k = b.k AND a.v < b.v",
+    "aggregated": """SELECT a, stddev(d) AS s, count(DISTINCT d) AS c, first(d ORDER BY d) AS f, collect_list(d ORDER BY d) AS e FROM (SELECT R.k AS a, v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME]
+        WHERE R.k <= S.k) [SIZE .01 ADVANCE .005 TIME] GROUP BY a""",
     "windowed": """SELECT count() AS n, max(d) AS m FROM (SELECT v - w AS d FROM R [SIZE .01 TIME], S [SIZE .01 TIME]
         WHERE R.k <= S.k) [SIZE .01 ADVANCE .005 TIME]""",
 }
