@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from handshake.plan import expr as tree
-from handshake.schema import Float
+from handshake.schema import Date, Decimal, Float, Int, Timestamp
+from oracle_functions import TYPED
 from oracle_values import FUNCTIONS, SKIP_NULL, TIME, cast, fit, logical, physical, rows
 
 __all__ = ["TIME", "Result", "cast", "evaluate", "join", "join_many", "logical", "physical", "rows"]
@@ -103,9 +104,30 @@ def _call(expr: tree.Call, rows: Sequence[Row]) -> Any:
     if expr.name in SKIP_NULL:
         known = [value for value in values if value is not None]
         return SKIP_NULL[expr.name](known) if known else None
+    if expr.name == "concat_ws":
+        return None if values[0] is None else values[0].join(v for v in values[1:] if v is not None)
     if any(value is None for value in values):
         return None
+    if expr.name in TYPED:
+        found = TYPED[expr.name](expr, *values)
+        return None if found is None or not _holds(found, expr) else fit(found, expr.type)
     return fit(FUNCTIONS[expr.name](expr.args[0].type, *values), expr.type)
+
+
+def _holds(value: Any, expr: tree.Call) -> bool:
+    """Whether a computed whole number fits its type; bit operations are exact."""
+    match expr.type:
+        case _ if expr.name.startswith("bit_") and expr.name not in ("bit_count", "bit_length"):
+            return True
+        case Int(bits=bits):
+            return -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+        case Date():
+            return -(2**31) <= value < 2**31
+        case Timestamp():
+            return -(2**63) <= value < 2**63
+        case Decimal():
+            return abs(value) < 10**38
+    return True
 
 
 def _udf(expr: tree.Udf, rows: Sequence[Row]) -> Any:

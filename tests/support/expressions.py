@@ -28,7 +28,8 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
     "span": {"du": pa.duration("ms"), "dn": pa.duration("ns")},
     "clock": {"clock": pa.time64("us")},
 }
-FAMILIES = tuple(COLUMNS)
+FAMILIES = (*COLUMNS, *(family for family in COLUMNS if family not in ("bytes", "clock", "span")))
+"""Families to choose from; the rare ones come once."""
 
 TEXTS = (
     *(
@@ -186,11 +187,23 @@ FORMS: dict[str, tuple[str, ...]] = {
         # Libraries differ in the last bit of these functions, so that bit is not looked at.
         "FLOOR({EXP|LN|SIN|COS}({float} % 50) * 4 + 0.3)",
         "FLOOR(POWER({float} % 20, {float} % 5) * 4 + 0.3)",
+        "FLOOR({TAN|ASIN|ACOS|ATAN|SINH|COSH|TANH}({float} % 10) * 4 + 0.3)",
+        "FLOOR({COT|SEC|CSC|LOG10|LOG2|LOG1P|EXPM1}({float} % 10) * 4 + 0.3)",
+        "FLOOR({ASINH|ACOSH|ATANH|DEGREES|RADIANS|CBRT|RINT}({number}) * 4 + 0.3)",
+        *("FLOOR({ATAN2|HYPOT}({float}, {float}) * 4 + 0.3)", "PI()", "E()", "NANVL({float}, {float})"),
+        *("{ROUND|CEIL|FLOOR|BROUND|TRUNCATE}({float}, {2|0|-1|1|5})", "PMOD({float}, {float})"),
+        *(
+            "MONTHS_BETWEEN({date}, {naive})",
+            "MONTHS_BETWEEN({zoned}, {zoned}, {bool})",
+            "ZEROIFNULL({float})",
+        ),
     ),
     "decimal": (
         *("({decimal} + {exact})", "({exact} - {decimal})", "({decimal} * {exact})", "({decimal} % {exact})"),
         *("(- {decimal})", "ABS({decimal})", "CAST({number} AS DECIMAL({5, 2|38, 10|12, 0|38, 37}))"),
         "CAST({text} AS DECIMAL({5, 2|38, 10|12, 0}))",
+        *("{ROUND|CEIL|FLOOR|BROUND|TRUNCATE}({decimal}, {1|2|-1|8|-9})", "EXTRACT(SECOND FROM {naive})"),
+        "PMOD({decimal}, {exact})",
     ),
     "bool": (
         *(
@@ -208,6 +221,7 @@ FORMS: dict[str, tuple[str, ...]] = {
             "({float} <=> {float})",
         ),
         *("{STARTSWITH|ENDSWITH|CONTAINS}({text}, {text})", "({text} RLIKE {'a|b'|'^a'|'[0-9]+$'})"),
+        *("{ISNULL|ISNOTNULL}({any})", "ISNAN({number})"),
         *("({text} IS DISTINCT FROM {text})", "CAST({text} AS BOOLEAN)", "({date} IN ({date}, {date}))"),
     ),
     "text": (
@@ -215,17 +229,60 @@ FORMS: dict[str, tuple[str, ...]] = {
         *("SUBSTRING({text}, {small})", "SUBSTRING({text}, {small}, {small})", "CAST({int} AS STRING)"),
         *("CAST({decimal} AS STRING)", "CAST({bool} AS STRING)", "CAST({date} AS STRING)"),
         *("CAST({naive} AS STRING)", "CAST({zoned} AS STRING)"),
+        *(
+            "SPLIT_PART({text}, {text}, {small})",
+            "SPLIT_PART({text}, '.', {small})",
+            "REPLACE({text}, {text}, {text})",
+        ),
+        *("REPLACE({text}, {text})", "{LPAD|RPAD}({text}, {small}, {text})", "{LPAD|RPAD}({text}, {small})"),
+        *("CONCAT_WS({text}, {text}, {text})", "HEX({int})", "HEX({text})", "HEX({bytes})", "CHR({int})"),
+        *(
+            "REGEXP_EXTRACT({text}, {'([a-z])(.?)'|'([0-9]+)'})",
+            "REGEXP_REPLACE({text}, '([a-z])', {'<$1>'|'-'})",
+        ),
+        *("{LEFT|RIGHT|REPEAT}({text}, {small})", "{REVERSE|INITCAP|LCASE|UCASE}({text})", "SPACE({small})"),
+        *(
+            "TRANSLATE({text}, {text}, {text})",
+            "SUBSTRING_INDEX({text}, {text}, {small})",
+            "BTRIM({text}, {text})",
+        ),
+        *(
+            "OVERLAY({text} PLACING {text} FROM {small} FOR {small})",
+            "TRIM({|BOTH |LEADING |TRAILING }'a' FROM {text})",
+        ),
     ),
     "bytes": ("COALESCE({bytes}, {bytes})",),
     "date": (
         *("({date} + {small})", "({date} - {int})", "({date} + INTERVAL {1 DAY|-3 DAYS})"),
+        *(
+            "{DATE_ADD|DATE_SUB|ADD_MONTHS}({date}, {small})",
+            "DATE_ADD({naive}, {small})",
+            "LAST_DAY({date})",
+        ),
+        *("TRUNC({date}, {'year'|'MM'|'quarter'|'week'})", "NEXT_DAY({date}, {'mon'|'SU'|'friday'|'x'})"),
+        *(
+            "MAKE_DATE({small}, {small}, {small})",
+            "MAKE_DATE(2024, {small}, {int})",
+            "DATE_FROM_UNIX_DATE({int})",
+        ),
+        *("ADD_MONTHS({zoned}, {int})", "LAST_DAY({naive})"),
         *("CAST({naive} AS DATE)", "CAST({zoned} AS DATE)", "CAST({text} AS DATE)"),
     ),
     "naive": (
         *("({naive} {+|-} {span})", "CAST({date} AS TIMESTAMP)", "CAST({text} AS TIMESTAMP)"),
-        "({date} + INTERVAL '36' HOURS)",
+        *(
+            "({date} + INTERVAL '36' HOURS)",
+            "DATE_TRUNC({unit}, {naive})",
+            "DATE_TRUNC({unit}, {date})",
+        ),
+        *("MAKE_TIMESTAMP(2024, {small}, {small}, {small}, {small}, {exact})", "TIMESTAMP_SECONDS({number})"),
+        "TIMESTAMP_{MILLIS|MICROS}({int})",
     ),
-    "zoned": ("({zoned} {+|-} {span})", "CAST({zoned} AS TIMESTAMP)"),
+    "zoned": (
+        "({zoned} {+|-} {span})",
+        "CAST({zoned} AS TIMESTAMP)",
+        "DATE_TRUNC({unit}, {zoned})",
+    ),
     "span": (
         "({span} {+|-} {span})",
         "({span} * {small})",
@@ -236,6 +293,20 @@ FORMS: dict[str, tuple[str, ...]] = {
     "clock": ("COALESCE({clock}, {clock})",),
 }
 GROUPS = {"number": ("int", "float", "decimal"), "exact": ("int", "decimal"), "any": _ANY}
+WORDS = {
+    "bar": ("|",),
+    "unit": (
+        "'year'",
+        "'quarter'",
+        "'MONTH'",
+        "'week'",
+        "'day'",
+        "'hour'",
+        "'MINUTE'",
+        "'second'",
+        "'millisecond'",
+    ),
+}
 SMALL = ("0", "1", "2", "3", "-1", "-2", "5", "12", "{int}")
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
@@ -253,6 +324,8 @@ def make_expression(rng: Random, family: str, depth: int, constants: float = 0.3
         name = hole[1]
         if name in FORMS or name in GROUPS:
             return make_expression(rng, name, depth - rng.choice((1, 1, 2)), constants)
+        if name in WORDS:
+            return rng.choice(WORDS[name])
         if name == "small":
             return _HOLE.sub(fill, rng.choice(SMALL))
         return (

@@ -279,6 +279,11 @@ def _change_case(convert: Callable[[pa.Array], pa.Array]) -> _Columns:
     return change
 
 
+def _trim(strip: Callable[[pa.Array, str], pa.Array]) -> _Columns:
+    """Return a function that strips spaces."""
+    return lambda expr, a: strip(a[0], " ") if len(a) == 1 else _call_per_value(expr, a)
+
+
 def _field(expr: Call, operands: list[pa.Array]) -> pa.Array:
     """Compute a field of dates and timestamps on the wall clock."""
     wall = _wall_clocks(operands[0])
@@ -317,9 +322,9 @@ _Columns = Callable[[Call, list[pa.Array]], pa.Array]
 _FAST: dict[str, _Columns] = {
     "lower": _change_case(pc.utf8_lower),
     "upper": _change_case(pc.utf8_upper),
-    "trim": lambda _, a: pc.utf8_trim(a[0], " "),
-    "ltrim": lambda _, a: pc.utf8_ltrim(a[0], " "),
-    "rtrim": lambda _, a: pc.utf8_rtrim(a[0], " "),
+    "trim": _trim(pc.utf8_trim),
+    "ltrim": _trim(pc.utf8_ltrim),
+    "rtrim": _trim(pc.utf8_rtrim),
     "length": lambda _, a: pc.utf8_length(a[0]).cast(pa.int64()),
     "coalesce": lambda _, a: pc.coalesce(*a),
     "concat": lambda _, a: pc.binary_join_element_wise(*a, _NO_TEXT, null_handling="emit_null"),

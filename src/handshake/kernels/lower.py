@@ -617,6 +617,17 @@ def _is_nan(env: Env, value: ir.Value) -> ir.Value:
     return env.builder.fcmp_unordered("!=", value, value)
 
 
+def _bits(expr: Call, env: Env) -> Number:
+    """Compute AND, OR, exclusive OR or the complement of bits."""
+    args = [number(arg, env) for arg in expr.args]
+    width = max(env.width(expr), *(element_of(arg.value).width for arg in args))
+    values = align(env, *(resize(env, arg.value, width) for arg in args))
+    if expr.name == "bit_not":
+        return Number(env.builder.not_(values[0]), args[0].valid)
+    operation = {"bit_and": "and_", "bit_or": "or_", "bit_xor": "xor"}[expr.name]
+    return Number(getattr(env.builder, operation)(*values), both(env, args[0].valid, args[1].valid))
+
+
 FUNCTIONS: dict[str, Callable[[Call, Env], Lowered]] = {
     "maybe": _maybe,
     "may_equal": _may_equal,
@@ -628,6 +639,7 @@ FUNCTIONS: dict[str, Callable[[Call, Env], Lowered]] = {
     **{name: _mathematics(name) for name in ("sqrt", "exp", "sin", "cos")},
     "ln": _mathematics("log"),
     "power": _mathematics("pow"),
+    **dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), _bits),
     "coalesce": _coalesce,
     **dict.fromkeys(("least", "greatest"), _extreme),
 }

@@ -25,7 +25,7 @@ from handshake.plan.expr import (
     Not,
     Or,
 )
-from handshake.plan.functions import ALIASES, FUNCTIONS
+from handshake.plan.functions import ALIASES, FIELDS, FUNCTIONS
 from handshake.plan.reader import NODES, Reader, reads
 from handshake.plan.types import parse_date, parse_time, parse_timestamp
 from handshake.schema import DATE, FLOAT64, Date, Interval, TimeOfDay, Timestamp, Type
@@ -136,11 +136,70 @@ def _(node: exp.Substring, reader: Reader) -> Expr:
     return Call(reader.all(a for a in args if a is not None), "substring", at=reader.at(node))
 
 
-@reads("this decimals to", exp.Floor, exp.Ceil, exp.Round)
+@reads("this decimals", exp.Floor, exp.Ceil)
 def _(node: exp.Expr, reader: Reader) -> Expr:
-    if node.args.get("decimals") is not None or node.args.get("to") is not None:
-        raise reader.error(f"{node.key} takes one argument here", node)
-    return Call((reader.expr(node.this),), node.key, at=reader.at(node))
+    args = (node.this, node.args.get("decimals"))
+    return Call(reader.all(a for a in args if a is not None), node.key, at=reader.at(node))
+
+
+_BITS: dict[type[exp.Expr], str] = {
+    exp.BitwiseAnd: "bit_and",
+    exp.BitwiseOr: "bit_or",
+    exp.BitwiseXor: "bit_xor",
+    exp.BitwiseLeftShift: "shiftleft",
+    exp.BitwiseRightShift: "shiftright",
+}
+
+
+_BINDING: tuple[tuple[str, ...], ...] = (("shiftleft", "shiftright"), ("bit_and",), ("bit_xor",), ("bit_or",))
+"""Operators of bits, those that bind most closely first."""
+
+
+@reads("this", exp.BitwiseNot)
+def _(node: exp.BitwiseNot, reader: Reader) -> Expr:
+    return Call((reader.expr(node.this),), "bit_not", at=reader.at(node))
+
+
+@reads("this expression", *_BITS)
+def _(node: exp.Binary, reader: Reader) -> Expr:
+    """Read a chain of operators, which sqlglot nests to the left whatever they are."""
+    operands, operators = [node.expression], [_BITS[type(node)]]
+    first = node.this
+    while type(first) in _BITS:
+        operands.append(first.expression)
+        operators.append(_BITS[type(first)])
+        first = first.this
+    values, names = list(reader.all((first, *reversed(operands)))), operators[::-1]
+    for level in _BINDING:
+        for name in [name for name in names if name in level]:
+            place = names.index(name)
+            values[place : place + 2] = [Call(tuple(values[place : place + 2]), name, at=reader.at(node))]
+            del names[place]
+    return values[0]
+
+
+@reads("this substr position", exp.StrPosition)
+def _(node: exp.StrPosition, reader: Reader) -> Expr:
+    args = (node.args.get("substr"), node.this, node.args.get("position"))
+    return Call(reader.all(a for a in args if a is not None), "locate", at=reader.at(node))
+
+
+@reads("this expression from_ for_", exp.Overlay)
+def _(node: exp.Overlay, reader: Reader) -> Expr:
+    args = (node.this, node.expression, node.args.get("from_"), node.args.get("for_"))
+    return Call(reader.all(a for a in args if a is not None), "overlay", at=reader.at(node))
+
+
+@reads("expressions charset", exp.Chr)
+def _(node: exp.Chr, reader: Reader) -> Expr:
+    return Call(reader.all(node.expressions), "chr", at=reader.at(node))
+
+
+@reads("this expression", exp.Initcap)
+def _(node: exp.Initcap, reader: Reader) -> Expr:
+    if node.expression != exp.Literal.string(" "):  # sqlglot's addition
+        raise reader.error("initcap() takes 1 argument, not 2", node)
+    return Call((reader.expr(node.this),), "initcap", at=reader.at(node))
 
 
 @reads("this expression", exp.Log)
@@ -153,10 +212,10 @@ def _(node: exp.Log, reader: Reader) -> Expr:
 
 @reads("this expression position", exp.Trim)
 def _(node: exp.Trim, reader: Reader) -> Expr:
-    if node.args.get("expression") is not None:
-        raise reader.error("TRIM takes one argument here", node)
     name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(node.args.get("position") or "", "trim")
-    return Call((reader.expr(node.this),), name, at=reader.at(node))
+    characters = node.args.get("expression")
+    args = (node.this,) if characters is None else (node.this, characters)
+    return Call(reader.all(args), name, at=reader.at(node))
 
 
 # Names and constants.
@@ -165,7 +224,12 @@ def _(node: exp.Trim, reader: Reader) -> Expr:
 @reads("this table db catalog", exp.Column)
 @reads("this expression", exp.Dot)
 def _(node: exp.Column | exp.Dot, reader: Reader) -> Expr:
-    if not all(isinstance(part, exp.Identifier) for part in node.parts):
+    owner = node.this if isinstance(node, exp.Dot) else None
+    if isinstance(owner, exp.Dot):
+        owner = None if all(isinstance(part, exp.Identifier) for part in owner.parts) else owner
+    if not all(isinstance(part, exp.Identifier) for part in node.parts) or not (
+        owner is None or isinstance(owner, exp.Column)
+    ):
         raise reader.error(f"{sql_text(node)!r} is not a column", node)
     return Name(tuple(part.name for part in node.parts), at=reader.at(node))
 
@@ -410,23 +474,10 @@ def _(node: exp.TsOrDsToDate, reader: Reader) -> Expr:
 
 # Fields of dates.
 
-_FIELDS = ("year", "month", "day", "hour", "minute", "second")
-
 
 @reads("this expression", exp.Extract)
 def _(node: exp.Extract, reader: Reader) -> Expr:
     field = node.this.name.lower()
-    if field not in _FIELDS:
-        raise reader.error(f"EXTRACT knows {', '.join(_FIELDS)}, not {field}", node)
-    return Call((reader.expr(node.expression),), field, at=reader.at(node))
-
-
-@reads("this", exp.Year, exp.Month, exp.Day, exp.DayOfMonth, exp.Hour, exp.Minute, exp.Second)
-def _(node: exp.Expr, reader: Reader) -> Expr:
-    arg = node.this
-    if isinstance(arg, exp.TsOrDsToDate) and not any(v for k, v in arg.args.items() if k != "this"):
-        arg = arg.this  # sqlglot's addition
-    return Call((reader.expr(arg),), _FIELD_NAMES.get(node.key, node.key), at=reader.at(node))
-
-
-_FIELD_NAMES = {"dayofmonth": "day"}
+    if field not in FIELDS:
+        raise reader.error(f"EXTRACT knows {', '.join(sorted(FIELDS))}, not {field}", node)
+    return Call((reader.expr(node.expression),), FIELDS[field], at=reader.at(node))

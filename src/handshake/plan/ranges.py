@@ -6,7 +6,7 @@ from functools import singledispatch
 
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import Arithmetic, Call, Case, Cast, Column, Expr, Literal, Negate, show
-from handshake.schema import UNITS, Bool, Date, Decimal, Float, Int, Interval, TimeOfDay, Timestamp, Type
+from handshake.schema import UNITS, Date, Decimal, Int, Interval, TimeOfDay, Timestamp, Type
 
 __all__ = ["Range", "ranges", "scale_factor", "storage_bits", "type_range", "width_of"]
 
@@ -110,6 +110,10 @@ def _(expr: Call, headroom: bool) -> Range:
         case "floor" | "ceil" | "round":
             low, high = _range(expr.args[0], headroom)
             return (low - 1, high + 1) if isinstance(expr.args[0].type, Decimal) else (low, high)
+        case "bit_and" | "bit_or" | "bit_xor" | "bit_not":
+            low, high = _union(list(expr.args), headroom)
+            bits = max(low.bit_length(), high.bit_length())
+            return (-(2**bits), 2**bits - 1)
         case "coalesce" | "least" | "greatest":
             return _union(list(expr.args), headroom)
     return type_range(expr.type, False)
@@ -117,7 +121,7 @@ def _(expr: Call, headroom: bool) -> Range:
 
 @_range.register
 def _(expr: Cast, headroom: bool) -> Range:
-    if isinstance(expr.arg.type, (Float, Bool)):
+    if not isinstance(expr.arg.type, (Int, Decimal, Date, Timestamp, Interval, TimeOfDay)):
         return type_range(expr.type, False)
     up, down = scale_factor(expr.arg.type, expr.type)
     low, high = (bound * up // down for bound in _range(expr.arg, headroom))

@@ -10,8 +10,18 @@ from handshake.plan.functions.registry import (
     no_function,
     spelled_names,
 )
+from handshake.plan.functions.times import FIELDS
 
-__all__ = ["ALIASES", "FUNCTIONS", "Function", "bind_call", "call_values", "no_function", "spelled_names"]
+__all__ = [
+    "ALIASES",
+    "FIELDS",
+    "FUNCTIONS",
+    "Function",
+    "bind_call",
+    "call_values",
+    "no_function",
+    "spelled_names",
+]
 
 for _room in (choices, numbers, texts, times):
     FUNCTIONS.update((function.name, function) for function in _room.FUNCTIONS)

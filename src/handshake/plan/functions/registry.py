@@ -37,6 +37,7 @@ __all__ = [
     "BYTES",
     "DAY",
     "FUNCTIONS",
+    "INT",
     "MOMENT",
     "NUMBER",
     "REAL",
@@ -146,6 +147,8 @@ class Argument:
     to: Type | None = None
 
 
+INT = Int(32)
+"""The type of results that are INT in Spark."""
 TEXT = Argument("text", (String,), STRING)
 BYTES = Argument("text or bytes", (String, Binary))
 NUMBER = Argument("a number", (Int, Decimal, Float))
