@@ -154,13 +154,13 @@ def _to_digits(divide: Callable[[int, int], int]) -> Callable[[Call], Any]:
         held = kind.scale if isinstance(kind, Decimal) else 0
         kept = call.type.scale if isinstance(call.type, Decimal) else 0
 
-        def rounded(x: int, digits: int) -> int:
+        def round_whole(x: int, digits: int) -> int:
             if digits >= held:
                 return x
             by = int(10 ** (held - digits))
             return divide(x, by) * by // int(10 ** (held - kept))
 
-        return rounded
+        return round_whole
 
     return values
 

@@ -196,7 +196,7 @@ def _group(match: re.Match[str], number: int, pattern: str) -> str:
     return match[number] or ""
 
 
-def _patterned(*arguments: Argument, gives: Type, optional: int = 0) -> Rule:
+def _with_pattern(*arguments: Argument, gives: Type, optional: int = 0) -> Rule:
     """Return a rule that checks a constant pattern, the second argument, before any row is read."""
     rule = takes(*arguments, gives=gives, optional=optional)
 
@@ -238,9 +238,9 @@ FUNCTIONS = (
     Function("ltrim", _TRIM, plain(lambda text, chars=" ": text.lstrip(chars) if chars else text)),
     Function("octet_length", takes(BYTES, gives=INT), plain(lambda value: _bytes(value))),
     Function("overlay", takes(TEXT, TEXT, WHOLE, WHOLE, gives=STRING, optional=1), plain(_overlay)),
-    Function("regexp_extract", _patterned(TEXT, TEXT, WHOLE, gives=STRING, optional=1), _extract),
-    Function("regexp_like", _patterned(TEXT, TEXT, gives=BOOL), plain(_matches)),
-    Function("regexp_replace", _patterned(TEXT, TEXT, TEXT, gives=STRING), plain(_regexp_replace)),
+    Function("regexp_extract", _with_pattern(TEXT, TEXT, WHOLE, gives=STRING, optional=1), _extract),
+    Function("regexp_like", _with_pattern(TEXT, TEXT, gives=BOOL), plain(_matches)),
+    Function("regexp_replace", _with_pattern(TEXT, TEXT, TEXT, gives=STRING), plain(_regexp_replace)),
     Function("repeat", _COUNTED, plain(_repeat)),
     Function("replace", takes(TEXT, TEXT, TEXT, gives=STRING, optional=1), plain(_replace)),
     Function("reverse", _UNARY, plain(lambda text: text[::-1])),
