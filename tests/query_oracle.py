@@ -197,35 +197,50 @@ def _windowing(node: algebra.Windowing, below: list[Stream], counts: Counts) -> 
 def _by_time(
     node: algebra.Windowing, stream: Stream, counts: Counts
 ) -> Iterable[tuple[int, int, list[Stamped], Stamped]]:
-    unit = UNITS[node.clock.unit]
-    size, advance = node.window.size // unit, node.window.advance // unit
-    windows: dict[int, list[Stamped]] = {}
+    windows: dict[tuple[int, int], list[Stamped]] = {}
+    times = [t.time for t in stream.tuples if t.time is not None]
     for t in stream.tuples:
         if t.time is None:
             counts.no_time += 1
             continue
-        covering = [
-            j for j in range((t.time - size) // advance, t.time // advance + 1) if j * advance + size > t.time
-        ]
-        open_ones = [j for j in covering if j * advance + size > t.clock]
+        covering = _covering(node, t.time, times[0])
+        open_ones = [(end, start) for end, start in covering if end > t.clock]
         counts.late += len(open_ones) < len(covering)
-        for j in open_ones:
-            windows.setdefault(j, []).append(t)
-    for j, members in sorted(windows.items()):
-        end = j * advance + size
+        for window in open_ones:
+            windows.setdefault(window, []).append(t)
+    for (end, start), members in sorted(windows.items()):
         place = min(place for place, clock in stream.trace if clock >= end)
-        yield j * advance, end, members, Stamped({}, end - 1, end - 1, place)
+        yield start, end, members, Stamped({}, end - 1, end - 1, place)
+
+
+def _covering(node: algebra.Windowing, time: int, first: int) -> list[tuple[int, int]]:
+    """The ends and starts of the windows that a time is in."""
+    unit, window = UNITS[node.clock.unit], node.window
+    size, advance = window.size // unit, window.advance // unit
+    offset = first if window.offset is None else window.offset // unit
+    if window.cumulative:
+        start = (time - offset) // size * size + offset
+        ends = range(start + advance, start + size + 1, advance)
+        return [(end, start) for end in ends if end > time]
+    starts = [
+        j * advance + offset for j in range((time - offset - size) // advance, (time - offset) // advance + 1)
+    ]
+    return [(start + size, start) for start in starts if start <= time < start + size]
 
 
 def _by_count(
     node: algebra.Windowing, stream: Stream, counts: Counts
 ) -> Iterable[tuple[int, int, list[Stamped], Stamped]]:
     size, advance = node.window.size, node.window.advance
-    for start in range(0, len(stream.tuples) - size + 1, advance):
-        members = stream.tuples[start : start + size]
+    lowest = -size * advance if node.window.partial else 0
+    for start in range(lowest, len(stream.tuples) - size + 1, advance):
+        if start + size <= 0:
+            continue
+        members = stream.tuples[max(start, 0) : start + size]
         times = [t.time for t in members if t.time is not None]
         clock = max(t.clock for t in members)
-        yield start, start + size, members, Stamped({}, max(times, default=None), clock, members[-1].place)
+        closing = Stamped({}, max(times, default=None), clock, members[-1].place)
+        yield max(start, 0), start + size, members, closing
 
 
 def _by_session(

@@ -144,7 +144,18 @@ WRONG = {
     "SELECT k FROM R [HOP 5 SECONDS SIZE 5 ROWS]": "a window is of time or of tuples, not of both",
     "SELECT k FROM R [SIZE 5 ROWS ADVANCE 5 TIME]": "a window is of time or of tuples, not of both",
     "SELECT k FROM R [LAST 5 ROWS]": "a window is [SIZE 600 ADVANCE 60 TIME] or [SIZE 4 ADVANCE 1 TUPLES], "
-    "[TUMBLE 10 MINUTES], [HOP 1 MINUTE SIZE 10 MINUTES] or [SESSION 30 SECONDS]",
+    "[TUMBLE 10 MINUTES], [HOP 1 MINUTE SIZE 10 MINUTES], [CUMULATE 1 MINUTE SIZE 1 HOUR] or [SESSION 30 SECONDS]",
+    "SELECT k FROM R [CUMULATE 5 SECONDS]": "CUMULATE needs a SIZE, as in [CUMULATE 1 MINUTE SIZE 10 MINUTES]",
+    "SELECT k FROM R [CUMULATE 2 SIZE 5]": "the SIZE of cumulating windows is a multiple of their step",
+    "SELECT k FROM R [CUMULATE 2 SIZE 4 ROWS]": "cumulating windows are of time, as in [CUMULATE 1 MINUTE SIZE 1 HOUR]",
+    "SELECT k FROM R [TUMBLE 2 ROWS OFFSET 1]": "OFFSET is for windows of time; leave it out",
+    "SELECT k FROM R [TUMBLE 2 OFFSET 1 us]": "the window is finer than the times of the stream, which count ms",
+    "SELECT k FROM R [TUMBLE 2 OFFSET]": "OFFSET takes a number, or FIRST",
+    "SELECT k FROM R [TUMBLE 2 PARTIAL]": "PARTIAL is for windows of tuples; windows of time give results from the "
+    "first tuple on",
+    "SELECT k FROM R [SESSION 2 OFFSET 1]": "a session begins with a tuple; leave out OFFSET and PARTIAL",
+    "SELECT v FROM R [SIZE 5 ROWS PARTIAL], S [SIZE 1 TIME]": "a window of a join slides with every tuple; leave out "
+    "PARTIAL, as in [SIZE 10 MINUTES]",
     "SELECT v FROM R [TUMBLE 5 SECONDS], S [SIZE 1 TIME]": "a window of a join slides with every tuple; leave out "
     "TUMBLE, as in [SIZE 10 MINUTES]",
     "SELECT k FROM R WHERE v + 1": "the predicate must be true or false, but v + 1 is int64; compare it with something",
@@ -181,6 +192,13 @@ SPELLINGS = {
     "HOP 10 SECONDS SIZE 1 MINUTE": "SIZE 60 ADVANCE 10 TIME",
     "HOP 2 SIZE 5 ROWS": "SIZE 5 ADVANCE 2 TUPLES",
     "SESSION 30": "SESSION 30 SECONDS",
+    "TUMBLE 1 HOUR OFFSET 15 MINUTES": "SIZE 3600 ADVANCE 3600 TIME OFFSET 900",
+    "TUMBLE 1 DAY OFFSET -8 HOURS": "SIZE 86400 ADVANCE 86400 TIME OFFSET 57600",
+    "HOP 10 SIZE 60 OFFSET 25": "SIZE 60 ADVANCE 10 TIME OFFSET 5",
+    "SIZE 600 ADVANCE 60 TIME OFFSET FIRST": "SIZE 600 ADVANCE 60 TIME OFFSET FIRST",
+    "CUMULATE 10 MINUTES SIZE 1 HOUR OFFSET 90 MINUTES": "CUMULATE 600 SIZE 3600 TIME OFFSET 1800",
+    "SIZE 4 ADVANCE 1 TUPLES PARTIAL": "SIZE 4 ADVANCE 1 TUPLES PARTIAL",
+    "SIZE 4 ROWS PARTIAL": "SIZE 4 ADVANCE 1 TUPLES PARTIAL",
     "SESSION .5 d": "SESSION 43200 SECONDS",
 }
 

@@ -50,6 +50,9 @@ _WINDOWS = (
     "[SIZE 3 ADVANCE 2 TUPLES]",
     "[SIZE .005 ADVANCE .002 TIME]",
     "[SESSION 2 ms]",
+    "[HOP 2 ms SIZE 5 ms OFFSET FIRST]",
+    "[CUMULATE 2 ms SIZE 6 ms OFFSET 1 ms]",
+    "[SIZE 3 ROWS PARTIAL]",
 )
 _PLAIN = "SELECT k, v + {n} AS v, g FROM {a}{where}"
 _GROUPED = "SELECT k, max(v) AS v, min(g) AS g FROM {a} {window}{where} GROUP BY k"

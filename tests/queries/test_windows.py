@@ -99,3 +99,35 @@ def test_closed_sessions_are_not_kept() -> None:
     assert len(operator._index) < 10_000
     query.finish()
     assert query.metrics().results == {"result": 30_000}
+
+
+LIMIT = 2**62
+
+
+@pytest.mark.parametrize(
+    ("window", "size", "every", "offset"),
+    [
+        ("TUMBLE 10 OFFSET 3", 10, 10, 3),
+        ("HOP 7 SIZE 9 OFFSET -1", 9, 7, -1),
+        ("CUMULATE 5 SIZE 10 OFFSET 9", 10, 10, 9),
+        ("TUMBLE 9999999999 OFFSET 9999999998", 9999999999, 9999999999, -1),
+    ],
+)
+def test_windows_of_the_first_and_the_last_times(window: str, size: int, every: int, offset: int) -> None:
+    text = f"SELECT window_start() AS a, max(t) AS t FROM S [{window}]"
+    rows, query = push_times(text, [1 - LIMIT, LIMIT - 1])
+    assert query.metrics().late == 0
+    assert {t for _, t in rows} == {1 - LIMIT, LIMIT - 1}
+    assert all(start <= t < start + size for start, t in rows)
+    assert all((start - offset) % every == 0 for start, _ in rows)
+
+
+def test_sessions_of_the_first_and_the_last_times() -> None:
+    rows, _ = push_times(BOUNDS, [1 - LIMIT, LIMIT - 1])
+    assert rows == [(1 - LIMIT, 11 - LIMIT, 1), (LIMIT - 1, LIMIT + 9, 1)]
+
+
+def test_a_filter_of_the_query_does_not_move_the_first_window() -> None:
+    text = "SELECT k, window_start() AS a FROM S [TUMBLE 10 OFFSET FIRST] WHERE t > 5 GROUP BY k"
+    rows, _ = push_times(text, [3, 9, 14])
+    assert rows == [(1, 3), (1, 13)]

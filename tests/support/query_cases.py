@@ -152,5 +152,13 @@ WINDOWS = {
         SELECT count() AS n, sum(n) AS s FROM B [SIZE .01 ADVANCE .005 TIME] INTO C""",
     "sessions of a join": TWO + """SELECT R.k, v, w FROM R [SIZE .005 TIME], S [SIZE .004 TIME] WHERE R.k = S.k INTO J;
         SELECT k, count() n, max(v) m, min(w) l FROM J [SESSION 2 ms] GROUP BY k INTO Z""",
+    "offset": SOON + "SELECT k, count() n, max(v) m, window_start() a FROM S [HOP 2 ms SIZE 5 ms OFFSET 1 ms] WHERE v <> 3 GROUP BY k",
+    "from the first": SOON + "SELECT count() n, sum(v) s, window_start() a, window_end() b FROM S [TUMBLE 4 ms OFFSET FIRST] WHERE v > 2",
+    "grouped from the first": SOON + "SELECT k, median(v) s, window_start() a FROM S [HOP 2 ms SIZE 5 ms OFFSET FIRST] WHERE v > 2 GROUP BY k",
+    "cumulating": SOON + "SELECT k, count() n, sum(v) s, min(v) m, window_start() a, window_end() b FROM S [CUMULATE 2 ms SIZE 6 ms OFFSET -1 ms] GROUP BY k",
+    "cumulating from the first": SOON + "SELECT count() n, median(v) m, window_end() b FROM S [CUMULATE 3 ms SIZE 9 ms OFFSET FIRST]",
+    "partial": WIDE + "SELECT g, count() n, sum(x) s, max(l) m, window_start() a FROM S [SIZE 5 ADVANCE 2 TUPLES PARTIAL] GROUP BY g",
+    "partial in layers": SOON + """SELECT count() AS n, wsum(v, [1, 2]) AS w, window_start() AS a, window_end() AS b FROM S [SIZE 4 ROWS PARTIAL] INTO A;
+        SELECT count() AS n, sum(n) AS s FROM A [SIZE .01 ADVANCE .005 TIME] INTO B; SELECT max(n) AS m FROM A [TUMBLE 3 TUPLES PARTIAL] INTO C""",
 }  # fmt: skip
 """Windows beside those with SIZE and ADVANCE."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,22 +34,61 @@ _EXPANDED = 1 << 20
 
 @dataclass(frozen=True)
 class Spans:
-    """Windows lie at multiples of `advance` and are `size` long, in units of the clock or in tuples."""
+    """Where windows lie, in units of the clock or in tuples; they are numbered in the order of their ends.
+
+    Windows start at multiples of `advance`, moved by `offset`. Cumulative ones start at multiples of `size`,
+    and end at the following multiples of `advance`.
+    """
 
     size: int
     advance: int
+    offset: int = 0
+    """Not more than 0 and less than one advance, or size, away: so no sum with a time overflows."""
+    cumulative: bool = False
+
+    @classmethod
+    def of(cls, window: Sliding, unit: int) -> Spans:
+        """Return the spans of a window; lengths count in `unit`."""
+        spans = cls(window.size // unit, window.advance // unit, 0, window.cumulative)
+        return spans.starting((window.offset or 0) // unit)
+
+    def starting(self, at: int) -> Spans:
+        """Return the same spans, one of which starts here."""
+        every = self.size if self.cumulative else self.advance
+        return replace(self, offset=-(-at % every))
+
+    @property
+    def steps(self) -> int:
+        """The number of cumulative windows with the same start."""
+        return self.size // self.advance
 
     def first(self, at: Array) -> Array:
         """Return the first window that has not ended at these instants."""
-        return (at - self.size) // self.advance + 1
+        since = at - self.offset
+        return since // self.advance if self.cumulative else (since - self.size) // self.advance + 1
 
     def last(self, at: Array) -> Array:
         """Return the last window that has begun."""
-        return at // self.advance
+        since = at - self.offset
+        return (since // self.size + 1) * self.steps - 1 if self.cumulative else since // self.advance
 
     def last_closed(self, clock: int) -> int:
         """Return the last window that has ended at a clock."""
-        return (clock - self.size) // self.advance
+        return (clock - self.offset - (self.advance if self.cumulative else self.size)) // self.advance
+
+    def starts(self, windows: Array) -> Array:
+        """Return the first instants of windows."""
+        if self.cumulative:
+            return windows // self.steps * self.size + self.offset
+        return windows * self.advance + self.offset
+
+    def ends(self, windows: Array) -> Array:
+        """Return the first instants after windows."""
+        return (
+            (windows + 1) * self.advance + self.offset
+            if self.cumulative
+            else self.starts(windows) + self.size
+        )
 
 
 @dataclass(frozen=True)
@@ -150,10 +189,13 @@ class WindowOperator:
     def __init__(self, node: Windowing, store: Store) -> None:
         assert isinstance(node.window, Sliding)
         unit = UNITS[node.clock.unit] if node.window.kind == "time" else 1
-        self._spans = Spans(node.window.size // unit, node.window.advance // unit)
+        self._spans = Spans.of(node.window, unit)
         self._timed = node.window.kind == "time"
+        self._anchored = node.window.offset is not None
+        """Whether it is known where windows start."""
         self._node, self._store = node, store
-        self._next = EARLIEST if self._timed else 0
+        self._lowest = -((node.window.size - 1) // node.window.advance) if node.window.partial else 0
+        self._next = EARLIEST if self._timed else self._lowest
         self._count = 0
         self._stamps = _Recent(self._spans)
         self.late = self.no_time = self.windows = 0
@@ -175,6 +217,8 @@ class WindowOperator:
         assert chunk.times is not None
         assert chunk.clocks is not None
         check_results(chunk)
+        if not self._anchored:
+            self._anchor(chunk)
         first, last = self._spans.first(chunk.times), self._spans.last(chunk.times)
         open_from = self._spans.first(chunk.clocks)
         late = (open_from > first) & (last >= first)
@@ -190,11 +234,19 @@ class WindowOperator:
             rows = np.flatnonzero(kept)
             self._store.add(chunk.take(rows), first[rows], last[rows])
 
+    def _anchor(self, chunk: Chunk) -> None:
+        """Let a window start with the first row that has a time."""
+        assert chunk.times is not None
+        times = chunk.times if chunk.timed is None else chunk.times[chunk.timed]
+        if len(times):
+            self._spans, self._anchored = self._spans.starting(int(times[0])), True
+
     def _take_by_count(self, chunk: Chunk) -> None:
         positions = np.arange(self._count, self._count + chunk.rows)
         self._stamps.add(chunk)
         self._count += chunk.rows
-        first, last = np.maximum(self._spans.first(positions), 0), self._spans.last(positions)
+        first = np.maximum(self._spans.first(positions), self._lowest)
+        last = self._spans.last(positions)
         rows = np.flatnonzero(first <= last)
         if len(rows) < chunk.rows:
             chunk, first, last = chunk.take(rows), first[rows], last[rows]
@@ -203,8 +255,8 @@ class WindowOperator:
     def _results(self, flow: Flow) -> Iterator[Chunk]:
         for windows in self._closing(flow):
             for block in self._blocks(windows):
-                starts = block * self._spans.advance
-                results = self._store.close(block, starts, starts + self._spans.size)
+                starts, ends = self._spans.starts(block), self._spans.ends(block)
+                results = self._store.close(block, starts if self._timed else np.maximum(starts, 0), ends)
                 self.windows += len(block)
                 if len(results.windows):
                     yield self._stamp(results, flow)
@@ -232,8 +284,7 @@ class WindowOperator:
         """Add times, clocks and places to results."""
         if not self._timed:
             return Chunk(results.columns, len(results.windows), *self._stamps.of(results.windows))
-        ends = results.windows * self._spans.advance + self._spans.size
-        return stamp_by_end(results.columns, ends, flow)
+        return stamp_by_end(results.columns, self._spans.ends(results.windows), flow)
 
 
 def stamp_by_end(columns: dict[str, pa.Array], ends: Array, flow: Flow) -> Chunk:
@@ -281,7 +332,10 @@ class _Recent:
         padded = np.append(values, np.full(-len(values) % size, BEGINNING)).reshape(-1, size)
         ahead = np.maximum.accumulate(padded, axis=1).ravel()
         behind = np.maximum.accumulate(padded[:, ::-1], axis=1)[:, ::-1].ravel()
-        largest: Array = np.maximum(behind[starts], ahead[starts + size - 1])
+        whole, ends = np.maximum(starts, 0), starts + size - 1
+        largest: Array = np.maximum(behind[whole], ahead[whole + size - 1])
+        if len(starts) and starts[0] < 0:  # windows that are not full start with the first row
+            largest = np.where(starts < 0, np.maximum.accumulate(values)[ends], largest)
         return largest
 
 

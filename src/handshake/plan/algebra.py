@@ -71,11 +71,20 @@ class Sliding:
     kind: OneOf["time", "tuples"]
     size: int
     advance: int
+    offset: int | None = field(default=0, kw_only=True)
+    """By how much windows of time start after 1970-01-01; None: one of them starts with the first row."""
+    cumulative: bool = field(default=False, kw_only=True)
+    """Whether windows of time that start every `size` grow by `advance` until they have this size."""
+    partial: bool = field(default=False, kw_only=True)
+    """Whether windows of tuples that would start before the first row give results."""
 
     def __str__(self) -> str:
         unit = UNITS["s"] if self.kind == "time" else 1
         size, advance = (_number(n, unit) for n in (self.size, self.advance))
-        return f"SIZE {size} ADVANCE {advance} {self.kind.upper()}"
+        lengths = f"CUMULATE {advance} SIZE {size}" if self.cumulative else f"SIZE {size} ADVANCE {advance}"
+        offset = "FIRST" if self.offset is None else _number(self.offset, unit)
+        behind = f" OFFSET {offset}" if self.offset != 0 else " PARTIAL" if self.partial else ""
+        return f"{lengths} {self.kind.upper()}{behind}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ SELECT … FROM stream [window], … WHERE … GROUP BY … INTO name;
 
 A window is one of these; a length is `10 SECONDS`, `5 TUPLES`, or a number of seconds:
 [SIZE k ADVANCE l TIME|TUPLES]  [SIZE length ADVANCE length]  [TUMBLE length]  [HOP length SIZE length]
-[SESSION length]
+[CUMULATE length SIZE length]  [SESSION length]
+Behind the lengths there may be OFFSET length, OFFSET FIRST, or PARTIAL.
 """
 
 from __future__ import annotations
@@ -64,17 +65,27 @@ class FieldDefinition(exp.Expression):  # type: ignore[misc, unused-ignore]
 class Slide(exp.Expression):  # type: ignore[misc, unused-ignore]
     """A window in brackets: its form in lower case, its lengths, and whether TIME is behind them."""
 
-    arg_types: ClassVar[dict[str, bool]] = {"form": True, "this": False, "advance": False, "timed": False}
+    arg_types: ClassVar[dict[str, bool]] = {
+        "form": True,
+        "this": False,
+        "advance": False,
+        "timed": False,
+        "offset": False,
+        "partial": False,
+    }
 
 
 class Length(exp.Expression):  # type: ignore[misc, unused-ignore]
-    """A number with its unit as written: of time, `tuples`, or None."""
+    """A number with its unit as written: of time, `tuples`, or None; that of an OFFSET may be negative."""
 
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "unit": False}
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "unit": False, "minus": False}
 
 
 _WINDOW = "[SIZE 600 ADVANCE 60 TIME] or [SIZE 4 ADVANCE 1 TUPLES]"
-_FORMS = f"{_WINDOW}, [TUMBLE 10 MINUTES], [HOP 1 MINUTE SIZE 10 MINUTES] or [SESSION 30 SECONDS]"
+_FORMS = (
+    f"{_WINDOW}, [TUMBLE 10 MINUTES], [HOP 1 MINUTE SIZE 10 MINUTES], [CUMULATE 1 MINUTE SIZE 1 HOUR] or "
+    "[SESSION 30 SECONDS]"
+)
 _COUNTED = ("tuple", "tuples", "row", "rows")
 _END_OF_TABLE = (
     TokenType.COMMA,
@@ -202,17 +213,21 @@ class Continuous(Predicate):
             start = self._curr
             if not self._match(TokenType.L_BRACKET):
                 return None
-            if not self._match_texts(("SIZE", "TUMBLE", "HOP", "SESSION")):
+            if not self._match_texts(("SIZE", "TUMBLE", "HOP", "CUMULATE", "SESSION")):
                 self.raise_error(f"a window is {_FORMS}", self._curr or start)
             form = self._prev.text.lower()
             node = Slide(form=form)
-            if form == "hop":
-                node.set("advance", self._parse_length("HOP"))
+            if form in ("hop", "cumulate"):
+                name = form.upper()
+                node.set("advance", self._parse_length(name))
                 if not self._match_text_seq("SIZE"):
-                    self.raise_error("HOP needs a SIZE, as in [HOP 1 MINUTE SIZE 10 MINUTES]", self._curr)
+                    self.raise_error(
+                        f"{name} needs a SIZE, as in [{name} 1 MINUTE SIZE 10 MINUTES]", self._curr
+                    )
             node.set("this", self._parse_length(self._prev.text.upper()))
             if form == "size":
                 self._parse_size(node)
+            self._parse_window_options(node)
             if not self._match(TokenType.R_BRACKET):
                 self.raise_error(
                     "a window ends with ] behind lengths such as 30 SECONDS or 5 TUPLES", self._curr or start
@@ -228,9 +243,18 @@ class Continuous(Predicate):
             elif not any(length.args.get("unit") for length in node.find_all(Length)):
                 self.raise_error(f"TIME or TUPLES is missing; a window is {_WINDOW}", self._curr)
 
+        def _parse_window_options(self, node: exp.Expr) -> None:
+            if self._match_text_seq("PARTIAL"):
+                node.set("partial", True)
+            elif self._match_text_seq("OFFSET"):
+                first = self._match_text_seq("FIRST")
+                node.set("offset", "first" if first else self._parse_length("OFFSET"))
+
         def _parse_length(self, of: str) -> Any:
             start = self._curr
-            node = Length(this=self._parse_number_of(f"{of} takes a number"))
+            minus = of == "OFFSET" and self._match(TokenType.DASH)
+            wanted = "a number, or FIRST" if of == "OFFSET" else "a number"
+            node = Length(this=self._parse_number_of(f"{of} takes {wanted}"), minus=bool(minus))
             word = self._curr.text.lower() if self._curr else ""
             if word in _COUNTED or word in UNIT_WORDS:
                 node.set("unit", "tuples" if word in _COUNTED else word)

@@ -406,8 +406,9 @@ class SelectPlanner:
                 f"{item.name} [SIZE 600 TIME]", item.tree
             )  # fmt: skip
         form = item.slide.args["form"]
-        if form != "size" or item.slide.args.get("advance") is not None:
-            wrong = "ADVANCE" if form == "size" else form.upper()
+        others = [name for name in ("advance", "offset", "partial") if item.slide.args.get(name)]
+        if form != "size" or others:
+            wrong = form.upper() if form != "size" else others[0].upper()
             raise self._reader.error(
                 f"a window of a join slides with every tuple; leave out {wrong}, as in [SIZE 10 MINUTES]",
                 item.slide,
@@ -419,13 +420,42 @@ class SelectPlanner:
 
     def _sliding(self, slide: exp.Expr, node: Node) -> Sliding:
         kind, size, advance = self._kind(slide), self._size(slide), self._advance(slide)
-        if kind == "time":
-            self._check_unit(slide, node, size, advance)
-        return Sliding(kind, size, advance)
+        self._check_options(slide, kind)
+        if kind == "tuples":
+            return Sliding(kind, size, advance, partial=bool(slide.args.get("partial")))
+        cumulative = slide.args["form"] == "cumulate"
+        if cumulative and size % advance:
+            raise self._reader.error("the SIZE of cumulating windows is a multiple of their step", slide)
+        offset = self._offset(slide, size if cumulative else advance)
+        self._check_unit(slide, node, size, advance, offset or 0)
+        return Sliding(kind, size, advance, offset=offset, cumulative=cumulative)
+
+    def _offset(self, slide: exp.Expr, every: int) -> int | None:
+        """Return where windows start that start every so often; None: with the first tuple."""
+        written = slide.args.get("offset")
+        if written is None or written == "first":
+            return None if written == "first" else 0
+        length = duration(written.this, self._reader, written.args.get("unit") or "s")
+        return (-length if written.args.get("minus") else length) % every
+
+    def _check_options(self, slide: exp.Expr, kind: str) -> None:
+        """Refuse what windows of time, or of tuples, do not have."""
+        if kind == "time" and slide.args.get("partial"):
+            raise self._reader.error(
+                "PARTIAL is for windows of tuples; windows of time give results from the first tuple on",
+                slide,
+            )
+        if kind == "tuples" and slide.args.get("offset") is not None:
+            raise self._reader.error("OFFSET is for windows of time; leave it out", slide)
+        if kind == "tuples" and slide.args["form"] == "cumulate":
+            raise self._reader.error(
+                "cumulating windows are of time, as in [CUMULATE 1 MINUTE SIZE 1 HOUR]", slide
+            )
 
     def _kind(self, slide: exp.Expr) -> Any:
         """Return `time` or `tuples`: one unit, or TIME, is for all lengths of a window."""
-        units = [length.args.get("unit") for length in (slide.this, slide.args.get("advance")) if length]
+        lengths = (slide.this, slide.args.get("advance"))
+        units = [length.args.get("unit") for length in lengths if length]
         kinds = {"tuples" if unit == "tuples" else "time" for unit in units if unit is not None}
         kinds |= {"time"} if slide.args.get("timed") else set()
         if len(kinds) > 1:
@@ -453,6 +483,8 @@ class SelectPlanner:
             raise self._reader.error(
                 "a session ends after a time without tuples; write [SESSION 30 SECONDS]", slide
             )
+        if slide.args.get("offset") is not None or slide.args.get("partial"):
+            raise self._reader.error("a session begins with a tuple; leave out OFFSET and PARTIAL", slide)
         gap = self._size(slide)
         self._check_unit(slide, node, gap, gap + UNITS[node.clock.unit])
         return gap

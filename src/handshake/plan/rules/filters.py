@@ -13,6 +13,7 @@ from handshake.plan.algebra import (
     Parameter,
     Project,
     Select,
+    Sliding,
     Union,
     Windowing,
     WindowJoin,
@@ -137,8 +138,8 @@ def _alone(expr: Expr) -> Expr:
 
 def _out_of_window(node: Windowing) -> Node:
     """Push a filter below a time window if empty windows produce no row."""
-    if node.window.kind != "time":
-        return node
+    if not isinstance(node.window, Sliding) or node.window.kind != "time" or node.window.offset is None:
+        return node  # these windows depend on the rows that the filter drops
     body = node.body
     above: list[Node] = []
     while isinstance(body, (Project, Select, Apply)):

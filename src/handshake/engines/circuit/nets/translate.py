@@ -270,6 +270,11 @@ class _Translator:
                 f"a circuit has no session windows ({node.window}), whose lengths have no bound; it has "
                 "windows of a fixed SIZE"
             )
+        if node.window != Sliding(node.window.kind, node.window.size, node.window.advance):
+            raise UnsupportedError(
+                f"a circuit has windows of a SIZE and an ADVANCE only, not {node.window}; leave out OFFSET, "
+                "PARTIAL and CUMULATE"
+            )
         unit = UNITS[node.input.clock.unit] if node.window.kind == "time" else 1
         spread = _spread(node.input) if node.window.kind == "time" else 0
         slide = Slide(

@@ -26,7 +26,7 @@ from handshake.operators.pipeline import Pipeline, chain
 from handshake.operators.sources import Needs, SourceOperator
 from handshake.operators.windows import Spans, WindowOperator
 from handshake.plan.aggregates import AGGREGATES
-from handshake.plan.algebra import Node, Output, Sliding, Source, Windowing
+from handshake.plan.algebra import Node, Output, Session, Sliding, Source, Windowing
 from handshake.plan.panes import PaneShape, pane_shape
 from handshake.schema import UNITS, arrow_of, concat_batches
 
@@ -54,7 +54,7 @@ class PaneWindow:
     def of(cls, output: Output) -> PaneWindow | None:
         """Recognise the form; None if the plan has another one."""
         window, above = chain(output.input)
-        if not isinstance(window, Windowing) or window.window.kind != "time":
+        if not isinstance(window, Windowing) or not _is_aligned(window.window):
             return None
         source, below = chain(window.input)
         shape = pane_shape(window.body, window.parameter)
@@ -66,10 +66,14 @@ class PaneWindow:
 
     @property
     def spans(self) -> Spans:
-        """Size and advance in units of the window's clock."""
-        unit, window = UNITS[self.window.clock.unit], self.window.window
-        assert isinstance(window, Sliding)
-        return Spans(window.size // unit, window.advance // unit)
+        """Where windows lie, in units of their clock."""
+        assert isinstance(self.window.window, Sliding)
+        return Spans.of(self.window.window, UNITS[self.window.clock.unit])
+
+
+def _is_aligned(window: Sliding | Session) -> bool:
+    """Return whether windows lie where they do whatever the rows are, so that source tasks know them."""
+    return isinstance(window, Sliding) and window.kind == "time" and window.offset is not None
 
 
 @dataclass(frozen=True)
