@@ -32,6 +32,7 @@ NOT_EVERYWHERE = (
     "session contents",
     "sessions in layers",
     "sessions of all",
+    "states of sessions",
 )
 """Cases that add nothing on engines other than the local one."""
 CASES = {
@@ -59,6 +60,7 @@ GAPS: dict[str, dict[str, str]] = {
         "holistic sessions": "no session windows",
         "offset": "not SIZE 0.005 ADVANCE 0.002 TIME OFFSET 0.001",
         "partial": "not SIZE 5 ADVANCE 2 TUPLES PARTIAL",
+        "aggregates of sessions": "no session windows",
         "sessions": "no session windows",
         "sessions of a join": "no session windows",
         "sessions of a union": "no session windows",

@@ -145,6 +145,10 @@ WINDOWS = {
         HAVING count() < 5""",
     "session contents": SOON + "SELECT v, t FROM S [SESSION 2 ms] WHERE v <> 0",
     "holistic sessions": WIDE + "SELECT g, i % 2 AS odd, median(d) m, mode(x) o, wsum(l, [1, -.5]) w FROM S [SESSION 5 ms] GROUP BY g, i % 2",
+    "aggregates of sessions": WIDE + """SELECT g, first(l) f, last(x) l, max_by(i, d) b, stddev(d) s, variance(i) v, count(DISTINCT i) c,
+        sum(x) FILTER (WHERE i > 0) p, string_agg(g, ',') t, every(b) e FROM S [SESSION 4 ms] WHERE u < 9 GROUP BY g""",
+    "states of sessions": WIDE + """SELECT b, first(l) f, last(x ORDER BY i) l, max_by(i, d) y, stddev(d) s, variance(i) v,
+        sum(x) FILTER (WHERE i > 0) p, every(b) e, max(e) m FROM S [SESSION 4 ms] WHERE u < 9 GROUP BY b""",
     "sessions of a union": TWO + """SELECT k, v FROM R UNION SELECT k, w FROM S INTO A;
         SELECT k, count() n, sum(v) s, window_end() e FROM A [SESSION 3 ms] GROUP BY k INTO B""",
     "sessions in layers": SOON + """SELECT k, sum(v) AS s, count() AS n FROM S [SIZE .004 ADVANCE .002 TIME] GROUP BY k INTO A;
