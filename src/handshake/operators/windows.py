@@ -34,7 +34,7 @@ _EXPANDED = 1 << 20
 
 @dataclass(frozen=True)
 class Spans:
-    """Where windows lie, in units of the clock or in tuples; they are numbered in the order of their ends.
+    """The places of windows in units of the clock or in tuples; windows are numbered by their ends.
 
     Windows start at multiples of `advance`, moved by `offset`. Cumulative ones start at multiples of `size`,
     and end at the following multiples of `advance`.

@@ -66,7 +66,7 @@ class PaneWindow:
 
     @property
     def spans(self) -> Spans:
-        """Where windows lie, in units of their clock."""
+        """The places of windows, in units of their clock."""
         assert isinstance(self.window.window, Sliding)
         return Spans.of(self.window.window, UNITS[self.window.clock.unit])
 
