@@ -1,6 +1,7 @@
 """docs/semantics.md as a program: plain Python, one value and one pair at a time, nothing clever.
 
-`evaluate` gives the value of a bound expression, `join` and `join_many` say which rows join. Rows are
+`evaluate` gives the value of a bound expression, `join` and `join_many` say which rows join, `of_kind` says
+what the results of a kind of join are, and `final_after` when a row without a match is one. Rows are
 dictionaries of physical values (see oracle_values.py); `rows` reads them from an Arrow table.
 """
 
@@ -18,7 +19,10 @@ from handshake.schema import Date, Decimal, Float, Int, Timestamp
 from oracle_functions import TYPED
 from oracle_values import FUNCTIONS, SKIP_NULL, TIME, cast, fit, logical, physical, rows
 
-__all__ = ["TIME", "Result", "cast", "evaluate", "join", "join_many", "logical", "physical", "rows"]
+__all__ = [
+    "TIME", "Advance", "Result", "cast", "evaluate", "final_after", "join", "join_many", "logical", "of_kind",
+    "physical", "rows",
+]  # fmt: skip
 
 Row = Mapping[str, Any]
 
@@ -161,6 +165,15 @@ class Result:
     pairs: list[tuple[int, ...]]
     late: int = 0
     no_time: int = 0
+    dropped: frozenset[tuple[int, int]] = frozenset()
+    """The late rows: stream and index."""
+
+
+@dataclass(frozen=True)
+class Advance:
+    """In a list of arrivals, in the place of an index: no row of the stream older than this will come."""
+
+    time: int
 
 
 @dataclass(frozen=True)
@@ -180,7 +193,7 @@ def join(
     on: tree.Expr,
     windows: Any,
     lateness: int | None = None,
-    arrivals: Sequence[tuple[str, int]] | None = None,
+    arrivals: Sequence[tuple[str, int | Advance]] | None = None,
     left_time: str | None = None,
     right_time: str | None = None,
 ) -> Result:
@@ -196,7 +209,7 @@ def join_many(
     on: tree.Expr,
     windows: Sequence[Any],
     lateness: int | None = None,
-    arrivals: Sequence[tuple[int, int]] | None = None,
+    arrivals: Sequence[tuple[int, int | Advance]] | None = None,
     times: Sequence[str] | None = None,
 ) -> Result:
     """The join of any number of streams: `Column.side` of the predicate is a stream's number."""
@@ -205,13 +218,13 @@ def join_many(
     order = _by_time(clocks) if times else _taking_turns(clocks)
     timed = any(w is not None and w.kind == "time" for w in windows)
     accepted, late, no_time = _accept(order if arrivals is None else arrivals, clocks, timed, lateness)
-    pairs = []
+    pairs: list[tuple[int, ...]] = []
     for members in itertools.product(*accepted):
         if all(_held(r, s, windows[r.stream]) for r, s in itertools.permutations(members, 2)):
             indices = tuple(member.index for member in members)
             if evaluate(on, [rows[i] for rows, i in zip(streams, indices, strict=True)]) is True:
                 pairs.append(indices)
-    return Result(pairs, late, no_time)
+    return Result(pairs, len(late), no_time, frozenset(late))
 
 
 def _by_time(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
@@ -226,23 +239,31 @@ def _taking_turns(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
 
 
 def _accept(
-    order: Sequence[tuple[int, int]], clocks: list[list[int | None]], timed: bool, lateness: int | None
-) -> tuple[list[list[_Tuple]], int, int]:
+    order: Sequence[tuple[int, int | Advance]], clocks: list[list[int | None]], timed: bool,
+    lateness: int | None,
+) -> tuple[list[list[_Tuple]], list[tuple[int, int]], int]:  # fmt: skip
     """Walk through the arrivals; drop who has no time or comes late; count before whom the others came."""
     accepted: list[list[_Tuple]] = [[] for _ in clocks]
     newest: list[int | None] = [None for _ in clocks]
-    late = no_time = 0
+    late, no_time = [], 0
     for stream, index in order:
+        if isinstance(index, Advance):
+            newest[stream] = _later(newest[stream], index.time)
+            continue
         now, seen = clocks[stream][index], tuple(map(len, accepted))
         if timed and now is None:
             no_time += 1
         elif now is not None and lateness is not None and _is_late(now, newest, lateness):
-            late += 1
+            late.append((stream, index))
         else:
             accepted[stream].append(_Tuple(stream, index, now, sum(seen), seen))
             if now is not None:
-                newest[stream] = now if newest[stream] is None else max(now, newest[stream])
+                newest[stream] = _later(newest[stream], now)
     return accepted, late, no_time
+
+
+def _later(newest: int | None, now: int) -> int:
+    return now if newest is None else max(now, newest)
 
 
 def _is_late(now: int, newest: list[int | None], lateness: int) -> bool:
@@ -256,3 +277,74 @@ def _held(r: _Tuple, s: _Tuple, window: Any) -> bool:
     if window.kind == "time":
         return s.time - r.time < window.size
     return s.position < r.position or r.seen[r.stream] >= s.seen[r.stream] - window.size
+
+
+# Kinds of joins: what the results are, and when a row without a match is one.
+
+
+def of_kind(name: str, result: Result, sizes: tuple[int, int]) -> list[tuple[int | None, int | None]]:
+    """The results of a kind of join of two streams with so many rows, as pairs of indices, sorted.
+
+    None stands for a row of NULLs, and for the side that semi and anti joins do not show.
+    """
+    matched = [{pair[side] for pair in result.pairs} for side in (0, 1)]
+    alone = [
+        [i for i in range(size) if i not in matched[side] and (side, i) not in result.dropped]
+        for side, size in enumerate(sizes)
+    ]
+    left, right = [(i, None) for i in alone[0]], [(None, i) for i in alone[1]]
+    pairs: list[tuple[int | None, int | None]] = [(i, j) for i, j in result.pairs]
+    found: dict[str, list[Any]] = {
+        "inner": pairs, "left": pairs + left, "right": pairs + right, "full": pairs + left + right,
+        "left_semi": [(i, None) for i in matched[0]], "right_semi": [(None, i) for i in matched[1]],
+        "left_anti": left, "right_anti": right,
+    }  # fmt: skip
+    return sorted(found[name], key=repr)
+
+
+def final_after(
+    streams: Sequence[Sequence[Row]],
+    windows: Any,
+    lateness: int | None,
+    arrivals: Sequence[tuple[int, int | Advance]],
+    times: Sequence[str] | None,
+) -> dict[tuple[int, int], float]:
+    """After how many of the arrivals no match of a row can come any more; infinite if only at the end.
+
+    The row must have left its window: under a time window, the watermark is `size` later than its time; under
+    a tuple window, `size` further rows of its stream have arrived. A row without a time can match nothing.
+    """
+    keys = times or [None] * len(streams)
+    clocks = [[row[k] if k else None for row in each] for each, k in zip(streams, keys, strict=True)]
+    timed = any(w is not None and w.kind == "time" for w in windows)
+    final: dict[tuple[int, int], float] = {}
+    for count in range(1, len(arrivals) + 1):
+        accepted, _, _ = _accept(arrivals[:count], clocks, timed, lateness)
+        newest = _newest(arrivals[:count], accepted)
+        for stream, held in enumerate(accepted):
+            for r in held:
+                if (stream, r.index) not in final and _left(r, held, windows[stream], newest, lateness):
+                    final[stream, r.index] = count
+        stream, index = arrivals[count - 1]
+        if timed and not isinstance(index, Advance) and clocks[stream][index] is None:
+            final[stream, index] = count
+    every = ((n, i) for n, each in enumerate(streams) for i in range(len(each)))
+    return {at: final.get(at, math.inf) for at in every}
+
+
+def _newest(arrivals: Sequence[tuple[int, Any]], accepted: list[list[_Tuple]]) -> list[int | None]:
+    newest: list[int | None] = []
+    for stream, held in enumerate(accepted):
+        promised = [at.time for n, at in arrivals if n == stream and isinstance(at, Advance)]
+        newest.append(max([*promised, *(r.time for r in held if r.time is not None)], default=None))
+    return newest
+
+
+def _left(r: _Tuple, held: list[_Tuple], window: Any, newest: list[int | None], lateness: int | None) -> bool:
+    """Whether `r` has left its window: no row to come can be in it together with `r`."""
+    if window is None:
+        return False
+    if window.kind == "time":
+        known = [time for time in newest if time is not None]
+        return len(known) == len(newest) and min(known) - (lateness or 0) - r.time >= window.size
+    return len(held) > r.seen[r.stream] + window.size

@@ -114,9 +114,18 @@ def test_no_predicate_joins_all_that_windows_allow():
     assert hs.join(X, A, window=hs.Tuples(1)).num_rows == 5
 
 
-def test_inner_joins_only():
-    with pytest.raises(hs.UnsupportedError, match="how='left' is not supported"):
-        hs.join(X, A, ON, how="left")
+def test_unknown_kind_of_join():
+    kinds = "inner, left, right, full, left_semi, left_anti, right_semi, right_anti"
+    with pytest.raises(hs.UnsupportedError, match=f"no kind of join 'lef'; choose one of {kinds}; did you"):
+        hs.join(X, A, ON, how="lef")
+
+
+@pytest.mark.parametrize("engine", ["spark", "circuit"])
+def test_other_engines_have_inner_joins_only(engine):
+    with pytest.raises(
+        hs.UnsupportedError, match=f"the {engine} engine has inner joins only, and how='left'"
+    ):
+        hs.join(X, A, ON, how="leftouter", engine=engine)
 
 
 @pytest.mark.parametrize(

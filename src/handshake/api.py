@@ -10,9 +10,10 @@ from handshake.engines.engine import engine as engine_of
 from handshake.engines.engine import engine_module
 from handshake.engines.inputs import Address
 from handshake.engines.joins import JOIN, join_plan
-from handshake.errors import InputError, UnsupportedError
+from handshake.errors import InputError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.plan import predicate_of, prepare
+from handshake.kinds import kind_of_join
 from handshake.options import GivenOptions, Options
 from handshake.plan.algebra import Plan
 from handshake.plan.build import Expression
@@ -111,7 +112,8 @@ def join(
         time: The time column of both inputs; time windows need one.
         left_time: The time column of the left input, if it differs.
         right_time: The time column of the right input, if it differs.
-        how: The kind of join; `inner` is supported.
+        how: The kind of join: `inner`, `left`, `right`, `full`, `left_semi`, `left_anti`, `right_semi` or
+            `right_anti`, or another spelling that Spark accepts. Spark and circuits have inner joins only.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in the predicate.
         ordered: Return results in the order of time.
@@ -121,8 +123,9 @@ def join(
             `cores` and `text` for a circuit. See `handshake.options.Options`.
 
     Returns:
-        All columns of the left input, then those of the right, in the kind that was given: an Arrow table, a
-        pandas or Polars frame, a Spark DataFrame (streaming if an input is); Arrow if the kinds differ.
+        All columns of the left input, then those of the right; semi and anti joins have the columns of one
+        input. A table or frame of the kind that was given: an Arrow table, a pandas or Polars frame, a Spark
+        DataFrame (streaming if an input is); Arrow if the kinds differ.
 
     Raises:
         ExpressionError: The predicate cannot be read or typed.
@@ -133,21 +136,24 @@ def join(
     Examples:
         >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10").to_pylist()
         [{'x': 1, 'a': 5}]
+        >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10", how="left_anti").to_pylist()
+        [{'x': 20}]
     """
-    if how != "inner":
-        raise UnsupportedError(f"how='{how}' is not supported; stream joins here are inner joins")
+    kind = kind_of_join(how)
     options.setdefault("order", "time" if ordered else "any")
     wanted = Options(**options)
     windows, times = windows_of(window, left_window, right_window), (left_time or time, right_time or time)
     if _on_spark(left, right):
         wanted.check("spark")
         plan = engine_module("spark", "engine").frames_plan(
-            left, right, on, windows, times, suffix=suffix, aliases=aliases
+            left, right, on, windows, times, suffix=suffix, aliases=aliases, kind=kind
         )
         return engine_of(engine or "spark").run(plan, {"left": left, "right": right}, wanted).results()[JOIN]
     wanted.check(engine or "local")
     a, b = table_of(left), table_of(right)
-    plan = join_plan(a.schema, b.schema, predicate_of(on), windows, times, suffix=suffix, aliases=aliases)
+    plan = join_plan(
+        a.schema, b.schema, predicate_of(on), windows, times, suffix=suffix, aliases=aliases, kind=kind
+    )
     results = engine_of(engine or "local").run(plan, {"left": a, "right": b}, wanted).results()
     return restore(results[JOIN], {kind_of(left), kind_of(right)})
 

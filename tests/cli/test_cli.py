@@ -468,3 +468,18 @@ def test_times_need_not_be_sorted(handshake: Any, tmp_path: Path) -> None:
     assert outcome.status == 0
     assert re.search(r"late +0\n", outcome.out)
     assert sorted(read(out)["x"].to_pylist()) == [1, 2, 3]
+
+
+def test_how_chooses_the_kind_of_join(handshake: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,t\n1,0\n2,1\n")
+    (tmp_path / "b.csv").write_text("y,t\n2,1\n")
+    files = [tmp_path / "a.csv", tmp_path / "b.csv", "--on", "l.x = r.y", "--time", "t", "--window", "5s"]
+    done = handshake("join", *files, "--how", "left_outer", "--output", "-", "--metrics", tmp_path / "m.json")
+    assert sorted(done.out.splitlines()[1:]) == ["1,0,,", "2,1,2,1"]
+    assert "1 rows with a match, 1 without a match" in done.err
+    metrics = json.loads((tmp_path / "m.json").read_text())
+    assert [metrics[name] for name in ("results", "matched", "unmatched", "pending")] == [2, 1, 1, 0]
+    assert "kind        left" in handshake("join", *files, "--how", "left", "--explain").out
+    refused = handshake("join", *files, "--how", "sideways")
+    assert refused.status == 2
+    assert "no kind of join 'sideways'; choose one of inner, left" in refused.err

@@ -100,7 +100,14 @@ def test_complete_output_is_refused_by_spark(marked, tmp_path):
 
 
 def test_how(batch, other):
-    refused(UnsupportedError, "how='left' is not supported", batch, other, "l.x = r.a", how="left")
+    refused(
+        UnsupportedError,
+        "has inner joins only, and how='left' is asked for",
+        batch,
+        other,
+        "l.x = r.a",
+        how="left",
+    )
 
 
 def test_unknown_columns(batch, other, marked):

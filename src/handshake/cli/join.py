@@ -13,6 +13,7 @@ from handshake.engines.engine import engine
 from handshake.engines.joins import JOIN, join_plan
 from handshake.engines.local.engine import JoinRun
 from handshake.io import read
+from handshake.kinds import KINDS, kind_of_join
 from handshake.plan import parse
 from handshake.windows import windows_of
 
@@ -43,6 +44,7 @@ def join(
     right_time: Annotated[
         Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
     ] = None,
+    how: Annotated[str, typer.Option(metavar="KIND", help=f"Kind of join: {', '.join(KINDS)}.")] = "inner",
     backend: Annotated[str, typer.Option(metavar="|".join(BACKEND.choices), help=BACKEND.help)] = "local",
     output: Annotated[
         Text,
@@ -61,7 +63,8 @@ def join(
     LEFT and RIGHT are files or folders of files: {formats}. In the predicate, l.x is column x of LEFT and
     r.a column a of RIGHT. A pair joins if the predicate is true and each row arrives while the other is
     still in its window; without a window every pair is compared. The result has all columns of LEFT, then
-    those of RIGHT; a name that both have gets the suffix _right there.
+    those of RIGHT; a name that both have gets the suffix _right there. --how left, right and full also
+    give rows without a match; left_semi and left_anti give rows of LEFT with a match, or without one.
 
     \b
     Examples:
@@ -70,6 +73,9 @@ def join(
             --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05" --output matches.parquet
       The last 1000 rows of each stream, results to another program:
         handshake join a.csv b.csv --window "1000 tuples" --on "ABS(l.x - r.y) <= 10" --output - | head
+      Orders without a payment within an hour:
+        handshake join orders.parquet payments.parquet --time time --window "1 hour" --how left_anti \\
+            --on "l.order = r.order" --output unpaid.parquet
       As fast as the times say, dropping what the join cannot keep up with, and counting it:
         handshake join a.parquet b.parquet --time t --window 1min --on "l.x < r.y" --pace 1 --overload shed
       The same files and options, run by Spark on this machine, or on a cluster:
@@ -90,10 +96,11 @@ def join(
             windows_of(window, left_window, right_window),
             (left_time or time, right_time or time),
         )
-        predicate = parse(on)
+        predicate, kind = parse(on), kind_of_join(how)
         delivery.check()
         tables = {"left": read(left, "left"), "right": read(right, "right")}
-        plan = join_plan(tables["left"].schema, tables["right"].schema, predicate, windows, times)
+        schemas = tables["left"].schema, tables["right"].schema
+        plan = join_plan(*schemas, predicate, windows, times, kind=kind)
         if explain:
             print(engine(backend).explain(plan, wanted))
             return

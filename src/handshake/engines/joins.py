@@ -9,15 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from handshake.engines.inputs import Address, read_inputs
-from handshake.errors import SchemaError, WindowError
+from handshake.errors import SchemaError, UnsupportedError, WindowError
 from handshake.io.frames import plain_schema, table_of
-from handshake.plan.algebra import ARRIVAL, Clock, Output, Plan, Project, Source, WindowJoin
+from handshake.kinds import INNER, JoinKind
+from handshake.plan.algebra import ARRIVAL, Clock, Output, Plan, Project, Source, WindowJoin, walk
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import Column, Expr, Name, transform
 from handshake.schema import Date, Decimal, Float, Int, Null, Opaque, Schema, Timestamp, Type, arrow_of
 from handshake.windows import Windows
 
-__all__ = ["JOIN", "PlainJoin", "join_plan", "join_tables", "plain_join"]
+__all__ = ["JOIN", "PlainJoin", "check_inner", "join_plan", "join_tables", "plain_join"]
 
 JOIN = "join"
 """The name of the result."""
@@ -34,6 +35,7 @@ def join_plan(
     *,
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
+    kind: JoinKind = INNER,
 ) -> Plan:
     """Build the plan of a join of two inputs, `left` and `right`.
 
@@ -45,9 +47,11 @@ def join_plan(
         times: The time columns of both, or neither.
         suffix: Added to a name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in the predicate.
+        kind: The kind of join.
 
     Returns:
-        A plan with one result, `join`: all columns of the left input, then those of the right.
+        A plan with one result, `join`: all columns of the left input, then those of the right, or those of
+        one input in semi and anti joins.
     """
     if (times[0] is None) != (times[1] is None):
         raise WindowError("a time column is named for one input only; name one for both, or for neither")
@@ -59,8 +63,9 @@ def join_plan(
         )
     sources = tuple(_source(schema, time) for schema, time in zip(schemas, times, strict=True))
     bound = bind(on, Scope.of(schemas[0], schemas[1], aliases))
-    join = WindowJoin(sources, _SIDES, (windows.left, windows.right), bound)
-    names = _result_names(schemas[0].names, schemas[1].names, suffix)
+    join = WindowJoin(sources, _SIDES, (windows.left, windows.right), bound, kind)
+    shown = [schema.names if is_shown else () for schema, is_shown in zip(schemas, kind.shown, strict=True)]
+    names = _result_names(shown[0], shown[1], suffix)
     columns = tuple(zip(names, join.schema.names, strict=True))
     return Plan(sources, (Output(Project(join, columns), JOIN),))
 
@@ -106,7 +111,8 @@ class PlainJoin:
     windows: Windows
     on: Expr
     columns: tuple[tuple[str, int], ...]
-    """Each column of the result: its name, and its number among the columns of both inputs."""
+    """Each column of the result: its name, and its number among the columns of the inputs that are shown."""
+    kind: JoinKind = INNER
 
     @property
     def times(self) -> tuple[str | None, str | None]:
@@ -158,7 +164,18 @@ def plain_join(plan: Plan) -> PlainJoin | None:
     numbers = {name: at for at, name in enumerate(join.schema.names)}
     renamed = node.columns if isinstance(node, Project) else tuple((n, n) for n in numbers)
     columns = tuple((new, numbers[old]) for new, old in renamed)
-    return PlainJoin(plan.outputs[0].name, sources, windows, join.on, columns)
+    return PlainJoin(plan.outputs[0].name, sources, windows, join.on, columns, join.kind)
+
+
+def check_inner(plan: Plan, engine: str) -> None:
+    """Raise `UnsupportedError` if a plan has a join that is not an inner join."""
+    for output in plan.outputs:
+        for node in walk(output):
+            if isinstance(node, WindowJoin) and node.kind != INNER:
+                raise UnsupportedError(
+                    f"the {engine} engine has inner joins only, and how='{node.kind.name}' is asked for; "
+                    "the local engine runs every kind: join tables or frames of pandas, Polars or Arrow"
+                )
 
 
 def join_tables(plan: Plan, join: PlainJoin, inputs: Mapping[str, Any]) -> tuple[pa.Table, pa.Table]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.driver import arrays_of, stored_column
-from handshake.joins.spec import Attribute, SideSpec
+from handshake.joins.spec import ROW, Attribute, SideSpec
 from handshake.kernels.cluster import NO_CELLS, Cells, cluster_band, cluster_hash
 from handshake.kernels.codes import NO_CODES, Codes
 from handshake.kernels.collect import Places, Shape, places_of, row_bytes
@@ -89,6 +89,11 @@ class BasicWindow:
         if column is None or self.rows == 0:
             return (0, 0)
         return extremes(integers(stored_column(self.batch, self.spec, column.name)))
+
+    @cached_property
+    def numbers(self) -> Array:
+        """The numbers of its rows, if its side is tracked (see `matches`)."""
+        return integers(self.batch.column(ROW))
 
     @cached_property
     def scan_row(self) -> Array:

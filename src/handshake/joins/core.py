@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.basic_window import BasicWindow, worth_an_index
+from handshake.joins.driver import Tracked
 from handshake.joins.results import Made, Pairs, Results, together
 from handshake.joins.segment import Segment
 from handshake.joins.spec import Attribute, JoinSpec
@@ -84,6 +85,8 @@ class JoinCore:
     """One core. Everything is exact whatever the order in which batches come."""
 
     spec: JoinSpec
+    tracked: tuple[Tracked | None, ...] = (None, None)
+    """The sides of which the join must know which rows have matched."""
     aside: bool = False
     """Whether large merges are done in threads of their own (see `Segment`)."""
     check: Callable[[], None] = lambda: None
@@ -99,7 +102,7 @@ class JoinCore:
     def __post_init__(self) -> None:
         left, right = (Segment(self.spec, side, lazy=True, aside=self.aside) for side in (0, 1))
         self.segments = (left, right)
-        self._results = Results(self.spec)
+        self._results = Results(self.spec, self.tracked)
         self._buffers = _Buffers()
         self._programs: dict[tuple[bool, bool, bool], Program] = {}
         self._kernels: dict[tuple[Any, int, int], Any] = {}

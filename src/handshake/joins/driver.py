@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import InputError
-from handshake.joins.spec import OTHER, OWN, TIME, JoinSpec, SideSpec
+from handshake.joins.spec import OTHER, OWN, ROW, TIME, JoinSpec, SideSpec
+from handshake.joins.states import RowStates
 from handshake.kernels.columns import as_array, integers
 from handshake.kernels.evaluate import evaluate, holds
 from handshake.kernels.keys import has_value, hash_of, prefix_of
@@ -28,6 +29,7 @@ __all__ = [
     "Seen",
     "StreamDriver",
     "StreamLike",
+    "Tracked",
     "add_columns",
     "arrays_of",
     "derive_columns",
@@ -76,6 +78,28 @@ class Positions(NamedTuple):
 
     own: Array
     seen: Seen
+
+
+@dataclass
+class Tracked:
+    """The rows of a side of which the join must know whether they have matched."""
+
+    preserved: bool
+    """Whether rows without a match are results."""
+    states: RowStates = field(default_factory=RowStates)
+    alone: list[pa.RecordBatch] = field(default_factory=list)
+    """Rows that can match nothing, and are results not yet taken."""
+
+    def add_alone(self, batch: pa.RecordBatch) -> None:
+        """Keep rows that can match nothing, if they are results."""
+        if self.preserved and batch.num_rows:
+            self.alone.append(batch)
+
+    def take_alone(self) -> list[pa.RecordBatch]:
+        """Return these rows, and count them as unmatched."""
+        taken, self.alone = self.alone, []
+        self.states.unmatched += sum(batch.num_rows for batch in taken)
+        return taken
 
 
 class StreamDriver(ABC):
@@ -135,13 +159,17 @@ class StreamDriver(ABC):
         assert stream.time is not None
         times, valid = times_of(batch.column(stream.time), self._unit, stream.time, stream.name)
         if valid is not None:
-            counts.no_time += len(times) - int(valid.sum())
+            self._drop_timeless(k, batch, ~valid)
             batch, times, seen = _filter(batch, times, seen, valid)
         late = self._late(k, times)
         if late is not None:
             counts.late += int(late.sum())
             batch, times, seen = _filter(batch, times, seen, ~late)
         return batch, times, seen
+
+    def _drop_timeless(self, k: int, batch: pa.RecordBatch, timeless: Array) -> None:
+        """Count the rows of a batch that have no time."""
+        self.counts[k].no_time += int(timeless.sum())
 
     def _late(self, k: int, times: Array) -> Array | None:
         """Return which rows the watermark had passed when they arrived; None if it had passed none."""
@@ -198,6 +226,9 @@ class Driver(StreamDriver):
     def __init__(self, spec: JoinSpec, lateness: int | None = 0) -> None:
         super().__init__(spec.sides, spec.windows, spec.unit, lateness)
         self.spec = spec
+        kind = spec.kind
+        self.tracked = tuple(Tracked(kind.preserved[side]) if kind.tracked[side] else None for side in (0, 1))
+        """The sides whose rows are numbered."""
 
     def _enter(
         self, k: int, batch: pa.RecordBatch, times: Array | None, positions: Positions | None
@@ -208,7 +239,24 @@ class Driver(StreamDriver):
         if positions is not None:
             hidden[OWN] = pa.array(positions.own)
             hidden[OTHER] = pa.array(positions.seen[1 - k].astype(np.int64, copy=False))
-        return matchable(derive_columns(add_columns(batch, hidden) if hidden else batch, side), side)
+        stamped = derive_columns(add_columns(batch, hidden) if hidden else batch, side)
+        tracked = self.tracked[k]
+        return matchable(stamped, side) if tracked is None else _number(stamped, side, tracked)
+
+    def _drop_timeless(self, k: int, batch: pa.RecordBatch, timeless: Array) -> None:
+        super()._drop_timeless(k, batch, timeless)
+        tracked = self.tracked[k]
+        if tracked is not None:
+            tracked.add_alone(batch.filter(pa.array(timeless)))
+
+
+def _number(batch: pa.RecordBatch, side: SideSpec, tracked: Tracked) -> pa.RecordBatch:
+    """Number the rows that can match; keep the others as rows without a match."""
+    mask = _can_match(batch, side)
+    if mask is not None and not mask.all():
+        tracked.add_alone(batch.filter(pa.array(~mask)))
+        batch = batch.filter(pa.array(mask))
+    return add_columns(batch, {ROW: pa.array(tracked.states.number(batch.num_rows))})
 
 
 def _filter(
@@ -256,6 +304,12 @@ def derive_columns(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
 
 def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
     """Return the rows that can match: one-sided conditions hold and no key is NULL or NaN."""
+    mask = _can_match(batch, spec)
+    return batch if mask is None or mask.all() else batch.filter(pa.array(mask))
+
+
+def _can_match(batch: pa.RecordBatch, spec: SideSpec) -> Array | None:
+    """Return which rows can match; None if all can."""
     mask: Array | None = None
     for condition in spec.filters:
         held = holds(condition, arrays_of(batch, spec.side, (condition,)), batch.num_rows)
@@ -266,7 +320,7 @@ def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
         value = has_value(_key_values(batch, spec, key))
         if value is not None:
             mask = value if mask is None else mask & value
-    return batch if mask is None or mask.all() else batch.filter(pa.array(mask))
+    return mask
 
 
 def _key_values(batch: pa.RecordBatch, spec: SideSpec, key: Expr) -> pa.Array:

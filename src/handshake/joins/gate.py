@@ -44,7 +44,7 @@ class _Advance(NamedTuple):
 
 
 class _Drain(NamedTuple):
-    pass
+    last: bool
 
 
 _Step = _Arrival | _Advance | _Drain
@@ -155,9 +155,13 @@ class Gate:
                 return
             self._wait(lambda: len(self._outbox) > 0, left)
 
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """Wait for everything pushed so far; yield the rest of its results."""
-        self._put(_Drain())
+    def drain(self, *, last: bool = False) -> Iterator[pa.RecordBatch]:
+        """Wait for everything pushed so far; yield the rest of its results.
+
+        Args:
+            last: Whether no row will come any more (see `RunningJoin.drain`).
+        """
+        self._put(_Drain(last))
         while True:
             self._check()
             item = self._outbox.poll()
@@ -243,8 +247,9 @@ class Gate:
             self._deliver(self.engine.settle(deferred=True))
             self.engine.expire()
         if isinstance(step, _Drain) or self._punctuated:
-            self._deliver(self.engine.drain(deferred=True))
-            self._outbox.put(_Mark(self.engine.driver.mark(), isinstance(step, _Drain)))
+            asked = isinstance(step, _Drain)
+            self._deliver(self.engine.drain(deferred=True, last=isinstance(step, _Drain) and step.last))
+            self._outbox.put(_Mark(self.engine.driver.mark(), asked))
         elif not self._inbox:
             self._settling = True  # from now on `_put` wakes the join
             self._deliver(self.engine.settle(lambda: bool(self._inbox), deferred=True))

@@ -31,6 +31,7 @@ from handshake.joins.plan import (
     prepare_streams,
 )
 from handshake.joins.replay import MultiReplay, Replay
+from handshake.joins.spec import SIDES
 from handshake.plan.build import Expression
 
 __all__ = [
@@ -76,10 +77,15 @@ class PushJoin(Generic[PlanT]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            held = self._ordering.rows if self._ordering is not None and self._engine is not None else 0
+            held = self._held_back() if self._engine is not None else 0
             self.close()
         if held and kind is None:
             raise HandshakeError(f"{held} results were held back and not taken; call finish() before leaving")
+
+    def _held_back(self) -> int:
+        """Return how many results wait for their order, or because they may yet have a match."""
+        ordered = self._ordering.rows if self._ordering is not None else 0
+        return ordered + (self.metrics().pending if self.plan.preserves else 0)
 
     def _push(self, k: int, tuples: Any) -> list[pa.RecordBatch]:
         with self._lock:
@@ -113,7 +119,8 @@ class PushJoin(Generic[PlanT]):
             if isinstance(engine, Gate):
                 return self.take()
             engine.expire()
-            return self._in_order([], engine.driver.mark())
+            final = list(engine.drain()) if self.plan.tracks else []
+            return self._in_order(final, engine.driver.mark())
 
     def _instant(self, k: int, time: Any) -> int:
         """Return a time in the unit of the stamps."""
@@ -128,9 +135,12 @@ class PushJoin(Generic[PlanT]):
         return int(times[0])
 
     def finish(self) -> list[pa.RecordBatch]:
-        """Close the join after its last row; return the results that were held back."""
+        """Close the join after its last row; return the results that were held back.
+
+        In outer and anti joins, these are also the rows in the windows that have no match.
+        """
         with self._lock, self._closing_on_failure():
-            results = self._in_order(list(self._running().drain()), None, last=True)
+            results = self._in_order(list(self._running().drain(last=True)), None, last=True)
             self.close()
             return results
 
@@ -203,7 +213,16 @@ class Join(PushJoin[JoinPlan]):
         self, *, left: Any, right: Any, on: str | Expression | None = None, on_shed: OnShed | None = None,
         **options: Unpack[JoinOptions],
     ) -> None:  # fmt: skip
-        super().__init__(prepare(schema_of(left, "left"), schema_of(right, "right"), on, **options), on_shed)
+        plan = prepare(schema_of(left, "left"), schema_of(right, "right"), on, **options)
+        kind = plan.spec.kind
+        for side, name in enumerate(SIDES):
+            if kind.preserved[side] and plan.spec.windows[side] is None:
+                raise WindowError(
+                    f"a {kind.name} join of streams needs a window on the {name} input: without one, no row "
+                    f"without a match is ever final; give it a window ({name}_window=…), or join tables "
+                    "(handshake.join)"
+                )
+        super().__init__(plan, on_shed)
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
         """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
@@ -217,7 +236,7 @@ class Join(PushJoin[JoinPlan]):
         """Promise that no row older than this will come on a side; a value as in its time column.
 
         A silent stream then no longer holds back the watermark. Returns results that were held back for their
-        order and may go now.
+        order and may go now, and rows without a match that are final now (outer and anti joins).
         """
         given = enumerate((left, right))
         return self._advance({side: time for side, time in given if time is not None})

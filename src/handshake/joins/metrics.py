@@ -27,6 +27,7 @@ __all__ = [
     "StreamMetrics",
     "collect_metrics",
     "with_latency",
+    "with_matches",
 ]
 
 
@@ -116,6 +117,9 @@ class Metrics:
     core_counts: tuple[tuple[float, int], ...] = ()
     steps: tuple[StepMetrics, ...] = ()
     replans: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    pending: int = 0
 
     rows = _StreamFigure[int]("rows")
     late = _StreamFigure[int]("late")
@@ -244,6 +248,20 @@ def collect_metrics(
         **combine("join", cores),
     )
     return figures.with_windows(sum(segment.rows for segment in side) for side in sides)
+
+
+def with_matches(figures: Metrics, driver: Driver) -> Metrics:
+    """Add the rows with and without a match, of which results of semi and anti joins consist."""
+    held = [tracked.states for tracked in driver.tracked if tracked is not None]
+    if not held:
+        return figures
+    matched, pending = sum(s.matched for s in held), sum(s.pending for s in held)
+    unmatched = sum(s.unmatched for s in held) if driver.spec.kind.preserves else 0
+    pairs = {"all": figures.results, "first": matched, "none": 0}[driver.spec.kind.pairs]
+    return replace(
+        figures, matched=matched, unmatched=unmatched, pending=pending, results=pairs + unmatched,
+        state_bytes=figures.state_bytes + sum(s.nbytes for s in held),
+    )  # fmt: skip
 
 
 def with_latency(figures: Metrics, latencies: Latencies) -> Metrics:

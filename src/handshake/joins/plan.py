@@ -27,9 +27,10 @@ from handshake.joins.arrangements.registry import (
 from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
-from handshake.joins.ordering import InOrder
+from handshake.joins.ordering import InOrder, KindInOrder
 from handshake.joins.spec import SIDES, JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
+from handshake.kinds import kind_of_join
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
@@ -81,7 +82,21 @@ class Plan(ABC, Generic[SpecT]):
 
     def ordering(self) -> InOrder | None:
         """Return a buffer that puts results in order, if the plan asks for it."""
-        return InOrder(self.spec.streams, self.spec.windows, self.spec.unit) if self.ordered else None
+        return self._make_ordering() if self.ordered else None
+
+    @abstractmethod
+    def _make_ordering(self) -> InOrder:
+        """Return a buffer that puts results in order."""
+
+    @property
+    def tracks(self) -> bool:
+        """True if rows without a match are results, or rows with several are results once."""
+        return False
+
+    @property
+    def preserves(self) -> bool:
+        """True if rows without a match are results."""
+        return False
 
     @abstractmethod
     def start(self) -> RunningJoin:
@@ -91,7 +106,8 @@ class Plan(ABC, Generic[SpecT]):
         """Return a running join behind a queue, so that callers do not wait for the join."""
         return Gate(
             engine or self.start(), [stream.name for stream in self.spec.streams],
-            shed=self.overload == "shed", room=self.room, on_shed=on_shed, punctuated=self.ordered,
+            shed=self.overload == "shed", room=self.room, on_shed=on_shed,
+            punctuated=self.ordered or self.tracks,
         )  # fmt: skip
 
     @property
@@ -108,6 +124,19 @@ class JoinPlan(Plan[JoinSpec]):
     def runs_as(self) -> str:
         """The arrangement, or `unbounded`: without windows, one side is held and the other passes by."""
         return "unbounded" if self.spec.windows.unbounded else self.algorithm
+
+    def _make_ordering(self) -> InOrder:
+        return KindInOrder(self.spec)
+
+    @property
+    def tracks(self) -> bool:
+        """True if rows without a match are results, or rows with several are results once."""
+        return any(self.spec.kind.tracked)
+
+    @property
+    def preserves(self) -> bool:
+        """True if rows without a match are results."""
+        return self.spec.kind.preserves
 
     def start(self) -> Arrangement:
         """Arrange the join cores and start them."""
@@ -130,6 +159,7 @@ class JoinPlan(Plan[JoinSpec]):
     def _explain_cores(self) -> Iterator[str]:
         cores = f"1 to {self.cores}, as the load asks for" if self.adapt else str(self.cores)
         yield f"algorithm   {self.runs_as}, cores: {cores}"
+        yield from self._explain_kind()
         if self.cpus:
             yield f"pinned      to processors {', '.join(map(str, self.cpus))}"
         if self.overload == "shed":
@@ -141,10 +171,25 @@ class JoinPlan(Plan[JoinSpec]):
             held = max((w.capacity for w in self.spec.windows if w is not None and w.capacity), default=None)
             yield f"cost model  {model_text(cost_model(), held, self.method)}"
 
+    def _explain_kind(self) -> Iterator[str]:
+        """Describe what the kind of join holds, and when rows without a match come."""
+        kind, windows = self.spec.kind, self.spec.windows
+        for name, window, tracked, preserved in zip(
+            SIDES, windows, kind.tracked, kind.preserved, strict=True
+        ):
+            if tracked:
+                yield f"held        5 bytes per {name} row in the window: its number and whether it matched"
+            if preserved:
+                end = "at the end of the input" if window is None else f"when they have left {window}"
+                yield f"unmatched   {name} rows come {end}; those that can match nothing come at once"
+
 
 @dataclass(frozen=True)
 class MultiPlan(Plan[ManySpec]):
     """A join of several named streams that is checked and planned but not running."""
+
+    def _make_ordering(self) -> InOrder:
+        return InOrder(self.spec.streams, self.spec.windows, self.spec.unit)
 
     def start(self) -> MJoin:
         """Start the join cores."""
@@ -191,6 +236,8 @@ class JoinOptions(_PlanOptions, total=False):
     """The access method: `scan`, `hash` or `band`; `auto` picks one."""
     algorithm: str
     """The arrangement of the join cores."""
+    how: str
+    """The kind of join: `inner`, `left`, `right`, `full`, `left_semi`, `left_anti`; `handshake.kinds`."""
     suffix: str
     """Added to a column name of the right input that the left one has too."""
     aliases: tuple[str, str] | None
@@ -217,6 +264,7 @@ def prepare(
     time: str | None = None,
     left_time: str | None = None,
     right_time: str | None = None,
+    how: str = "inner",
     method: str = "auto",
     algorithm: str = "low_latency",
     cores: int | None = None,
@@ -250,7 +298,7 @@ def prepare(
             Schema.from_arrow(schema, stream).get(name)
     spec = join_spec(
         left, right, predicate_of(on), windows, times=times, method=method, suffix=suffix, aliases=aliases,
-        tuning=tuning,
+        tuning=tuning, kind=kind_of_join(how), ordered=ordered,
     )  # fmt: skip
     count = cores_of(algorithm, cores)
     check_adapt(algorithm, adapt)

@@ -139,14 +139,18 @@ class TableReplay(ABC, Generic[PlanT]):
             results = engine.push(k, piece, seen, more=True)
             if ordering is None:
                 yield from results
+                if self.plan.tracks:
+                    yield from engine.drain()
                 continue
             found = [*results, *engine.drain()]
             self._step = self._next_step(sum(batch.num_rows for batch in found))
             ordering.add(found)
             yield from ordering.release(engine.driver.mark())
+        rest = engine.drain(last=True)
         if ordering is None:
-            yield from engine.drain()
+            yield from rest
         else:
+            ordering.add(list(rest))
             yield from ordering.release(None, all_of_them=True)
 
     def _slices(self) -> Iterator[tuple[int, pa.RecordBatch, Seen | None]]:
@@ -193,7 +197,7 @@ class TableReplay(ABC, Generic[PlanT]):
             for k, piece, seen in self._drop_shed(gate, cuts):
                 yield from gate.admit(k, piece, seen, due)
             self.done += sum(cut.batch.num_rows for cut in cuts.values())
-        yield from gate.drain()
+        yield from gate.drain(last=True)
 
     def _ticks(self, pace: float) -> Iterator[tuple[int, dict[int, _Cut]]]:
         """Yield the ticks in which rows come, with the rows of each stream."""
@@ -317,8 +321,10 @@ class Replay(TableReplay[JoinPlan]):
         for start in range(0, left.num_rows, rows):
             piece = left.slice(start, rows)
             yield from engine.push(0, piece)
+            if self.plan.tracks:
+                yield from engine.drain()
             self.done += piece.num_rows
-        yield from engine.drain()
+        yield from engine.drain(last=True)
 
 
 class MultiReplay(TableReplay[MultiPlan]):

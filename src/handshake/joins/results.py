@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.driver import arrays_of
-from handshake.joins.spec import JoinSpec
+from handshake.joins.driver import Tracked, arrays_of, stored_column
+from handshake.joins.spec import TIME, JoinSpec
 from handshake.kernels.collect import Shape, collect, shape_of
+from handshake.kernels.columns import integers
 from handshake.kernels.evaluate import holds
 from handshake.kernels.gather import gather
 from handshake.plan.expr import conjunction
@@ -25,6 +26,7 @@ Array = np.ndarray[Any, Any]
 _RESULT_BYTES = 1 << 26
 """About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""
 _FEW_PAIRS = 1024
+_NONE = np.empty(0, np.int64)
 _FEW = 16
 """So many pairs are made without asking how large they are."""
 
@@ -79,19 +81,28 @@ class Made(NamedTuple):
 
 @dataclass
 class Results:
-    """Makes batches of pairs, in the order of the output's columns."""
+    """Makes batches of pairs, in the order of the output's columns, and marks rows that have matched."""
 
     spec: JoinSpec
+    tracked: tuple[Tracked | None, ...] = (None, None)
+    """The sides of which the join must know which rows have matched."""
 
     def __post_init__(self) -> None:
         doubtful = self.spec.prepared.doubtful
         self._residual = conjunction(doubtful) if doubtful else None
         self._shapes = tuple(_shape(side.schema) for side in self.spec.sides)
+        self._marks = any(self.tracked)
+        self._shown = self.spec.kind.shown
 
     def of(self, pairs: Pairs) -> Iterator[Made]:
         """Yield the results of pairs in batches that are not too large."""
-        for batch, some in self._batches(self._drop_unused(pairs)):
-            yield Made(batch, _counts(some))
+        for some in self._cut(self._drop_unused(pairs)):
+            kept = some if self._residual is None else self._confirm(some)
+            if self._marks:
+                kept = self._mark(kept)
+            if len(kept.here):
+                for batch, made in self._make(kept):
+                    yield Made(batch, _counts(made))
 
     def of_several(self, found: Iterable[Pairs]) -> Iterator[pa.RecordBatch]:
         """Yield the results of pairs of several pieces of both sides; few pairs share a batch.
@@ -99,7 +110,9 @@ class Results:
         No conjuncts may be doubtful.
         """
         few: list[Pairs] = []
-        for pairs in found:
+        for pairs in map(self._mark, found) if self._marks else found:
+            if not len(pairs.here):
+                continue
             if len(pairs.here) > _FEW_PAIRS:
                 yield from self._each([pairs])
                 continue
@@ -123,7 +136,8 @@ class Results:
             yield batch
 
     def _each(self, found: list[Pairs]) -> Iterator[pa.RecordBatch]:
-        return (batch for pairs in found for batch, _ in self._batches(pairs))
+        cut = (some for pairs in found for some in self._cut(pairs) if len(some.here))
+        return (batch for some in cut for batch, _ in self._make(some))
 
     def _bytes(self, pairs: Pairs) -> float:
         """Return a lower bound of the memory that results take, if it may be large."""
@@ -132,6 +146,8 @@ class Results:
     def _mixed_batch(self, few: list[Pairs]) -> pa.RecordBatch:
         columns: list[pa.Array] = []
         for side, shape in enumerate(self._shapes):
+            if not self._shown[side]:
+                continue
             assert shape is not None
             places, rows, ends, start = [], [], [], 0
             for pairs in few:
@@ -141,13 +157,35 @@ class Results:
                 ends.append([start + len(pairs.here)] if mine else start + pairs.ends)
                 start += len(pairs.here)
             columns += collect(shape, places, np.concatenate(rows), np.concatenate(ends))
-        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
+        if self.spec.dated:
+            columns += [pa.concat_arrays(parts) for parts in zip(*map(self._dates, few), strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.made)
 
-    def _batches(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
-        for some in self._cut(pairs):
-            kept = some if self._residual is None else self._confirm(some)
-            if len(kept.here):
-                yield from self._make(kept)
+    def _mark(self, pairs: Pairs) -> Pairs:
+        """Mark the rows of pairs as matched; return the pairs that give results."""
+        kind = self.spec.kind
+        for side, tracked in enumerate(self.tracked):
+            if tracked is not None and len(pairs.here):
+                numbers = _values(pairs, side, _numbers)
+                if kind.pairs == "first" and not self.spec.dated:
+                    return self._only(pairs, tracked.states.mark_first(numbers))
+                tracked.states.mark(numbers)
+        return self._only(pairs, _NONE) if kind.pairs == "none" else pairs
+
+    def _only(self, pairs: Pairs, places: Array) -> Pairs:
+        """Return some of the pairs, in their order."""
+        if len(places) == len(pairs.here):
+            return pairs
+        ends = np.searchsorted(places, pairs.ends)
+        return self._drop_unused(
+            pairs._replace(here=pairs.here[places], there=pairs.there[places], ends=ends)
+        )
+
+    def _dates(self, pairs: Pairs) -> tuple[pa.Array, pa.Array]:
+        """Return the row number and the time of each pair."""
+        times = [_values(pairs, side, _times) for side in (0, 1)]
+        numbers = _values(pairs, self._shown.index(True), _numbers)
+        return pa.array(numbers), pa.array(np.maximum(*times))
 
     def _make(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
         """Yield one batch, or two if its texts are too long for one."""
@@ -231,9 +269,12 @@ class Results:
         if pairs.piece.spec.side == 1:
             sides.reverse()
         columns: list[pa.Array] = []
-        for (windows, rows, ends), shape in zip(sides, self._shapes, strict=True):
-            columns += _columns(shape, windows, rows, ends)
-        return pa.RecordBatch.from_arrays(columns, schema=self.spec.output)
+        for (windows, rows, ends), shape, shown in zip(sides, self._shapes, self._shown, strict=True):
+            if shown:
+                columns += _columns(shape, windows, rows, ends)
+        if self.spec.dated:
+            columns += self._dates(pairs)
+        return pa.RecordBatch.from_arrays(columns, schema=self.spec.made)
 
 
 def _columns(shape: Shape | None, windows: Sequence[BasicWindow], rows: Array, ends: Array) -> list[pa.Array]:
@@ -241,6 +282,22 @@ def _columns(shape: Shape | None, windows: Sequence[BasicWindow], rows: Array, e
         return collect(shape, [window.places(shape) for window in windows], rows, ends)
     (window,) = windows
     return [gather(column, rows) for column in window.batch.columns[: len(window.spec.schema)]]
+
+
+def _values(pairs: Pairs, side: int, of: Callable[[BasicWindow], Array]) -> Array:
+    """Return a value per row of one side, for all pairs."""
+    if pairs.piece.spec.side == side:
+        return of(pairs.piece)[pairs.here]
+    bounds = zip(pairs.windows, pairwise([0, *pairs.ends.tolist()]), strict=True)
+    return np.concatenate([of(window)[pairs.there[start:end]] for window, (start, end) in bounds])
+
+
+def _numbers(window: BasicWindow) -> Array:
+    return window.numbers
+
+
+def _times(window: BasicWindow) -> Array:
+    return integers(stored_column(window.batch, window.spec, TIME))
 
 
 @lru_cache(maxsize=256)

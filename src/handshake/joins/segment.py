@@ -38,6 +38,8 @@ class Segment:
     """Cluster what has been asked for often enough (see `asked`), not all that is inserted."""
     aside: bool = False
     """Do large merges in another thread, so that no batch waits for them."""
+    departed: list[BasicWindow] = field(default_factory=list)
+    """Basic windows that were dropped, if rows of the side are tracked; `with_departed` empties this."""
 
     def __post_init__(self) -> None:
         side = self.spec.sides[self.side]
@@ -209,11 +211,18 @@ class Segment:
             return 0
         self.complete = sum(self._newest(w) >= oldest for w in self.windows[: self.complete])
         kept = [w for w in self.windows if self._newest(w) >= oldest]
+        if self.spec.kind.tracked[self.side]:
+            self.departed += [w for w in self.windows if self._newest(w) < oldest]
         gone = self.rows - sum(w.rows for w in kept) if len(kept) < len(self.windows) else 0
         self.windows = kept
         self.scan_rows.forget(kept)
         self._held_until = min(map(self._newest, kept), default=None)
         return gone
+
+    def with_departed(self) -> list[BasicWindow]:
+        """Return all basic windows, and those dropped since the last call."""
+        departed, self.departed = self.departed, []
+        return departed + self.windows
 
     def _newest(self, window: BasicWindow) -> int:
         """Return the newest of the stamps that its tuples expire by."""

@@ -11,6 +11,7 @@ from handshake.errors import SchemaError, WindowError
 from handshake.joins.access import METHODS, AccessMethod, choose_method
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
+from handshake.kinds import INNER, JoinKind
 from handshake.plan.analyse import Analysis, Bound, analyse, describe
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
@@ -44,8 +45,10 @@ from handshake.windows import Rule, Windows
 
 __all__ = [
     "METHODS",
+    "MOMENT",
     "OTHER",
     "OWN",
+    "ROW",
     "SIDES",
     "TIME",
     "Attribute",
@@ -59,6 +62,10 @@ __all__ = [
 SIDES = ("left", "right")
 TIME, OWN, OTHER = (HIDDEN + name for name in (TIME_STAMP, OWN_STAMP, OTHER_STAMP))
 """Hidden columns that hold the stamps."""
+ROW = HIDDEN + "row"
+"""The hidden column that numbers the rows of a tracked side (see `matches`)."""
+MOMENT = HIDDEN + "moment"
+"""The column of results with the time of each pair, if results are dated."""
 
 
 Rules = tuple[Rule | None, Rule | None]
@@ -138,6 +145,16 @@ class JoinSpec:
     """The compiled predicate with the window rule."""
     text: str
     tuning: Tuning = TUNING
+    kind: JoinKind = INNER
+    dated: bool = False
+    """Whether results of a semi join are all pairs, with row number and time, for the sake of their order."""
+
+    @property
+    def made(self) -> pa.Schema:
+        """The columns of the results that join cores make."""
+        if not self.dated:
+            return self.output
+        return self.output.append(pa.field(ROW, pa.uint32())).append(pa.field(MOMENT, pa.int64()))
 
     def reach(self, side: int) -> int | None:
         """Return how far apart stamps may be under that side's window."""
@@ -157,7 +174,7 @@ class JoinSpec:
 def join_spec(
     left: pa.Schema, right: pa.Schema, on: Expr, windows: Windows, *, times: tuple[str | None, str | None],
     method: str = "auto", suffix: str = "_right", aliases: tuple[str, str] | None = None,
-    tuning: Tuning = TUNING,
+    tuning: Tuning = TUNING, kind: JoinKind = INNER, ordered: bool = False,
 ) -> JoinSpec:  # fmt: skip
     """Bind and analyse a predicate, and choose an access method."""
     schemas = tuple(Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True))
@@ -180,7 +197,8 @@ def join_spec(
     )  # fmt: skip
     return JoinSpec(
         analysis, prepared, windows, rules, unit, access.name, why, (specs[0], specs[1]),
-        _output_schema(left, right, suffix), interior, boundary, show(on), tuning,
+        _output_schema(left, right, suffix, kind), interior, boundary, show(on), tuning, kind,
+        dated=ordered and kind.pairs == "first",
     )  # fmt: skip
 
 
@@ -331,9 +349,11 @@ def _is_plain_number(kind: Type) -> bool:
     return isinstance(kind, Float) or (isinstance(kind, Int) and (kind.signed or kind.bits < 64))
 
 
-def _output_schema(left: pa.Schema, right: pa.Schema, suffix: str) -> pa.Schema:
+def _output_schema(left: pa.Schema, right: pa.Schema, suffix: str, kind: JoinKind) -> pa.Schema:
+    if not all(kind.shown):
+        return left if kind.shown[0] else right
     names = list(left.names)
-    fields = list(left)
+    fields = [_nullable(field, kind.preserved[1]) for field in left]
     for field in right:
         name = field.name + suffix if field.name in left.names else field.name
         if name in names:
@@ -341,12 +361,18 @@ def _output_schema(left: pa.Schema, right: pa.Schema, suffix: str) -> pa.Schema:
                 f"output column '{name}' would appear twice; rename a column or choose another suffix"
             )
         names.append(name)
-        fields.append(field.with_name(name))
+        fields.append(_nullable(field.with_name(name), kind.preserved[0]))
     return pa.schema(fields)
+
+
+def _nullable(field: pa.Field, may_miss: bool) -> pa.Field:
+    return field.with_nullable(True) if may_miss and not field.nullable else field
 
 
 def _explain(spec: JoinSpec) -> Iterator[str]:
     yield f"join on     {spec.text}"
+    if spec.kind != INNER:
+        yield f"kind        {spec.kind.name}: {spec.kind.help}"
     yield f"windows     {spec.windows}"
     yield f"method      {spec.method}: {spec.why}"
     for line in describe(spec.analysis):

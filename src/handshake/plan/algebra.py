@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 
+from handshake.kinds import INNER, JoinKind
 from handshake.plan.aggregates import Argument, Constant, aggregate_function, whole_weights
 from handshake.plan.expr import Column, Expr
 from handshake.schema import INT64, UNITS, Field, Schema, Timestamp, Type
@@ -405,13 +406,16 @@ class WindowJoin(Node):
     """None: tuples of that stream are kept for ever."""
     on: Expr
     """A typed condition, as a whole: how it is split is each engine's affair."""
+    kind: JoinKind = INNER
+    """The kind of a join of two streams; of more, INNER."""
 
     @property
     def schema(self) -> Schema:
+        shown = self.kind.shown if len(self.inputs) == 2 else (True,) * len(self.inputs)
         fields = [
             Field(f"{name}.{f.name}", f.type)
-            for name, node in zip(self.names, self.inputs, strict=True)
-            for f in node.schema
+            for name, node, is_shown in zip(self.names, self.inputs, shown, strict=True)
+            for f in (node.schema if is_shown else ())
         ]
         return Schema(tuple(fields), "join")
 

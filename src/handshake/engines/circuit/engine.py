@@ -20,7 +20,7 @@ from handshake.engines.circuit.picture import draw_compiled
 from handshake.engines.circuit.report import report
 from handshake.engines.engine import Run, plain_table
 from handshake.engines.inputs import arrival_order, check_inputs, comes_live, read_inputs
-from handshake.engines.joins import PlainJoin, join_tables, plain_join
+from handshake.engines.joins import PlainJoin, check_inner, join_tables, plain_join
 from handshake.errors import InputError, UnsupportedError, suggest
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.options import Options
@@ -92,6 +92,7 @@ class CircuitEngine:
 
 
 def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
+    check_inner(plan, "circuit")
     return None if options.order == "arrival" else plain_join(plan)
 
 

@@ -20,6 +20,7 @@ from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import direct
 from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay, prepare
 from handshake.joins.latency import Latency
+from handshake.kinds import INNER
 from handshake.operators.query import Query
 from handshake.options import Options
 from handshake.plan.algebra import Plan
@@ -76,6 +77,7 @@ def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Option
         left_time=join.times[0], right_time=join.times[1], method=options.method,
         algorithm=options.algorithm, cores=options.cores, ordered=options.order == "time", suffix=_SUFFIX,
         overload=options.overload, room=options.room, adapt=options.adapt, pin=options.pin,
+        how=join.kind.name,
     )  # fmt: skip
 
 
@@ -122,6 +124,9 @@ class JoinRun(Run):
             ("results", f"{metrics.results:,}"),
             ("late", f"{metrics.late:,}"),
         ]
+        if self._join.kind != INNER:
+            alone = f", {metrics.unmatched:,} without a match" if self._join.kind.preserves else ""
+            facts.append((self._join.kind.name, f"{metrics.matched:,} rows with a match{alone}"))
         if metrics.no_time:
             facts.append(("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
         if options.overload == "shed":

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from handshake.engines.engine import Run
 from handshake.engines.inputs import Address, check_inputs, read_inputs
-from handshake.engines.joins import PlainJoin, join_plan, join_tables, plain_join
+from handshake.engines.joins import PlainJoin, check_inner, join_plan, join_tables, plain_join
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
 from handshake.engines.spark.joins.inputs import arrow_schema, event_time
@@ -33,6 +33,7 @@ from handshake.io.udp.receive import direct, streams_for
 from handshake.joins.driver import times_of
 from handshake.joins.plan import JoinPlan, prepare
 from handshake.joins.spec import SIDES
+from handshake.kinds import INNER, JoinKind
 from handshake.operators.query import output_schema
 from handshake.options import Options
 from handshake.plan.algebra import Plan, Source
@@ -54,6 +55,7 @@ class SparkEngine:
     def check(self, plan: Plan, options: Options) -> None:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
+        check_inner(plan, self.name)
         if (
             options.master is not None
             and not options.master.startswith("local")
@@ -116,6 +118,7 @@ def frames_plan(
     *,
     suffix: str,
     aliases: tuple[str, str] | None,
+    kind: JoinKind = INNER,
 ) -> Plan:
     """Build the plan of a join of DataFrames; see `join_plan`. Streams have the times of their watermarks."""
     check_windows(windows, [left.isStreaming, right.isStreaming])
@@ -125,7 +128,14 @@ def frames_plan(
         found = [None, None]
     predicate, names = predicate_for(on, left, right, aliases)
     return join_plan(
-        schemas[0], schemas[1], predicate, windows, (found[0], found[1]), suffix=suffix, aliases=names
+        schemas[0],
+        schemas[1],
+        predicate,
+        windows,
+        (found[0], found[1]),
+        suffix=suffix,
+        aliases=names,
+        kind=kind,
     )
 
 

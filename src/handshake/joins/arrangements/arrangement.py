@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -20,12 +21,13 @@ from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen, StreamDriver
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, Stopwatch, with_latency
+from handshake.joins.matches import Finals
+from handshake.joins.metrics import Metrics, Stopwatch, with_latency, with_matches
 from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.pieces import coalesce
 from handshake.joins.spec import SIDES, JoinSpec
 
-__all__ = ["Arrangement", "CrewJoin", "Entry", "Planned", "RunningJoin", "Task"]
+__all__ = ["Arrangement", "CrewJoin", "Entry", "Planned", "RunningJoin", "Task", "TwoStreamJoin"]
 
 
 class RunningJoin(ABC):
@@ -62,9 +64,17 @@ class RunningJoin(ABC):
         results = self._push(stream, batch, seen, time.perf_counter() if came is None else came, more)
         return self._deliver(results if self.prompt and not more else self._coalesce(results), deferred)
 
-    def drain(self, *, deferred: bool = False) -> Iterator[pa.RecordBatch]:
-        """Wait until everything pushed so far is joined; yields the remaining results."""
+    def drain(self, *, deferred: bool = False, last: bool = False) -> Iterator[pa.RecordBatch]:
+        """Wait until everything pushed so far is joined; yields the remaining results.
+
+        Rows without a match that have become final are among them, in outer and anti joins.
+
+        Args:
+            deferred: As for `push`.
+            last: Whether no row will come any more, so that all rows are final.
+        """
         yield from self._deliver(self._coalesce(self._finish(None)), deferred)
+        yield from self._coalesce(self.watch.time(self._finalise(last)))
         self.watch.stop()
 
     def settle(
@@ -94,6 +104,10 @@ class RunningJoin(ABC):
     def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         """Finish what waits, as `settle` does; as `drain` does if `until` is None."""
 
+    def _finalise(self, last: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the results for rows without a match that have become final; the join is at rest."""
+        return iter(())
+
     def _is_idle(self) -> bool:
         return True
 
@@ -114,11 +128,35 @@ class RunningJoin(ABC):
         """Stop and end all threads."""
 
 
-class Arrangement(RunningJoin):
-    """A running join of two streams."""
+class TwoStreamJoin(RunningJoin):
+    """A running join of two streams, of any kind."""
 
     spec: JoinSpec
     driver: Driver
+
+    @cached_property
+    def _finals(self) -> tuple[Finals | None, ...]:
+        tracked = enumerate(self.driver.tracked)
+        return tuple(None if rows is None else Finals(self.spec, side, rows) for side, rows in tracked)
+
+    def _finalise(self, last: bool) -> Iterator[pa.RecordBatch]:
+        for side, finals in enumerate(self._finals):
+            if finals is not None:
+                oldest = self._left_before(side)
+                known = last or oldest is not None
+                yield from finals.take(self._list_windows(side) if known else (), None if last else oldest)
+
+    def _left_before(self, side: int) -> int | None:
+        """Return the expiring stamp below which rows of a side have left their window."""
+        return self.driver.oldest(side)
+
+    @abstractmethod
+    def _list_windows(self, side: int) -> Iterable[BasicWindow]:
+        """Return the basic windows of a tracked side, and those dropped since the last call."""
+
+
+class Arrangement(TwoStreamJoin):
+    """A running join of two streams whose rows come in any order."""
 
     @abstractmethod
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
@@ -140,11 +178,9 @@ class Task:
 T = TypeVar("T", bound=Task)
 
 
-class CrewJoin(RunningJoin, Generic[T]):
+class CrewJoin(TwoStreamJoin, Generic[T]):
     """A join of two streams whose cores are a crew of threads."""
 
-    spec: JoinSpec
-    driver: Driver
     cores: int
     cpus: tuple[int, ...]
     crew: Crew[T]
@@ -185,7 +221,7 @@ class CrewJoin(RunningJoin, Generic[T]):
             )
             for core, inbox, outbox in zip(figures.cores, self.crew.inboxes, self.crew.outboxes, strict=True)
         )  # fmt: skip
-        return with_latency(replace(figures, cores=cores), self.latencies)
+        return with_latency(with_matches(replace(figures, cores=cores), self.driver), self.latencies)
 
 
 class Planned(Protocol):

@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from handshake.errors import core_error
 from handshake.joins.arrangements.arrangement import Arrangement, Entry, Task
+from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_latency
+from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_latency, with_matches
 from handshake.joins.pieces import pieces
 from handshake.joins.spec import JoinSpec
 
@@ -30,8 +31,8 @@ class ThreeStep(Arrangement):
     expired: int = 0
 
     def __post_init__(self) -> None:
-        self.core = JoinCore(self.spec)
         self.driver = Driver(self.spec, self.lateness)
+        self.core = JoinCore(self.spec, self.driver.tracked)
         self.latencies, self.watch = Latencies(1), Stopwatch()
 
     def _push(
@@ -54,6 +55,9 @@ class ThreeStep(Arrangement):
     def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         return iter(())  # every push has yielded all its results
 
+    def _list_windows(self, side: int) -> list[BasicWindow]:
+        return self.core.segments[side].with_departed()
+
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them."""
         for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
@@ -69,7 +73,7 @@ class ThreeStep(Arrangement):
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
         figures = collect_metrics(self.driver, [self.core], "three_step", self.expired, self.watch.seconds)
-        return with_latency(figures, self.latencies)
+        return with_latency(with_matches(figures, self.driver), self.latencies)
 
     def wake(self) -> None:
         """Do nothing: no thread waits."""

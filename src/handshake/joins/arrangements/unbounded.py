@@ -37,18 +37,20 @@ class Unbounded(CrewJoin[Task]):
 
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec)
-        self._held = Segment(self.spec, 1, lazy=True)
-        self._cores = [JoinCore(self.spec) for _ in range(self.cores)]
+        self._held_right = Segment(self.spec, 1, lazy=True)
+        self._cores = [JoinCore(self.spec, self.driver.tracked) for _ in range(self.cores)]
+        self._passed: list[BasicWindow] = []
+        """Left tuples since the last drain, if they are tracked."""
         self._start_crew(Bell())
         self.watch.start()
 
     def _work(self, k: int, task: Task) -> Iterator[pa.RecordBatch]:
-        return self._cores[k].probe(task.piece, self._held)
+        return self._cores[k].probe(task.piece, self._held_right)
 
     def hold(self, batch: pa.RecordBatch) -> None:
         """Keep tuples of the right side."""
         for piece in pieces(self.spec, 1, self.driver.admit(1, batch)):
-            self._held.insert(piece)
+            self._held_right.insert(piece)
 
     def _push(
         self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
@@ -57,7 +59,21 @@ class Unbounded(CrewJoin[Task]):
         deal = max(1, min(_DEAL, -(-admitted.num_rows // self.cores)))
         for start in range(0, admitted.num_rows, deal):
             piece = BasicWindow(self.spec.sides[stream], admitted.slice(start, deal))
+            if self.driver.tracked[stream] is not None:
+                self._passed.append(piece)
             yield from self.crew.hand(self.crew.least_busy(), Task(piece, came))
+
+    def _finalise(self, last: bool) -> Iterator[pa.RecordBatch]:
+        """Yield left rows once they have passed: all of the right side is there."""
+        left, right = self._finals
+        if left is not None:
+            yield from left.take(self._passed, None)
+            self._passed = []
+        if right is not None and last:
+            yield from right.take(self._list_windows(1), None)
+
+    def _list_windows(self, side: int) -> list[BasicWindow]:
+        return self._held_right.with_departed() if side else self._passed
 
     def expire(self) -> None:
         """Do nothing: without windows no tuple expires."""
@@ -65,7 +81,7 @@ class Unbounded(CrewJoin[Task]):
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
         figures = collect_metrics(self.driver, self._cores, "unbounded", 0, self.watch.seconds)
-        held = self._held
+        held = self._held_right
         return self._with_queues(
             replace(
                 figures.with_windows((0, held.rows)), basic_windows=len(held.windows), state_bytes=held.nbytes

@@ -83,7 +83,7 @@ class Cell(GatheringJoin[_Job]):
         self._usual = float(UNIT_BLOCK)
         """Average number of tuples in the last batches."""
         bell = Bell()
-        self._cores = [JoinCore(self.spec, check=bell.check) for _ in range(self.cores)]
+        self._cores = [JoinCore(self.spec, self.driver.tracked, check=bell.check) for _ in range(self.cores)]
         self._jobs = [0] * self.cores
         self._expired = 0
         self._start_crew(bell, self.load.active, self.clock)
@@ -183,6 +183,9 @@ class Cell(GatheringJoin[_Job]):
             yield from self._next_batch()
         self.expire()
         yield from self.crew.drain(until)
+
+    def _list_windows(self, side: int) -> list[BasicWindow]:
+        return self.windows[side].segment.with_departed()
 
     def expire(self) -> None:
         """Drop tuples that no waiting or future tuple can join."""

@@ -46,6 +46,8 @@ class Ends:
         self.driver = driver
         self.held = (Held(), Held())
         self.expired = 0
+        self.departed: list[list[BasicWindow]] = [[], []]
+        """Expired pieces of tracked streams; the line takes them out."""
         self.apart = False
         """Whether there may be tuples in the line that have yet to meet."""
         self._cores, self._fewest = cores, driver.spec.tuning.line_piece
@@ -165,6 +167,8 @@ class Ends:
             piece = heappop(reached)[2]
             self.held[side].add(piece, -1)
             self.expired += piece.rows
+            if self.driver.tracked[side] is not None:
+                self.departed[side].append(piece)
         if self.expired > expired and oldest != self._announced[side]:
             self._announced[side] = oldest
             self.put(1 - side, Message("acknowledgement", oldest=oldest))

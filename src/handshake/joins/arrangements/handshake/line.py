@@ -17,9 +17,17 @@ from handshake.joins.arrangements.arrangement import Arrangement, Entry
 from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
+from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import CoreMetrics, Metrics, Stopwatch, collect_metrics, with_latency
+from handshake.joins.metrics import (
+    CoreMetrics,
+    Metrics,
+    Stopwatch,
+    collect_metrics,
+    with_latency,
+    with_matches,
+)
 from handshake.joins.spec import JoinSpec
 
 __all__ = ["HANDSHAKE", "Handshake"]
@@ -51,7 +59,7 @@ class Handshake(Arrangement):
         self._workers = [
             Worker(
                 spec, k, cores, two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
-                Channel(self._bell, spec.tuning.line_results), cpus[k] if cpus else None,
+                Channel(self._bell, spec.tuning.line_results), cpus[k] if cpus else None, self.driver.tracked,
             )
             for k in range(cores)
         ]  # fmt: skip
@@ -121,6 +129,11 @@ class Handshake(Arrangement):
         for worker in self._workers:
             worker.matching = True
 
+    def _list_windows(self, side: int) -> list[BasicWindow]:
+        departed = self._ends.departed[side]
+        self._ends.departed[side] = []
+        return departed + [piece for worker in self._workers for piece in worker.core.windows[side]]
+
     def expire(self) -> None:
         """Acknowledge what no tuple to come can join and has reached its end of the line."""
         self._ends.exchange()
@@ -185,7 +198,7 @@ class Handshake(Arrangement):
             state_bytes=held[0].nbytes + held[1].nbytes,
             cores=tuple(_core_metrics(worker) for worker in self._workers),
         )
-        return with_latency(done, self.latencies)
+        return with_latency(with_matches(done, self.driver), self.latencies)
 
 
 def _core_metrics(worker: Worker) -> CoreMetrics:

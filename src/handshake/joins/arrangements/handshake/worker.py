@@ -15,6 +15,7 @@ from handshake.joins.arrangements.handshake.core import LEFT, RIGHT, HandshakeCo
 from handshake.joins.arrangements.placement import pin_to
 from handshake.joins.basic_window import BasicWindow, merge_windows, seal
 from handshake.joins.core import JoinCore
+from handshake.joins.driver import Tracked
 from handshake.joins.pieces import coalesce
 from handshake.joins.spec import SIDES, JoinSpec
 
@@ -93,12 +94,12 @@ class Worker(threading.Thread):
     def __init__(
         self, spec: JoinSpec, number: int, cores: int, two_phase: bool,
         inward: tuple[Queue, Queue], outward: tuple[Queue, Queue], results: Channel[Found],
-        cpu: int | None = None,
+        cpu: int | None = None, tracked: tuple[Tracked | None, ...] = (None, None),
     ) -> None:  # fmt: skip
         self.number, self.cores, self.cpu = number, cores, cpu
         self.place = f"core {number + 1} of {cores}"
         super().__init__(name=f"handshake {self.place}", daemon=True)
-        self.join_core = JoinCore(spec, check=results.bell.check)
+        self.join_core = JoinCore(spec, tracked, check=results.bell.check)
         ends = (number == 0, number == cores - 1)
         self.core = HandshakeCore(self._match, newest, *ends, two_phase, self._merge)
         self.ahead: list[HandshakeCore[BasicWindow, pa.RecordBatch] | None] = [None, None]

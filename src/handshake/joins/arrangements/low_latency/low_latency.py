@@ -64,13 +64,14 @@ class LowLatency(GatheringJoin[_Task]):
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness)
         bell = Bell()
-        self._cores = [JoinCore(self.spec, aside=True, check=bell.check) for _ in range(self.cores)]
+        tracked = self.driver.tracked
+        self._cores = [JoinCore(self.spec, tracked, aside=True, check=bell.check) for _ in range(self.cores)]
         self._gone = [0] * self.cores
         self._turn, self._tuning = 0, self.spec.tuning
         self._buffers = (Buffer(_LARGEST), Buffer(_LARGEST))
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
-        self._shared = SharedScan(self.spec, self._cores, self.cpus)
+        self._shared = SharedScan(self.spec, self._cores, tracked, self.cpus)
         self._start_crew(bell)
 
     def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
@@ -211,6 +212,9 @@ class LowLatency(GatheringJoin[_Task]):
                     return
             yield from self._next_batch(at_once=True)
         yield from self.crew.drain(until)
+
+    def _list_windows(self, side: int) -> list[BasicWindow]:
+        return [window for core in self._cores for window in core.segments[side].with_departed()]
 
     def expire(self) -> None:
         """Drop tuples that no future tuple can join; to be called when drained."""

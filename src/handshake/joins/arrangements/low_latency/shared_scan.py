@@ -20,6 +20,7 @@ from handshake.joins.arrangements.low_latency.helpers import Helpers
 from handshake.joins.arrangements.low_latency.look_ups import LookUps
 from handshake.joins.basic_window import BasicWindow, worth_an_index
 from handshake.joins.core import JoinCore, Outer
+from handshake.joins.driver import Tracked
 from handshake.joins.latency import Note
 from handshake.joins.results import Pairs, Results
 from handshake.joins.spec import JoinSpec
@@ -66,10 +67,13 @@ class Visit(NamedTuple):
 class SharedScan:
     """Searches the windows of all cores from one thread, which helpers join."""
 
-    def __init__(self, spec: JoinSpec, cores: Sequence[JoinCore], cpus: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, spec: JoinSpec, cores: Sequence[JoinCore],
+        tracked: tuple[Tracked | None, ...] = (None, None), cpus: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         self._spec, self._cores = spec, cores
         self._reaches = (spec.reach(0), spec.reach(1))
-        self._results = Results(spec)
+        self._results = Results(spec, tracked)
         self._buffers = _Buffers(spec.tuning.scan_buffer)
         self._bands = (_bands(spec, 0), _bands(spec, 1))
         self._uncoded = 0

@@ -1,0 +1,104 @@
+"""Rows without a match, which are results of outer and anti joins once no match can come any more.
+
+Rows of a tracked side are numbered as they enter their window. The number is a hidden column, so it stays
+with the row while basic windows are merged, clustered and passed on. Join cores mark the rows of all pairs
+that they find (`RowStates`). When the join is at rest, rows that have left their window are final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.driver import Tracked, stored_column
+from handshake.joins.spec import JoinSpec
+from handshake.kernels.columns import integers
+from handshake.kernels.gather import gather
+
+__all__ = ["Finals"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Finals:
+    """The rows of one side that leave its window."""
+
+    def __init__(self, spec: JoinSpec, side: int, tracked: Tracked) -> None:
+        self._spec, self._side, self._tracked = spec, side, tracked
+        self._preserved = spec.kind.preserved[side]
+        self._leaving: dict[int, _Leaving] = {}
+        """Basic windows of which some rows have left, by identity."""
+
+    def take(self, windows: Iterable[BasicWindow], oldest: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield results for the rows that have left without a match since the last call.
+
+        Args:
+            windows: The basic windows of the side, and those dropped since the last call.
+            oldest: Rows with an expiring stamp below this have left; None if all have.
+        """
+        if self._preserved:
+            for batch in self._tracked.take_alone():
+                yield self._results(batch, None)
+        leaving: dict[int, _Leaving] = {}
+        for window in windows:
+            low, high = window.second if self._side == 0 else window.first
+            if oldest is not None and low >= oldest:
+                continue
+            if oldest is None or high < oldest:
+                began = self._leaving.get(id(window))
+                rows = None if began is None else began.rest()
+            else:
+                began = self._leaving.get(id(window)) or _Leaving(window)
+                leaving[id(window)] = began
+                rows = began.until(oldest)
+            yield from self._leave(window, rows)
+        self._leaving = leaving
+        self._tracked.states.forget()
+
+    def _leave(self, window: BasicWindow, rows: Array | None) -> Iterator[pa.RecordBatch]:
+        numbers = window.numbers if rows is None else window.numbers[rows]
+        if not len(numbers):
+            return
+        alone = self._tracked.states.leave(numbers)
+        if self._preserved and alone.any():
+            yield self._results(window.batch, np.flatnonzero(alone) if rows is None else rows[alone])
+
+    def _results(self, batch: pa.RecordBatch, rows: Array | None) -> pa.RecordBatch:
+        """Return rows of this side as results, with NULLs for the other side."""
+        spec, side = self._spec, self._side
+        columns = batch.columns[: len(spec.sides[side].schema)]
+        if rows is not None:
+            columns = [gather(column, rows) for column in columns]
+        if spec.kind.shown[1 - side]:
+            count = batch.num_rows if rows is None else len(rows)
+            missing = [pa.nulls(count, kind) for kind in spec.sides[1 - side].schema.types]
+            columns = [*columns, *missing] if side == 0 else [*missing, *columns]
+        return pa.RecordBatch.from_arrays(columns, schema=spec.output)
+
+
+class _Leaving:
+    """A basic window that some rows have left, in the order in which rows leave it."""
+
+    def __init__(self, window: BasicWindow) -> None:
+        self._window = window  # keeps its identity from being used again
+        stamp = window.spec.expiring
+        assert stamp is not None
+        stamps = integers(stored_column(window.batch, window.spec, stamp.name))
+        self._order = np.argsort(stamps, kind="stable")
+        self._stamps = stamps[self._order]
+        self._left = 0
+
+    def until(self, oldest: int) -> Array:
+        """Return the rows with stamps below `oldest` that have not been returned before."""
+        end = int(np.searchsorted(self._stamps, oldest))
+        rows = self._order[self._left : end]
+        self._left = max(end, self._left)
+        return rows
+
+    def rest(self) -> Array:
+        """Return the rows that have not been returned before."""
+        return self._order[self._left :]

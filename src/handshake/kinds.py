@@ -1,0 +1,83 @@
+"""Kinds of joins: which rows are results beside the pairs, and which columns results have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from handshake.errors import UnsupportedError, suggest
+
+__all__ = ["INNER", "KINDS", "JoinKind", "kind_of_join"]
+
+Sides = tuple[bool, bool]
+"""A fact about the left side and about the right one."""
+
+
+@dataclass(frozen=True)
+class JoinKind:
+    """A kind of join of two streams.
+
+    >>> kind_of_join("LeftOuter").preserved
+    (True, False)
+    """
+
+    name: str
+    help: str
+    preserved: Sides = (False, False)
+    """Sides whose rows without a match are results."""
+    shown: Sides = (True, True)
+    """Sides whose columns results have."""
+    pairs: Literal["all", "first", "none"] = "all"
+    """The pairs that give results: all, the first one of each row of the side that is shown, or none."""
+
+    @property
+    def preserves(self) -> bool:
+        """True if rows without a match are results."""
+        return any(self.preserved)
+
+    @property
+    def tracked(self) -> Sides:
+        """Sides of which the join must know which rows have matched."""
+        first = self.pairs == "first"
+        return self.preserved[0] or (first and self.shown[0]), self.preserved[1] or (first and self.shown[1])
+
+
+INNER = JoinKind("inner", "each matching pair")
+_LEFT, _RIGHT, _BOTH = (True, False), (False, True), (True, True)
+_EACH = (
+    INNER,
+    JoinKind("left", "the pairs, and left rows without a match, with NULLs", _LEFT),
+    JoinKind("right", "the pairs, and right rows without a match, with NULLs", _RIGHT),
+    JoinKind("full", "the pairs, and rows of both sides without a match, with NULLs", _BOTH),
+    JoinKind("left_semi", "left rows with a match, once", shown=_LEFT, pairs="first"),
+    JoinKind("left_anti", "left rows without a match", _LEFT, _LEFT, "none"),
+    JoinKind("right_semi", "right rows with a match, once", shown=_RIGHT, pairs="first"),
+    JoinKind("right_anti", "right rows without a match", _RIGHT, _RIGHT, "none"),
+)
+KINDS: dict[str, JoinKind] = {kind.name: kind for kind in _EACH}
+"""All kinds by name."""
+_SPELLINGS = {
+    **{name.replace("_", ""): name for name in KINDS},
+    "cross": "inner", "leftouter": "left", "rightouter": "right", "outer": "full", "fullouter": "full",
+    "semi": "left_semi", "anti": "left_anti",
+}  # fmt: skip
+"""The spellings that Spark accepts, and those of the right side; case, spaces and `_` do not matter."""
+
+
+def kind_of_join(how: str) -> JoinKind:
+    """Return the kind of join that a user asks for.
+
+    Args:
+        how: A name in `KINDS`, or another spelling that Spark accepts.
+
+    Raises:
+        UnsupportedError: There is no such kind.
+
+    >>> [kind_of_join(how).name for how in ("outer", "semi", "LEFT ANTI", "right_outer")]
+    ['full', 'left_semi', 'left_anti', 'right']
+    """
+    text = str(how).lower().replace("_", "").replace(" ", "")
+    if text not in _SPELLINGS:
+        choices = ", ".join(KINDS)
+        raise UnsupportedError(f"no kind of join {how!r}; choose one of {choices}{suggest(str(how), KINDS)}")
+    return KINDS[_SPELLINGS[text]]
