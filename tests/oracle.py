@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from handshake.plan import expr as tree
@@ -105,6 +106,8 @@ def _case(expr: tree.Case, rows: Sequence[Row]) -> Any:
 
 def _call(expr: tree.Call, rows: Sequence[Row]) -> Any:
     values = [evaluate(arg, rows) for arg in expr.args]
+    if expr.name == "path":
+        return physical(reduce(_step, values[1:], values[0]), expr.type)
     if expr.name in SKIP_NULL:
         known = [value for value in values if value is not None]
         return SKIP_NULL[expr.name](known) if known else None
@@ -116,6 +119,15 @@ def _call(expr: tree.Call, rows: Sequence[Row]) -> Any:
         found = TYPED[expr.name](expr, *values)
         return None if found is None or not _holds(found, expr) else fit(found, expr.type)
     return fit(FUNCTIONS[expr.name](expr.args[0].type, *values), expr.type)
+
+
+def _step(owner: Any, key: Any) -> Any:
+    """A field of a struct or an element of a list."""
+    if owner is None or key is None:
+        return None
+    if isinstance(key, str):
+        return owner[key]
+    return owner[key] if 0 <= key < len(owner) else None
 
 
 def _holds(value: Any, expr: tree.Call) -> bool:

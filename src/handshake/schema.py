@@ -30,6 +30,7 @@ __all__ = [
     "Int",
     "Interval",
     "List",
+    "Months",
     "Null",
     "Opaque",
     "Schema",
@@ -120,6 +121,11 @@ class Interval(Type):
 
 
 @dataclass(frozen=True)
+class Months(Type):
+    """A number of calendar months, which have no fixed length."""
+
+
+@dataclass(frozen=True)
 class TimeOfDay(Type):
     """Time since midnight, counted in ``unit``."""
 
@@ -161,9 +167,10 @@ class List(Type):
 
 @dataclass(frozen=True)
 class Opaque(Type):
-    """A payload type (nested, union, …) that predicates cannot look into."""
+    """A payload type (nested, union, …); predicates can only name fields of structs and elements of lists."""
 
     name: str
+    arrow: pa.DataType | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -218,7 +225,7 @@ def type_from_arrow(arrow: pa.DataType) -> Type:
         return TimeOfDay(arrow.unit)
     if pa.types.is_fixed_size_binary(arrow):
         return BINARY
-    return Opaque(str(arrow))
+    return Opaque(str(arrow), arrow)
 
 
 _UNFIXED: dict[type[Type], Callable[[Any], pa.DataType]] = {

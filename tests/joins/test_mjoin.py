@@ -318,7 +318,7 @@ def test_mistakes_in_predicates_are_told_in_the_words_of_the_predicate():
         == "column 'x' is in several inputs (s0, s1, s2); write s0.x, say (line 1, column 1)"
     )
     assert refused("q = s1.x") == "no column 'q' (line 1, column 1)"
-    assert refused("db.s0.x = s1.x") == "'db.s0.x' has too many parts; write s0.column (line 1, column 1)"
+    assert refused("db.s0.x = s1.x") == "no input 'db' (s0, s1, s2) (line 1, column 1)"
     assert "the predicate must be true or false, but s0.x + s1.x is" in refused("s0.x + s1.x")
     assert "l.s0" not in refused("s0.x LIKE s1.x")
 

@@ -121,8 +121,21 @@ ERRORS = [
     ("prices = 1", "no column 'prices'; did you mean 'Price'?", 1),
     ("zzz = 1", "no column 'zzz'", 1),
     ("rigth.x = 1", "no input 'rigth' (l, r, left, right); did you mean 'right'?", 1),
-    ("l.a.b.c = 1", "'l.a.b.c' has too many parts; write l.column or r.column", 1),
-    ("l.many = r.x", "l.many is list<{item}: int8>, which a predicate cannot look into", 1),
+    ("l.a.b.c = 1", "no column 'a' in the left input ({left})", 1),
+    ("l.x.b = 1", "l.x is int32 and has no fields", 1),
+    (
+        "l.many = r.x",
+        "l.many is list<{item}: int8>; name a field of a struct, as in s.name, "
+        "or an element of a list, as in s[0]",
+        1,
+    ),
+    ("l.many.f = r.x", "l.many is list<{item}: int8> and has no fields", 1),
+    ("l.many[0.5] = r.x", "the number of an element is a whole number, but 0.5 is decimal(1, 1)", 1),
+    (
+        "INTERVAL 1 MONTH < INTERVAL 30 DAYS",
+        "cannot compare INTERVAL '1' MONTH (months) with INTERVAL '30' DAY (interval[us]); cast one of them",
+        1,
+    ),
     ("l.x", "the predicate must be true or false, but l.x is int32; compare it with something", 1),
     ("l.x AND l.b", "a condition is needed here, but l.x is int32", 1),
     ("NOT l.s", "a condition is needed here, but l.s is string", 5),

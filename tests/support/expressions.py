@@ -254,6 +254,8 @@ FORMS: dict[str, tuple[str, ...]] = {
     "bytes": ("COALESCE({bytes}, {bytes})",),
     "date": (
         *("({date} + {small})", "({date} - {int})", "({date} + INTERVAL {1 DAY|-3 DAYS})"),
+        "({date} {+|-} INTERVAL {1 MONTH|13 MONTHS|-1 YEAR|2 QUARTERS})",
+        "({date} + INTERVAL 1 MONTH * {small})",
         *(
             "{DATE_ADD|DATE_SUB|ADD_MONTHS}({date}, {small})",
             "DATE_ADD({naive}, {small})",
@@ -276,12 +278,13 @@ FORMS: dict[str, tuple[str, ...]] = {
             "DATE_TRUNC({unit}, {date})",
         ),
         *("MAKE_TIMESTAMP(2024, {small}, {small}, {small}, {small}, {exact})", "TIMESTAMP_SECONDS({number})"),
-        "TIMESTAMP_{MILLIS|MICROS}({int})",
+        *("TIMESTAMP_{MILLIS|MICROS}({int})", "({naive} {+|-} INTERVAL '1-2' YEAR TO MONTH)"),
     ),
     "zoned": (
         "({zoned} {+|-} {span})",
         "CAST({zoned} AS TIMESTAMP)",
         "DATE_TRUNC({unit}, {zoned})",
+        "({zoned} {+|-} INTERVAL 1 MONTH)",
     ),
     "span": (
         "({span} {+|-} {span})",

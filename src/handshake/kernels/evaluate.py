@@ -308,6 +308,31 @@ def _wall_clocks(array: pa.Array) -> pa.Array | None:
     return pc.local_timestamp(array)
 
 
+def _path(expr: Call, operands: list[pa.Array]) -> pa.Array:
+    """Return fields of structs and elements of lists."""
+    found, *_ = operands
+    for key, index in zip(expr.args[1:], operands[1:], strict=True):
+        if isinstance(key.type, String):
+            assert isinstance(key, Literal)
+            found = pc.struct_field(found, [key.value])
+        else:
+            found = _elements(found, values_of(index))
+    found = _text(found)
+    return found if isinstance(expr.type, (String, Binary)) else array_of(values_of(found), expr.type)
+
+
+def _elements(lists: pa.Array, numbers: list[int | None]) -> pa.Array:
+    """Return one element of each list; NULL if the list has none of that number."""
+    if pa.types.is_fixed_size_list(lists.type):
+        lists = lists.cast(pa.list_(lists.type.value_field))
+    starts, lengths = lists.offsets.to_pylist(), pc.list_value_length(lists).to_pylist()
+    places = [
+        start + number if number is not None and length is not None and 0 <= number < length else None
+        for start, number, length in zip(starts[:-1], numbers, lengths, strict=True)
+    ]
+    return lists.values.take(pa.array(places, pa.int64()))
+
+
 def _call_per_value(expr: Call, operands: list[pa.Array]) -> pa.Array:
     return _per_value(call_values(expr), operands, expr.type)
 
@@ -332,6 +357,7 @@ _FAST: dict[str, _Columns] = {
     "ends_with": _matcher(pc.ends_with),
     "contains": _matcher(pc.match_substring),
     **dict.fromkeys(("year", "month", "day", "hour", "minute", "second"), _field),
+    "path": _path,
 }
 """Functions that Arrow computes with the same values, column by column."""
 

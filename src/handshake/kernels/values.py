@@ -21,6 +21,7 @@ from handshake.schema import (
     Float,
     Int,
     Interval,
+    Months,
     String,
     TimeOfDay,
     Timestamp,
@@ -35,7 +36,7 @@ def natural_type(kind: Type) -> pa.DataType:
     match kind:
         case Bool():
             return pa.bool_()
-        case Int() | Interval(unit="d"):
+        case Int() | Interval(unit="d") | Months():
             return pa.int64()
         case Float(bits=bits):
             return pa.float32() if bits == 32 else pa.float64()

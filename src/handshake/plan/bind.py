@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
+import pyarrow as pa
+
 from handshake.errors import ExpressionError, suggest
 from handshake.plan.calendar import read_timestamp
 from handshake.plan.expr import (
@@ -45,12 +47,14 @@ from handshake.schema import (
     FLOAT64,
     INT64,
     NULL,
+    STRING,
     UNITS,
     Date,
     Decimal,
     Float,
     Int,
     Interval,
+    Months,
     Null,
     Opaque,
     Schema,
@@ -58,6 +62,7 @@ from handshake.schema import (
     TimeOfDay,
     Timestamp,
     Type,
+    type_from_arrow,
 )
 
 __all__ = ["Scope", "bind", "bind_value"]
@@ -83,16 +88,23 @@ class Scope:
 
     def resolve(self, name: Name) -> Column:
         """Return the column that a name stands for."""
-        if len(name.parts) == 1:
-            return self._find_unqualified(name)
-        if len(name.parts) > 2:
-            raise fail(f"'{show(name)}' has too many parts; write l.column or r.column", name)
-        qualifier, column = name.parts
-        side = self.qualifiers.get(qualifier, self.qualifiers.get(qualifier.lower()))
-        if side is None:
-            known = ", ".join(self.qualifiers)
-            raise fail(f"no input '{qualifier}' ({known}){suggest(qualifier, self.qualifiers)}", name)
-        return self._column(side, column, name)
+        column, fields = self.resolve_path(name)
+        if fields:
+            raise fail(f"'{show(name)}' is a field of a column, and a column is needed here", name)
+        return column
+
+    def resolve_path(self, name: Name) -> tuple[Column, tuple[str, ...]]:
+        """Return the column that a name begins with, and the fields below it."""
+        first, *rest = name.parts
+        if not rest:
+            return self._find_unqualified(name), ()
+        side = self.qualifiers.get(first, self.qualifiers.get(first.lower()))
+        if side is not None:
+            return self._column(side, rest[0], replace(name, parts=name.parts[:2])), tuple(rest[1:])
+        if any(isinstance(f.type, Opaque) for s in self.schemas if (f := s.find(first)) is not None):
+            return self._find_unqualified(replace(name, parts=(first,))), tuple(rest)
+        known = ", ".join(self.qualifiers)
+        raise fail(f"no input '{first}' ({known}){suggest(first, self.qualifiers)}", name)
 
     def _column(self, side: int, column: str, name: Name) -> Column:
         schema = self.schemas[side]
@@ -158,10 +170,60 @@ def _bind(expr: Expr, scope: Scope) -> Expr:
 
 @_bind.register
 def _(expr: Name, scope: Scope) -> Expr:
-    column = scope.resolve(expr)
-    if isinstance(column.type, Opaque):
-        raise fail(f"{show(column)} is {column.type}, which a predicate cannot look into", expr)
-    return Literal(None, type=NULL, at=expr.at) if isinstance(column.type, Null) else column
+    return _plain_value(_bind_nested(expr, scope), expr)
+
+
+def _plain_value(bound: Expr, expr: Expr) -> Expr:
+    """Return a column, field or element, unless it is nested itself."""
+    if isinstance(bound.type, Opaque):
+        raise fail(
+            f"{show(bound)} is {bound.type}; name a field of a struct, as in s.name, "
+            "or an element of a list, as in s[0]",
+            expr,
+        )
+    return Literal(None, type=NULL, at=expr.at) if isinstance(bound.type, Null) else bound
+
+
+def _bind_nested(expr: Expr, scope: Scope) -> Expr:
+    """Bind a column, a field of a struct or an element of a list, which may be nested."""
+    match expr:
+        case Name():
+            column, fields = scope.resolve_path(expr)
+            found: Expr = column
+            for name in fields:
+                found = _step(found, Literal(name, type=STRING), expr)
+            return found
+        case Call(name="path", args=(owner, key)):
+            step = key if isinstance(key.type, String) else _operand(key, scope)
+            return _step(_bind_nested(owner, scope), step, expr)
+    return _operand(expr, scope)
+
+
+def _step(owner: Expr, key: Expr, expr: Expr) -> Expr:
+    """Return a field or element of a nested value; steps below one column are one call."""
+    arrow = owner.type.arrow if isinstance(owner.type, Opaque) else None
+    found: pa.DataType | None = None
+    if isinstance(key, Literal) and isinstance(key.type, String):
+        if arrow is not None and pa.types.is_struct(arrow):
+            names = [field.name for field in arrow]
+            same = [n for n in names if n == key.value] or [
+                n for n in names if n.casefold() == key.value.casefold()
+            ]
+            if len(same) != 1:
+                hint = suggest(key.value, names)
+                raise fail(f"{show(owner)} has no field '{key.value}' ({', '.join(names)}){hint}", expr)
+            key, found = replace(key, value=same[0]), arrow.field(same[0]).type
+    elif arrow is not None and (
+        pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow)
+    ):
+        if not isinstance(key.type, (Int, Null)):
+            raise fail(f"the number of an element is a whole number, but {show(key)} is {key.type}", expr)
+        found = arrow.value_type
+    if found is None:
+        what = "fields" if isinstance(key.type, String) else "elements"
+        raise fail(f"{show(owner)} is {owner.type} and has no {what}", expr)
+    args = (*owner.args, key) if isinstance(owner, Call) else (owner, key)
+    return Call(args, "path", type=type_from_arrow(found), at=expr.at)
 
 
 @_bind.register
@@ -209,7 +271,7 @@ def _(expr: IsNull, scope: Scope) -> Expr:
 @_bind.register
 def _(expr: Negate, scope: Scope) -> Expr:
     arg = _operand(expr.arg, scope)
-    if not isinstance(arg.type, (Int, Decimal, Float, Interval, Null)):
+    if not isinstance(arg.type, (Int, Decimal, Float, Interval, Months, Null)):
         raise fail(f"cannot negate {show(arg)} ({arg.type})", expr)
     if isinstance(arg, Literal) and arg.value is not None:
         return Literal(-arg.value, type=arg.type, at=expr.at)
@@ -275,6 +337,8 @@ def _result(kind: Type) -> Type:
 
 @_bind.register
 def _(expr: Call, scope: Scope) -> Expr:
+    if expr.name == "path":
+        return _plain_value(_bind_nested(expr, scope), expr)
     return bind_call(expr, tuple(_operand(arg, scope) for arg in expr.args))
 
 
@@ -332,17 +396,17 @@ def _make(expr: Arithmetic, a: Expr, b: Expr, kind: Type) -> Expr:
 def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
     match a.type, expr.op, b.type:
         case (
-            (Timestamp() | Date() | Interval(), "+" | "-", Null())
-            | (Null(), "+" | "-", Timestamp() | Date() | Interval())
-            | (Interval(), "*", Null())
-            | (Null(), "*", Interval())
+            (Timestamp() | Date() | Interval() | Months(), "+" | "-", Null())
+            | (Null(), "+" | "-", Timestamp() | Date() | Interval() | Months())
+            | (Interval() | Months(), "*", Null())
+            | (Null(), "*", Interval() | Months())
         ):
             return Literal(None, type=NULL, at=expr.at)
         case Timestamp() | Date(), "-", Timestamp() | Date():
             return _difference(expr, a, b)
         case Timestamp(), "+" | "-", Interval():
             return _shift(expr, a, b)
-        case Interval(), "+", Timestamp() | Date():
+        case Interval() | Months(), "+", Timestamp() | Date():
             return _temporal(replace(expr, op="+"), b, a)
         case Date(), "+" | "-", Interval():
             return _shift_date(expr, a, b)
@@ -357,8 +421,13 @@ def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
         ):
             a, b = common((a, b), expr)
             return _make(expr, a, b, a.type)
-        case (Interval() as kind, "*", Int()) | (Int(), "*", Interval() as kind):
+        case (Interval() | Months() as kind, "*", Int()) | (Int(), "*", Interval() | Months() as kind):
             return _make(expr, a, b, kind)
+        case Months(), "+" | "-", Months():
+            return _make(expr, a, b, a.type)
+        case Date() | Timestamp(), "+" | "-", Months():
+            months = b if expr.op == "+" else fold_node(Negate(b, type=b.type, at=b.at))
+            return Call((a, months), "plus_months", type=a.type, at=expr.at)
     return None
 
 

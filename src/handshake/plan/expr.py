@@ -297,6 +297,8 @@ def show(expr: Expr) -> str:
             return f" {type(expr).__name__.upper()} ".join(_operand(a) for a in args)
         case Cast(arg=arg):
             return f"CAST({show(arg)} AS {expr.type})"
+        case Call(name="path", args=(owner, *steps)):
+            return show(owner) + "".join(map(_step, steps))
         case Call(name=name, args=args):
             return f"{name.upper()}({', '.join(show(a) for a in args)})"
         case Udf(function=function, args=args):
@@ -305,6 +307,12 @@ def show(expr: Expr) -> str:
             whens = " ".join(f"WHEN {show(c)} THEN {show(v)}" for c, v in expr.pairs)
             return f"CASE {whens} ELSE {show(expr.default)} END"
     return repr(expr)
+
+
+def _step(key: Expr) -> str:
+    """Return the text of a step to a field or an element."""
+    named = isinstance(key, Literal) and isinstance(key.value, str)
+    return f".{key.value}" if isinstance(key, Literal) and named else f"[{show(key)}]"
 
 
 def _operand(expr: Expr) -> str:

@@ -7,7 +7,7 @@ from decimal import Decimal as PyDecimal
 from typing import Any
 
 from handshake.plan.calendar import zone_of
-from handshake.schema import UNITS, Date, Decimal, Interval, TimeOfDay, Timestamp, Type
+from handshake.schema import UNITS, Date, Decimal, Interval, Months, TimeOfDay, Timestamp, Type
 
 __all__ = ["literal_text"]
 
@@ -42,6 +42,8 @@ def literal_text(value: Any, kind: Type) -> str:
             return _interval(value * UNITS[unit])
         case TimeOfDay(unit=unit):
             return _time(value * UNITS[unit])
+        case Months():
+            return f"INTERVAL '{_whole(value)}' MONTH"
     return _python(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from decimal import Decimal as PyDecimal
 
 from sqlglot import exp
@@ -28,7 +29,7 @@ from handshake.plan.expr import (
 from handshake.plan.functions import ALIASES, FIELDS, FUNCTIONS
 from handshake.plan.reader import NODES, Reader, reads
 from handshake.plan.types import parse_date, parse_time, parse_timestamp
-from handshake.schema import DATE, FLOAT64, Date, Interval, TimeOfDay, Timestamp, Type
+from handshake.schema import DATE, FLOAT64, STRING, Date, Interval, Months, TimeOfDay, Timestamp, Type
 from handshake.windows import Duration
 
 __all__ = ["parse", "parse_type"]
@@ -222,16 +223,37 @@ def _(node: exp.Trim, reader: Reader) -> Expr:
 
 
 @reads("this table db catalog", exp.Column)
-@reads("this expression", exp.Dot)
-def _(node: exp.Column | exp.Dot, reader: Reader) -> Expr:
-    owner = node.this if isinstance(node, exp.Dot) else None
-    if isinstance(owner, exp.Dot):
-        owner = None if all(isinstance(part, exp.Identifier) for part in owner.parts) else owner
-    if not all(isinstance(part, exp.Identifier) for part in node.parts) or not (
-        owner is None or isinstance(owner, exp.Column)
-    ):
+def _(node: exp.Column, reader: Reader) -> Expr:
+    if not all(isinstance(part, exp.Identifier) for part in node.parts):
         raise reader.error(f"{sql_text(node)!r} is not a column", node)
     return Name(tuple(part.name for part in node.parts), at=reader.at(node))
+
+
+@reads("this expression", exp.Dot)
+def _(node: exp.Dot, reader: Reader) -> Expr:
+    if not isinstance(node.this, (exp.Column, exp.Dot, exp.Bracket)) or not isinstance(
+        node.expression, exp.Identifier
+    ):
+        raise reader.error(f"{sql_text(node)!r} is not a column", node)
+    owner, name, at = reader.expr(node.this), node.expression.name, reader.at(node)
+    if isinstance(owner, Name):
+        return Name((*owner.parts, name), at=at)
+    return Call((owner, Literal(name, type=STRING)), "path", at=at)
+
+
+@reads("this expressions offset safe", exp.Bracket)
+def _(node: exp.Bracket, reader: Reader) -> Expr:
+    """Read `xs[0]`, which counts from 0, and `ELEMENT_AT(xs, 1)`, which counts from 1."""
+    if len(node.expressions) != 1 or not isinstance(node.this, (exp.Column, exp.Dot, exp.Bracket)):
+        raise reader.error(f"{sql_text(node)!r} has no meaning in a predicate here", node)
+    owner, index, at = reader.expr(node.this), reader.expr(node.expressions[0]), reader.at(node)
+    if isinstance(index, Literal) and isinstance(index.value, str):
+        return Call((owner, replace(index, type=STRING)), "path", at=at)
+    if node.args.get("offset"):
+        if not isinstance(index, Literal) or not isinstance(index.value, int) or index.value < 1:
+            raise reader.error("element_at() takes a constant from 1 on; or write xs[i], from 0 on", node)
+        index = replace(index, value=index.value - 1)
+    return Call((owner, index), "path", at=at)
 
 
 @reads("this quoted", exp.Identifier)
@@ -276,22 +298,52 @@ def _(node: exp.Null, reader: Reader) -> Expr:
 @reads("this unit fraction_in_string", exp.Interval)
 def _(node: exp.Interval, reader: Reader) -> Expr:
     amount, unit = node.this, node.args.get("unit")
+    if isinstance(unit, exp.IntervalSpan):
+        return _years_and_months(node, reader)
     if not isinstance(amount, exp.Literal) or not (unit is None or isinstance(unit, exp.Var)):
         raise reader.error("an interval is a constant, such as INTERVAL 10 SECONDS", node)
     # Of a text with a unit in it, sqlglot keeps what it understands.
     text = node.meta.get("text") or str(amount.this)
     if unit is not None and not re.search("[a-z]", text, re.IGNORECASE):
         text = f"{text} {unit.name}"
-    if re.search("month|quarter|year|decade|centur", text, re.IGNORECASE):
-        raise reader.error("months and years have no fixed length; write the interval in days", node)
     if len(text) > _MOST_DIGITS:
         raise reader.error(f"a number has {len(text)} digits; {_MOST_DIGITS} are allowed", node)
+    if re.search("month|quarter|year|decade|centur", text, re.IGNORECASE):
+        return _months(text, node, reader)
     try:
         length = Duration.parse(text.lower())
     except WindowError as error:
         raise reader.error(str(error), node) from None
     step, size = ("us", 10**3) if length.nanoseconds % 10**3 == 0 else ("ns", 1)
     return Literal(length.nanoseconds // size, type=Interval(step), at=reader.at(node))
+
+
+_MONTHS = {"month": 1, "months": 1, "quarter": 3, "quarters": 3, "year": 12, "years": 12}
+_MONTH_PARTS = re.compile(r"\s*([+-]?[0-9]+)\s+([a-z]+)", re.IGNORECASE)
+
+
+def _months(text: str, node: exp.Interval, reader: Reader) -> Expr:
+    """Read an interval of months and years."""
+    parts = _MONTH_PARTS.findall(text)
+    known = all(unit.lower() in _MONTHS for _, unit in parts)
+    if not known or _MONTH_PARTS.sub("", text).strip():
+        raise reader.error(
+            f"'{text}' is neither whole months and years nor a fixed length; write two intervals, such as "
+            "INTERVAL 1 MONTH and INTERVAL 2 DAYS",
+            node,
+        )
+    months = sum(int(count) * _MONTHS[unit.lower()] for count, unit in parts)
+    return Literal(months, type=Months(), at=reader.at(node))
+
+
+def _years_and_months(node: exp.Interval, reader: Reader) -> Expr:
+    """Read `INTERVAL '1-2' YEAR TO MONTH`."""
+    span = node.args["unit"]
+    found = re.fullmatch(r"\s*([+-]?)([0-9]{1,9})-([0-9]{1,9})\s*", node.this.name)
+    if (span.this.name.upper(), span.expression.name.upper()) != ("YEAR", "MONTH") or found is None:
+        raise reader.error("an interval is a constant, such as INTERVAL 10 SECONDS", node)
+    months = int(found[2]) * 12 + int(found[3])
+    return Literal(-months if found[1] == "-" else months, type=Months(), at=reader.at(node))
 
 
 def _is_suffixed(node: exp.Expr) -> bool:

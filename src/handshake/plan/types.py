@@ -28,6 +28,7 @@ from handshake.schema import (
     Float,
     Int,
     Interval,
+    Months,
     Null,
     String,
     TimeOfDay,
@@ -37,7 +38,7 @@ from handshake.schema import (
 
 __all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "unify"]
 
-EXACT = (Int, Decimal, Date, Timestamp, Interval, TimeOfDay)
+EXACT = (Int, Decimal, Date, Timestamp, Interval, Months, TimeOfDay)
 """Types whose values are whole numbers at heart: arithmetic on them is exact."""
 
 _EPOCH = datetime(1970, 1, 1)

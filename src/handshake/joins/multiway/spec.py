@@ -274,7 +274,8 @@ class ManySpec:
         def rule(node: Expr) -> Expr:
             if not isinstance(node, Name):
                 return node
-            return Name(("r" if node.parts[1].startswith(own) else "l", node.parts[1]), at=node.at)
+            side = "r" if node.parts[1].startswith(own) else "l"
+            return Name((side, *node.parts[1:]), at=node.at)
 
         return transform(condition.expr, rule)
 
@@ -429,15 +430,13 @@ class _Names:
                 return node
             stream, column = self._column(node)
             read.add(stream)
-            return Name(("l", f"{self.names[stream]}.{column}"), at=node.at)
+            return Name(("l", f"{self.names[stream]}.{column}", *node.parts[2:]), at=node.at)
 
         return transform(part, rule), frozenset(read)
 
     def _column(self, name: Name) -> tuple[int, str]:
         if len(name.parts) == 1:
             return self._find_unqualified(name)
-        if len(name.parts) > 2:
-            raise _wrong(f"'{show(name)}' has too many parts; write {self.names[0]}.column", name)
         qualifier = self._folded.get(name.parts[0].casefold(), name.parts[0])
         found = self._scope.resolve(replace(name, parts=(qualifier, name.parts[1])))
         return found.side, found.name

@@ -37,7 +37,9 @@ from handshake.schema import (
     Date,
     Decimal,
     Float,
+    Int,
     Interval,
+    Months,
     Null,
     Timestamp,
     Type,
@@ -205,6 +207,8 @@ def _trunc(call: Call, args: tuple[Expr, ...]) -> Expr:
 
 # Days and months.
 
+_MONTHS = Argument("months", (Int, Months))
+
 
 def _add_days(sign: str) -> Rule:
     def bind(call: Call, args: tuple[Expr, ...]) -> Expr:
@@ -347,7 +351,7 @@ FUNCTIONS = (
     Function("add_months", takes(DAY, WHOLE, gives=DATE), plain(_shift_months)),
     Function(
         "plus_months",
-        takes(MOMENT, WHOLE, gives=lambda args: args[0].type),
+        takes(MOMENT, _MONTHS, gives=lambda args: args[0].type),
         _add_months_to_moment,
         spelled=False,
     ),

@@ -1,0 +1,52 @@
+"""Fields of structs and elements of lists in predicates."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pyarrow as pa
+import pytest
+
+import handshake as hs
+import oracle
+from handshake.plan import bind, parse
+from strategies import scope_of
+
+LEFT = pa.table(
+    {
+        "row": [0, 1, 2, 3],
+        "s": pa.array([{"f": 1, "g": {"h": "x"}}, {"f": None, "g": None}, None, {"f": 2, "g": {"h": None}}]),
+        "xs": pa.array([[1, 2], [], None, [None, 5, 7]], pa.list_(pa.int32())),
+        "ys": pa.array(
+            [[{"b": 1.5}], [{"b": None}], None, []], pa.large_list(pa.struct({"b": pa.float64()}))
+        ),
+        "pair": pa.array([[1, 2], [3, 4], None, [5, 6]], pa.list_(pa.int16(), 2)),
+        "when": pa.array([{"at": date(2024, 1, day)} for day in (1, 2, 3, 4)]),
+        "i": [1, 0, None, 2],
+    }
+)
+RIGHT = pa.table({"k": [1, 2, 7], "w": ["x", "y", None]})
+CONDITIONS = (
+    *("l.s.f = r.k", "l.s.g.h = r.w", "l.s.g.h < r.w", "l.s.F + 1 = r.k", "s.f = 1", "l.s['f'] = r.k"),
+    *("l.xs[0] = r.k", "l.xs[l.i] = r.k", "l.xs[5] IS NULL", "l.xs[-1] IS NULL", "ELEMENT_AT(l.xs, 2) = r.k"),
+    *("l.ys[0].b > r.k", "l.pair[1] % 2 = 0 AND l.pair[0] >= r.k", "l.when.at < '2024-01-03'", "xs[r.k] = 5"),
+    *("UPPER(l.s.g.h) = 'X'", "l.s.g.h LIKE 'x%' OR l.xs[2] = r.k", "YEAR(l.when.at) + r.k = 2025"),
+)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("start", [0, 1])
+def test_nested_values_join_as_in_the_oracle(condition: str, start: int) -> None:
+    left = LEFT.slice(start)
+    bound = bind(parse(condition), scope_of(left.schema, RIGHT.schema))
+    rows, others = oracle.rows(left), oracle.rows(RIGHT)
+    want = sorted((a["row"], b["k"]) for a in rows for b in others if oracle.evaluate(bound, [a, b]) is True)
+    found = hs.join(left, RIGHT, condition).select(["row", "k"]).to_pylist()
+    assert sorted((row["row"], row["k"]) for row in found) == want
+
+
+def test_several_streams() -> None:
+    streams = {"a": LEFT, "b": RIGHT, "c": RIGHT}
+    with hs.MultiJoin(streams, "a.s.f = b.k AND a.pair[1] = c.k") as join:
+        found = [batch for name, rows in streams.items() for batch in join.push(name, rows)]
+    assert [row for batch in found for row in batch.column("row").to_pylist()] == [0]
