@@ -94,11 +94,10 @@ def _call(random: Random) -> str:
 
 
 def window(random: Random) -> str:
-    """Return a window: of time or tuples, sliding, tumbling or with gaps."""
+    """Return a window: of time or tuples, sliding, tumbling or with gaps, or sessions."""
     size, advance = random.randint(1, 9), random.randint(1, 9)
-    if random.random() < 0.6:
-        return f"[SIZE .{size:03} ADVANCE .{advance:03} TIME]"
-    return f"[SIZE {size} ADVANCE {advance} TUPLES]"
+    times = f"[SIZE .{size:03} ADVANCE .{advance:03} TIME]"
+    return random.choice([times, times, f"[SIZE {size} ADVANCE {advance} TUPLES]", f"[SESSION {size} ms]"])
 
 
 def query(random: Random) -> str:
