@@ -123,6 +123,30 @@ Examples:
             seconds=seconds,
         )
 
+    @bench.command(
+        "kinds",
+        help="""Compare outer, semi and anti joins with the inner join: processor time and state.
+
+\b
+Examples:
+  handshake bench kinds
+  handshake bench kinds --algorithm low_latency --window "5 minutes"
+""",
+    )
+    def kinds_of_joins(
+        algorithm: Annotated[
+            str, typer.Option(metavar="|".join(_ALGORITHM.choices), help=_ALGORITHM.help)
+        ] = "three_step",
+        method: Annotated[str, typer.Option(metavar="band|scan", help="Access method.")] = "band",
+        window: Annotated[str, typer.Option(metavar="SPEC", help="Window of both streams.")] = "1 minute",
+        rate: Annotated[float, typer.Option(min=1, help="Tuples per second and stream.")] = 15_000.0,
+        seconds: Annotated[float, typer.Option(min=0.1, help="Stream time to measure.")] = 10.0,
+    ) -> None:
+        with reporting():
+            _ALGORITHM.check(algorithm)
+            _METHOD.check(method)
+        call("kinds", algorithm=algorithm, method=method, window=window, rate=rate, seconds=seconds)
+
 
 def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(

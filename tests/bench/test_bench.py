@@ -17,6 +17,7 @@ from handshake.errors import HandshakeError, InputError, UnsupportedError
 from handshake_bench import (
     batch,
     batches,
+    kinds,
     latency,
     mway,
     overload,
@@ -75,6 +76,13 @@ def test_sustained(capsys, method):
 def test_sustained_on_every_arrangement(capsys, algorithm):
     sustained.run(algorithm=algorithm, window="4 s", rate=2000, seconds=1)
     assert result(capsys)["algorithm"] == algorithm
+
+
+def test_kinds(capsys):
+    kinds.run(window="4 s", rate=2000, seconds=1)
+    figures = result(capsys)
+    assert {"left", "full", "left_semi", "left_anti", "left_state"} <= figures.keys()
+    assert figures["inner"] == figures["inner_state"] == "1"
 
 
 # What is kept, and made of what was kept.
