@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import cycle, pairwise
 from random import Random
 from types import SimpleNamespace
 
@@ -17,11 +17,13 @@ import pytest
 
 import handshake
 from handshake.errors import InputError
+from handshake.kinds import KINDS
 from handshake.windows import windows_of
 
 pytest.importorskip("pyspark")
 from pyspark.sql import functions as F
 
+from oracle import of_kind
 from oracle_values import TIME, rows
 from spark_session import Feed, Sink
 from spark_steps import arrivals_of
@@ -200,6 +202,61 @@ def test_batches_agree_with_the_oracle(tables, frames, name):
     assert pairs(joined.coalesce(1)) == sorted(want.pairs)
     assert len(want.pairs) > 0
     assert ("Spark's own join" in handshake.explain(joined)) == (name == "equality")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*zip(KINDS, cycle(BATCHES)), ("full", "counted"), ("left", "timed")]
+)
+def test_kinds_of_batches_agree_with_the_oracle(tables, frames, kind, name):
+    """Rows visit several segments; there are NULL keys and one-sided conditions."""
+    on, window = BATCHES[name]
+    on, time = f"({on}) AND l.x < 10 AND r.k < 2", None if window is None else "t"
+    joined = handshake.join(*frames, on, window=window, time=time, how=kind, segments=3)
+    result = expect(Case(*tables, on, windows_of(window), time, time))
+    want = of_kind(kind, result, (len(tables[0]), len(tables[1])))
+    found = [(row.get("n"), row.get("m")) for row in joined.toArrow().to_pylist()]
+    assert sorted(found, key=repr) == want
+    assert want
+
+
+@pytest.mark.parametrize("kind", ["left", "full", "left_semi", "left_anti"])
+def test_kinds_of_equalities_are_left_to_spark(frames, kind):
+    left, right = frames
+    on = "l.y = r.y AND l.k >= r.k"
+    native, own = (handshake.join(left, right, on, how=kind, method=method) for method in ("auto", "hash"))
+    assert native.schema == own.schema
+    assert sorted(map(str, native.collect())) == sorted(map(str, own.collect()))
+    assert "Spark's own join" in handshake.explain(native)
+
+
+def test_rows_without_a_time_are_without_a_match(spark):
+    at = EPOCH.replace(tzinfo=None)
+    left = spark.createDataFrame([(0, at), (1, None), (2, None)], "n int, t timestamp")
+    right = spark.createDataFrame([(0, at), (1, None)], "m int, t timestamp")
+    joined = handshake.join(left, right, window="5 s", time="t", how="full")
+    found = sorted(((row.n, row.m) for row in joined.collect()), key=str)
+    assert found == [(0, 0), (1, None), (2, None), (None, 1)]
+
+
+def test_kinds_of_empty_batches(spark, frames):
+    left, right = frames
+    nothing = right.limit(0)
+    on = "l.x < r.x"
+    assert handshake.join(left, nothing, on, how="left").count() == left.count()
+    assert handshake.join(left, nothing, on, how="left_semi").count() == 0
+    assert handshake.join(left.limit(0), nothing, on, how="full").count() == 0
+
+
+def test_the_result_time_of_a_row_without_a_match_is_its_own(frames):
+    left, right = frames
+    joined = handshake.join(
+        left, right, "l.x = r.x + 100", window="5 s", time="t", how="full", result_time="at"
+    )
+    rows = joined.collect()
+    assert len(rows) == left.count() + right.count()
+    assert all(row["at"] == (row["t"] if row["n"] is not None else row["t_right"]) for row in rows)
+    only = handshake.join(left, right, "l.x < r.x", how="anti", window="5 s", time="t", result_time="at")
+    assert all(row["at"] == row["t"] for row in only.collect())
 
 
 def test_a_python_function_as_the_predicate(tables, frames):

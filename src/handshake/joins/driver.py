@@ -32,6 +32,7 @@ __all__ = [
     "Tracked",
     "add_columns",
     "arrays_of",
+    "can_match",
     "derive_columns",
     "lies_ready",
     "matchable",
@@ -252,7 +253,7 @@ class Driver(StreamDriver):
 
 def _number(batch: pa.RecordBatch, side: SideSpec, tracked: Tracked) -> pa.RecordBatch:
     """Number the rows that can match; keep the others as rows without a match."""
-    mask = _can_match(batch, side)
+    mask = can_match(batch, side)
     if mask is not None and not mask.all():
         tracked.add_alone(batch.filter(pa.array(~mask)))
         batch = batch.filter(pa.array(mask))
@@ -304,11 +305,11 @@ def derive_columns(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
 
 def matchable(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
     """Return the rows that can match: one-sided conditions hold and no key is NULL or NaN."""
-    mask = _can_match(batch, spec)
+    mask = can_match(batch, spec)
     return batch if mask is None or mask.all() else batch.filter(pa.array(mask))
 
 
-def _can_match(batch: pa.RecordBatch, spec: SideSpec) -> Array | None:
+def can_match(batch: pa.RecordBatch, spec: SideSpec) -> Array | None:
     """Return which rows can match; None if all can."""
     mask: Array | None = None
     for condition in spec.filters:

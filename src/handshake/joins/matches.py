@@ -19,7 +19,7 @@ from handshake.joins.spec import JoinSpec
 from handshake.kernels.columns import integers
 from handshake.kernels.gather import gather
 
-__all__ = ["Finals"]
+__all__ = ["Finals", "lone_rows"]
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ class Finals:
         """
         if self._preserved:
             for batch in self._tracked.take_alone():
-                yield self._results(batch, None)
+                yield lone_rows(self._spec, self._side, batch, None)
         leaving: dict[int, _Leaving] = {}
         for window in windows:
             low, high = window.second if self._side == 0 else window.first
@@ -65,19 +65,20 @@ class Finals:
             return
         alone = self._tracked.states.leave(numbers)
         if self._preserved and alone.any():
-            yield self._results(window.batch, np.flatnonzero(alone) if rows is None else rows[alone])
+            chosen = np.flatnonzero(alone) if rows is None else rows[alone]
+            yield lone_rows(self._spec, self._side, window.batch, chosen)
 
-    def _results(self, batch: pa.RecordBatch, rows: Array | None) -> pa.RecordBatch:
-        """Return rows of this side as results, with NULLs for the other side."""
-        spec, side = self._spec, self._side
-        columns = batch.columns[: len(spec.sides[side].schema)]
-        if rows is not None:
-            columns = [gather(column, rows) for column in columns]
-        if spec.kind.shown[1 - side]:
-            count = batch.num_rows if rows is None else len(rows)
-            missing = [pa.nulls(count, kind) for kind in spec.sides[1 - side].schema.types]
-            columns = [*columns, *missing] if side == 0 else [*missing, *columns]
-        return pa.RecordBatch.from_arrays(columns, schema=spec.output)
+
+def lone_rows(spec: JoinSpec, side: int, batch: pa.RecordBatch, rows: Array | None) -> pa.RecordBatch:
+    """Return rows of one side as results, with NULLs for the other side; all rows if `rows` is None."""
+    columns = batch.columns[: len(spec.sides[side].schema)]
+    if rows is not None:
+        columns = [gather(column, rows) for column in columns]
+    if spec.kind.shown[1 - side]:
+        count = batch.num_rows if rows is None else len(rows)
+        missing = [pa.nulls(count, kind) for kind in spec.sides[1 - side].schema.types]
+        columns = [*columns, *missing] if side == 0 else [*missing, *columns]
+    return pa.RecordBatch.from_arrays(columns, schema=spec.output)
 
 
 class _Leaving:

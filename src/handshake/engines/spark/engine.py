@@ -55,7 +55,8 @@ class SparkEngine:
     def check(self, plan: Plan, options: Options) -> None:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
-        check_inner(plan, self.name)
+        if _join_of(plan, options) is None:
+            check_inner(plan, self.name)
         if (
             options.master is not None
             and not options.master.startswith("local")
@@ -105,7 +106,7 @@ def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Option
     return prepare(
         left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
         left_time=join.times[0], right_time=join.times[1], method=options.method, suffix=_SUFFIX,
-        cores=options.segments or options.cores,
+        cores=options.segments or options.cores, how=join.kind.name,
     )  # fmt: skip
 
 
@@ -180,7 +181,7 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
         left, right, Expression(join.named_predicate), left_window=join.windows.left,
         right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
         method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
-        name=options.name, result_time=options.result_time,
+        name=options.name, result_time=options.result_time, how=join.kind.name,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
         return frame
@@ -211,7 +212,7 @@ class _TableJoinRun(Run):
             how = {
                 "left_window": join.windows.left, "right_window": join.windows.right,
                 "left_time": join.times[0], "right_time": join.times[1], "method": options.method,
-                "suffix": _SUFFIX,
+                "suffix": _SUFFIX, "how": join.kind.name,
             }  # fmt: skip
             rows, began = 0, time.perf_counter()
             for batch in replay.results(Expression(join.named_predicate), how):

@@ -21,6 +21,7 @@ from handshake.engines.spark.joins.routing import describe_routing
 from handshake.engines.spark.state.store import Store, open_store
 from handshake.engines.spark.types import from_spark_types, spark_schema, to_spark_types
 from handshake.joins.spec import SIDES
+from handshake.kinds import kind_of_join
 from handshake.plan.build import Expression
 
 __all__ = [
@@ -125,7 +126,9 @@ class TableJoin:
         store, folder = open_store(self.root), f"join-{uuid.uuid4().hex}"
         try:
             names = self.cluster.run(lambda: self._run(on, options, folder), meanwhile)
-            origins = [*self.left.columns, *self.right.columns]
+            shown = kind_of_join(options.get("how", "inner")).shown
+            inputs = [table for table, is_so in zip((self.left, self.right), shown, strict=True) if is_so]
+            origins = [column for table in inputs for column in table.columns]
             for name in names:
                 for batch in read_results(store, name):
                     yield from_spark_types(batch, self.output, origins)

@@ -11,9 +11,11 @@ from pyspark.sql.types import StructType
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
 from handshake.engines.spark.joins.tasks import (
+    PARTS,
     REFERENCES,
     RESULTS,
     SegmentProcessor,
+    finish_task,
     join_task,
     pack_task,
     probe_task,
@@ -25,7 +27,9 @@ from handshake.metrics import REPORTS
 __all__ = ["join_batches", "join_static", "join_streams", "with_event_time"]
 
 _SQL = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
-_REFERENCES = ", ".join(f"`{field.name}` {_SQL[str(field.type)]}" for field in REFERENCES)
+_REFERENCES, _PARTS = (
+    ", ".join(f"`{field.name}` {_SQL[str(field.type)]}" for field in schema) for schema in (REFERENCES, PARTS)
+)
 
 
 def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name: str) -> DataFrame:
@@ -47,8 +51,11 @@ def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> D
     references = _pack(left, definition, 0).union(_pack(right, definition, 1))
     # explicit, because adaptive execution would put the small references of all segments into one task
     references = references.repartition(definition.partitions, "segment")
-    blobs = references.mapInArrow(join_task(definition), "blob binary")
-    return _unpack(blobs, definition, output_type(definition, left, right))
+    kind = output_type(definition, left, right)
+    if not any(definition.kind.tracked):
+        return _unpack(references.mapInArrow(join_task(definition), "blob binary"), definition, kind)
+    parts = references.mapInArrow(join_task(definition), _PARTS).repartition(definition.partitions, "key")
+    return parts.mapInArrow(finish_task(definition), kind)
 
 
 def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:
@@ -81,9 +88,10 @@ def _metrics() -> list[Any]:
     return [*figures, F.collect_list("segment").alias("segments")]
 
 
-def with_event_time(joined: DataFrame, times: tuple[str, str], name: str, delay: int) -> DataFrame:
-    """Add the later of both times as an event-time column with a watermark.
+def with_event_time(joined: DataFrame, times: list[str], name: str, delay: int) -> DataFrame:
+    """Add the later of both times as an event-time column with a watermark; the only one that is not NULL.
 
     By that column no result is late, although it may be by one of the two times.
     """
-    return joined.withColumn(name, F.greatest(*times)).withMetadata(name, {WATERMARK: delay})
+    later = F.greatest(*times) if len(times) > 1 else F.col(times[0])
+    return joined.withColumn(name, later).withMetadata(name, {WATERMARK: delay})

@@ -16,6 +16,7 @@ from handshake.engines.spark.workers import Versions, check_versions
 from handshake.joins.core import JoinCore
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
+from handshake.kinds import INNER, JoinKind, segment_kind
 from handshake.plan.expr import Expr, show
 from handshake.windows import Windows
 
@@ -48,6 +49,7 @@ class Definition:
     """A file under the root that shows an executor that it sees the driver's directory."""
     retain: int
     """The number of past batches that a checkpoint can return to."""
+    kind: JoinKind = INNER
     scratch: str = ""
     """The folder of a batch join under the root."""
     spread: bool = False
@@ -124,7 +126,7 @@ def _prepare(definition: Definition) -> _Prepared:
     spec = join_spec(
         definition.left, definition.right, definition.on, definition.windows, times=definition.times,
         method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
-        tuning=definition.tuning,
+        tuning=definition.tuning, kind=segment_kind(definition.kind),
     )  # fmt: skip
     routing = Routing("all", "the static side is divided evenly") if definition.spread else None
     return _Prepared(JoinCore(spec), routing or choose_routing(spec, definition.segments))

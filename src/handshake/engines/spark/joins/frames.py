@@ -31,6 +31,7 @@ from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.workers import use_this_python, versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
+from handshake.kinds import INNER, JoinKind, kind_of_join
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal
 from handshake.plan.parse import parse
@@ -82,12 +83,17 @@ class _JoinRequest:
 
     def plan(self) -> FramePlan:
         """Check the request and plan the join; every error shows here, before the join runs."""
-        if self.how != "inner":
-            raise UnsupportedError(f"how='{self.how}' is not supported; stream joins here are inner joins")
+        kind = kind_of_join(self.how)
+        if kind != INNER and (self.left.isStreaming or self.right.isStreaming):
+            raise UnsupportedError(
+                f"how='{kind.name}' is not supported for streams on Spark, which have inner joins only; "
+                "batch DataFrames and joins in process have every kind"
+            )
         definition = define(
             self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
             (self.left_time or self.time, self.right_time or self.time), method=self.method,
             suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
+            kind=kind,
         )  # fmt: skip
         _check_result_time(definition, self.result_time)
         runs = self._runs(definition)
@@ -137,6 +143,7 @@ def define(
     left: DataFrame, right: DataFrame, on: Predicate, windows: Windows,
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
+    kind: JoinKind = INNER,
 ) -> Definition:  # fmt: skip
     """Return the definition of a join, which is sent to its tasks."""
     frames, session = (left, right), left.sparkSession
@@ -157,7 +164,7 @@ def define(
         segments=segments, partitions=partitions if all(streaming) else segments, root=root,
         marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
         scratch=f"handshake-batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
-        versions=versions(),
+        versions=versions(), kind=kind,
     )  # fmt: skip
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
@@ -306,6 +313,9 @@ def _add_result_time(
     mine, theirs = definition.times
     assert mine is not None
     assert theirs is not None
-    places = left.columns.index(mine), len(left.columns) + right.columns.index(theirs)
+    shown = definition.kind.shown
+    places = [left.columns.index(mine)] if shown[0] else []
+    if shown[1]:
+        places.append((len(left.columns) if shown[0] else 0) + right.columns.index(theirs))
     delay = max(watermark_delay(left, mine), watermark_delay(right, theirs))
-    return with_event_time(joined, (joined.columns[places[0]], joined.columns[places[1]]), name, delay)
+    return with_event_time(joined, [joined.columns[place] for place in places], name, delay)

@@ -156,7 +156,12 @@ def check_output(definition: Definition, case_sensitive: bool) -> None:
 
 def output_type(definition: Definition, left: DataFrame, right: DataFrame) -> StructType:
     """Return the columns of results with their Spark types."""
-    fields = [*left.schema.fields, *right.schema.fields]
+    shown, preserved = definition.kind.shown, definition.kind.preserved
+    fields = [
+        StructField(field.name, field.dataType, field.nullable or preserved[1 - side], field.metadata)
+        for side, frame in enumerate((left, right))
+        for field in (frame.schema.fields if shown[side] else ())
+    ]
     return StructType(
         [
             StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))

@@ -29,6 +29,8 @@ def is_native(left: DataFrame, right: DataFrame, definition: Definition) -> bool
         return False
     if definition.windows.left is not None or definition.windows.right is not None:
         return False
+    if definition.kind.name in ("right_semi", "right_anti"):  # Spark has none
+        return False
     parts = conjuncts(definition.spec.analysis.predicate)
     return any(_equates(part) for part in parts) and all(_plain(part, (left, right)) for part in parts)
 
@@ -76,7 +78,7 @@ def join_natively(left: DataFrame, right: DataFrame, definition: Definition) -> 
         assert isinstance(part, Compare)
         condition = condition & _condition(part, column(part.left), column(part.right))
     kind = output_type(definition, left, right)
-    joined = frames[0].join(frames[1], condition)
+    joined = frames[0].join(frames[1], condition, definition.kind.name)
     return joined.select(
         *(F.col(old).alias(f.name, metadata=f.metadata) for old, f in zip(joined.columns, kind, strict=True))
     )

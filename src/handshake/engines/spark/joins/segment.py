@@ -17,9 +17,10 @@ from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
 from handshake.engines.spark.state.store import StateError, Store
 from handshake.joins.basic_window import BasicWindow, seal
-from handshake.joins.driver import add_columns, lies_ready, matchable, stored_column
+from handshake.joins.core import JoinCore
+from handshake.joins.driver import Tracked, add_columns, lies_ready, matchable, stored_column
 from handshake.joins.segment import Segment
-from handshake.joins.spec import OTHER, OWN, TIME
+from handshake.joins.spec import OTHER, OWN, ROW, TIME
 from handshake.kernels.columns import integers
 from handshake.schema import concat_batches
 from handshake.windows import is_late
@@ -66,6 +67,14 @@ class _NewChunk:
     counts: tuple[Array, Array] | None = None
     spare: tuple[str, ...] = ()
     """Hidden columns that only the order of arrival needs."""
+    numbers: Array | None = None
+    """The numbers of the tuples, if the join must know which of them have matched."""
+
+    def number(self, tracked: Tracked) -> None:
+        """Number the tuples."""
+        self.numbers = tracked.states.number(self.window.rows)
+        batch = add_columns(self.window.batch, {ROW: pa.array(self.numbers)})
+        self.window = BasicWindow(self.window.spec, batch)
 
     def rows(self, start: int, stop: int) -> tuple[pa.RecordBatch, int]:
         """Return the stamped tuples of a range that are not late, and the number of late tuples."""
@@ -92,8 +101,12 @@ class SegmentStep:
         *, lasting: bool = True,
     ) -> None:  # fmt: skip
         self.definition, self.segment, self.store = definition, segment, store
-        self.spec, self.core = definition.spec, definition.core
-        self.arrivals = sorted(arrivals, key=lambda a: a.rank)
+        self.spec = definition.spec
+        self.tracked = tuple(Tracked(preserved=True) if is_so else None for is_so in definition.kind.tracked)
+        self.core = JoinCore(self.spec, self.tracked) if any(self.tracked) else definition.core
+        self.arrivals = sorted((a for a in arrivals if not a.is_lone), key=lambda a: a.rank)
+        self.matched: list[tuple[PackedChunk, Array]] = []
+        """Chunks of tracked sides, and which of their tuples have matched here; after `results`."""
         self.batch, self.folder, self.lasting = batch, folder, lasting
         if manifest is None:
             manifest = Manifest.fresh(definition, self._place, uuid.uuid4().hex[:12])
@@ -138,6 +151,8 @@ class SegmentStep:
             for piece in self._visiting(loaded, side):
                 self.tally.visits += piece.rows
                 yield from self.core.probe(piece, partners)
+        numbered = [chunk for chunk in loaded if chunk.numbers is not None]
+        self.matched = [(chunk.arrival, self._matched(chunk)) for chunk in numbered]
         if self.lasting:
             for side, new in ((0, homes[0]), (1, fresh)):
                 self._merge(side, held[side], new)
@@ -153,10 +168,21 @@ class SegmentStep:
         for arrival in self.arrivals:
             window = chunks.get(self.store, arrival.ref, self.spec.sides[arrival.side])
             chunks.drop(self.store, arrival.ref)
-            loaded.append(_NewChunk(arrival, window, self._not_late(arrival, window)))
+            chunk = _NewChunk(arrival, window, self._not_late(arrival, window))
+            loaded.append(chunk)
+            tracked = self.tracked[arrival.side]
+            if tracked is not None:
+                chunk.number(tracked)
         if self.spec.windows.counted:
             self._stamp(loaded)
         return loaded
+
+    def _matched(self, chunk: _NewChunk) -> Array:
+        tracked = self.tracked[chunk.arrival.side]
+        assert tracked is not None
+        assert chunk.numbers is not None
+        matched: Array = ~tracked.states.leave(chunk.numbers)
+        return matched
 
     def _not_late(self, arrival: PackedChunk, window: BasicWindow) -> Array | None:
         mark = self.manifest.watermark

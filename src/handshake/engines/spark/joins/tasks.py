@@ -27,15 +27,18 @@ from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError
 from handshake.joins.basic_window import BasicWindow, seal
+from handshake.joins.matches import lone_rows
 from handshake.joins.spec import SIDES
 from handshake.metrics import names
 from handshake.schema import UNITS, concat_batches
 
 __all__ = [
     "FIGURES",
+    "PARTS",
     "REFERENCES",
     "RESULTS",
     "SegmentProcessor",
+    "finish_task",
     "join_task",
     "pack_task",
     "probe_task",
@@ -56,6 +59,13 @@ RESULTS = "blob binary, segment string, " + ", ".join(f"{name} bigint" for name 
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
 _BLOB_ROWS, _BLOB_BYTES = 1 << 16, 1 << 24
 _BLOB = pa.schema([("blob", pa.binary())])
+PARTS = pa.schema(
+    [
+        ("blob", pa.binary()), ("key", pa.string()), ("side", pa.int32()), ("rows", pa.int64()),
+        ("bytes", pa.int64()), ("check", pa.int64()),
+    ]
+)  # fmt: skip
+"""Results of a segment (no side), or a chunk of a tracked side and a mask of tuples that have matched."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -182,6 +192,7 @@ def join_task(definition: Definition) -> Callable[[Batches], Batches]:
 
     def join_segments(references: Batches) -> Batches:
         freeze_libraries()
+        tracked = definition.kind.tracked
         chunks: dict[int, list[PackedChunk]] = {}
         for batch in references:
             for row in batch.to_pylist():
@@ -191,9 +202,59 @@ def join_task(definition: Definition) -> Callable[[Batches], Batches]:
             store = _store(definition)
             step = SegmentStep(definition, segment, None, packed, None, store, 0, "", lasting=False)
             for blob in _blobs(step.results()):
-                yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
+                yield _part(definition, str(segment), blob=blob)
+            if segment == 0:  # every chunk is named once, whether or not its tuples match
+                held = [chunk for chunk in packed if tracked[chunk.side]]
+                yield from (_part(definition, chunk.ref.name, chunk) for chunk in held)
+            for chunk, matched in step.matched:
+                if matched.any():
+                    yield _part(definition, chunk.ref.name, chunk, blob=np.packbits(matched).tobytes())
 
     return join_segments
+
+
+def _part(
+    definition: Definition, key: str, chunk: PackedChunk | None = None, blob: bytes | None = None
+) -> pa.RecordBatch:
+    """Return results of a batch join, or which tuples of a chunk have matched in a segment, if any."""
+    if not any(definition.kind.tracked):
+        return pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
+    ref = None if chunk is None else chunk.ref
+    row = (
+        blob, key, None if chunk is None else chunk.side,
+        *((None, None, None) if ref is None else (ref.rows, ref.bytes, ref.check)),
+    )  # fmt: skip
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], field.type) for value, field in zip(row, PARTS, strict=True)], schema=PARTS
+    )
+
+
+def finish_task(definition: Definition) -> Callable[[Batches], Batches]:
+    """Return a function for `mapInArrow` that adds the rows without a match to the results of the segments.
+
+    In a semi join it adds the rows with a match. All parts of a chunk come to the same task.
+    """
+
+    def finish(batches: Batches) -> Batches:
+        freeze_libraries()
+        chunks: dict[ChunkRef, tuple[int, np.ndarray[Any, Any]]] = {}
+        for batch in batches:
+            for row in batch.to_pylist():
+                if row["side"] is None:
+                    yield pa.ipc.read_record_batch(pa.py_buffer(row["blob"]), definition.spec.output)
+                    continue
+                ref = ChunkRef(row["key"], row["rows"], row["bytes"], row["check"], 0)
+                _, matched = chunks.setdefault(ref, (row["side"], np.zeros(ref.rows, np.bool_)))
+                if row["blob"] is not None:
+                    bits = np.frombuffer(row["blob"], np.uint8)
+                    matched |= np.unpackbits(bits, count=ref.rows).astype(np.bool_)
+        for ref, (side, matched) in chunks.items():
+            rows = np.flatnonzero(matched if definition.kind.pairs == "first" else ~matched)
+            if len(rows):
+                window = read_chunk(_store(definition), ref, definition.spec.sides[side])
+                yield lone_rows(definition.spec, side, window.batch, rows)
+
+    return finish
 
 
 def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Batches]:

@@ -14,7 +14,7 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.chunks import ChunkRef, write_chunk
 from handshake.engines.spark.state.store import Store
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.driver import add_columns, derive_columns, lies_ready, matchable, times_of
+from handshake.joins.driver import add_columns, can_match, derive_columns, lies_ready, times_of
 from handshake.joins.spec import SIDES, TIME
 from handshake.kernels.prepare import HIDDEN
 from handshake.kernels.sorting import order_of
@@ -38,12 +38,17 @@ class PackedChunk:
     part: int
     ref: ChunkRef
     offsets: Array
-    """The first tuple of each cell, and the end."""
+    """The first tuple of each cell, and the end; all 0 for tuples that can match nothing."""
     oldest: int
     newest: int
     """The oldest and newest time, if a window is in time."""
     no_time: int
     unmatchable: int
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether it holds tuples that can match nothing: results of outer and anti joins."""
+        return self.ref.rows > 0 and not self.offsets[-1]
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -58,7 +63,7 @@ def pack(
     """Write a partition's tuples to chunk files under a folder."""
     start = 0
     for part, table in enumerate(_pieces(batches, (definition.left, definition.right)[side])):
-        yield _pack_piece(definition, side, table, store, folder, (partition, part), start)
+        yield from _pack_piece(definition, side, table, store, folder, (partition, part), start)
         start += table.num_rows
 
 
@@ -103,39 +108,47 @@ def canonical(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _pack_piece(
     definition: Definition, side: int, batch: pa.RecordBatch, store: Store, folder: str,
     at: tuple[int, int], start: int,
-) -> PackedChunk:  # fmt: skip
+) -> Iterator[PackedChunk]:  # fmt: skip
     spec = definition.spec
     counted, rows = spec.windows.counted, batch.num_rows
     hidden: dict[str, pa.Array] = {}
     if counted:
         hidden[PLACE] = pa.array(np.arange(start, start + rows))
-    batch, times = _add_times(definition, side, batch, hidden)
+    batch, times, timeless = _add_times(definition, side, batch, hidden)
     no_time = rows - batch.num_rows
     full = derive_columns(add_columns(batch, hidden), spec.sides[side])
     # tuples that can match nothing still count in windows of tuples
-    kept = full if counted else matchable(full, spec.sides[side])
+    mask = None if counted else can_match(full, spec.sides[side])
+    kept = full if mask is None or mask.all() else full.filter(pa.array(mask))
     unmatchable = full.num_rows - kept.num_rows
     cells = definition.routing.cells_of(kept, side)
     offsets = np.zeros(definition.routing.cells + 1, np.int64)
     np.cumsum(np.bincount(cells, minlength=definition.routing.cells), out=offsets[1:])
     if definition.routing.cells > 1:
         kept = kept.take(pa.array(order_of(cells.astype(np.int64))))
-    name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}-{uuid.uuid4().hex}.chunk"
-    ref = write_chunk(store, name, BasicWindow(spec.sides[side], kept))
+    name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}-{uuid.uuid4().hex}"
+    ref = write_chunk(store, f"{name}.chunk", BasicWindow(spec.sides[side], kept))
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
-    return PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable)
+    yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable)
+    if definition.kind.preserved[side]:
+        lone = [timeless] if no_time else []
+        lone += [full.filter(pa.array(~mask))] if mask is not None and unmatchable else []
+        for number, batch in enumerate(lone):
+            ref = write_chunk(store, f"{name}-lone{number}.chunk", BasicWindow(spec.sides[side], batch))
+            yield PackedChunk(side, *at, ref, np.zeros_like(offsets), oldest, newest, 0, 0)
 
 
 def _add_times(
     definition: Definition, side: int, batch: pa.RecordBatch, hidden: dict[str, pa.Array]
-) -> tuple[pa.RecordBatch, Array | None]:
-    """Return the tuples and their times; drop tuples without a time if a window needs it."""
+) -> tuple[pa.RecordBatch, Array | None, pa.RecordBatch]:
+    """Return the tuples, their times, and the tuples that are dropped: a window needs the time they lack."""
     spec = definition.spec
-    name = spec.sides[side].time
+    name, timeless = spec.sides[side].time, batch.slice(0, 0)
     if name is None:
-        return batch, None
+        return batch, None, timeless
     times, valid = times_of(batch.column(name), spec.unit, name, SIDES[side])
     if valid is not None and spec.windows.timed:
+        timeless = batch.filter(pa.array(~valid))
         batch, times = batch.filter(pa.array(valid)), times[valid]
         for key, column in hidden.items():
             hidden[key] = column.filter(pa.array(valid))
@@ -143,4 +156,4 @@ def _add_times(
         hidden[TIME] = pa.array(np.where(valid, times, np.iinfo(np.int64).max))  # without a time: last
     if TIME not in hidden and not lies_ready(batch.schema.field(name).type, spec.unit):
         hidden[TIME] = pa.array(times)
-    return batch, times
+    return batch, times, timeless
