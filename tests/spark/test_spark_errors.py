@@ -99,15 +99,10 @@ def test_complete_output_is_refused_by_spark(marked, tmp_path):
 # Any input
 
 
-def test_how(batch, other):
-    refused(
-        UnsupportedError,
-        "has inner joins only, and how='left' is asked for",
-        batch,
-        other,
-        "l.x = r.a",
-        how="left",
-    )
+def test_streams_have_inner_joins(marked, batch):
+    line = "how='left' is not supported for streams on Spark, which have inner joins only"
+    refused(UnsupportedError, line, marked, marked, "l.x = r.x", window="5 s", how="leftouter")
+    refused(UnsupportedError, line, marked, batch, "l.x = r.x", how="left")
 
 
 def test_unknown_columns(batch, other, marked):
