@@ -152,7 +152,7 @@ class SegmentStep:
                 self.tally.visits += piece.rows
                 yield from self.core.probe(piece, partners)
         numbered = [chunk for chunk in loaded if chunk.numbers is not None]
-        self.matched = [(chunk.arrival, self._matched(chunk)) for chunk in numbered]
+        self.matched = [(chunk.arrival, self._mark_matches(chunk)) for chunk in numbered]
         if self.lasting:
             for side, new in ((0, homes[0]), (1, fresh)):
                 self._merge(side, held[side], new)
@@ -177,7 +177,8 @@ class SegmentStep:
             self._stamp(loaded)
         return loaded
 
-    def _matched(self, chunk: _NewChunk) -> Array:
+    def _mark_matches(self, chunk: _NewChunk) -> Array:
+        """Return which tuples of a chunk have matched."""
         tracked = self.tracked[chunk.arrival.side]
         assert tracked is not None
         assert chunk.numbers is not None

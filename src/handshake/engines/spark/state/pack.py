@@ -47,7 +47,7 @@ class PackedChunk:
 
     @property
     def is_lone(self) -> bool:
-        """Whether it holds tuples that can match nothing: results of outer and anti joins."""
+        """True if its tuples can match nothing; they are results of outer and anti joins."""
         return self.ref.rows > 0 and not self.offsets[-1]
 
     @property
