@@ -235,6 +235,9 @@ def test_values_of_spark(text: str, want: str | None) -> None:
     assert cast_value(found.value, found.type, STRING) == want
 
 
+SPARK["initcap('ab  ΑΣ ß')"] = "Ab  Ας Ss"
+SPARK["6 ^ 3 | 1"] = "5"
+SPARK["1 << 2 + 1"] = "8"
 OURS = {
     "log10(0)": -math.inf,
     "log1p(-1)": -math.inf,

@@ -310,6 +310,11 @@ def _overlay(call: Call, text: str, new: str, start: int, length: int = -1) -> s
     return cut(1, start - 1) + new + cut(start + (length if length >= 0 else len(new)), None)
 
 
+def _capital(word: str) -> str:
+    low, first = word.lower(), word[:1]
+    return first.title() + low.removeprefix(first.lower()) if first else ""
+
+
 def _hex(call: Call, value: Any) -> str | None:
     if isinstance(value, int):
         return f"{value & (2**64 - 1):X}" if -(2**63) <= value < 2**64 else None
@@ -381,7 +386,7 @@ TYPED: dict[str, Values] = {
     "octet_length": _plain(lambda v: len(v if isinstance(v, bytes) else v.encode())),
     "chr": _plain(lambda code: chr(code & 255) if code >= 0 else ""),
     "hex": _hex,
-    "initcap": _plain(lambda text: " ".join(w[:1].title() + w[1:].lower() for w in text.split(" "))),
+    "initcap": _plain(lambda text: " ".join(map(_capital, text.split(" ")))),
     "instr": _plain(lambda text, part: _locate(part, text)),
     "locate": _plain(_locate),
     "left": _plain(lambda text, n: text[:n] if n > 0 else ""),

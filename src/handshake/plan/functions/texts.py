@@ -137,7 +137,9 @@ def _join_known(separator: str | None, *texts: str | None) -> str | None:
 
 
 def _initial_capitals(text: str) -> str:
-    return " ".join(word[:1].title() + word[1:].lower() for word in text.split(" "))
+    """Return each word with a capital; the end of a word, not of a text, decides the form of a sigma."""
+    words = text.split(" ")
+    return " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in words)
 
 
 def _translate(text: str, old: str, new: str) -> str:

@@ -29,7 +29,7 @@ from handshake.plan.expr import (
 )
 from handshake.plan.parse import parse_type
 from handshake.plan.reader import moving
-from handshake.schema import DATE, FLOAT32, FLOAT64, Interval, Timestamp
+from handshake.schema import DATE, FLOAT32, FLOAT64, STRING, Interval, Months, Timestamp
 
 __all__ = ["translate_column"]
 
@@ -76,7 +76,7 @@ def _text(condition: Column) -> str:
 _ARITHMETIC = {
     "Add": "+", "Subtract": "-", "Multiply": "*", "Divide": "/", "IntegralDivide": "div", "Remainder": "%",
     "DateAdd": "+", "DateSub": "-", "DateDiff": "-", "SubtractDates": "-", "SubtractTimestamps": "-",
-    "TimestampAddInterval": "+", "TimeAdd": "+",
+    "TimestampAddInterval": "+", "TimeAdd": "+", "DateAddYMInterval": "+", "TimestampAddYMInterval": "+",
 }  # fmt: skip
 _COMPARE = {
     "EqualTo": "=", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",
@@ -87,9 +87,28 @@ _CALLS = {
     "Coalesce": "coalesce", "Lower": "lower", "Upper": "upper", "Length": "length", "Concat": "concat",
     "Substring": "substring", "StartsWith": "starts_with", "EndsWith": "ends_with", "Contains": "contains",
     "RLike": "regexp_like", "Year": "year", "Month": "month", "DayOfMonth": "day", "Hour": "hour",
-    "Minute": "minute", "Second": "second",
+    "Minute": "minute", "Second": "second", "SecondWithFraction": "seconds", "Quarter": "quarter",
+    "DayOfWeek": "dayofweek", "WeekDay": "weekday", "DayOfYear": "dayofyear", "WeekOfYear": "weekofyear",
+    "YearOfWeek": "yearofweek", "TruncTimestamp": "date_trunc", "TruncDate": "trunc", "LastDay": "last_day",
+    "NextDay": "next_day", "MonthsBetween": "months_between", "AddMonths": "add_months",
+    "MakeDate": "make_date", "UnixDate": "unix_date", "DateFromUnixDate": "date_from_unix_date",
+    "UnixSeconds": "unix_seconds", "UnixMillis": "unix_millis", "UnixMicros": "unix_micros",
+    "RoundCeil": "ceil", "RoundFloor": "floor", "BRound": "bround", "Rint": "rint", "Cbrt": "cbrt",
+    "Pi": "pi", "EulerNumber": "e", "Expm1": "expm1", "Log10": "log10", "Log2": "log2", "Log1p": "log1p",
+    "Hypot": "hypot", "Tan": "tan", "Cot": "cot", "Sec": "sec", "Csc": "csc", "Asin": "asin",
+    "Acos": "acos", "Atan": "atan", "Atan2": "atan2", "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh",
+    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "ToDegrees": "degrees", "ToRadians": "radians",
+    "Pmod": "pmod", "NaNvl": "nanvl", "BitwiseAnd": "bit_and", "BitwiseOr": "bit_or",
+    "BitwiseXor": "bit_xor", "BitwiseNot": "bit_not", "BitwiseCount": "bit_count", "BitwiseGet": "getbit",
+    "ShiftLeft": "shiftleft", "ShiftRight": "shiftright", "ShiftRightUnsigned": "shiftrightunsigned",
+    "StringInstr": "instr", "StringLocate": "locate", "SplitPart": "split_part", "StringReplace": "replace",
+    "StringLPad": "lpad", "StringRPad": "rpad", "ConcatWs": "concat_ws", "Hex": "hex", "Left": "left",
+    "Right": "right", "RegExpExtract": "regexp_extract", "StringRepeat": "repeat", "Reverse": "reverse",
+    "InitCap": "initcap", "StringTranslate": "translate", "Ascii": "ascii", "Chr": "chr",
+    "SubstringIndex": "substring_index", "StringSpace": "space", "OctetLength": "octet_length",
+    "BitLength": "bit_length", "Overlay": "overlay", "StringTrim": "trim", "StringTrimLeft": "ltrim",
+    "StringTrimRight": "rtrim",
 }  # fmt: skip
-_TRIMS = {"StringTrim": "trim", "StringTrimLeft": "ltrim", "StringTrimRight": "rtrim"}
 _MOVING = frozenset(
     ("CurrentDate", "CurrentTime", "CurrentTimestamp", "Now", "LocalTimestamp", "Rand", "Randn", "Uuid")
 )
@@ -108,7 +127,6 @@ class _Reader:
             (_ARITHMETIC, self._arithmetic),
             (_COMPARE, self._compare),
             (_CALLS, self._call),
-            (_TRIMS, self._trim),
         ):
             if kind in table:
                 return make(node, table[kind])
@@ -144,11 +162,6 @@ class _Reader:
     def _call(self, node: Any, name: str) -> Expr:
         return Call(self.all(node), name)
 
-    def _trim(self, node: Any, name: str) -> Expr:
-        if node.children().size() != 1:
-            raise self._unknown(node, name)
-        return Call(self.all(node), name)
-
     def attribute(self, node: Any) -> Expr:
         return self.names[node.exprId().id()]
 
@@ -159,7 +172,7 @@ class _Reader:
             return Literal(None)
         make = _LITERALS.get(kind.split("(")[0])
         if make is None:
-            make = _LITERALS["interval"] if _day_time(node.dataType()) else None
+            make = _INTERVALS.get(str(node.dataType().getClass().getSimpleName()))
         if make is None:
             raise self._unknown(node, f"a constant of type {kind}")
         return make(value)
@@ -197,22 +210,32 @@ class _Reader:
             raise self._unknown(node, "LIKE … ESCAPE")
         return Call(self.all(node), str(node.getClass().getSimpleName()).lower())
 
-    def round_whole(self, node: Any) -> Expr:
-        """Translate `round` to integers."""
+    def round_digits(self, node: Any) -> Expr:
+        """Translate `round`, which always has a number of digits."""
         number, scale = self._two(node)
-        if scale != Literal(0):
-            raise self._unknown(node, "round to a number of digits")
-        return Call((number,), "round")
+        return Call((number,) if scale == Literal(0) else (number, scale), "round")
+
+    def logarithm(self, node: Any) -> Expr:
+        """Translate `log(base, x)`."""
+        base, number = (Call((arg,), "ln") for arg in self._two(node))
+        return Arithmetic("/", number, base)
+
+    def replace_pattern(self, node: Any) -> Expr:
+        """Translate `regexp_replace` from the first character on."""
+        *args, first = self.all(node)
+        if first != Literal(1):
+            raise self._unknown(node, "regexp_replace from a later position")
+        return Call(tuple(args), "regexp_replace")
+
+    def field(self, node: Any) -> Expr:
+        """Translate a field of a struct."""
+        return Call((self.expr(node.child()), Literal(str(node.extractFieldName()), type=STRING)), "path")
 
     def shared_parts(self, node: Any) -> Expr:
         """Translate an expression whose parts are used several times (`BETWEEN`)."""
         for part in elements(node.defs()):
             self.shared[part.id().id()] = self.expr(part.child())
         return self.expr(node.child())
-
-
-def _day_time(kind: Any) -> bool:
-    return str(kind.getClass().getSimpleName()) == "DayTimeIntervalType"
 
 
 _LITERALS: dict[str, Callable[[Any], Literal]] = {
@@ -226,6 +249,10 @@ _LITERALS: dict[str, Callable[[Any], Literal]] = {
     "timestamp": lambda value: Literal(int(value), type=Timestamp("us", "UTC")),
     "timestamp_ntz": lambda value: Literal(int(value), type=Timestamp("us")),
     "interval": lambda value: Literal(int(value), type=Interval("us")),
+}
+_INTERVALS: dict[str, Callable[[Any], Literal]] = {
+    "DayTimeIntervalType": _LITERALS["interval"],
+    "YearMonthIntervalType": lambda value: Literal(int(value), type=Months()),
 }
 _NODES: dict[str, Callable[[_Reader, Any], Expr]] = {
     "AttributeReference": _Reader.attribute,
@@ -246,7 +273,12 @@ _NODES: dict[str, Callable[[_Reader, Any], Expr]] = {
     "If": lambda reader, node: Case(reader.all(node)[:2], reader.all(node)[2]),
     "Like": _Reader.like,
     "ILike": _Reader.like,
-    "Round": _Reader.round_whole,
+    "Round": _Reader.round_digits,
+    "Logarithm": _Reader.logarithm,
+    "RegExpReplace": _Reader.replace_pattern,
+    "GetStructField": _Reader.field,
+    "GetArrayItem": lambda reader, node: Call(reader.all(node), "path"),
+    "NullIfResult": lambda reader, node: Case((reader.all(node)[0], Literal(None)), reader.all(node)[1]),
     "With": _Reader.shared_parts,
     "CommonExpressionRef": lambda reader, node: reader.shared[node.id().id()],
 }
