@@ -19,7 +19,7 @@ from handshake.engines.circuit.components.types import Row, Wire, wire
 from handshake.engines.circuit.components.union import Union
 from handshake.engines.circuit.simulation.simulate import Beat, Feed, feed, simulate
 from handshake.errors import InputError, SchemaError, UnsupportedError
-from handshake.plan.expr import Arithmetic, Column, Compare, Literal
+from handshake.plan.expr import Arithmetic, Call, Column, Compare, Literal
 from handshake.schema import BOOL, FLOAT64, INT64, NULL, STRING, Decimal, Field, Float, Int
 
 SETTINGS = settings(max_examples=12, deadline=None)
@@ -296,6 +296,23 @@ def test_wires_refuse_what_they_cannot_carry() -> None:
 def test_a_field_without_a_value_has_a_wire_that_says_so() -> None:
     row = Row((wire(Field("n", NULL)), wire(Field("a", Int(8)))))
     assert row.unpack(row.pack((None, -3))) == (None, -3)
+
+
+def test_operations_on_bits() -> None:
+    row = Row((wire(Field("x", Int(4))), wire(Field("u", Int(3, signed=False)))))
+    x, u = Column(0, "x", type=Int(4)), Column(0, "u", type=Int(3, signed=False))
+    tuples = list(itertools.product(range(-8, 8), range(8)))
+    operations = (
+        *((name, Call((x, u), name, type=INT64), INT64) for name in ("bit_and", "bit_or", "bit_xor")),
+        *((f"not_{c.name}", Call((c,), "bit_not", type=INT64), INT64) for c in (x, u)),
+    )
+    compute = Compute(row, operations)
+    got = [each[2:] for each in through(compute, row, tuples, compute.after)]
+    assert got == [(a & b, a | b, a ^ b, ~a, ~b) for a, b in tuples]
+    with pytest.raises(
+        UnsupportedError, match=r"^the circuit has no unit for shiftleft\(\): SHIFTLEFT\(l.x, l.u\)"
+    ):
+        Compute(row, (("s", Call((x, u), "shiftleft", type=INT64), INT64),))
 
 
 @pytest.mark.parametrize(("bits", "least"), [(64, 5e-324), (32, 2.0**-149)])

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
-from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub
+from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub, xor
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Mux, Value
@@ -369,6 +369,14 @@ def _prefers(name: str, a: Lowered, b: Lowered) -> Value:
     return a.is_known() & (better | ~b.is_known())
 
 
+def _bits(expr: Call, args: list[Lowered]) -> Lowered:
+    """Lower operations on bits; the complement of an unsigned number is negative, as in SQL."""
+    if expr.name == "bit_not":
+        return Lowered(-args[0].value - 1, args[0].null, expr.type)
+    operation = {"bit_and": and_, "bit_or": or_, "bit_xor": xor}[expr.name]
+    return Lowered(operation(args[0].value, args[1].value), _null(*args), expr.type)
+
+
 _FUNCTIONS: dict[str, Callable[[Call, list[Lowered]], Lowered]] = {
     "abs": _abs,
     "sign": _sign,
@@ -377,4 +385,5 @@ _FUNCTIONS: dict[str, Callable[[Call, list[Lowered]], Lowered]] = {
     "round": _whole,
     "least": _extreme,
     "greatest": _extreme,
+    **dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), _bits),
 }
