@@ -36,6 +36,7 @@ WORDS = re.findall(
     ON AND OR NOT NULL IN BETWEEN CASE WHEN THEN END count sum avg
     wsum median mode window_start int string decimal double 0 1 -1 .5 1e400 999999999999999999999
     'x' "y" ` -- /* */ = < % :: @ $ ? {
+    stddev first max_by percentile string_agg collect_list any FILTER WITHIN IGNORE NULLS
     WITH ORDER LIMIT DISTINCT OVER PARTITION VALUES LATERAL PIVOT INTERVAL EXISTS \\ \0 é
     """,
 )
@@ -44,6 +45,7 @@ LIKELY = re.findall(
     """
     count() sum avg min max median mode 0 1 2 3 .5 .005 .01 .002 1.5 -1 'UBSN' 'a' NULL TIME TUPLES AND OR NOT
     < <= > >= = <> + - * / % k v w t g h i l u d e x R.k S.k R S Price Volume Symbol ( ) , COALESCE(
+    stddev variance first last any every collect_list string_agg max_by( percentile( ORDER FILTER(WHERE
     ABS( CAST( DISTINCT window_start GROUP BY HAVING WHERE LATENESS IS BETWEEN IN SIZE ADVANCE int8 int long
     double decimal(5,2)
     """,

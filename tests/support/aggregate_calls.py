@@ -94,10 +94,14 @@ def _call(random: Random) -> str:
 
 
 def window(random: Random) -> str:
-    """Return a window: of time or tuples, sliding, tumbling or with gaps, or sessions."""
+    """Return a window of any kind."""
     size, advance = random.randint(1, 9), random.randint(1, 9)
-    times = f"[SIZE .{size:03} ADVANCE .{advance:03} TIME]"
-    return random.choice([times, times, f"[SIZE {size} ADVANCE {advance} TUPLES]", f"[SESSION {size} ms]"])
+    times, tuples = f"SIZE .{size:03} ADVANCE .{advance:03} TIME", f"SIZE {size} ADVANCE {advance} TUPLES"
+    others = (
+        f"SESSION {size} ms", f"TUMBLE {size} ms OFFSET {advance} ms", f"{times} OFFSET FIRST",
+        f"CUMULATE {size} ms SIZE {size * random.randint(1, 3)} ms", f"{tuples} PARTIAL",
+    )  # fmt: skip
+    return f"[{random.choice([times, times, tuples, random.choice(others)])}]"
 
 
 def query(random: Random) -> str:

@@ -49,6 +49,8 @@ QUERIES = {
     "lateness": (SOON, "SELECT k, sum(v) s, max(v) m, count() n FROM S [SIZE .01 ADVANCE .005 TIME] GROUP BY k"),
     "late extremes": (SOON, "SELECT max(v) m, min(v) n FROM S [SIZE .02 ADVANCE .002 TIME]"),
     "filtered": (WIDE, "SELECT count(*) FILTER (WHERE i > 0) n, count(g) FILTER (WHERE b) c, sum(i) FILTER (WHERE b) s, min(l) FILTER (WHERE i > 1) a, max(i) FILTER (WHERE b) z, avg(i) FILTER (WHERE i > 0) m, count() e FROM S [SIZE 4 ADVANCE 2 TUPLES]"),
+    "filtered groups": (WIDE, """SELECT g, count(*) FILTER (WHERE i > 1) n, sum(i) FILTER (WHERE b) s, max(l) FILTER (WHERE i > 0) m, any(b) a, every(b) e, bool_or(i > 1) FILTER (WHERE b) k,
+        count_if(b) c, count_if(i > 2) d FROM S [SIZE .009 ADVANCE .003 TIME] WHERE i <> 2 GROUP BY g"""),
     "spreads": (WIDE, """SELECT g, stddev(i) a, stddev_pop(l) p, variance(x) v, var_pop(d) FILTER (WHERE b) w, std(u) u, var_samp(e) e, any(b) o, every(b) n,
         bool_or(i > 1) FILTER (WHERE b) k, count_if(b) c, sum(x) FILTER (WHERE i > 0) s, max(DISTINCT l) m FROM S [SIZE .009 ADVANCE .003 TIME] GROUP BY g"""),
     "picks": (WIDE, """SELECT b, first(x) a, last(g) z, first(i) IGNORE NULLS i, last(e ORDER BY l) e, first(t ORDER BY g DESC NULLS LAST, i) f, max_by(g, i) m, min_by(x, l) n,

@@ -21,7 +21,7 @@ from handshake.engines.circuit.components.types import Row, Wire, bits_of_range,
 from handshake.errors import UnsupportedError
 from handshake.schema import Decimal, Float, Type
 
-__all__ = ["FORMS", "Aggregate", "Avg", "Bound", "Count", "Extreme", "Sum", "Wsum"]
+__all__ = ["FORMS", "Aggregate", "Avg", "Bound", "Count", "CountIf", "Extreme", "Sum", "Wsum"]
 
 
 class Aggregate(Block):
@@ -126,6 +126,13 @@ class Count(Aggregate):
         present = self._present(take)
         m.d.comb += [after.eq(count + present), payload[self.result.name].eq(after)]
         _keep(m, count, after, clear)
+
+
+class CountIf(Count):
+    """The number of tuples whose `field` is TRUE."""
+
+    def _present(self, take: Value) -> Value:
+        return super()._present(take) & self.i.payload[self.field]
 
 
 def _sum_shape(each: Wire, most: int) -> tuple[int, bool]:
@@ -268,10 +275,13 @@ class Bound(Aggregate):
 
 FORMS: dict[str, Callable[..., Aggregate]] = {
     "count": Count,
+    "count_if": CountIf,
     "sum": Sum,
     "avg": Avg,
     "min": partial(Extreme, largest=False),
     "max": partial(Extreme, largest=True),
+    "any": partial(Extreme, largest=True),
+    "every": partial(Extreme, largest=False),
     "wsum": Wsum,
 }
 """The components of aggregate functions by name; the circuit refuses a function that is not here."""
