@@ -187,12 +187,22 @@ def plain(name: str) -> str:
     return re.sub(r"[^\w.@]", "_", name)
 
 
+_MOST_SHOWN = 64
+"""Fields of the widest row whose fields are shown one by one."""
+
+
 class Packed(StructLayout):
     """A layout of consecutive fields, the first on the least significant wires."""
 
     def format(self, value: Any, format_spec: str) -> Any:
-        """Return the fields as emitted modules and waveforms show them."""
+        """Return the fields as emitted modules and waveforms show them; of a wide row, its bits.
+
+        Each signal of a layout has a format of its own, and a row of hundreds of fields goes through
+        hundreds of signals.
+        """
         parts = Value.cast(value)
+        if len(self.members) > _MOST_SHOWN:
+            return Format("{}", parts)
         fields: dict[str, Any] = {}
         for at, (name, each) in enumerate(self):
             part = parts[each.offset : each.offset + each.width]
