@@ -89,14 +89,27 @@ VALUES: dict[pa.DataType, list[Any]] = {
 }
 
 
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "spark": ("Q2", "Q3", "Q4", "uneven", "lateness", "cascade", "union", "carried", "computed keys",
+              "weighted", "holistic", *(f"join {name}" for name in JOINS if name != "band")),
+    "circuit": ("Q2", "Q3", "Q4", "counts", "positions", "gaps", "tuple gaps", "no advance",
+                "late extremes", "constants"),
+}  # fmt: skip
+"""For each engine the cases that its own tests compare with the oracle; here they run in `make soak`."""
+
+
 def parameters() -> list[Any]:
     """Return engine and case for every test, with strict marks on the gaps."""
     gap = pytest.mark.xfail(raises=UnsupportedError, strict=True)
     return [
-        pytest.param(engine, name, marks=[gap] if name in GAPS.get(engine, {}) else [])
+        pytest.param(engine, name, marks=[gap] if name in GAPS.get(engine, {}) else _marks(engine, name))
         for engine in ENGINES
         for name in CASES
     ]
+
+
+def _marks(engine: str, name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.soak] if name in ELSEWHERE.get(engine, ()) else []
 
 
 @pytest.mark.parametrize(("engine", "name"), parameters())

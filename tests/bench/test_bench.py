@@ -64,18 +64,12 @@ def test_batch_agrees_with_polars_and_duckdb(capsys):
     assert figures["polars_ended"] == figures["duckdb_ended"] == "yes"
 
 
-@pytest.mark.parametrize("method", ["scan", "band"])
-def test_sustained(capsys, method):
-    sustained.run(method=method, window="4 s", rate=2000, seconds=1)
+@pytest.mark.parametrize(("method", "algorithm"), [("scan", "low_latency"), ("band", "three_step")])
+def test_sustained(capsys, method, algorithm):
+    sustained.run(method=method, algorithm=algorithm, window="4 s", rate=2000, seconds=1)
     figures = result(capsys)
-    assert figures["method"] == method
+    assert (figures["method"], figures["algorithm"]) == (method, algorithm)
     assert float(figures["load"]) > 0
-
-
-@pytest.mark.parametrize("algorithm", ["three_step", "low_latency"])
-def test_sustained_on_every_arrangement(capsys, algorithm):
-    sustained.run(algorithm=algorithm, window="4 s", rate=2000, seconds=1)
-    assert result(capsys)["algorithm"] == algorithm
 
 
 def test_kinds(capsys):
@@ -306,7 +300,7 @@ def test_streams_are_the_same_in_every_run():
     assert set(map(len, first.column("z").to_pylist())) == {20}
 
 
-@pytest.mark.parametrize("module", [batches, windows])
+@pytest.mark.parametrize("module", [windows, pytest.param(batches, marks=pytest.mark.soak)])
 def test_time_per_tuple(capsys, module):
     module.run(quick=True)
     assert all(float(value) > 0 for value in result(capsys).values())

@@ -65,10 +65,18 @@ COMMON = {
     **{name: TRADES + text.replace("SIZE 600 ADVANCE", "SIZE 120 ADVANCE") for name, text in PAPER.items()},
     **{name: "".join(case) for name, case in QUERIES.items()},
 }
-GROUPS = {"lateness": 8, "keys": 9, "averages": 3, "extremes": 3}
+GROUPS = {"lateness": 5, "keys": 9, "averages": 3, "extremes": 3}
 """Most groups of a window, where not five: each is a copy of the sub-plan, which takes its time to be made."""
 FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+LARGE = ("averages", "extremes", "weighted", "keys")
+ALL_TYPES = [
+    *((name, True) for name in CASES),
+    *(pytest.param(n, False, marks=[pytest.mark.soak] if n in LARGE else []) for n in CASES),
+]
+"""Circuits as translated are larger than optimised ones; of the largest, `make soak` runs both."""
 
 
 @lru_cache(maxsize=8)
@@ -125,7 +133,7 @@ def test_gates_grow_with_the_windows_that_are_open_and_not_with_their_square(kin
         circuit = compile_plan(parse_query(OVERLAPPING.format(copies, kind))).circuit()
         return to_rtlil(circuit, "query").count("\n")
 
-    few, some, many = lines(20), lines(40), lines(80)
+    few, some, many = lines(12), lines(24), lines(48)
     assert many - some < 2.4 * (some - few)  # 2: in proportion; 4: with the square
 
 
@@ -171,8 +179,7 @@ def test_the_papers_queries(name: str, optimised: bool, data: st.DataObject) -> 
     check(COMMON[name], data, optimised, most=12, step=90)
 
 
-@pytest.mark.parametrize("optimised", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "optimised"), ALL_TYPES)
 @FEW
 @given(data=st.data())
 def test_circuits_of_all_types(name: str, optimised: bool, data: st.DataObject) -> None:
@@ -221,10 +228,14 @@ TIMED = "SELECT k, count() n, max(v) m FROM S [SIZE 4 ADVANCE 2 TIME] GROUP BY k
 JOINED = "SELECT a.v, b.v AS u FROM S [SIZE 3 TUPLES] a, S [SIZE 2 TUPLES] b WHERE a.k = b.k INTO o"
 SUMMED = f"SELECT sum(u) s FROM ({JOINED[:-7]}) [SIZE 3 ADVANCE 2 TUPLES] INTO o"
 COUNTED = "SELECT sum(v) s FROM S [SIZE 3 ADVANCE 2 TUPLES] WHERE k = 1 INTO o"
+FOLLOWED = [
+    *((text, True) for text in (TIMED, COUNTED, JOINED, SUMMED)),
+    *((text, False) for text in (COUNTED, SUMMED)),
+    *(pytest.param(text, False, marks=pytest.mark.soak) for text in (TIMED, JOINED)),
+]
 
 
-@pytest.mark.parametrize("optimised", [False, True])
-@pytest.mark.parametrize("text", [TIMED, COUNTED, JOINED, SUMMED])
+@pytest.mark.parametrize(("text", "optimised"), FOLLOWED)
 @FEW
 @given(data=st.data())
 def test_streams_may_follow_each_other(text: str, optimised: bool, data: st.DataObject) -> None:

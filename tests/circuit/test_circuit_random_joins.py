@@ -70,7 +70,7 @@ def check(data: st.DataObject, most: int, *, engine: bool) -> None:
         assert run.probes.get("evicted", 0) == 0
 
 
-QUICK = settings(FEW_QUERIES, max_examples=6)
+QUICK = settings(FEW_QUERIES, max_examples=4)
 
 
 @QUICK

@@ -89,7 +89,7 @@ def check_forced(case: Case, seed: int, method: str, tuning: Tuning = TUNING) ->
     assert cell.crew.running() == 0
 
 
-@settings(EXAMPLES, max_examples=12)
+@settings(EXAMPLES, max_examples=8)
 @given(
     case=known_cases(),
     seed=st.integers(0, 2**32 - 1),

@@ -51,14 +51,14 @@ def check_replay(case: Case, methods: tuple[str, ...] = METHODS, tuning: Tuning 
     return run
 
 
-@settings(EXAMPLES, max_examples=24)
+@settings(EXAMPLES, max_examples=14)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(case):
     for tuning in THRESHOLDS:
         check_replay(case, tuning=tuning)
 
 
-@settings(EXAMPLES, max_examples=10)
+@settings(EXAMPLES, max_examples=7)
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(60, 200), st.integers(60, 200)))
 def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
     """Enough tuples for whole blocks, and for a rest beside them."""
@@ -91,7 +91,7 @@ def check_pushes(case: Case, seed: int, method: str = "auto", tuning: Tuning = T
     assert (metrics.late, metrics.no_time) == (want.late, want.no_time)
 
 
-@settings(EXAMPLES, max_examples=12)
+@settings(EXAMPLES, max_examples=8)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, seed):
     for tuning in THRESHOLDS:

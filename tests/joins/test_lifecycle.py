@@ -320,6 +320,8 @@ RUNS = {
     "paced": ("--pace", "100"),
     "shedding": ("--pace", "100", "--overload", "shed", "--room", "100"),
 }
+SOME_RUNS = ("three_step", "low_latency", "shedding")
+"""Without threads, with them, and with a gate; every arrangement is stopped in its process above."""
 
 
 def _has_output(process: subprocess.Popen, folder: Path) -> bool:
@@ -327,7 +329,10 @@ def _has_output(process: subprocess.Popen, folder: Path) -> bool:
     return any(entry.stat().st_size for entry in folder.glob(".handshake-*.tmp"))
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    [run if run in SOME_RUNS else pytest.param(run, marks=pytest.mark.soak) for run in RUNS],
+)
 def test_ctrl_c_ends_a_join_and_leaves_no_half_written_output(inputs, tmp_path, run):
     out = tmp_path / "o.parquet"
     asked = ("--on", "l.x + r.x >= 0", "--window", "1 hour", "--time", "t", "--output", out, *RUNS[run])

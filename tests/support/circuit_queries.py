@@ -50,7 +50,7 @@ COLUMNS = {
 NUMBERS = ("i", "j", "l", "u", "d")
 # Shrinking would build hundreds of circuits; the text of the query is noted instead.
 FEW_QUERIES = settings(
-    max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
+    max_examples=7, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,)
 )
 
 
