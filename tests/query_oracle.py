@@ -173,7 +173,7 @@ def _meet(node: algebra.WindowJoin, below: list[Stream], members: Sequence[tuple
         if window is None:
             continue
         if window.kind == "time":
-            if b.time - a.time >= window.size // UNITS[node.clock.unit]:
+            if b.time - a.time >= -(-window.size // UNITS[node.clock.unit]):
                 return False
         elif (a.place, i) < (b.place, j):
             before = sum((t.place, i) < (b.place, j) for t in below[i].tuples)

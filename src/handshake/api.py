@@ -107,7 +107,7 @@ def join(
         on: The predicate: SQL text in which `l` and `r` are the inputs, a built expression, or (for Spark
             DataFrames) a Spark `Column`. Without one, all pairs that the windows allow are results.
         window: The window of both inputs, such as `"15 minutes"`, `"1000 tuples"`, `Time(…)`, `Tuples(…)`.
-        left_window: The window of the left input, if it differs.
+        left_window: The window of the left input, if it differs. `"now"`: its rows are not kept.
         right_window: The window of the right input, if it differs.
         time: The time column of both inputs; time windows need one.
         left_time: The time column of the left input, if it differs.

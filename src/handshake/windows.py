@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
@@ -25,6 +25,8 @@ __all__ = [
     "TIME",
     "UNIT_WORDS",
     "Duration",
+    "NowTuples",
+    "NowWindow",
     "Rule",
     "Spec",
     "Time",
@@ -35,6 +37,7 @@ __all__ = [
     "Windows",
     "is_late",
     "parse_window",
+    "settle_now",
     "watermark",
     "windows_of",
 ]
@@ -205,6 +208,38 @@ class TupleWindow(Window):
         return self.size
 
 
+@dataclass(frozen=True)
+class NowWindow(TimeWindow):
+    """No window of its own, by time: a row joins rows of others that are not later, and is not kept."""
+
+    size: int = 1
+
+    def __str__(self) -> str:
+        return "now"
+
+
+@dataclass(frozen=True)
+class NowTuples(TupleWindow):
+    """No window of its own, by arrival: a row joins rows that have arrived before it, and is not kept."""
+
+    size: int = 0
+
+    def __str__(self) -> str:
+        return "now"
+
+
+def settle_now(windows: Iterable[Window | None]) -> tuple[Window | None, ...]:
+    """Return the windows of a join; NOW goes by arrival if the others count rows, else by time.
+
+    >>> settle_now([NowWindow(), TupleWindow(9)])
+    (NowTuples(size=0), TupleWindow(size=9))
+    """
+    each = tuple(windows)
+    others = [w for w in each if w is not None and not isinstance(w, NowWindow)]
+    by_arrival = any(w.counted for w in others) and not any(w.timed for w in others)
+    return tuple(NowTuples() if by_arrival and isinstance(w, NowWindow) else w for w in each)
+
+
 @dataclass(frozen=True, init=False)
 class Windows:
     """The windows of the streams of a join, in order; None stands for rows that never expire."""
@@ -326,11 +361,13 @@ def _count(size: object) -> int | None:
 
 
 def parse_window(spec: str) -> Window:
-    """Read a window: a length of time, or a number of tuples such as `1000 tuples`.
+    """Read a window: a length of time, a number of tuples such as `1000 tuples`, or `now`.
 
     >>> parse_window("1000 tuples")
     TupleWindow(size=1000)
     """
+    if spec.strip().lower() == "now":
+        return NowWindow()
     counted = re.fullmatch(r"\s*([+-]?\d[\d_]*)\s*(?:tuples?|rows?)\s*", spec, re.IGNORECASE)
     if not counted and re.fullmatch(r"\s*[+-]?\d[\d_]*\s*", spec):
         raise WindowError(f"window '{spec}' has no unit; write '{spec} seconds' or '{spec} tuples'")
@@ -344,9 +381,11 @@ def windows_of(window: Spec = None, left: Spec = None, right: Spec = None) -> Wi
 
     >>> windows_of("1 minute", right="10 tuples")
     Windows(each=(TimeWindow(size=60000000000), TupleWindow(size=10)))
+    >>> windows_of("now", right="10 tuples")
+    Windows(each=(NowTuples(size=0), TupleWindow(size=10)))
     """
     given = (left if left is not None else window, right if right is not None else window)
-    return Windows(*(_window(spec, side) for side, spec in enumerate(given)))
+    return Windows(*settle_now(_window(spec, side) for side, spec in enumerate(given)))
 
 
 def _window(spec: Spec, side: int) -> Window | None:

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import handshake as hs
 from handshake.errors import HandshakeError, WindowError
+from handshake.joins.join import MultiReplay, prepare_streams
 from handshake.plan import bind, parse
 from handshake.schema import UNITS
 from handshake.windows import (
@@ -313,3 +315,31 @@ def test_expiry_agrees_with_joins_at_the_edge() -> None:
             for window in (TimeWindow(size), TupleWindow(size)):
                 held = joins(r, s, Windows(window, None))
                 assert held is not expired(r, window, s.time, s.other)
+
+
+NOW_CASES: list[tuple[dict[str, Any], list[tuple[int, int]]]] = [
+    # By time: a row of the left joins rows of the right that are not later and at most two seconds old.
+    ({"left_window": "now", "right_window": "3 seconds", "time": "t"}, [(3, 1), (3, 3), (6, 4), (6, 6)]),
+    ({"window": "now", "time": "t"}, [(3, 3), (6, 6)]),
+    # By arrival: left 3, 6, 0 and right 1, 3, 4, 6 take turns, left first.
+    ({"left_window": "now", "right_window": "2 tuples"}, [(6, 1), (0, 1), (0, 3)]),
+    ({"left_window": "5 tuples", "right_window": "NOW"}, [(3, 1), (3, 3), (6, 3), (3, 4), (6, 4), (0, 4),
+                                                          (3, 6), (6, 6), (0, 6)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "wanted"), NOW_CASES)
+def test_a_side_without_a_window_of_its_own(options: dict[str, Any], wanted: list[tuple[int, int]]) -> None:
+    left, right = {"t": [3, 6, 0]}, {"t": [1, 3, 4, 6]}
+    found = hs.join(left, right, "TRUE", **options)
+    rows = zip(found.column("t").to_pylist(), found.column("t_right").to_pylist(), strict=True)
+    assert sorted(rows) == sorted(wanted)
+
+
+def test_several_streams_one_of_which_has_no_window() -> None:
+    tables = {"a": pa.table({"x": [1, 2]}), "b": pa.table({"y": [5, 6]}), "c": pa.table({"z": [8, 9]})}
+    schemas = {name: table.schema for name, table in tables.items()}
+    plan = prepare_streams(schemas, "a.x < c.z", windows={"a": "1 tuples", "b": "NOW", "c": "9 rows"})
+    found = [row for batch in MultiReplay(plan, tables) for row in batch.to_pylist()]
+    # 1 5 8 2 6 9: 6 alone finds rows of both others.
+    assert found == [{"x": 2, "y": 6, "z": 8}]

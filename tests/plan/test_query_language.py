@@ -138,6 +138,9 @@ WRONG = {
     "SELECT k FROM R [SESSION 9999999999 w]": "the window is longer than 2^62 ms",
     "SELECT k FROM R [SESSION 0]": "a window holds something",
     "SELECT k FROM R [SESSION 30s]": "a window ends with ] behind lengths such as 30 SECONDS or 5 TUPLES",
+    "SELECT k FROM R [NOW]": "[NOW] is for a stream of a join, whose tuples are not kept; leave it out, or write a "
+    "window such as [SIZE 10 MINUTES]",
+    "SELECT k FROM R [NOW 5], S [SIZE 1 TIME]": "a window ends with ]",
     "SELECT k FROM R [TUMBLE]": "TUMBLE takes a number",
     "SELECT k FROM R [TUMBLE 5 PARSECS]": "a window ends with ] behind lengths such as 30 SECONDS",
     "SELECT k FROM R [HOP 5 SECONDS]": "HOP needs a SIZE, as in [HOP 1 MINUTE SIZE 10 MINUTES]",

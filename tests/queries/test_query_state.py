@@ -18,7 +18,7 @@ from handshake.plan.algebra import Output, Plan, Source, walk
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from query_backends import by_time, plain
-from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
+from query_cases import JOINS, LAYERED, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import Item, arrivals, batch_of, compare, cuts, seen
 
 pytest.importorskip("pyspark")
@@ -41,7 +41,14 @@ FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(Health
 TEXTS = {
     **{name: TRADES + text for name, text in PAPER.items()},
     **{k: "".join(v) for k, v in QUERIES.items()},
-}
+    **{
+        name: WINDOWS[name]
+        for name in (
+            "cumulating", "from the first", "offset", "partial in layers", "sessions", "sessions in layers",
+            "sessions of a union", "states of sessions",
+        )
+    },
+}  # fmt: skip
 PANES = [
     name for name, text in TEXTS.items() if all(PaneWindow.of(o) for o in optimise(parse_query(text)).outputs)
 ]
@@ -52,6 +59,8 @@ OVER_JOINS = {
         FROM (SELECT R.k, v - w AS d {JOIN}) [SIZE .01 ADVANCE .005 TIME] GROUP BY k""",
     "cascade": f"""SELECT max(n) AS m FROM (SELECT count() AS n
         FROM (SELECT v {JOIN}) [SIZE .004 ADVANCE .002 TIME]) [SIZE .01 ADVANCE .01 TIME]""",
+    "sessions": f"""SELECT k, sum(d) AS s, max(d) AS m, window_end() AS z
+        FROM (SELECT R.k, v - w AS d {JOIN}) [SESSION 2 ms] GROUP BY k""",
 }
 TUPLES = [name for name in TEXTS if name != "carried"]
 _ORDERED = "needs an order, which results of a join have in one task only"
@@ -153,6 +162,13 @@ def test_joins_go_on_from_what_was_saved(name: str, data: st.DataObject) -> None
     goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED}[name], data)
 
 
+@pytest.mark.parametrize("name", ["now by time", "now by arrival", "now of three", "sessions of a join"])
+@settings(FEW, max_examples=2)
+@given(data=st.data())
+def test_windows_and_joins_go_on_from_what_was_saved(name: str, data: st.DataObject) -> None:
+    goes_on_from_what_was_saved((NOW | WINDOWS)[name], data)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [*JOINS, *LAYERED])
 @settings(FEW, max_examples=150)
@@ -237,7 +253,7 @@ class Joining(Query):
         return []
 
 
-@pytest.mark.parametrize("name", ["windowed", "grouped", "cascade"])
+@pytest.mark.parametrize("name", OVER_JOINS)
 @FEW
 @given(data=st.data())
 def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data: st.DataObject) -> None:

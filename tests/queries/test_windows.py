@@ -13,9 +13,11 @@ from handshake.operators import sessions
 from handshake.operators.query import Query
 from handshake.plan.query import parse_query
 from query_backends import Local, check
-from query_cases import WINDOWS
+from query_cases import NOW
+from query_cases import WINDOWS as OTHERS
 from query_streams import arrivals
 
+WINDOWS = OTHERS | NOW
 FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -29,7 +31,7 @@ def prove(text: str, data: st.DataObject, **options: Any) -> None:
 @FEW
 @given(data=st.data())
 def test_windows(name: str, data: st.DataObject) -> None:
-    prove(WINDOWS[name], data, most=14 if "join" in name else 28)
+    prove(WINDOWS[name], data, most=12 if name in NOW or "join" in name else 28)
 
 
 @pytest.mark.soak
@@ -37,7 +39,7 @@ def test_windows(name: str, data: st.DataObject) -> None:
 @settings(FEW, max_examples=2000)
 @given(data=st.data())
 def test_windows_at_length(name: str, data: st.DataObject) -> None:
-    prove(WINDOWS[name], data, most=14 if "join" in name else 28)
+    prove(WINDOWS[name], data, most=12 if name in NOW or "join" in name else 28)
 
 
 @settings(FEW, max_examples=4)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["JOINS", "LAYERED", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO", "WINDOWS"]
+__all__ = ["JOINS", "LAYERED", "NOW", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO", "WINDOWS"]
 
 TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
 TIMESTAMP BY Ts;"""
@@ -168,3 +168,13 @@ WINDOWS = {
         SELECT count() AS n, sum(n) AS s FROM A [SIZE .01 ADVANCE .005 TIME] INTO B; SELECT max(n) AS m FROM A [TUMBLE 3 TUPLES PARTIAL] INTO C""",
 }  # fmt: skip
 """Windows beside those with SIZE and ADVANCE."""
+NOW = {
+    "now by time": TWO + "SELECT R.k, v, w FROM R [NOW], S [SIZE .005 TIME] WHERE R.k <= S.k AND v > 0",
+    "now by arrival": TWO + "SELECT R.k, v, w FROM R [SIZE 3 TUPLES], S [NOW] WHERE R.k <= S.k AND w < 90",
+    "now of three": TWO + "SELECT v, w, z FROM R [SIZE 3 TUPLES], S [NOW], U [SIZE .009 TIME] WHERE R.k <= S.k AND S.k <= U.k",
+    "now of three by arrival": TWO + "SELECT v, w, z FROM R [SIZE 3 TUPLES], S [NOW], U [SIZE 4 ROWS] WHERE R.k <= S.k AND S.k <= U.k",
+    "now and now": TWO + "SELECT v, w FROM R [NOW], S [NOW] WHERE R.k <> S.k",
+    "now in layers": TWO + """SELECT k, max(v) AS v FROM R [SIZE .006 ADVANCE .003 TIME] GROUP BY k INTO A;
+        SELECT S.k, v, w FROM S [NOW], A [SIZE .01 TIME] WHERE S.k = A.k INTO B; SELECT k, count() n FROM B [SESSION 2 ms] GROUP BY k INTO C""",
+}  # fmt: skip
+"""Joins of a stream that has no window of its own."""

@@ -199,7 +199,7 @@ def _window(rng: Random, tick: int, timed: bool) -> Window | None:
     if kind is None:
         return None
     if kind == "tuples":
-        return TupleWindow(rng.choice((1, 2, 3, 5, 10, 100)))
+        return TupleWindow(rng.choice((0, 1, 2, 3, 5, 10, 100)))
     size = rng.choice((1, 1, 2, 3, 5, 100)) * tick + rng.choice((0, 0, 0, 1, -1, tick // 2))
     return TimeWindow(max(size, 1))
 

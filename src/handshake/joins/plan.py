@@ -35,7 +35,7 @@ from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
 from handshake.schema import BOOL, UNITS, Schema
-from handshake.windows import Duration, Spec, Window, windows_of
+from handshake.windows import Duration, Spec, Window, settle_now, windows_of
 
 __all__ = [
     "ALGORITHMS",
@@ -382,7 +382,8 @@ def _windows(
         )
     own = windows or {}
     _check_known(own, streams, "a window is given")
-    return {name: _window(own.get(name, window), name) for name in streams}
+    each = settle_now(_window(own.get(name, window), name) for name in streams)
+    return dict(zip(streams, each, strict=True))
 
 
 def _window(spec: Spec, name: str) -> Window | None:

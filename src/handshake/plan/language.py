@@ -6,7 +6,7 @@ SELECT … FROM stream [window], … WHERE … GROUP BY … INTO name;
 
 A window is one of these; a length is `10 SECONDS`, `5 TUPLES`, or a number of seconds:
 [SIZE k ADVANCE l TIME|TUPLES]  [SIZE length ADVANCE length]  [TUMBLE length]  [HOP length SIZE length]
-[CUMULATE length SIZE length]  [SESSION length]
+[CUMULATE length SIZE length]  [SESSION length]  [NOW]
 Behind the lengths there may be OFFSET length, OFFSET FIRST, or PARTIAL.
 """
 
@@ -213,7 +213,7 @@ class Continuous(Predicate):
             start = self._curr
             if not self._match(TokenType.L_BRACKET):
                 return None
-            if not self._match_texts(("SIZE", "TUMBLE", "HOP", "CUMULATE", "SESSION")):
+            if not self._match_texts(("SIZE", "TUMBLE", "HOP", "CUMULATE", "SESSION", "NOW")):
                 self.raise_error(f"a window is {_FORMS}", self._curr or start)
             form = self._prev.text.lower()
             node = Slide(form=form)
@@ -224,10 +224,11 @@ class Continuous(Predicate):
                     self.raise_error(
                         f"{name} needs a SIZE, as in [{name} 1 MINUTE SIZE 10 MINUTES]", self._curr
                     )
-            node.set("this", self._parse_length(self._prev.text.upper()))
-            if form == "size":
-                self._parse_size(node)
-            self._parse_window_options(node)
+            if form != "now":
+                node.set("this", self._parse_length(self._prev.text.upper()))
+                if form == "size":
+                    self._parse_size(node)
+                self._parse_window_options(node)
             if not self._match(TokenType.R_BRACKET):
                 self.raise_error(
                     "a window ends with ] behind lengths such as 30 SECONDS or 5 TUPLES", self._curr or start

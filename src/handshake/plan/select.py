@@ -34,7 +34,7 @@ from handshake.plan.expr import Column, Expr, Literal, Name, conjunction, show, 
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.schema import NULL, UNITS, List, Schema, arrow_of
-from handshake.windows import TimeWindow, TupleWindow, Window
+from handshake.windows import NowWindow, TimeWindow, TupleWindow, Window, settle_now
 
 __all__ = ["SelectPlanner"]
 
@@ -139,6 +139,11 @@ class SelectPlanner:
             return self._body(item, item.node)
         if item.slide.args["form"] == "session":
             return self._plan_sessions(item)
+        if item.slide.args["form"] == "now":
+            raise self._reader.error(
+                "[NOW] is for a stream of a join, whose tuples are not kept; leave it out, or write a window "
+                "such as [SIZE 10 MINUTES]", item.slide
+            )  # fmt: skip
         window = self._sliding(item.slide, item.node)
         clock = item.node.clock if window.kind == "time" else POSITIONS
         x = Parameter("x", item.node.schema, clock)
@@ -373,7 +378,7 @@ class SelectPlanner:
         join = WindowJoin(
             tuple(item.node for item in items),
             tuple(item.name for item in items),
-            tuple(self._join_window(item) for item in items),
+            settle_now(self._join_window(item) for item in items),
             on,
         )
         self._fresh.take(join.schema.names)
@@ -406,6 +411,8 @@ class SelectPlanner:
                 f"{item.name} [SIZE 600 TIME]", item.tree
             )  # fmt: skip
         form = item.slide.args["form"]
+        if form == "now":
+            return NowWindow()
         others = [name for name in ("advance", "offset", "partial") if item.slide.args.get(name)]
         if form != "size" or others:
             wrong = form.upper() if form != "size" else others[0].upper()

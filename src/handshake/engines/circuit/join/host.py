@@ -50,6 +50,11 @@ def _size(window: Window | None, side: str) -> int:
             f"the {side} input has no window, so no circuit can hold it; give a number of tuples, "
             "such as --window '1000 tuples'"
         )
+    if window.capacity == 0:
+        raise UnsupportedError(
+            f"the {side} input has no window of its own (now), and a join circuit holds at least one tuple "
+            "of each; use --backend local"
+        )
     if window.capacity is None:
         raise UnsupportedError(
             f"the {side} window is {window}: how many tuples that will be is not known before they come, "

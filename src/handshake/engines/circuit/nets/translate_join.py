@@ -102,6 +102,11 @@ class Joins:
 
     def _hold(self, node: WindowJoin, k: int) -> HeldTuples:
         window, name = node.windows[k], node.names[k]
+        if window is not None and window.capacity == 0:
+            raise UnsupportedError(
+                f"{_name(node)}: {name} goes by arrival without a window (NOW), and a circuit holds at least "
+                "one tuple; give the other streams windows of time"
+            )
         if window is not None and window.capacity is not None:
             at_most(f"tuples in the window of {name}", window.capacity, MOST_TUPLES)
             return HeldTuples(window.capacity)
