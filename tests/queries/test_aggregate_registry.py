@@ -84,5 +84,7 @@ def test_a_function_is_gone_after_it_was_unregistered() -> None:
 def test_a_name_and_a_form_are_checked() -> None:
     with pytest.raises(UnsupportedError, match=r"sum\(\) is registered already"):
         register(AggregateFunction("sum", integer, "algebraic"), Additive)
+    with pytest.raises(UnsupportedError, match=r"stddev\(\) is registered already"):
+        register(AggregateFunction("mine", integer, "algebraic", aliases=("stddev",)), Additive)
     with pytest.raises(UnsupportedError, match=r"thing\(\) is holistic"):
         register(AggregateFunction("thing", integer, "holistic"), Additive)

@@ -24,7 +24,7 @@ CASES = 3
 """Streams of an example: on Spark, all of them are one job."""
 LAYERED_ON_SPARK = ("of a join", "ahead", "three by tuples")
 ON_SPARK = ("uneven", "lateness", "cascade", "union", "carried", "computed keys", "weighted", "holistic",
-            "spreads", "picks", "picks of tuples", "distinct", "collected", "filtered groups")  # fmt: skip
+            "spreads", "picks")  # fmt: skip
 
 
 @pytest.fixture(params=["local", "spark"], scope="module")

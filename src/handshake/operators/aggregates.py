@@ -35,7 +35,7 @@ from handshake.operators.holistic import (
 )
 from handshake.operators.slots import Rows, Values
 from handshake.operators.sums import Additive, Average, CountIf, StandardDeviation, Sum, Variance
-from handshake.plan.aggregates import AGGREGATES, AggregateFunction
+from handshake.plan.aggregates import AGGREGATES, AggregateFunction, find_aggregate
 from handshake.plan.algebra import Aggregate
 
 __all__ = [
@@ -93,8 +93,9 @@ def register(function: AggregateFunction, form: Form) -> None:
     Raises:
         UnsupportedError: The name is taken, or the form does not fit the kind.
     """
-    if function.name in AGGREGATES:
-        raise UnsupportedError(f"an aggregate function {function.name}() is registered already")
+    taken = next((name for name in (function.name, *function.aliases) if find_aggregate(name)), None)
+    if taken is not None:
+        raise UnsupportedError(f"an aggregate function {taken}() is registered already")
     if (function.kind == "algebraic") != isinstance(form, type):
         raise UnsupportedError(
             f"{function.name}() is {function.kind}: the form of an algebraic function is a class, that of a "
