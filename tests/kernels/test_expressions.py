@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import handshake as hs
 import oracle
-from expressions import FAMILIES, make_expression, make_rows, mutate
+from expressions import FAMILIES, as_constants, make_expression, make_rows, mutate
 from handshake.errors import HandshakeError
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.values import values_of
@@ -20,7 +21,7 @@ from handshake.plan import Expr, parse
 from handshake.plan.bind import bind_value
 from handshake.plan.expr import Column, Literal, sides, transform
 from handshake.plan.fold import fold
-from handshake.schema import Opaque
+from handshake.schema import UNITS, Interval, Opaque, Timestamp, Type
 from strategies import scope_of
 
 ROWS = 12
@@ -68,6 +69,13 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
+def in_nanoseconds(value: Any, kind: Type) -> Any:
+    """A value whose unit does not matter: constants take on the coarsest unit that is exact."""
+    if value is None or not isinstance(kind, (Timestamp, Interval)):
+        return value
+    return value * UNITS[kind.unit]
+
+
 def check_folding(seed: int, count: int) -> int:
     """Compare folding with the oracle; return how many expressions were not refused."""
     case, accepted = Case(seed), 0
@@ -109,6 +117,25 @@ def check_columns(seed: int, count: int) -> int:
     return accepted
 
 
+def check_constants(seed: int, count: int) -> None:
+    """Compare expressions of columns with the same ones of constants in their place."""
+    case = Case(seed)
+    given = case.table.to_pylist()
+    for _ in range(count):
+        text, bound = case.expression()
+        if bound is None or re.search("f32|FLOAT|2F", text):  # constants do not widen float32 columns
+            continue
+        row = case.rng.randrange(ROWS)
+        written = as_constants(text, given[row])
+        try:
+            constant = bind_value(parse(written), case.scope)
+            found = in_nanoseconds(case.fold_row(constant, row), constant.type)
+        except Exception as error:
+            raise AssertionError(f"{written} ends in {error!r}") from error
+        want = in_nanoseconds(oracle.evaluate(bound, [case.rows[row]]), bound.type)
+        assert same(found, want), (text, written, found, want)
+
+
 def check_mutants(seed: int, count: int) -> int:
     """Bind and fold mutated expressions; return how many still have a meaning."""
     case, accepted = Case(seed), 0
@@ -136,6 +163,10 @@ def test_columns_agree_with_the_oracle(seed: int) -> None:
     assert check_columns(seed, 50) > 40
 
 
+def test_constants_agree_with_columns() -> None:
+    check_constants(5, 1_500)
+
+
 def test_mutants_have_a_meaning_or_are_refused() -> None:
     assert 50 < check_mutants(3, 1_000) < 900
 
@@ -159,4 +190,5 @@ def test_a_million_expressions(part: int) -> None:
     size = 1_000_000 // PARTS
     assert check_folding(1000 + part, size) > 0.9 * size
     assert check_columns(2000 + part, 500) > 400
+    check_constants(4000 + part, size // 10)
     assert check_mutants(3000 + part, size // 10) > 0

@@ -6,6 +6,7 @@ In a form, `{family}` stands for an expression of that family and `{a|b|c}` for 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from random import Random
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["FAMILIES", "make_expression", "make_rows", "mutate"]
+__all__ = ["FAMILIES", "as_constants", "make_expression", "make_rows", "mutate"]
 
 COLUMNS: dict[str, dict[str, pa.DataType]] = {
     "int": {"i8": pa.int8(), "i32": pa.int32(), "i64": pa.int64(), "u64": pa.uint64()},
@@ -398,3 +399,25 @@ def mutate(rng: Random, text: str) -> str:
             case _:
                 parts.insert(rng.randrange(len(parts)), parts.pop(at))
     return "".join(parts)
+
+
+_CASTS = {"i8": "TINYINT", "i32": "INT", "i64": "BIGINT", "n2": "DECIMAL(10, 2)", "n9": "DECIMAL(38, 9)"}
+_PREFIXES = {"day": "DATE ", "ts": "TIMESTAMP "}
+_NULLS = {**_CASTS, "b": "BOOLEAN", "s": "STRING", "code": "STRING", "day": "DATE", "ts": "TIMESTAMP"}
+
+
+def as_constants(text: str, row: Mapping[str, Any]) -> str:
+    """The text with constants of the same values and types in place of columns that have such constants."""
+    return re.sub(
+        rf"l\.({'|'.join(_NULLS)})\b", lambda found: f"({_constant(found[1], row[found[1]])})", text
+    )
+
+
+def _constant(name: str, value: Any) -> str:
+    if value is None:
+        return f"CAST(NULL AS {_NULLS[name]})"
+    if name in _CASTS:
+        return f"CAST({value} AS {_CASTS[name]})"
+    if name == "b":
+        return str(value)
+    return f"{_PREFIXES.get(name, '')}{_quote(str(value))}"

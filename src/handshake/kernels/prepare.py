@@ -132,9 +132,9 @@ def _derive(source: Source, kind: Type, prepared: Prepared) -> Column:
 
 
 def held_type(kind: Type) -> Type:
-    """Return the type of a column of computed values. Whole numbers and decimals have one width."""
+    """Return the type of a column of computed values; whole numbers have one width."""
     if isinstance(kind, Decimal):
-        return Decimal(38, kind.scale)
+        return Decimal(kind.precision or 38, kind.scale)
     return INT64 if isinstance(kind, Int) else kind
 
 
