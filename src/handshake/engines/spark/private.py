@@ -19,6 +19,7 @@ __all__ = [
     "analysed_plan",
     "batch_number",
     "checkpoint_manager",
+    "connect_relation",
     "elements",
     "is_instance",
     "is_java_column",
@@ -50,6 +51,12 @@ def analysed_plan(frame: DataFrame) -> Any | None:
     """Return Spark's analysed plan of a DataFrame; None with Spark Connect, which does not show it."""
     java = getattr(frame, "_jdf", None)
     return None if java is None else java.queryExecution().analyzed()
+
+
+def connect_relation(frame: DataFrame) -> Any | None:
+    """Return the message that describes a DataFrame of Spark Connect; None for a classic one."""
+    plan = getattr(frame, "_plan", None)
+    return None if plan is None else plan.to_proto(frame.sparkSession.client).root
 
 
 def is_java_column(condition: Column) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
+from handshake.engines.spark.joins.connect import translate_connect
 from handshake.engines.spark.private import analysed_plan, elements, is_instance, is_java_column, is_user_cast
 from handshake.errors import ExpressionError
 from handshake.plan.casts import round_float32
@@ -38,9 +39,9 @@ _REMEDY = 'write it as SQL text, such as "l.x < r.a", or built: handshake.left.x
 
 def translate_column(condition: Column, left: DataFrame, right: DataFrame) -> Expr:
     """Return the predicate for a condition on two DataFrames."""
-    plan = _analyse(condition, left, right) if is_java_column(condition) else None
-    if plan is None:
-        raise ExpressionError(f"a Column of Spark Connect cannot be read; {_REMEDY}")
+    if not is_java_column(condition):
+        return translate_connect(condition, left, right)
+    plan = _analyse(condition, left, right)
     names = {
         attribute.exprId().id(): Name((qualifier, attribute.name()))
         for qualifier, child in (("l", plan.left()), ("r", plan.right()))

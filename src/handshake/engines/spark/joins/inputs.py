@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
+from handshake.engines.spark.joins.connect import connect_alias
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.private import WATERMARK, analysed_plan, elements
 from handshake.engines.spark.types import arrow_type
@@ -191,6 +192,8 @@ def qualifiers(left: DataFrame, right: DataFrame) -> tuple[str, str] | None:
 
 def _qualifier(frame: DataFrame) -> str | None:
     plan = analysed_plan(frame)
-    names = [] if plan is None else [column.qualifier() for column in elements(plan.output())]
+    if plan is None:
+        return connect_alias(frame)
+    names = [column.qualifier() for column in elements(plan.output())]
     found = {str(name.last()) for name in names if not name.isEmpty()}
     return found.pop() if len(found) == 1 else None

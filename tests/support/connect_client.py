@@ -1,0 +1,124 @@
+"""A client of Spark Connect, run as a script: it starts a server and compares joins with joins in process.
+
+python connect_client.py FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import handshake
+from handshake.engines.spark.joins.connect import translate_connect
+from handshake.engines.spark.joins.inputs import arrow_schema
+from handshake.errors import ExpressionError
+from handshake.plan.build import Expression
+
+LEFT = {
+    "x": [1, 20, None, 7, 300],
+    "y": [2.0, 3.5, float("nan"), -1.0, None],
+    "s": ["a'b", "B\\c", None, "", "abc"],
+    "d": [date(2024, 1, 2), None, date(1960, 2, 29), date(2024, 3, 1), None],
+}
+RIGHT = {"a": [5, 40, None, 8], "b": [1.0, 2.0, float("nan"), -1.0], "x": [1, 2, 7, None]}
+LEFT_COLUMNS, RIGHT_COLUMNS = "x int, y double, s string, d date", "a int, b double, x int"
+
+
+def conditions(left: Any, right: Any) -> dict[str, Any]:
+    """Return conditions by the SQL text that means the same."""
+    return {
+        "ABS(l.x - r.a) <= 10": F.abs(left.x - right.a) <= 10,
+        "l.y BETWEEN 1 AND 5 AND NOT l.x IN (7, 8) AND r.b > 0": left.y.between(1, 5)
+        & ~left.x.isin(7, 8)
+        & (right.b > 0),
+        "l.s = 'a\\'b' OR l.s LIKE '%c' OR l.s IS NULL": (left.s == "a'b")
+        | left.s.like("%c")
+        | left.s.isNull(),
+        "l.d >= DATE '2024-01-02' AND r.a IS NOT NULL": (left.d >= date(2024, 1, 2)) & right.a.isNotNull(),
+        "CAST(l.x AS BIGINT) + 4 = r.a OR -l.x < -100": (left.x.cast("long") + 4 == right.a)
+        | (-left.x < -100),
+        "CASE WHEN l.x > 5 THEN TRUE ELSE r.b < 0 END": F.when(left.x > 5, True).otherwise(right.b < 0),
+        "LENGTH(l.s) = 3 AND STARTSWITH(l.s, 'a')": (F.length(left.s) == 3) & left.s.startswith("a"),
+        "l.x = r.x OR (l.x IS NULL AND r.x IS NULL)": left.x.eqNullSafe(right.x),
+        "l.y = r.b * 2 - 5.5 OR COALESCE(l.x, 0) = 0": (left.y == F.col("b") * 2 - 5.5)
+        | (F.coalesce(left.x, F.lit(0)) == 0),
+        "l.x % 2 = 1 AND r.x <> 2": (left.x % 2 == 1) & (right.x != 2),
+    }
+
+
+def check_predicates(left: Any, right: Any) -> None:
+    """Compare conditions with texts, on rows in this process."""
+    tables = [
+        pa.table(values, arrow_schema(frame, side))
+        for side, (values, frame) in enumerate(((LEFT, left), (RIGHT, right)))
+    ]
+    for text, condition in conditions(left, right).items():
+        found = handshake.join(*tables, Expression(translate_connect(condition, left, right)))
+        wanted = handshake.join(*tables, text)
+        assert sorted(map(str, found.to_pylist())) == sorted(map(str, wanted.to_pylist())), text
+        assert 0 < wanted.num_rows < len(LEFT["x"]) * len(RIGHT["a"]), text
+
+
+def check_names(left: Any, right: Any) -> None:
+    """Resolve columns by alias; refuse those of neither DataFrame, or of both."""
+    named = handshake.join(left.alias("p"), right.alias("q"), "p.x + 4 = q.a").select("a")
+    assert [row.a for row in named.collect()] == [5]
+    condition = F.col("p.x") + 4 == F.col("q.a")
+    assert handshake.join(left.alias("p"), right.alias("q"), condition).count() == 1
+    for wrong, why in ((F.col("zz") > 1, "belongs to neither"), (F.col("x") > 1, "could belong to either")):
+        with pytest.raises(ExpressionError, match=why):
+            translate_connect(wrong, left, right)
+
+
+def check_kinds(left: Any, right: Any) -> None:
+    counts = {
+        how: handshake.join(left, right, "ABS(l.x - r.a) <= 10", how=how).count()
+        for how in ("inner", "left", "full", "left_semi", "left_anti")
+    }
+    assert counts == {"inner": 4, "left": 7, "full": 9, "left_semi": 2, "left_anti": 3}, counts
+
+
+def check_streams(spark: Any, folder: Path) -> None:
+    """Join two streams of files into files, in two runs of the query."""
+    start = datetime(2024, 1, 1)
+    left, right = (
+        spark.readStream.schema(f"{name} int, t timestamp")
+        .parquet(str(folder / name))
+        .withWatermark("t", "1 second")
+        for name in ("n", "m")
+    )
+    joined = handshake.join(left, right, "l.n < r.m", window="3 s", state_dir=str(folder / "state"))
+    for batch in range(2):
+        for name in ("n", "m"):
+            rows = [(10 * batch + i, start + timedelta(seconds=10 * batch + i)) for i in range(5)]
+            frame = spark.createDataFrame(rows, f"{name} int, t timestamp").coalesce(1)
+            frame.write.mode("append").parquet(str(folder / name))
+        writer = joined.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        writer.trigger(availableNow=True).start(str(folder / "out")).awaitTermination()
+    found = sorted((row.n, row.m) for row in spark.read.parquet(str(folder / "out")).collect())
+    assert found == [
+        (10 * b + i, 10 * b + j) for b in (0, 1) for i in range(5) for j in range(i + 1, min(i + 3, 5))
+    ]
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    (folder / "n").mkdir()
+    (folder / "m").mkdir()
+    builder = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2")
+    spark = builder.config("spark.handshake.stateDir", str(folder / "state")).getOrCreate()
+    left = spark.createDataFrame(list(zip(*LEFT.values(), strict=True)), LEFT_COLUMNS)
+    right = spark.createDataFrame(list(zip(*RIGHT.values(), strict=True)), RIGHT_COLUMNS)
+    check_predicates(left, right)
+    check_names(left, right)
+    check_kinds(left, right)
+    check_streams(spark, folder)
+    spark.stop()
+    print("done")
