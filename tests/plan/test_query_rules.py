@@ -88,7 +88,7 @@ def texts(draw: Any, joins: bool) -> str:
     return "\n".join(parts)
 
 
-QUICK = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 

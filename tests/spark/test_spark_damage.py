@@ -178,14 +178,14 @@ def test_a_query_stops_at_a_damaged_chunk_and_goes_on_once_it_is_restored(spark,
     query.add(3)
     query.run()
     query.add(1)
-    for act, words in (DAMAGES["flipped"], DAMAGES["missing"]):
-        chunk = query.chunks()[-1]
-        kept = chunk.read_bytes()
-        act(chunk)
-        said = query.refused()
-        assert str(chunk) in said
-        assert words in said
-        chunk.write_bytes(kept)
+    act, words = DAMAGES["flipped"]
+    chunk = query.chunks()[-1]
+    kept = chunk.read_bytes()
+    act(chunk)
+    said = query.refused()
+    assert str(chunk) in said
+    assert words in said
+    chunk.write_bytes(kept)
     query.run()
     query.check()
 
