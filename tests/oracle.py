@@ -21,8 +21,8 @@ from oracle_functions import TYPED
 from oracle_values import FUNCTIONS, SKIP_NULL, TIME, cast, fit, logical, physical, rows
 
 __all__ = [
-    "TIME", "Advance", "Result", "cast", "evaluate", "final_after", "join", "join_many", "logical", "of_kind",
-    "physical", "rows",
+    "TIME", "Advance", "Result", "asof", "cast", "evaluate", "final_after", "join", "join_many", "logical",
+    "of_kind", "physical", "rows",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -360,3 +360,40 @@ def _left(r: _Tuple, held: list[_Tuple], window: Any, newest: list[int | None], 
         known = [time for time in newest if time is not None]
         return len(known) == len(newest) and min(known) - (lateness or 0) - r.time >= window.size
     return len(held) > r.seen[r.stream] + window.size
+
+
+def asof(
+    left: Sequence[Row], right: Sequence[Row], on: tree.Expr, direction: str, tolerance: int | None,
+    exact: bool,
+) -> list[int | None]:  # fmt: skip
+    """For each left row, the index of the right row that is best in time; None if there is none."""
+    found: list[int | None] = []
+    for l_row in left:
+        best: tuple[Any, ...] | None = None
+        for index, r_row in enumerate(right):
+            if not _may_follow(l_row[TIME], r_row[TIME], direction, tolerance, exact):
+                continue
+            if evaluate(on, (l_row, r_row)) is True:
+                distance, now = abs(l_row[TIME] - r_row[TIME]), r_row[TIME]
+                place = [_place(value) for name, value in r_row.items() if name != TIME]
+                if best is None or (-distance, -now, place) > best[0]:
+                    best = ((-distance, -now, place), index)
+        found.append(None if best is None else best[1])
+    return found
+
+
+def _may_follow(
+    left: int | None, right: int | None, direction: str, tolerance: int | None, exact: bool
+) -> bool:
+    if left is None or right is None or (left == right and not exact):
+        return False
+    if tolerance is not None and abs(left - right) > tolerance:
+        return False
+    return direction == "nearest" or (right <= left if direction == "backward" else right >= left)
+
+
+def _place(value: Any) -> tuple[Any, ...]:
+    """NULL, then NaN, then values."""
+    if value is None:
+        return (0,)
+    return (1,) if value != value else (2, value)

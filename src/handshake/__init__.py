@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from handshake.api import explain, join, listener, progress, run, watch
+    from handshake.api import asof, explain, join, listener, progress, run, watch
     from handshake.errors import (
         ExpressionError,
         HandshakeError,
@@ -58,6 +58,7 @@ __all__ = [
     "UnsupportedError",
     "WindowError",
     "__version__",
+    "asof",
     "call",
     "col",
     "explain",
@@ -77,7 +78,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api": ("explain", "join", "listener", "progress", "run", "watch"),
+    "api": ("asof", "explain", "join", "listener", "progress", "run", "watch"),
     "joins.join": (
         "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
         "explain_streams", "join_streams", "prepare", "prepare_streams",

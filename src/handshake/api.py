@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,8 +10,9 @@ from handshake.engines.engine import engine as engine_of
 from handshake.engines.engine import engine_module
 from handshake.engines.inputs import Address
 from handshake.engines.joins import JOIN, join_plan
-from handshake.errors import InputError
+from handshake.errors import InputError, UnsupportedError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
+from handshake.joins.asof import AsOf
 from handshake.joins.plan import predicate_of, prepare
 from handshake.kinds import kind_of_join
 from handshake.options import GivenOptions, Options
@@ -20,7 +21,7 @@ from handshake.plan.build import Expression
 from handshake.plan.query import parse_query
 from handshake.windows import Spec, windows_of
 
-__all__ = ["explain", "join", "listener", "progress", "run", "spark_module", "watch"]
+__all__ = ["asof", "explain", "join", "listener", "progress", "run", "spark_module", "watch"]
 
 
 def run(
@@ -157,6 +158,77 @@ def join(
     )
     results = engine_of(engine or "local").run(plan, {"left": a, "right": b}, wanted).results()
     return restore(results[JOIN], {kind_of(left), kind_of(right)})
+
+
+def asof(
+    left: Any,
+    right: Any,
+    on: str | Expression | None = None,
+    *,
+    by: str | Sequence[str | tuple[str, str]] | None = None,
+    time: str | None = None,
+    left_time: str | None = None,
+    right_time: str | None = None,
+    direction: str = "backward",
+    tolerance: str | None = None,
+    allow_exact_matches: bool = True,
+    how: str = "left",
+    suffix: str = "_right",
+    aliases: tuple[str, str] | None = None,
+    cores: int | None = None,
+) -> Any:
+    """Join each left row with the right row that is best in time.
+
+    Of several right rows at the best time, the one that comes last in the order of its columns is taken, so
+    the result does not depend on the order of rows.
+
+    Args:
+        left: An Arrow table or batch, a pandas or Polars frame, a dict of lists or a list of dicts; its rows
+            may be in any order.
+        right: The other input.
+        on: A further condition on pairs: SQL text in which `l` and `r` are the inputs, or a built expression.
+        by: Columns that must be equal: a name, or names and pairs of names (left, right).
+        time: The time column of both inputs.
+        left_time: The time column of the left input, if it differs.
+        right_time: The time column of the right input, if it differs.
+        direction: `backward` takes the last right row at or before the left one, `forward` the first at or
+            after it, `nearest` the nearer of both, and of equally near ones the earlier.
+        tolerance: The largest distance in time, inclusive, such as `"5 seconds"`.
+        allow_exact_matches: Whether rows of equal times match.
+        how: `left` keeps left rows without a match, with NULLs; `inner` drops them.
+        suffix: Added to a column name of the right input that the left one has too.
+        aliases: Other names for `l` and `r` in the condition.
+        cores: The number of cores for joins with a condition; all by default.
+
+    Returns:
+        All columns of the left input, then those of the right, one row per left row, in the order of the left
+        input; of the kind that was given, or Arrow if the kinds differ.
+
+    Raises:
+        ExpressionError: The condition cannot be read or typed, or a key is missing.
+        SchemaError: A column is missing, doubled, or no time.
+        WindowError: A time column is not named, or the tolerance is no length of time.
+        UnsupportedError: There is no such direction or kind, or an input is a Spark DataFrame.
+
+    Examples:
+        >>> trades = {"t": [3, 7], "symbol": ["A", "B"], "price": [10, 20]}
+        >>> quotes = {"t": [1, 2, 6], "symbol": ["A", "A", "B"], "bid": [8, 9, 19]}
+        >>> asof(trades, quotes, by="symbol", time="t").select(["price", "bid"]).to_pylist()
+        [{'price': 10, 'bid': 9}, {'price': 20, 'bid': 19}]
+        >>> asof(trades, quotes, "r.bid < 9", by="symbol", time="t", how="inner")["bid"].to_pylist()
+        [8]
+    """
+    if is_spark(left) or is_spark(right):
+        raise UnsupportedError(
+            "asof takes tables and frames, and an input is a Spark DataFrame; collect it first "
+            "(toArrow() or toPandas())"
+        )
+    times, condition = (left_time or time, right_time or time), None if on is None else predicate_of(on)
+    found = AsOf(
+        table_of(left), table_of(right), condition, by, times, direction, tolerance, allow_exact_matches, how,
+        suffix, aliases, cores,
+    ).run()  # fmt: skip
+    return restore(found, {kind_of(left), kind_of(right)})
 
 
 def spark_module(name: str) -> Any:

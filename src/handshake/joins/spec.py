@@ -55,7 +55,9 @@ __all__ = [
     "JoinSpec",
     "SideSpec",
     "Stamps",
+    "common_unit",
     "join_spec",
+    "result_schema",
     "window_conditions",
 ]
 
@@ -183,7 +185,7 @@ def join_spec(
     analysis = analyse(predicate)
     access, why = choose_method(analysis, method)
     prepared = prepare(conjunction(_two_sided_parts(analysis)))
-    unit = _common_unit(schemas, windows, times)
+    unit = common_unit(schemas, windows, times)
     stamps = tuple(_stamps(side, windows) for side in (0, 1))
     interior = prepared.expr
     of_left, of_right = windows.rules(unit)
@@ -197,7 +199,7 @@ def join_spec(
     )  # fmt: skip
     return JoinSpec(
         analysis, prepared, windows, rules, unit, access.name, why, (specs[0], specs[1]),
-        _output_schema(left, right, suffix, kind), interior, boundary, show(on), tuning, kind,
+        result_schema(left, right, suffix, kind), interior, boundary, show(on), tuning, kind,
         dated=ordered and kind.pairs == "first",
     )  # fmt: skip
 
@@ -214,7 +216,8 @@ def _two_sided_parts(analysis: Analysis) -> tuple[Expr, ...]:
     return tuple(part for part in conjuncts(analysis.predicate) if part not in single)
 
 
-def _common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str | None, ...]) -> str:
+def common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str | None, ...]) -> str:
+    """Return the unit that times of both sides count in; raises if they cannot be compared."""
     units = []
     _check_zones(schemas, times)
     for schema, time in zip(schemas, times, strict=True):
@@ -349,7 +352,8 @@ def _is_plain_number(kind: Type) -> bool:
     return isinstance(kind, Float) or (isinstance(kind, Int) and (kind.signed or kind.bits < 64))
 
 
-def _output_schema(left: pa.Schema, right: pa.Schema, suffix: str, kind: JoinKind) -> pa.Schema:
+def result_schema(left: pa.Schema, right: pa.Schema, suffix: str, kind: JoinKind) -> pa.Schema:
+    """Return the columns of results; those of a side that may be missing are nullable."""
     if not all(kind.shown):
         return left if kind.shown[0] else right
     names = list(left.names)

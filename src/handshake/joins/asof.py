@@ -1,0 +1,335 @@
+"""As-of joins of tables: each left row with the right row that is best in time.
+
+Without a predicate, one pass over both sides in the order of time finds them (`kernels.asof`). With one,
+window joins find the pairs: first under a short window, which is enough for most rows, then under longer ones
+for rows that have found nothing. A pair under a short window is nearer in time than any that a longer one
+adds, so each row is done when it has found one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from handshake.errors import SchemaError, UnsupportedError, WindowError
+from handshake.io.frames import plain_table
+from handshake.joins.driver import times_of
+from handshake.joins.plan import prepare
+from handshake.joins.replay import Replay
+from handshake.joins.spec import SIDES, common_unit, result_schema
+from handshake.kernels.asof import keep_best, latest_before, mark_ties
+from handshake.kinds import KINDS
+from handshake.plan.bind import Scope, bind
+from handshake.plan.build import Expression
+from handshake.plan.expr import Column, Compare, Expr, Name, conjunction, walk
+from handshake.schema import UNITS, Schema
+from handshake.windows import Duration, TimeWindow, Windows
+
+__all__ = ["DIRECTIONS", "AsOf"]
+
+DIRECTIONS = ("backward", "forward", "nearest")
+Array = np.ndarray[Any, Any]
+By = str | Sequence[str | tuple[str, str]] | None
+_ANY = 2**64 - 1
+"""A tolerance that allows every distance."""
+_LONGEST = 1 << 62
+_CANDIDATES, _WIDER = 64, 16
+"""Right rows under the first window, about; and how much wider the next window is."""
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """An as-of join that is checked and ready to run on tables; `handshake.asof` documents the fields."""
+
+    left: pa.Table
+    right: pa.Table
+    on: Expr | None
+    by: By
+    times: tuple[str | None, str | None]
+    direction: str = "backward"
+    tolerance: str | None = None
+    allow_exact_matches: bool = True
+    how: str = "left"
+    suffix: str = "_right"
+    aliases: tuple[str, str] | None = None
+    cores: int | None = None
+
+    def run(self) -> pa.Table:
+        """Return the joined table; left rows stay in their order."""
+        search = _Search(self)
+        found = search.by_predicate() if self.on is not None else search.by_time()
+        left, right = search.tables
+        if self.how == "inner":
+            rows = np.flatnonzero(found >= 0)
+            left, found = left.take(pa.array(rows)), found[rows]
+        columns = right.take(pa.array(found, mask=found < 0)).columns
+        return pa.table([*left.columns, *columns], schema=search.schema)
+
+
+class _Search:
+    """The search for the best right row of each left row: its number, or -1."""
+
+    def __init__(self, join: AsOf) -> None:
+        self._join = join
+        if join.direction not in DIRECTIONS:
+            raise UnsupportedError(
+                f"no direction '{join.direction}' of an as-of join; choose one of {', '.join(DIRECTIONS)}"
+            )
+        if join.how not in ("left", "inner"):
+            raise UnsupportedError(
+                f"an as-of join keeps left rows without a match (how='left') or drops them (how='inner'), "
+                f"not how={join.how!r}"
+            )
+        self.tables = tuple(plain_table(table).combine_chunks() for table in (join.left, join.right))
+        left, right = self._schemas = tuple(table.schema for table in self.tables)
+        self.schema = result_schema(left, right, join.suffix, KINDS[join.how])
+        self._names = join.aliases or ("l", "r")
+        schemas = [Schema.from_arrow(s, n) for s, n in zip(self._schemas, SIDES, strict=True)]
+        self._scope = Scope.of(schemas[0], schemas[1], join.aliases)
+        for time, schema in zip(join.times, schemas, strict=True):
+            if time is None:
+                raise WindowError(
+                    f"an as-of join needs a time column, and none is named for the {schema.stream} input; "
+                    f"name one of {', '.join(schema.names)} (time=…, or {schema.stream}_time=…)"
+                )
+        self._by = [self._key(pair) for pair in _pairs(join.by)]
+        self._unit = common_unit((schemas[0], schemas[1]), Windows(None, None), join.times)
+        self._within = self._tolerance()
+        self._strict = not join.allow_exact_matches
+        dated = [
+            times_of(table.column(schema.get(str(time)).name), self._unit, str(time), schema.stream)
+            for table, schema, time in zip(self.tables, schemas, join.times, strict=True)
+        ]
+        self._times = [times.astype(np.int64, copy=False) for times, _ in dated]
+        self._known = [np.ones(len(t), np.bool_) if known is None else known for t, known in dated]
+
+    def _tolerance(self) -> int:
+        """Return the largest distance in whole units."""
+        text = self._join.tolerance
+        if text is None:
+            return _ANY
+        if not isinstance(text, str):
+            raise WindowError(f"tolerance is a length of time such as '5 seconds', not {text!r}")
+        length = Duration.parse(text).nanoseconds
+        if length < 0:
+            raise WindowError(f"tolerance cannot be negative; '{text}' is")
+        return min(length // UNITS[self._unit], _ANY)
+
+    def _key(self, pair: tuple[str, str]) -> Compare:
+        """Return the bound equality of a pair of columns; raises if they cannot be compared."""
+        sides = [Name((name, column)) for name, column in zip(self._names, pair, strict=True)]
+        bound = bind(Compare("=", *sides), self._scope)
+        if not isinstance(bound, Compare):
+            raise SchemaError(f"columns '{pair[0]}' and '{pair[1]}' cannot be compared as keys")
+        return bound
+
+    # Without a predicate: one pass in the order of time.
+
+    def by_time(self) -> Array:
+        """Find the rows of equal keys that are best in time."""
+        keys = self._codes()
+        if keys is None:
+            return self.by_predicate()
+        count = int(max((int(k.max(initial=-1)) for k in keys), default=-1)) + 1
+        for side in (0, 1):
+            keys[side] = np.where(self._known[side], keys[side], -1)
+        ranked = self._ranked(keys[1], count)
+        found = {
+            way: self._pass(keys, count, ranked, forward=way == "forward")
+            for way in ("backward", "forward")
+            if self._join.direction in (way, "nearest")
+        }
+        if self._join.direction != "nearest":
+            return found[self._join.direction]
+        return self._nearer(found["backward"], found["forward"])
+
+    def _pass(self, keys: list[Array], count: int, ranked: Array | None, *, forward: bool) -> Array:
+        left, right = (~times if forward else times for times in self._times)
+        found = np.full(len(left), -1, np.int64)
+        latest_before(
+            left, keys[0], self._by_moment(0, None, forward), right, keys[1],
+            self._by_moment(1, ranked, forward), self._strict,
+            np.uint64(self._within), np.full(count, -1, np.int64), found,
+        )  # fmt: skip
+        return found
+
+    def _by_moment(self, side: int, ranked: Array | None, forward: bool) -> Array:
+        """Return the rows of a side in the order of a pass; rows of one time stay in that of `ranked`."""
+        if forward and ranked is None:
+            return np.ascontiguousarray(_order(self._times[side], None)[::-1])
+        return _order(~self._times[side] if forward else self._times[side], ranked)
+
+    def _nearer(self, before: Array, after: Array) -> Array:
+        """Return the nearer of two rows; of equally near ones, the earlier."""
+        left, right = self._times
+        if not len(right):
+            return before
+        back = left.view(np.uint64) - right[before].view(np.uint64)
+        ahead = right[after].view(np.uint64) - left.view(np.uint64)
+        return np.where((before >= 0) & ((after < 0) | (back <= ahead)), before, after)
+
+    def _codes(self) -> list[Array] | None:
+        """Return small numbers for the keys, equal if the keys are; -1 for keys that match nothing."""
+        codes: list[Array] | None = None
+        for key in self._by:
+            one = self._codes_of(key)
+            if one is None:
+                return None
+            codes = one if codes is None else _combine(codes, one)
+        return codes or [np.zeros(len(times), np.int64) for times in self._times]
+
+    def _codes_of(self, key: Compare) -> list[Array] | None:
+        """Number the values of one pair of columns; None if their types have no common one."""
+        left, right = key.left, key.right
+        if not (isinstance(left, Column) and isinstance(right, Column)):
+            return None  # the comparison needs a cast
+        columns = [self.tables[part.side].column(part.name) for part in (left, right)]
+        if columns[0].type != columns[1].type or pa.types.is_nested(columns[0].type):
+            return None
+        values = pa.chunked_array([*columns[0].chunks, *columns[1].chunks], columns[0].type)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        missing = np.asarray(values.is_null(nan_is_null=True))
+        if pa.types.is_floating(values.type):
+            values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 is 0.0
+        codes = np.where(missing, -1, _number(values))
+        return [codes[: len(columns[0])], codes[len(columns[0]) :]]
+
+    def _ranked(self, keys: Array, count: int) -> Array | None:
+        """Return the right rows in an order in which ties go by their columns; None if there are no ties."""
+        times = self._times[1]
+        tied = np.zeros(len(times), np.bool_)
+        if not mark_ties(times, keys, _order(times, None), np.full(count, -1, np.int64), tied):
+            return None
+        places = np.flatnonzero(tied)
+        ranked = np.arange(len(times))
+        ranked[places] = places[self._by_columns(places)]
+        return ranked
+
+    def _by_columns(self, rows: Array) -> Array:
+        """Return the order of some right rows by their columns: NULL, then NaN, then values, least first."""
+        some = self.tables[1].take(pa.array(rows))
+        keys, columns = [], {}
+        for number, column in enumerate(some.columns):
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            if not pa.types.is_nested(column.type) and not pa.types.is_null(column.type):
+                columns[str(number)] = column
+                keys.append((str(number), "descending"))
+        order = pc.sort_indices(pa.table(columns), sort_keys=keys)  # NaN and NULL come last in any order
+        return np.asarray(order).astype(np.int64)[::-1]
+
+    # With a predicate: window joins, each wider than the one before.
+
+    def by_predicate(self) -> Array:
+        """Find the rows that are best in time among those for which the predicate holds."""
+        parts: list[Expr] = list(self._by)
+        if self._join.on is not None:
+            parts.append(bind(self._join.on, self._scope))
+        predicate = conjunction(tuple(parts))
+        found, rank = np.full(len(self._times[0]), -1, np.int64), self._rank()
+        right = self._side(1, predicate, np.flatnonzero(self._known[1]))
+        waiting = np.flatnonzero(self._known[0])
+        for width in self._widths():
+            if not len(waiting) or not right.num_rows:
+                break
+            for rows, others in self._joined(self._side(0, predicate, waiting), right, predicate, width):
+                keep_best(rows, others, *self._times, rank, self._strict, found)
+            waiting = waiting[found[waiting] < 0]
+        return found
+
+    def _rank(self) -> Array:
+        """Return numbers by which right rows of one time are compared."""
+        rank = np.zeros(len(self._times[1]), np.int64)
+        ranked = self._ranked(np.where(self._known[1], 0, -1), 1)
+        if ranked is not None:
+            rank[ranked] = np.arange(len(ranked))
+        return rank
+
+    def _widths(self) -> Iterator[int | None]:
+        """Yield the widths of the windows in units, the widest last; None has no end."""
+        times = self._times[1][self._known[1]]
+        span = int(times.max(initial=0)) - int(times.min(initial=0)) if len(times) else 0
+        width = max(span * _CANDIDATES // max(len(times), 1), 1)
+        while width < min(self._within, span):
+            yield width
+            width *= _WIDER
+        yield None if self._within >= _LONGEST else self._within
+
+    def _side(self, side: int, predicate: Expr, rows: Array) -> pa.Table:
+        """Return the columns of a side that the predicate reads, the times, and the numbers of the rows."""
+        read = {n.name for n in walk(predicate) if isinstance(n, Column) and n.side == side}
+        table = self.tables[side].select([name for name in self._schemas[side].names if name in read])
+        if len(rows) < table.num_rows:
+            table = table.take(pa.array(rows))
+        times, numbers = _hidden_names(table.schema.names)
+        columns = [*table.columns, pa.array(self._times[side][rows]), pa.array(rows)]
+        return pa.table(columns, names=[*table.schema.names, times, numbers])
+
+    def _joined(
+        self, left: pa.Table, right: pa.Table, predicate: Expr, width: int | None
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield the numbers of the rows of pairs at most `width` apart, in the direction of the join."""
+        far = None if width is None else TimeWindow((width + 1) * UNITS["s"])  # plain numbers are seconds
+        near = TimeWindow(UNITS["s"])
+        windows = {"backward": (near, far), "forward": (far, near), "nearest": (far, far)}
+        left_window, right_window = windows[self._join.direction]
+        plan = prepare(
+            left.schema, right.schema, Expression(predicate), left_window=left_window,
+            right_window=right_window, left_time=left.schema.names[-2], right_time=right.schema.names[-2],
+            suffix="\1right", cores=self._join.cores,
+        )  # fmt: skip
+        for batch in Replay(plan, left, right):
+            yield np.asarray(batch.column(left.num_columns - 1)), np.asarray(batch.columns[-1])
+
+
+def _hidden_names(names: list[str]) -> tuple[str, str]:
+    """Return two names that no column has."""
+    mark = "_" * (1 + max((len(name) for name in names), default=0))
+    return f"{mark}time", f"{mark}row"
+
+
+def _pairs(by: Any) -> list[tuple[str, str]]:
+    """Return the pairs of columns that must be equal."""
+    if by is None:
+        return []
+    pairs = []
+    for each in by if isinstance(by, (list, tuple)) else [by]:
+        pair = (each, each) if isinstance(each, str) else each
+        if isinstance(pair, (list, tuple)) and [type(name) for name in pair] == [str, str]:
+            pairs.append((pair[0], pair[1]))
+        else:
+            raise SchemaError(
+                f"by names columns of both inputs, or pairs such as ('symbol', 'ticker'); {each!r} is neither"
+            )
+    return pairs
+
+
+def _order(times: Array, ranked: Array | None) -> Array:
+    """Return the rows in the order of time; rows of one time stay in the order of `ranked`."""
+    ordered = times if ranked is None else times[ranked]
+    if not np.any(ordered[1:] < ordered[:-1]):
+        return np.arange(len(times)) if ranked is None else ranked
+    order = np.argsort(ordered, kind="stable")
+    return order if ranked is None else ranked[order]
+
+
+def _combine(first: list[Array], second: list[Array]) -> list[Array]:
+    """Return one number for each pair of numbers; -1 if either is."""
+    many = max(int(codes.max(initial=-1)) for codes in second) + 1
+    whole = [np.where((a < 0) | (b < 0), -1, a * many + b) for a, b in zip(first, second, strict=True)]
+    together = np.concatenate(whole)
+    dense = np.where(together < 0, -1, _number(pa.chunked_array([pa.array(together)])))
+    return [dense[: len(whole[0])], dense[len(whole[0]) :]]
+
+
+def _number(values: pa.ChunkedArray) -> Array:
+    """Return small numbers for values, equal if the values are."""
+    encoded = values.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    return np.asarray(encoded.indices.fill_null(0)).astype(np.int64)

@@ -1,0 +1,177 @@
+"""As-of joins: every direction, with and without keys and predicates, agrees with the oracle."""
+
+from __future__ import annotations
+
+import math
+import re
+from random import Random
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import handshake as hs
+from handshake.plan import bind, parse
+from oracle import asof, rows
+from pairs import EXAMPLES
+from strategies import scope_of
+
+DIRECTIONS = ("backward", "forward", "nearest")
+CONDITIONS = (None, "l.x BETWEEN r.x - 1 AND r.x + 1", "l.k < r.k")
+TIMES = st.sampled_from((pa.timestamp("s"), pa.timestamp("us", "UTC"), pa.int64(), pa.float64()))
+
+
+def make_table(rng: Random, size: int, key: pa.DataType, kind: pa.DataType) -> pa.Table:
+    """A few keys, times with ties, NULL and NaN; in any order."""
+    times = pa.array(rng.choices((None, *range(-3, 12)), k=size), pa.int64())
+    return pa.table(
+        {
+            "k": pa.array(rng.choices((None, 1, 2, 3), k=size), pa.int64()).cast(key),
+            "x": pa.array(rng.choices((None, math.nan, -0.0, 0.0, 0.5, 2.0), k=size), pa.float64()),
+            "t": times.cast(kind if pa.types.is_floating(kind) else pa.int64()).cast(kind),
+        }
+    )
+
+
+def values(row: dict) -> tuple:
+    return tuple("NaN" if value != value else value for value in row.values())
+
+
+def check(left: pa.Table, right: pa.Table, on: str | None, by: str | None, **options) -> None:
+    found = hs.asof(left, right, on, by=by, time="t", **options)
+    parts = [part for part in (on and f"({on})", by and f"l.{by} = r.{by}") if part]
+    predicate = bind(parse(" AND ".join(parts) or "TRUE"), scope_of(left.schema, right.schema))
+    tolerance = options.get("tolerance")
+    want = asof(
+        rows(left, "t"), rows(right, "t"), predicate, options["direction"],
+        None if tolerance is None else int(tolerance.split()[0]) * 10**9, options["allow_exact_matches"],
+    )  # fmt: skip
+    mine, theirs = left.to_pylist(), right.to_pylist()
+    missing = (None,) * right.num_columns
+    expected = [
+        values(mine[at]) + (missing if other is None else values(theirs[other]))
+        for at, other in enumerate(want)
+        if other is not None or options["how"] == "left"
+    ]
+    assert [values(row) for row in found.to_pylist()] == expected, (on, by, options)
+
+
+@settings(EXAMPLES, max_examples=15)
+@given(
+    seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(0, 25), st.integers(0, 25)), kind=TIMES,
+    key=st.sampled_from((pa.int64(), pa.string())), exact=st.booleans(),
+    how=st.sampled_from(("left", "inner")),
+    tolerance=st.sampled_from((None, "0 seconds", "1 second", "4 seconds")),
+)  # fmt: skip
+def test_every_direction_agrees_with_the_oracle(seed, sizes, kind, key, exact, how, tolerance):
+    rng = Random(seed)
+    left, right = (make_table(rng, size, key, kind) for size in sizes)
+    options = {"allow_exact_matches": exact, "how": how, "tolerance": tolerance}
+    for direction in DIRECTIONS:
+        for by in (None, "k"):
+            check(left, right, None, by, direction=direction, **options)
+
+
+@settings(EXAMPLES, max_examples=6)
+@given(
+    seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(0, 25), st.integers(0, 25)),
+    exact=st.booleans(), tolerance=st.sampled_from((None, "0 seconds", "4 seconds")),
+    on=st.sampled_from(CONDITIONS[1:]), by=st.sampled_from((None, "k")),
+)  # fmt: skip
+def test_predicates_agree_with_the_oracle(seed, sizes, exact, tolerance, on, by):
+    rng = Random(seed)
+    left, right = (make_table(rng, size, pa.int64(), pa.timestamp("s")) for size in sizes)
+    for direction in DIRECTIONS:
+        options = {"direction": direction, "allow_exact_matches": exact, "tolerance": tolerance}
+        check(left, right, on, by, how="left", **options)
+
+
+def test_windows_grow_until_all_rows_have_found_a_match():
+    """Some matches are near in time, some far away, some do not exist."""
+    rng = np.random.default_rng(1)
+    left = pa.table({"t": np.arange(3000), "x": rng.integers(0, 400, 3000)})
+    right = pa.table({"t": np.arange(3000), "a": np.sort(rng.integers(0, 300, 3000))})
+    found = hs.asof(left, right, "l.x = r.a", time="t")
+    latest: dict[int, int] = {}
+    want = []
+    for x, t, a in zip(left["x"].to_pylist(), range(3000), right["a"].to_pylist(), strict=True):
+        latest[a] = t
+        want.append(latest.get(x))
+    assert found["t_right"].to_pylist() == want
+
+
+def test_the_order_of_rows_does_not_matter():
+    right = pa.table(
+        {"t": [1] * 6, "x": [None, math.nan, 2.0, 1.0, 2.0, -1.0], "s": ["z", "y", "a", "d", "b", "c"]}
+    )
+    for seed in range(6):
+        order = Random(seed).sample(range(6), 6)
+        for on in (None, "r.t = 1"):
+            for direction in DIRECTIONS:
+                found = hs.asof({"t": [1]}, right.take(order), on, time="t", direction=direction)
+                assert found["s"].to_pylist() == ["b"]
+
+
+def test_keys_by_pairs_of_names_and_of_different_types():
+    left = {"t": [5, 5], "a": [1, 2], "s": ["x", "y"]}
+    right = pa.table({"t": [1, 2, 3], "b": pa.array([1.0, 1.0, 2.0], pa.float32()), "s": ["x", "x", "z"]})
+    assert hs.asof(left, right, by=[("a", "b")], time="t")["t_right"].to_pylist() == [2, 3]
+    assert hs.asof(left, right, by=[("a", "b"), "s"], time="t")["t_right"].to_pylist() == [2, None]
+    both = {"t": [1, 2], "k": ["u", "v"], "n": [1, 1]}
+    assert hs.asof(both, both, by=["k", "n"], time="t", direction="forward")["t_right"].to_pylist() == [1, 2]
+
+
+def test_extremes_of_time():
+    ends = pa.array([-(2**63), 2**63 - 1], pa.int64())
+    table = pa.table({"t": ends.cast(pa.timestamp("ns")), "x": [1, 2]})
+    for direction, want in {"backward": [None, 1], "forward": [2, None], "nearest": [2, 1]}.items():
+        for on in (None, "l.x <> r.x"):
+            found = hs.asof(table, table, on, time="t", direction=direction, allow_exact_matches=False)
+            assert found["x_right"].to_pylist() == want, (direction, on)
+
+
+def test_pandas_and_polars_agree():
+    rng = np.random.default_rng(0)
+    left = pd.DataFrame({"t": np.sort(rng.permutation(4000)[:1000]), "k": rng.integers(0, 7, 1000)})
+    right = pd.DataFrame({"t": np.sort(rng.permutation(4000)[:900]), "k": rng.integers(0, 7, 900)})
+    right["v"] = np.arange(900.0)
+    for direction in DIRECTIONS:
+        want = pd.merge_asof(left, right, on="t", by="k", direction=direction, tolerance=50)["v"]
+        found = hs.asof(left, right, by="k", time="t", direction=direction, tolerance="50 seconds")
+        assert isinstance(found, pd.DataFrame)
+        pd.testing.assert_series_equal(found["v"], want)
+    found = hs.asof(pl.from_pandas(left), pl.from_pandas(right), by="k", time="t")
+    ordered = pl.from_pandas(left).join_asof(pl.from_pandas(right), on="t", by="k", check_sortedness=False)
+    assert found["v"].to_list() == ordered["v"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({}, hs.WindowError, "an as-of join needs a time column, and none is named for the left input"),
+        ({"left_time": "t"}, hs.WindowError, "none is named for the right input; name one of t, k"),
+        ({"time": "tt"}, hs.SchemaError, "no column 'tt' in the left input"),
+        ({"time": "k"}, hs.SchemaError, "which is not a time"),
+        ({"time": "t", "direction": "up"}, hs.UnsupportedError, "choose one of backward, forward, nearest"),
+        ({"time": "t", "how": "full"}, hs.UnsupportedError, "not how='full'"),
+        ({"time": "t", "tolerance": "-1 s"}, hs.WindowError, "tolerance cannot be negative"),
+        ({"time": "t", "tolerance": 5}, hs.WindowError, "tolerance is a length of time"),
+        (
+            {"time": "t", "tolerance": "5 tuples"},
+            hs.WindowError,
+            "cannot read '5 tuples' as a length of time",
+        ),
+        ({"time": "t", "by": 3}, hs.SchemaError, "by names columns of both inputs"),
+        ({"time": "t", "by": "z"}, hs.ExpressionError, "no column 'z'"),
+        ({"time": "t", "by": [("t", "k")]}, hs.ExpressionError, "cannot compare l.t"),
+        ({"time": "t", "suffix": ""}, hs.SchemaError, "would appear twice"),
+    ],
+)
+def test_mistakes_are_explained(options, kind, message):
+    table = {"t": [1], "k": ["a"]}
+    with pytest.raises(kind, match=re.escape(message)):
+        hs.asof(table, table, **options)
