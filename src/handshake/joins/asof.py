@@ -38,6 +38,9 @@ By = str | Sequence[str | tuple[str, str]] | None
 _ANY = 2**64 - 1
 """A tolerance that allows every distance."""
 _LONGEST = 1 << 62
+_AS_THEY_ARE = np.empty(0, np.int64)
+"""The order of rows that are in the order of time already."""
+_FEW = 1 << 16
 _CANDIDATES, _WIDER = 64, 16
 """Right rows under the first window, about; and how much wider the next window is."""
 
@@ -106,7 +109,8 @@ class _Search:
             for table, schema, time in zip(self.tables, schemas, join.times, strict=True)
         ]
         self._times = [times.astype(np.int64, copy=False) for times, _ in dated]
-        self._known = [np.ones(len(t), np.bool_) if known is None else known for t, known in dated]
+        self._known = [known for _, known in dated]
+        """Which rows have a time, per side; None if all have one."""
 
     def _tolerance(self) -> int:
         """Return the largest distance in whole units."""
@@ -135,10 +139,10 @@ class _Search:
         keys = self._codes()
         if keys is None:
             return self.by_predicate()
-        count = int(max((int(k.max(initial=-1)) for k in keys), default=-1)) + 1
-        for side in (0, 1):
-            keys[side] = np.where(self._known[side], keys[side], -1)
-        ranked = self._ranked(keys[1], count)
+        count = max(int(codes.max(initial=-1)) for codes in keys) + 1
+        for side, known in enumerate(self._known):
+            keys[side] = keys[side] if known is None else np.where(known, keys[side], -1)
+        ranked = self._rank_ties(keys[1], count)
         found = {
             way: self._pass(keys, count, ranked, forward=way == "forward")
             for way in ("backward", "forward")
@@ -161,7 +165,8 @@ class _Search:
     def _by_moment(self, side: int, ranked: Array | None, forward: bool) -> Array:
         """Return the rows of a side in the order of a pass; rows of one time stay in that of `ranked`."""
         if forward and ranked is None:
-            return np.ascontiguousarray(_order(self._times[side], None)[::-1])
+            order = _order(self._times[side], None)
+            return (order if len(order) else np.arange(len(self._times[side])))[::-1].copy()
         return _order(~self._times[side] if forward else self._times[side], ranked)
 
     def _nearer(self, before: Array, after: Array) -> Array:
@@ -194,13 +199,15 @@ class _Search:
         values = pa.chunked_array([*columns[0].chunks, *columns[1].chunks], columns[0].type)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
-        missing = np.asarray(values.is_null(nan_is_null=True))
-        if pa.types.is_floating(values.type):
-            values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 is 0.0
-        codes = np.where(missing, -1, _number(values))
+        codes = _small_numbers(values)
+        if codes is None:
+            missing = np.asarray(values.is_null(nan_is_null=True))
+            if pa.types.is_floating(values.type):
+                values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 is 0.0
+            codes = np.where(missing, -1, _number(values)) if missing.any() else _number(values)
         return [codes[: len(columns[0])], codes[len(columns[0]) :]]
 
-    def _ranked(self, keys: Array, count: int) -> Array | None:
+    def _rank_ties(self, keys: Array, count: int) -> Array | None:
         """Return the right rows in an order in which ties go by their columns; None if there are no ties."""
         times = self._times[1]
         tied = np.zeros(len(times), np.bool_)
@@ -233,27 +240,33 @@ class _Search:
             parts.append(bind(self._join.on, self._scope))
         predicate = conjunction(tuple(parts))
         found, rank = np.full(len(self._times[0]), -1, np.int64), self._rank()
-        right = self._side(1, predicate, np.flatnonzero(self._known[1]))
-        waiting = np.flatnonzero(self._known[0])
+        right, waiting = self._side(1, predicate, self._dated_rows(1)), self._dated_rows(0)
         for width in self._widths():
             if not len(waiting) or not right.num_rows:
                 break
-            for rows, others in self._joined(self._side(0, predicate, waiting), right, predicate, width):
+            for rows, others in self._join_within(self._side(0, predicate, waiting), right, predicate, width):
                 keep_best(rows, others, *self._times, rank, self._strict, found)
             waiting = waiting[found[waiting] < 0]
         return found
 
+    def _dated_rows(self, side: int) -> Array:
+        """Return the rows of a side that have a time."""
+        known = self._known[side]
+        return np.arange(len(self._times[side])) if known is None else np.flatnonzero(known)
+
     def _rank(self) -> Array:
         """Return numbers by which right rows of one time are compared."""
         rank = np.zeros(len(self._times[1]), np.int64)
-        ranked = self._ranked(np.where(self._known[1], 0, -1), 1)
+        keys = np.full(len(rank), -1)
+        keys[self._dated_rows(1)] = 0
+        ranked = self._rank_ties(keys, 1)
         if ranked is not None:
             rank[ranked] = np.arange(len(ranked))
         return rank
 
     def _widths(self) -> Iterator[int | None]:
         """Yield the widths of the windows in units, the widest last; None has no end."""
-        times = self._times[1][self._known[1]]
+        times = self._times[1][self._dated_rows(1)]
         span = int(times.max(initial=0)) - int(times.min(initial=0)) if len(times) else 0
         width = max(span * _CANDIDATES // max(len(times), 1), 1)
         while width < min(self._within, span):
@@ -271,7 +284,7 @@ class _Search:
         columns = [*table.columns, pa.array(self._times[side][rows]), pa.array(rows)]
         return pa.table(columns, names=[*table.schema.names, times, numbers])
 
-    def _joined(
+    def _join_within(
         self, left: pa.Table, right: pa.Table, predicate: Expr, width: int | None
     ) -> Iterator[tuple[Array, Array]]:
         """Yield the numbers of the rows of pairs at most `width` apart, in the direction of the join."""
@@ -311,10 +324,13 @@ def _pairs(by: Any) -> list[tuple[str, str]]:
 
 
 def _order(times: Array, ranked: Array | None) -> Array:
-    """Return the rows in the order of time; rows of one time stay in the order of `ranked`."""
+    """Return the rows in the order of time; rows of one time stay in the order of `ranked`.
+
+    Nothing is returned for rows that are in order.
+    """
     ordered = times if ranked is None else times[ranked]
     if not np.any(ordered[1:] < ordered[:-1]):
-        return np.arange(len(times)) if ranked is None else ranked
+        return _AS_THEY_ARE if ranked is None else ranked
     order = np.argsort(ordered, kind="stable")
     return order if ranked is None else ranked[order]
 
@@ -322,14 +338,28 @@ def _order(times: Array, ranked: Array | None) -> Array:
 def _combine(first: list[Array], second: list[Array]) -> list[Array]:
     """Return one number for each pair of numbers; -1 if either is."""
     many = max(int(codes.max(initial=-1)) for codes in second) + 1
-    whole = [np.where((a < 0) | (b < 0), -1, a * many + b) for a, b in zip(first, second, strict=True)]
+    whole = [
+        np.where((a < 0) | (b < 0), -1, a.astype(np.int64) * many + b)
+        for a, b in zip(first, second, strict=True)
+    ]
     together = np.concatenate(whole)
     dense = np.where(together < 0, -1, _number(pa.chunked_array([pa.array(together)])))
     return [dense[: len(whole[0])], dense[len(whole[0]) :]]
+
+
+def _small_numbers(values: pa.ChunkedArray) -> Array | None:
+    """Return whole numbers in a short range less their least one; None for other values."""
+    if not pa.types.is_integer(values.type) or values.null_count or not len(values):
+        return None
+    least, most = (side.as_py() for side in pc.min_max(values).values())
+    if most - least > len(values) + _FEW:
+        return None
+    numbers = values.to_numpy()
+    return numbers.astype(np.int64) - least if most < 2**63 else None
 
 
 def _number(values: pa.ChunkedArray) -> Array:
     """Return small numbers for values, equal if the values are."""
     encoded = values.combine_chunks().dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    return np.asarray(encoded.indices.fill_null(0)).astype(np.int64)
+    return np.asarray(encoded.indices.fill_null(0))

@@ -15,14 +15,16 @@ def latest_before(left, left_keys, left_order, right, right_keys, right_order, s
     """Write the last right row of the same key at or before each left row, by time; -1 if there is none.
 
     One pass over both sides in the order of time; `latest` has a place per key, all -1. Keys below 0 match
-    nothing. Times may be inverted (`~t`) and orders reversed: then it finds the first row at or after.
+    nothing. Times may be inverted (`~t`) and orders reversed: then it finds the first row at or after. An
+    order without rows stands for that of the rows.
     """
     at = 0
-    for place in range(left_order.shape[0]):
-        row = left_order[place]
+    left_moved, right_moved = left_order.shape[0] > 0, right_order.shape[0] > 0
+    for place in range(left.shape[0]):
+        row = left_order[place] if left_moved else place
         time = left[row]
-        while at < right_order.shape[0]:
-            other = right_order[at]
+        while at < right.shape[0]:
+            other = right_order[at] if right_moved else at
             if right[other] > time or (strict and right[other] == time):
                 break
             if right_keys[other] >= 0:
@@ -40,8 +42,8 @@ def latest_before(left, left_keys, left_order, right, right_keys, right_order, s
 def mark_ties(times, keys, order, latest, tied):  # type: ignore[no-untyped-def]
     """Mark the rows that have the time and the key of another row; return whether there are any."""
     some = False
-    for place in range(order.shape[0]):
-        row = order[place]
+    for place in range(times.shape[0]):
+        row = order[place] if order.shape[0] > 0 else place
         key = keys[row]
         if key < 0:
             continue
