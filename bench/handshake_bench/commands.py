@@ -124,6 +124,24 @@ Examples:
         )
 
     @bench.command(
+        "asof",
+        help="""Compare as-of joins by key with Polars and DuckDB, also with a band.
+
+\b
+Examples:
+  handshake bench asof
+  handshake bench asof --rows 1000000 --band-rows 200000
+""",
+    )
+    def asof_joins(
+        rows: Annotated[int, typer.Option(min=1, help="Rows a side.")] = 10_000_000,
+        keys: Annotated[int, typer.Option(min=1, help="Different keys.")] = 1000,
+        band_rows: Annotated[int, typer.Option(min=1, help="Rows a side, with the band.")] = 1_000_000,
+        rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the best counts.")] = 3,
+    ) -> None:
+        call("asof", rows=rows, keys=keys, band_rows=band_rows, rounds=rounds)
+
+    @bench.command(
         "kinds",
         help="""Compare outer, semi and anti joins with the inner join: processor time and state.
 

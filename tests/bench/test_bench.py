@@ -15,6 +15,7 @@ import pytest
 from handshake.cli.app import run as command
 from handshake.errors import HandshakeError, InputError, UnsupportedError
 from handshake_bench import (
+    asof,
     batch,
     batches,
     kinds,
@@ -70,6 +71,11 @@ def test_sustained(capsys, method, algorithm):
     figures = result(capsys)
     assert (figures["method"], figures["algorithm"]) == (method, algorithm)
     assert float(figures["load"]) > 0
+
+
+def test_asof_agrees_with_polars_and_duckdb(capsys):
+    asof.run(rows=2000, keys=10, band_rows=2000, rounds=1)
+    assert {"vs_polars", "vs_duckdb", "band_vs_best"} <= result(capsys).keys()
 
 
 def test_kinds(capsys):

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
+from handshake.joins.asof import AsOf
 from handshake.plan import bind, parse
 from oracle import asof, rows
 from pairs import EXAMPLES
@@ -41,8 +42,11 @@ def values(row: dict) -> tuple:
     return tuple("NaN" if value != value else value for value in row.values())
 
 
-def check(left: pa.Table, right: pa.Table, on: str | None, by: str | None, **options) -> None:
-    found = hs.asof(left, right, on, by=by, time="t", **options)
+def check(
+    left: pa.Table, right: pa.Table, on: str | None, by: str | None, most_pairs: int = 64, **options
+) -> None:
+    condition = None if on is None else parse(on)
+    found = AsOf(left, right, condition, by, ("t", "t"), most_pairs=most_pairs, **options).run()
     parts = [part for part in (on and f"({on})", by and f"l.{by} = r.{by}") if part]
     predicate = bind(parse(" AND ".join(parts) or "TRUE"), scope_of(left.schema, right.schema))
     tolerance = options.get("tolerance")
@@ -80,14 +84,15 @@ def test_every_direction_agrees_with_the_oracle(seed, sizes, kind, key, exact, h
 @given(
     seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(0, 25), st.integers(0, 25)),
     exact=st.booleans(), tolerance=st.sampled_from((None, "0 seconds", "4 seconds")),
-    on=st.sampled_from(CONDITIONS[1:]), by=st.sampled_from((None, "k")),
+    most_pairs=st.sampled_from((-1, 64)), on=st.sampled_from(CONDITIONS[1:]), by=st.sampled_from((None, "k")),
 )  # fmt: skip
-def test_predicates_agree_with_the_oracle(seed, sizes, exact, tolerance, on, by):
+def test_predicates_agree_with_the_oracle(seed, sizes, exact, tolerance, most_pairs, on, by):
+    """All pairs at once, and under windows that grow."""
     rng = Random(seed)
     left, right = (make_table(rng, size, pa.int64(), pa.timestamp("s")) for size in sizes)
     for direction in DIRECTIONS:
         options = {"direction": direction, "allow_exact_matches": exact, "tolerance": tolerance}
-        check(left, right, on, by, how="left", **options)
+        check(left, right, on, by, most_pairs, how="left", **options)
 
 
 def test_windows_grow_until_all_rows_have_found_a_match():
@@ -95,13 +100,15 @@ def test_windows_grow_until_all_rows_have_found_a_match():
     rng = np.random.default_rng(1)
     left = pa.table({"t": np.arange(3000), "x": rng.integers(0, 400, 3000)})
     right = pa.table({"t": np.arange(3000), "a": np.sort(rng.integers(0, 300, 3000))})
-    found = hs.asof(left, right, "l.x = r.a", time="t")
+    join = AsOf(left, right, parse("l.x = r.a"), None, ("t", "t"), most_pairs=-1)
+    found = join.run()
     latest: dict[int, int] = {}
     want = []
     for x, t, a in zip(left["x"].to_pylist(), range(3000), right["a"].to_pylist(), strict=True):
         latest[a] = t
         want.append(latest.get(x))
     assert found["t_right"].to_pylist() == want
+    assert hs.asof(left, right, "l.x = r.a", time="t").equals(found)
 
 
 def test_the_order_of_rows_does_not_matter():

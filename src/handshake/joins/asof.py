@@ -1,9 +1,10 @@
 """As-of joins of tables: each left row with the right row that is best in time.
 
-Without a predicate, one pass over both sides in the order of time finds them (`kernels.asof`). With one,
-window joins find the pairs: first under a short window, which is enough for most rows, then under longer ones
-for rows that have found nothing. A pair under a short window is nearer in time than any that a longer one
-adds, so each row is done when it has found one.
+Without a predicate, one pass over both sides in the order of time finds them (`kernels.asof`). With a
+selective one, a join on the predicate and the times gives all pairs, and the best one of each row is kept. If
+there would be too many pairs, window joins find them: first under a short window, which is enough for most
+rows, then under longer ones for rows that have found nothing. A pair under a short window is nearer in time
+than any that a longer one adds, so each row is done when it has found one.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import pyarrow.compute as pc
 from handshake.errors import SchemaError, UnsupportedError, WindowError
 from handshake.io.frames import plain_table
 from handshake.joins.driver import times_of
-from handshake.joins.plan import prepare
+from handshake.joins.plan import JoinPlan, prepare
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES, common_unit, result_schema
 from handshake.kernels.asof import keep_best, latest_before, mark_ties
 from handshake.kinds import KINDS
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
-from handshake.plan.expr import Column, Compare, Expr, Name, conjunction, walk
-from handshake.schema import UNITS, Schema
+from handshake.plan.expr import Arithmetic, Column, Compare, Expr, Literal, Name, conjunction, walk
+from handshake.schema import INT64, UNITS, Schema
 from handshake.windows import Duration, TimeWindow, Windows
 
 __all__ = ["DIRECTIONS", "AsOf"]
@@ -41,6 +42,9 @@ _LONGEST = 1 << 62
 _AS_THEY_ARE = np.empty(0, np.int64)
 """The order of rows that are in the order of time already."""
 _FEW = 1 << 16
+_SAMPLE = (1 << 10, 1 << 15)
+"""Left and right rows of a sample."""
+_AT_ONCE = -1
 _CANDIDATES, _WIDER = 64, 16
 """Right rows under the first window, about; and how much wider the next window is."""
 
@@ -61,6 +65,8 @@ class AsOf:
     suffix: str = "_right"
     aliases: tuple[str, str] | None = None
     cores: int | None = None
+    most_pairs: int = 64
+    """Joins with more pairs per left row, about, are done under windows that grow."""
 
     def run(self) -> pa.Table:
         """Return the joined table; left rows stay in their order."""
@@ -241,13 +247,36 @@ class _Search:
         predicate = conjunction(tuple(parts))
         found, rank = np.full(len(self._times[0]), -1, np.int64), self._rank()
         right, waiting = self._side(1, predicate, self._dated_rows(1)), self._dated_rows(0)
-        for width in self._widths():
-            if not len(waiting) or not right.num_rows:
+        if not len(waiting) or not right.num_rows:
+            return found
+        expected = self._expected_pairs(self._side(0, predicate, waiting), right, predicate)
+        at_once = expected <= self._join.most_pairs * len(waiting)
+        for width in [_AT_ONCE] if at_once else self._widths():
+            if not len(waiting):
                 break
-            for rows, others in self._join_within(self._side(0, predicate, waiting), right, predicate, width):
+            for rows, others in self._pairs(self._side(0, predicate, waiting), right, predicate, width):
                 keep_best(rows, others, *self._times, rank, self._strict, found)
             waiting = waiting[found[waiting] < 0]
         return found
+
+    def _pairs(
+        self, left: pa.Table, right: pa.Table, predicate: Expr, width: int | None
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield the numbers of the rows of pairs that the join allows, or of those at most `width` apart."""
+        plan = (
+            self._plan_at_once(left, right, predicate)
+            if width == _AT_ONCE
+            else self._plan_within(left, right, predicate, width)
+        )
+        for batch in Replay(plan, left, right):
+            yield np.asarray(batch.column(left.num_columns - 1)), np.asarray(batch.columns[-1])
+
+    def _expected_pairs(self, left: pa.Table, right: pa.Table, predicate: Expr) -> float:
+        """Estimate the number of all pairs that the join allows, from a sample of both sides."""
+        some = [_sample(table, rows) for table, rows in ((left, _SAMPLE[0]), (right, _SAMPLE[1]))]
+        found = sum(len(rows) for rows, _ in self._pairs(some[0], some[1], predicate, _AT_ONCE))
+        shares = [part.num_rows / whole.num_rows for part, whole in zip(some, (left, right), strict=True)]
+        return float(found / (shares[0] * shares[1]))
 
     def _dated_rows(self, side: int) -> Array:
         """Return the rows of a side that have a time."""
@@ -284,21 +313,40 @@ class _Search:
         columns = [*table.columns, pa.array(self._times[side][rows]), pa.array(rows)]
         return pa.table(columns, names=[*table.schema.names, times, numbers])
 
-    def _join_within(
-        self, left: pa.Table, right: pa.Table, predicate: Expr, width: int | None
-    ) -> Iterator[tuple[Array, Array]]:
-        """Yield the numbers of the rows of pairs at most `width` apart, in the direction of the join."""
+    def _plan_at_once(self, left: pa.Table, right: pa.Table, predicate: Expr) -> JoinPlan:
+        """Return a join without windows; its predicate also says what the tolerance and the direction do."""
+        mine, theirs = (
+            Name((name, table.schema.names[-2])) for name, table in zip("lr", (left, right), strict=True)
+        )
+        parts = [predicate]
+        if self._join.direction != "nearest":
+            parts.append(Compare("<=" if self._join.direction == "backward" else ">=", theirs, mine))
+        if self._within < _LONGEST:
+            length = Literal(self._within, type=INT64)
+            if self._join.direction != "forward":
+                parts.append(Compare(">=", theirs, Arithmetic("-", mine, length)))
+            if self._join.direction != "backward":
+                parts.append(Compare("<=", theirs, Arithmetic("+", mine, length)))
+        on = Expression(conjunction(tuple(parts)))
+        return prepare(left.schema, right.schema, on, suffix="\1right", cores=self._join.cores)
+
+    def _plan_within(self, left: pa.Table, right: pa.Table, predicate: Expr, width: int | None) -> JoinPlan:
+        """Return a join of rows at most `width` apart, in the direction of the join."""
         far = None if width is None else TimeWindow((width + 1) * UNITS["s"])  # plain numbers are seconds
         near = TimeWindow(UNITS["s"])
         windows = {"backward": (near, far), "forward": (far, near), "nearest": (far, far)}
         left_window, right_window = windows[self._join.direction]
-        plan = prepare(
+        return prepare(
             left.schema, right.schema, Expression(predicate), left_window=left_window,
             right_window=right_window, left_time=left.schema.names[-2], right_time=right.schema.names[-2],
             suffix="\1right", cores=self._join.cores,
         )  # fmt: skip
-        for batch in Replay(plan, left, right):
-            yield np.asarray(batch.column(left.num_columns - 1)), np.asarray(batch.columns[-1])
+
+
+def _sample(table: pa.Table, rows: int) -> pa.Table:
+    """Return about this many rows of a table, evenly spread."""
+    step = -(-table.num_rows // rows)
+    return table if step < 2 else table.take(pa.array(np.arange(0, table.num_rows, step)))
 
 
 def _hidden_names(names: list[str]) -> tuple[str, str]:
