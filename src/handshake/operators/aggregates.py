@@ -92,6 +92,18 @@ def register(function: AggregateFunction, form: Form) -> None:
 
     Raises:
         UnsupportedError: The name is taken, or the form does not fit the kind.
+
+    Examples:
+        >>> from handshake import Query
+        >>> from handshake.schema import INT64
+        >>> def numbers(aggregate, values):
+        ...     return pa.array(values.bounds[1:] - values.bounds[:-1])
+        >>> register(AggregateFunction("number", lambda argument: INT64, "holistic"), numbers)
+        >>> text = "CREATE INPUT STREAM S (v int); SELECT number(v) AS n FROM S [TUMBLE 2 TUPLES]"
+        >>> with Query(text) as query:
+        ...     [batch.to_pylist() for batch in query.push("S", {"v": [7, 8, 9, None]})["result"]]
+        [[{'n': 2}, {'n': 1}]]
+        >>> unregister("number")
     """
     taken = next((name for name in (function.name, *function.aliases) if find_aggregate(name)), None)
     if taken is not None:
