@@ -18,21 +18,21 @@ from handshake.plan.algebra import Plan
 from handshake.plan.explain import dot, explain_plan
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
-from query_cases import JOINS, LAYERED, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO
+from query_cases import JOINS, LAYERED, NOW, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import arrivals, compare, cuts, results, results_together, seen, slices
 
 VALID = (
     *(TRADES + text for text in PAPER.values()),
     *("".join(parts) for parts in QUERIES.values()),
     *(TWO + text for text in (JOINS | LAYERED).values()),
-    *(ODD | ODD_JOINS).values(),
+    *(ODD | ODD_JOINS | WINDOWS | NOW).values(),
 )
 TOKENS = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|[A-Za-z_]\w*|\d*\.?\d+|<=>|<>|<=|>=|\|\||::|\s+|.", re.DOTALL)
 WORDS = re.findall(
     r"\S+",
     """
     SELECT FROM WHERE GROUP BY HAVING INTO UNION ALL CREATE INPUT STREAM TIMESTAMP LATENESS
-    SIZE ADVANCE TIME TUPLES ( ) [ ] , ; . * AS JOIN
+    SIZE ADVANCE TIME TUPLES ( ) [ ] , ; . * AS JOIN SESSION TUMBLE HOP CUMULATE OFFSET FIRST PARTIAL NOW ms
     ON AND OR NOT NULL IN BETWEEN CASE WHEN THEN END count sum avg
     wsum median mode window_start int string decimal double 0 1 -1 .5 1e400 999999999999999999999
     'x' "y" ` -- /* */ = < % :: @ $ ? {
@@ -47,6 +47,7 @@ LIKELY = re.findall(
     < <= > >= = <> + - * / % k v w t g h i l u d e x R.k S.k R S Price Volume Symbol ( ) , COALESCE(
     stddev variance first last any every collect_list string_agg max_by( percentile( ORDER FILTER(WHERE
     ABS( CAST( DISTINCT window_start GROUP BY HAVING WHERE LATENESS IS BETWEEN IN SIZE ADVANCE int8 int long
+    SESSION TUMBLE HOP CUMULATE OFFSET FIRST PARTIAL NOW ROWS ms
     double decimal(5,2)
     """,
 )

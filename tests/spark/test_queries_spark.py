@@ -24,7 +24,7 @@ from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
 from oracle_values import rows as physical_rows
 from query_backends import by_time, frames, plain, restored, tables
-from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO
+from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import seen, together
 from spark_session import Feed, Sink, spark, spark_columns
 
@@ -46,10 +46,21 @@ STREAMS = {
     **{name: TWO + LAYERED[name] for name in ("tuples over a join", "of a window", "ahead")},
     "carried": "".join(QUERIES["carried"]),
     **{name: "".join(QUERIES[name]) for name in ("spreads", "picks", "collected")},
+    **{name: WINDOWS[name] for name in ("sessions", "states of sessions", "cumulating", "partial")},
 }
 UNORDERED = ("Q3", "Q5", "spreads")
 """Streams whose rows may come in any order within a micro-batch."""
-SOME_STREAMS = ("Q3", "band", "three", "over a join", "of a window", "carried", "spreads", "picks")
+SOME_STREAMS = (
+    "Q3",
+    "band",
+    "three",
+    "over a join",
+    "of a window",
+    "carried",
+    "spreads",
+    "picks",
+    "sessions",
+)
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int8(): [1, 2, 3, -3], pa.int32(): [0, 5, 7, 100_001, -4],
     pa.int64(): [1, 2, 3], pa.uint64(): [0, 2**64 - 1],
@@ -126,7 +137,7 @@ def test_streams_agree_with_the_engine_across_restarts(spark: Any, tmp_path: Pat
 def _streamed(spark: Any, folder: Path, name: str) -> None:
     """Four micro-batches, two of each run; the second run begins from the checkpoint of the first."""
     plan = parse_query(STREAMS[name])
-    late = name in (*PAPER, *LAYERED, "spreads", "picks", "collected")
+    late = name in (*PAPER, *LAYERED, *WINDOWS, "spreads", "picks", "collected")
     items = made_up(plan, 80, 90 if name in PAPER else 1, disorder=late)
     query, output = Query(plan), plan.outputs[-1 if name in LAYERED else 0]
     feeds = {n: Feed(folder / n, spark_columns(query, n)) for n in tables(query, [])}
@@ -146,7 +157,7 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
     expected = physical_rows(pa.Table.from_batches(wanted, schema))
     assert plain({name: found}) == plain({name: expected})
     assert found, name
-    if name in (*UNORDERED, "picks") or name in LAYERED:
+    if name in (*UNORDERED, "picks", "states of sessions") or name in LAYERED:
         assert sink.sums(output.name, "late") == query.metrics().late > 0
     if name == "carried":
         assert sink.sums("Mux", "unknown") == query.metrics().unknown > 0
