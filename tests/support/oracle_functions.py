@@ -269,6 +269,12 @@ def _pad(call: Call, text: str, length: int, fill: str = " ") -> str | None:
     return whole[: max(length, 0)]
 
 
+def _repeat(text: str, times: int) -> str | None:
+    if len(text) * times > 1_000_000:
+        return None
+    return "".join(text for _ in range(times)) if text else ""
+
+
 def _locate(part: str, text: str, start: int = 1) -> int:
     if start < 1:
         return 0
@@ -396,8 +402,8 @@ TYPED: dict[str, Values] = {
     "overlay": _overlay,
     "regexp_extract": _extract,
     "regexp_replace": _plain(lambda text, p, new: re.sub(p, lambda m: re.sub(r"\$1", m[1] or "", new), text)),
-    "repeat": _plain(lambda text, n: None if len(text) * n > 1_000_000 else "".join(text for _ in range(n))),
-    "space": _plain(lambda n: None if n > 1_000_000 else " " * n),
+    "repeat": _plain(_repeat),
+    "space": _plain(lambda n: None if n > 1_000_000 else " " * max(n, 0)),
     "replace": _plain(lambda text, old, new="": new.join(text.split(old)) if old else text),
     "reverse": _plain(lambda text: "".join(reversed(text))),
     "split_part": _split_part,

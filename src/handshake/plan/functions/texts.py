@@ -84,7 +84,9 @@ LONGEST = 1_000_000
 
 
 def _repeat(text: str, times: int) -> str | None:
-    return text * max(times, 0) if len(text) * times <= LONGEST else None
+    if not text or times <= 0:
+        return ""
+    return text * times if len(text) * times <= LONGEST else None
 
 
 def _pad(left: bool) -> Callable[..., str | None]:
