@@ -97,7 +97,8 @@ def _value(draw: random.Random, field: Any) -> Any:
 NATIVE = """i + j > 0; i * j; j - i; x < y; x = y; x >= y; x + y; x * y; s < 'CSGN'; s <> 'ü'; b OR i > 1;
 b AND x > 0; NOT (b AND i = 1); i IS NULL; i BETWEEN j - 2 AND j + 2; i IN (1, 127, j); l > i; l <= 3;
 b = (i > 0)"""
-ARROW = "l - 1; x <> y; i / j; i % 3; upper(s); CAST(i AS DOUBLE); ABS(i); x / y"
+ARROW = """l - 1; x <> y; i / j; i % 3; upper(s); CAST(i AS DOUBLE); ABS(i); x / y; l < 9223372036854775808;
+lpad(s, 3, '-'); round(x, 1); (i & 6) | j"""
 
 
 @pytest.mark.parametrize(("texts", "inside"), [(NATIVE, False), (ARROW, True)], ids=["native", "arrow"])

@@ -23,6 +23,8 @@ from handshake.schema import BOOL, DATE, FLOAT64, Bool, Date, Float, Int, String
 __all__ = ["native", "quote_names"]
 
 Known = Mapping[str, Column]
+_EPOCH = datetime.date(1970, 1, 1)
+_FIRST_DAY, _LAST_DAY = (datetime.date.min - _EPOCH).days, (datetime.date.max - _EPOCH).days
 _COMPARE: dict[str, Callable[[Column, Column], Column]] = {
     "=": eq,
     "<>": ne,
@@ -54,12 +56,14 @@ def _(expr: tree.Literal, known: Known) -> Column | None:
     kind, value = expr.type, expr.value
     if value is None:
         return None
-    if _is_long(kind) or isinstance(kind, (Bool, String)):
+    if _is_long(kind):
+        return F.lit(value) if -(2**63) <= value < 2**63 else None
+    if isinstance(kind, (Bool, String)):
         return F.lit(value)
     if kind == FLOAT64:
         return F.lit(float(value))
-    if kind == DATE:
-        return F.lit(datetime.date(1970, 1, 1) + datetime.timedelta(days=int(value)))
+    if kind == DATE and _FIRST_DAY <= value <= _LAST_DAY:
+        return F.lit(_EPOCH + datetime.timedelta(days=int(value)))
     return None
 
 
