@@ -343,3 +343,13 @@ def test_several_streams_one_of_which_has_no_window() -> None:
     found = [row for batch in MultiReplay(plan, tables) for row in batch.to_pylist()]
     # 1 5 8 2 6 9: 6 alone finds rows of both others.
     assert found == [{"x": 2, "y": 6, "z": 8}]
+
+
+def test_an_outer_join_keeps_rows_that_find_nothing_now() -> None:
+    found = hs.join({"t": [3, 0]}, {"t": [1, 3]}, "TRUE", how="left", time="t", left_window="now",
+                    right_window="3 seconds")  # fmt: skip
+    assert sorted(map(str, found.to_pylist())) == [
+        "{'t': 0, 't_right': None}",
+        "{'t': 3, 't_right': 1}",
+        "{'t': 3, 't_right': 3}",
+    ]
