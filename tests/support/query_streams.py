@@ -159,4 +159,10 @@ def compare(found: dict[str, list[dict[str, Any]]], wanted: dict[str, list[dict[
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: "NaN" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+    return {k: _equal_to_itself(v) for k, v in row.items()}
+
+
+def _equal_to_itself(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_equal_to_itself(item) for item in value]
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
