@@ -18,7 +18,7 @@ from query_cases import WINDOWS as OTHERS
 from query_streams import arrivals
 
 WINDOWS = OTHERS | NOW
-FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def prove(text: str, data: st.DataObject, **options: Any) -> None:
