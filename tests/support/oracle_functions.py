@@ -234,10 +234,11 @@ _SIGNED = (_csc, _cot)
 def _cbrt(call: Call, x: float) -> float:
     if x == 0 or not math.isfinite(x):
         return x
-    guess = math.copysign(abs(x) ** (1 / 3), x)
-    near = [guess]
-    for _ in range(8):
-        near = [math.nextafter(near[0], -math.inf), *near, math.nextafter(near[-1], math.inf)]
+    precise = DecimalContext(prec=60)
+    guess = math.copysign(
+        float(precise.power(abs(PyDecimal(x)), precise.divide(PyDecimal(1), PyDecimal(3)))), x
+    )
+    near = (guess, math.nextafter(guess, -math.inf), math.nextafter(guess, math.inf))
     return min(near, key=lambda r: abs(Fraction(r) ** 3 - Fraction(x)))
 
 
