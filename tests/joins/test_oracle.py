@@ -382,7 +382,7 @@ def test_late_tuples_are_dropped_and_take_no_position() -> None:
     arrivals = [("left", 0), ("right", 0), ("left", 1), ("left", 2), ("right", 1)]
     times = ([10, 6, 7], [10, 10])
     found = pairs(times, windows_of(left="3 tuples"), lateness=3, arrivals=arrivals)
-    assert found == Result([(0, 0), (0, 1), (2, 0), (2, 1)], late=1)
+    assert found == Result([(0, 0), (0, 1), (2, 0), (2, 1)], late=1, dropped=frozenset({(0, 1)}))
     nothing_late = pairs(times, windows_of("99 ns"), lateness=4, arrivals=arrivals)
     assert nothing_late.late == 0
     assert len(nothing_late.pairs) == 6
