@@ -61,10 +61,12 @@ def run_tests(name: str, smoke: bool) -> tuple[int, str]:
     tests = SMOKE if smoke else [*TESTS, "-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     log = FOLDER / f"{name}.log"
+    # tests that run this script may have set the Python of Spark's workers, and pytest's own variables
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "PYTEST_"))}
     start = time.monotonic()
     with open(log, "wb") as sink:
         code = subprocess.run(
-            command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT, check=False
+            command, cwd=ROOT, env=own, stdout=sink, stderr=subprocess.STDOUT, check=False
         ).returncode
     lines = log.read_text(errors="replace").splitlines()
     outcome = re.sub(r" in .*", "", lines[-1]) if lines else "no output"
