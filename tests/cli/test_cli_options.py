@@ -27,7 +27,7 @@ COMMON = {
     "run": {"query", "input", "output", "backend", "bad", "strict", "cores", "metrics"},
     "join": {
         "left", "right", "on", "window", "left_window", "right_window", "time", "left_time", "right_time",
-        "backend", "cores", "output", "metrics", "explain",
+        "backend", "cores", "how", "output", "metrics", "explain",
     },
     "explain": {"query", "backend", "circuit"},
     "demo": {"seconds", "rate", "save", "backend"},
