@@ -21,7 +21,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "matrix"
 TESTS = ["tests/spark", "tests/test_engines.py", "-k", "not circuit and not test_matrix"]
-SMOKE = ["tests/spark/test_spark_join.py", "-k", "agree_with_the_oracle and (band or tuples or plain)"]
+SMOKE = [
+    "tests/spark/test_spark_join.py",
+    "-k",
+    "test_streams_agree_with_the_oracle and band or kinds and full and timed",
+]
 
 NEWEST = {"pandas": "2.3.3", "pyarrow": "26.0.1", "numpy": "2.4.6", "protobuf": "7.36.2"}
 ENVIRONMENTS: dict[str, dict[str, str]] = {
