@@ -339,7 +339,7 @@ def _wall_clock(value: int, kind: Timestamp) -> int:
 
 
 def _calendar(name: str) -> Callable[..., int]:
-    def field(kind: Type, value: int) -> int:
+    def field(kind: Type, value: int) -> int | None:
         ns = value * _DAY if isinstance(kind, Date) else _wall_clock(value, kind)
         days, rest = divmod(ns, _DAY)
         cycles, days = divmod(days, 146_097)  # the calendar repeats every 400 years
@@ -347,7 +347,10 @@ def _calendar(name: str) -> Callable[..., int]:
         if name in ("hour", "minute", "second"):
             seconds = rest // 10**9
             return {"hour": seconds // 3600, "minute": seconds // 60 % 60, "second": seconds % 60}[name]
-        return day.year + 400 * cycles if name == "year" else getattr(day, name)
+        if name != "year":
+            return getattr(day, name)
+        year = day.year + 400 * cycles
+        return year if -(2**31) <= year < 2**31 else None
 
     return field
 

@@ -25,7 +25,7 @@ from handshake.io.declared import BadRows, arrow_schema, fit_rows
 from handshake.io.formats import AddBadRow, FileFormat, Rows, one_line
 from handshake.io.frames import plain_table
 from handshake.io.json_lines import JSON_LINES
-from handshake.schema import Schema
+from handshake.schema import STRING, Schema, type_from_arrow, without_view
 
 __all__ = ["FORMATS", "describe_formats", "format_of", "read", "read_declared"]
 
@@ -216,7 +216,7 @@ def _check_columns(table: pa.Table, path: Path) -> None:
         )
     for field in table.schema:
         kind = field.type
-        if pa.types.is_run_end_encoded(kind) or kind in (pa.string_view(), pa.binary_view()):
+        if pa.types.is_run_end_encoded(kind) or without_view(kind) != kind:
             continue  # `plain_table` converts them
         try:
             pa.nulls(1, kind).take(pa.array([0]))
@@ -302,7 +302,7 @@ def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return _wider(*(t.value_type if pa.types.is_dictionary(t) else t for t in (a, b)))
     if all(map(_is_number, (a, b))):
         return _wider_number(a, b)
-    if all(kind in (pa.string(), pa.large_string(), pa.string_view()) for kind in (a, b)):
+    if all(type_from_arrow(kind) == STRING and not pa.types.is_dictionary(kind) for kind in (a, b)):
         return pa.large_string()
     return _wider_time(a, b)
 
