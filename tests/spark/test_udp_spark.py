@@ -30,6 +30,8 @@ def batch(start: int, count: int) -> pa.RecordBatch:
 
 
 def test_rows_come_by_offset_and_again_after_a_restart(spark: Any, tmp_path: Path) -> None:
+    if spark.version < "4.2":
+        pytest.skip("sources in Python have no limits before Spark 4.2")
     from handshake.engines.spark.udp_source import FORMAT, register
 
     register(spark)
