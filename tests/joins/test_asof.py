@@ -182,3 +182,12 @@ def test_mistakes_are_explained(options, kind, message):
     table = {"t": [1], "k": ["a"]}
     with pytest.raises(kind, match=re.escape(message)):
         hs.asof(table, table, **options)
+
+
+def test_ties_of_nested_values_do_not_depend_on_the_order_of_rows():
+    for values in ([[1], [2]], [{"a": 1}, {"a": 2}]):
+        found = []
+        for order in (values, values[::-1]):
+            right = pa.table({"t": [3, 3], "xs": pa.array(order)})
+            found += hs.asof({"t": [5]}, right, time="t")["xs"].to_pylist()
+        assert found == [values[1], values[1]]

@@ -63,7 +63,7 @@ def test_a_missing_watermark_shows_the_line_to_add(stream, marked):
 
 def test_a_watermark_on_another_column(marked):
     other = marked.withColumn("then", marked.at)
-    unmarked = other.withMetadata("then", {})
+    unmarked = marked.selectExpr("*", "at + INTERVAL 1 SECOND AS then")
     refused(
         WindowError, "the left stream has watermarks on at and then; say which one is its time: "
         'left_time="at"', other, marked, window="5 s",

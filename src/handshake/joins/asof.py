@@ -231,7 +231,9 @@ class _Search:
         for number, column in enumerate(some.columns):
             if pa.types.is_dictionary(column.type):
                 column = column.cast(column.type.value_type)
-            if not pa.types.is_nested(column.type) and not pa.types.is_null(column.type):
+            if pa.types.is_nested(column.type):  # Arrow does not sort them
+                column = pa.array([None if value is None else repr(value) for value in column.to_pylist()])
+            if not pa.types.is_null(column.type):
                 columns[str(number)] = column
                 keys.append((str(number), "descending"))
         order = pc.sort_indices(pa.table(columns), sort_keys=keys)  # NaN and NULL come last in any order
