@@ -12,7 +12,6 @@ from sqlglot import exp
 from handshake.errors import ExpressionError, SchemaError, suggest
 from handshake.plan.aggregates import check_sortable
 from handshake.plan.algebra import (
-    LONGEST,
     POSITIONS,
     Aggregate,
     Concat,
@@ -22,19 +21,18 @@ from handshake.plan.algebra import (
     Parameter,
     Project,
     Session,
-    Sliding,
     Windowing,
     WindowJoin,
 )
 from handshake.plan.assemble import Fresh, add_filter, append_column
 from handshake.plan.bind import Scope, bind, bind_value
-from handshake.plan.declare import duration
 from handshake.plan.dialect import sql_text
 from handshake.plan.expr import Column, Expr, Literal, Name, conjunction, show, transform, walk
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
-from handshake.schema import NULL, UNITS, List, Schema, arrow_of
-from handshake.windows import NowWindow, TimeWindow, TupleWindow, Window, settle_now
+from handshake.plan.window_syntax import WindowReader
+from handshake.schema import NULL, List, Schema, arrow_of
+from handshake.windows import Window, settle_now
 
 __all__ = ["SelectPlanner"]
 
@@ -86,6 +84,7 @@ class SelectPlanner:
 
     def __init__(self, streams: Streams, reader: StatementReader, node: exp.Select) -> None:
         self._streams, self._reader, self._node = streams, reader, node
+        self._windows = WindowReader(reader)
         self._fresh = Fresh()
         self._known_keys: dict[Expr, str] = {}
         """Keys of groups that are columns of the window's input."""
@@ -144,14 +143,15 @@ class SelectPlanner:
                 "[NOW] is for a stream of a join, whose tuples are not kept; leave it out, or write a window "
                 "such as [SIZE 10 MINUTES]", item.slide
             )  # fmt: skip
-        window = self._sliding(item.slide, item.node)
+        window = self._windows.sliding(item.slide, item.node)
         clock = item.node.clock if window.kind == "time" else POSITIONS
         x = Parameter("x", item.node.schema, clock)
         return Windowing(item.node, "x", self._body(item, x), window)
 
     def _plan_sessions(self, item: _Item) -> Node:
         """Compute the keys of groups below the window: each group has sessions of its own."""
-        gap = self._gap(item.slide, item.node)
+        assert item.slide is not None
+        gap = self._windows.gap(item.slide, item.node)
         scope = QueryScope((Schema(item.node.schema.fields, item.name),), {item.name: 0})
         node, keys = self._keys(item.node, scope)
         self._known_keys = keys
@@ -341,7 +341,7 @@ class SelectPlanner:
                 check_sortable(types.get(name).type, f"DISTINCT in {what}")
             for by in made.order:
                 check_sortable(types.get(by.field).type, f"ORDER BY in {what}")
-            assert made.schema.fields
+            made.schema.get(made.name)  # raises if the function does not take these types
         except SchemaError as error:
             at = call.at
             raise ExpressionError(str(error), at.line if at else None, at.column if at else None) from None
@@ -410,117 +410,7 @@ class SelectPlanner:
                 f"stream {item.name} of the join has no window, and would have to be kept for ever; write "
                 f"{item.name} [SIZE 600 TIME]", item.tree
             )  # fmt: skip
-        form = item.slide.args["form"]
-        if form == "now":
-            return NowWindow()
-        others = [name for name in ("advance", "offset", "partial") if item.slide.args.get(name)]
-        if form != "size" or others:
-            wrong = form.upper() if form != "size" else others[0].upper()
-            raise self._reader.error(
-                f"a window of a join slides with every tuple; leave out {wrong}, as in [SIZE 10 MINUTES]",
-                item.slide,
-            )
-        size = self._size(item.slide)
-        return TupleWindow(size) if self._kind(item.slide) == "tuples" else TimeWindow(size)
-
-    # Windows.
-
-    def _sliding(self, slide: exp.Expr, node: Node) -> Sliding:
-        kind, size, advance = self._kind(slide), self._size(slide), self._advance(slide)
-        self._check_options(slide, kind)
-        if kind == "tuples":
-            return Sliding(kind, size, advance, partial=bool(slide.args.get("partial")))
-        cumulative = slide.args["form"] == "cumulate"
-        if cumulative and size % advance:
-            raise self._reader.error("the SIZE of cumulating windows is a multiple of their step", slide)
-        offset = self._offset(slide, size if cumulative else advance)
-        self._check_unit(slide, node, size, advance, offset or 0)
-        return Sliding(kind, size, advance, offset=offset, cumulative=cumulative)
-
-    def _offset(self, slide: exp.Expr, every: int) -> int | None:
-        """Return where windows start that start every so often; None: with the first tuple."""
-        written = slide.args.get("offset")
-        if written is None or written == "first":
-            return None if written == "first" else 0
-        length = duration(written.this, self._reader, written.args.get("unit") or "s")
-        return (-length if written.args.get("minus") else length) % every
-
-    def _check_options(self, slide: exp.Expr, kind: str) -> None:
-        """Refuse what windows of time, or of tuples, do not have."""
-        if kind == "time" and slide.args.get("partial"):
-            raise self._reader.error(
-                "PARTIAL is for windows of tuples; windows of time give results from the first tuple on",
-                slide,
-            )
-        if kind == "tuples" and slide.args.get("offset") is not None:
-            raise self._reader.error("OFFSET is for windows of time; leave it out", slide)
-        if kind == "tuples" and slide.args["form"] == "cumulate":
-            raise self._reader.error(
-                "cumulating windows are of time, as in [CUMULATE 1 MINUTE SIZE 1 HOUR]", slide
-            )
-
-    def _kind(self, slide: exp.Expr) -> Any:
-        """Return `time` or `tuples`: one unit, or TIME, is for all lengths of a window."""
-        lengths = (slide.this, slide.args.get("advance"))
-        units = [length.args.get("unit") for length in lengths if length]
-        kinds = {"tuples" if unit == "tuples" else "time" for unit in units if unit is not None}
-        kinds |= {"time"} if slide.args.get("timed") else set()
-        if len(kinds) > 1:
-            raise self._reader.error("a window is of time or of tuples, not of both", slide)
-        return next(iter(kinds), "time")
-
-    def _size(self, slide: exp.Expr) -> int:
-        return self._length(slide.this, self._kind(slide))
-
-    def _advance(self, slide: exp.Expr) -> int:
-        kind, written = self._kind(slide), slide.args.get("advance")
-        if written is not None:
-            return self._length(written, kind)
-        if slide.args["form"] == "tumble":
-            return self._size(slide)
-        if kind == "tuples":  # the granule: a tuple, or the second in which SIZE is given
-            return 1
-        if self._size(slide) % UNITS["s"]:
-            raise self._reader.error("a SIZE of broken seconds needs an ADVANCE", slide)
-        return UNITS["s"]
-
-    def _gap(self, slide: exp.Expr | None, node: Node) -> int:
-        assert slide is not None
-        if self._kind(slide) == "tuples":
-            raise self._reader.error(
-                "a session ends after a time without tuples; write [SESSION 30 SECONDS]", slide
-            )
-        if slide.args.get("offset") is not None or slide.args.get("partial"):
-            raise self._reader.error("a session begins with a tuple; leave out OFFSET and PARTIAL", slide)
-        gap = self._size(slide)
-        self._check_unit(slide, node, gap, gap + UNITS[node.clock.unit])
-        return gap
-
-    def _check_unit(self, slide: exp.Expr, node: Node, *lengths: int) -> None:
-        """Refuse lengths that the times of a stream cannot count."""
-        unit = UNITS[node.clock.unit]
-        if any(length % unit for length in lengths):
-            raise self._reader.error(
-                f"the window is finer than the times of the stream, which count {node.clock.unit}", slide
-            )
-        if max(lengths) > LONGEST * unit:
-            raise self._reader.error(
-                f"the window is longer than 2^62 {node.clock.unit}, in which the stream counts its times; "
-                "declare times in a coarser unit, such as timestamp(0)", slide
-            )  # fmt: skip
-
-    def _length(self, node: exp.Expr, kind: str) -> int:
-        """Return a length in nanoseconds or tuples."""
-        number, unit = node.this, node.args.get("unit")
-        if kind == "tuples":
-            if not re.fullmatch("[0-9]{1,12}", str(number.this)):
-                raise self._reader.error(f"a number of tuples is whole, not {number.this}", node)
-            length = int(number.this)
-        else:
-            length = duration(number, self._reader, unit or "s")
-        if length == 0:
-            raise self._reader.error("a window holds something: SIZE and ADVANCE are more than 0", node)
-        return length
+        return self._windows.of_join(item.slide)
 
 
 def _check_held(node: Node, column: str, written: Expr) -> None:
