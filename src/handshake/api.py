@@ -114,8 +114,7 @@ def join(
         left_time: The time column of the left input, if it differs.
         right_time: The time column of the right input, if it differs.
         how: The kind of join: `inner`, `left`, `right`, `full`, `left_semi`, `left_anti`, `right_semi` or
-            `right_anti`, or another spelling that Spark accepts. Streams on Spark and circuits have
-            inner joins only.
+            `right_anti`, or another spelling that Spark accepts. Circuits have inner joins only.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in the predicate.
         ordered: Return results in the order of time.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["INNER", "KINDS", "JoinKind", "kind_of_join", "segment_kind"]
+__all__ = ["INNER", "KINDS", "JoinKind", "kind_of_join"]
 
 Sides = tuple[bool, bool]
 """A fact about the left side and about the right one."""
@@ -81,14 +81,3 @@ def kind_of_join(how: str) -> JoinKind:
         choices = ", ".join(KINDS)
         raise UnsupportedError(f"no kind of join {how!r}; choose one of {choices}{suggest(str(how), KINDS)}")
     return KINDS[_SPELLINGS[text]]
-
-
-def segment_kind(kind: JoinKind) -> JoinKind:
-    """Return the kind that a segment runs if a row may visit several: it finds pairs, and marks rows.
-
-    No segment knows alone which match of a row is the first, or that there is none.
-
-    >>> segment_kind(KINDS["left_semi"]).pairs
-    'none'
-    """
-    return replace(kind, preserved=kind.tracked, pairs="none") if kind.pairs == "first" else kind

@@ -99,10 +99,12 @@ def test_complete_output_is_refused_by_spark(marked, tmp_path):
 # Any input
 
 
-def test_streams_have_inner_joins(marked, batch):
-    line = "how='left' is not supported for streams on Spark, which have inner joins only"
-    refused(UnsupportedError, line, marked, marked, "l.x = r.x", window="5 s", how="leftouter")
-    refused(UnsupportedError, line, marked, batch, "l.x = r.x", how="left")
+def test_kinds_that_ask_which_static_rows_match(marked, batch):
+    line = "how='left' asks which rows of the left DataFrame have a match, but that one is static"
+    refused(UnsupportedError, line, batch, marked, "l.x = r.x", how="leftouter")
+    line = "preserve the side that streams (how='left'), or join two batch DataFrames"
+    refused(UnsupportedError, line, marked, batch, "l.x = r.x", how="full")
+    refused(UnsupportedError, "no kind of join 'leftt'", marked, batch, "l.x = r.x", how="leftt")
 
 
 def test_unknown_columns(batch, other, marked):

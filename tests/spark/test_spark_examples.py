@@ -8,6 +8,7 @@ import re
 import statistics
 import sys
 from collections import Counter
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ GUIDES = {
     "guide-trades-quotes.md": "trades_quotes",
     "guide-sensors.md": "sensors",
     "guide-orders.md": "orders",
+    "guide-unpaid-orders.md": "unpaid",
     "guide-buckets.md": "buckets",
     "guide-ip-ranges.md": "ip_ranges",
 }
@@ -111,6 +113,31 @@ def test_orders_that_match(spark, tmp_path):
     ]
     assert Counter((m.id, m.id_right) for m in found) == Counter(expected)
     assert len(expected) > 100
+
+
+def test_orders_without_a_payment(spark, tmp_path):
+    module = example("unpaid")
+    after_the_last = "spark.sql.streaming.noDataMicroBatches.enabled"
+    spark.conf.set(after_the_last, "true")
+    try:
+        found = module.run(spark, tmp_path)
+    finally:
+        spark.conf.set(after_the_last, "false")
+    orders, payments = module.make_rows()
+    hour = timedelta(hours=1)
+    expected = [
+        order["id"]
+        for order in orders[:-1]
+        if not any(
+            order["customer"] == payment["customer"]
+            and Decimal(payment["paid"]) >= Decimal(order["amount"])
+            and timedelta(0) <= payment["time"] - order["time"] < hour
+            for payment in payments
+        )
+    ]
+    assert sorted(row.id for row in found) == expected
+    assert all(row.noticed == row.time + hour for row in found)
+    assert 50 < len(expected) < 200
 
 
 def test_buckets_and_one_line_agree(spark, tmp_path):

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
 
-from handshake.windows import windows_of
+from handshake.windows import Duration, windows_of
+from oracle_values import TIME, rows
 from spark_cluster import PATIENCE, Cluster, end, kill, running
-from spark_driver import ON, WINDOW
-from strategies import Case, expect
+from spark_driver import DELAY, ON, WINDOW
+from spark_kinds import expected_kind
+from strategies import Case
 
 ROWS = 24
 """Per file and side."""
@@ -65,12 +67,15 @@ def _row(rng: Random, key: str, value: str, number: int, index: int) -> dict:
     return {key: index, value: rng.choice((rng.randint(0, 300), 7)), "t": at}
 
 
-def pairs_of(case: Case, folder: Path) -> tuple[Counter, Counter]:
-    """Return the pairs in the sink, and those of the oracle."""
+def pairs_of(case: Case, folder: Path, kind: str) -> tuple[Counter, Counter]:
+    """Return the pairs in the sink, and those of the oracle that are final at the last watermark."""
     found = feather.read_table(folder / "pairs")
+    clocks = [[row[TIME] for row in rows(table, "t")] for table in (case.left, case.right)]
+    arrivals = [(side, k) for side, clock in zip(KEYS, clocks, strict=True) for k in range(len(clock))]
+    mark = min(map(max, clocks)) - Duration.parse(DELAY).nanoseconds
     return (
         Counter(zip(found["l"].to_pylist(), found["r"].to_pylist(), strict=True)),
-        Counter(expect(case).pairs),
+        Counter(expected_kind(case, kind, arrivals, mark // 10**6 * 10**6)),
     )
 
 
@@ -83,12 +88,12 @@ def committed(folder: Path) -> int:
 class Run:
     """A driver that joins a folder to the end, however often it must be started again."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
+    def __init__(self, cluster: Cluster, folder: Path, kind: str) -> None:
+        self.cluster, self.folder, self.kind = cluster, folder, kind
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen:
-        return self.cluster.driver(self.folder, f"driver-{self.folder.name}")
+        return self.cluster.driver(self.folder, f"driver-{self.folder.name}", self.kind)
 
     def strike(self, victim: str, rng: Random, after: int) -> None:
         """Kill a process at a random moment after the given number of micro-batches."""
@@ -127,16 +132,18 @@ class Run:
         return log.read_text(errors="replace")[-6000:]
 
 
-def check_kills(cluster: Cluster, folder: Path, victims: list[str], seed: int, apart: int = 3) -> None:
+def check_kills(
+    cluster: Cluster, folder: Path, victims: list[str], seed: int, apart: int = 3, kind: str = "inner"
+) -> None:
     """Kill one process after the other while a join runs; then the sink must be exact."""
-    print(f"seed {seed}")
+    print(f"seed {seed}, {kind}")
     rng = Random(f"kills {seed}")
     case = drop_files(rng, folder, apart * (len(victims) + 1) + 2)
-    run = Run(cluster, folder)
+    run = Run(cluster, folder, kind)
     for number, victim in enumerate(victims, 1):
         run.strike(victim, rng, apart * number - rng.randrange(apart))
     run.finish()
-    found, wanted = pairs_of(case, folder)
+    found, wanted = pairs_of(case, folder, kind)
     assert found == wanted, (seed, "missing", wanted - found, "too many", found - wanted)
     assert wanted
 
@@ -149,8 +156,9 @@ def test_a_killed_driver_leaves_no_trace_in_the_sink(cluster, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path):
-    check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4)
+@pytest.mark.parametrize("kind", ["inner", "full", "left_semi"])
+def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path, kind):
+    check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4, kind=kind)
 
 
 @pytest.mark.soak
@@ -159,4 +167,4 @@ def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path):
 def test_fifty_kills(cluster, tmp_path, seed):
     victims = ["python worker", "executor", "driver", "executor", "python worker"]
     Random(seed).shuffle(victims)
-    check_kills(cluster, tmp_path, victims, seed)
+    check_kills(cluster, tmp_path, victims, seed, kind=("inner", "full", "left_anti", "right")[seed % 4])

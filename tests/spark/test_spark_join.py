@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import handshake
-from handshake.errors import InputError
+from handshake.errors import InputError, UnsupportedError, WindowError
 from handshake.kinds import KINDS
 from handshake.windows import windows_of
 
@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 
 from oracle import of_kind
 from oracle_values import TIME, rows
+from spark_kinds import expected_kind
 from spark_session import Feed, Sink
 from spark_steps import arrivals_of
 from strategies import Case, expect
@@ -35,12 +36,14 @@ SCHEMA = "n int, k int, x int, y double, t timestamp"
 RIGHT = SCHEMA.replace("n int", "m int")
 
 
-def make_side(rng: Random, name: str, size: int, disorder: int) -> pa.Table:
+def make_side(
+    rng: Random, name: str, size: int, disorder: int, start: datetime = EPOCH, first: int = 0
+) -> pa.Table:
     """Rows with a number, a few keys, NULL and NaN among the values, and times that mostly rise."""
     now, made = 0, []
-    for number in range(size):
+    for number in range(first, first + size):
         now += rng.choice((0, 0, 1, 2))
-        at = EPOCH + timedelta(
+        at = start + timedelta(
             seconds=now - rng.choice((0, 0, rng.randint(0, disorder))), milliseconds=rng.choice((0, 500))
         )
         y = rng.choice((None, math.nan, -0.0, 0.0, *(rng.randint(-4, 4) / 2 for _ in range(8))))
@@ -108,6 +111,54 @@ def test_streams_agree_with_the_oracle(spark, tmp_path, name):
     assert sink.sums("j", "late") == late
     assert sink.sums("j", "results") == len(want.pairs)
     assert name == "one side only" or (want.pairs and (late or not case.windows.timed))
+
+
+KIND_STREAMS = {
+    "left": "band",
+    "full": "equality",
+    "right": "mixed",
+    "left_semi": "mixed",
+    "left_anti": "band",
+    "right_anti": "tuples",
+}
+
+
+@pytest.mark.parametrize("kind", KIND_STREAMS)
+def test_kinds_of_streams_agree_with_the_oracle(spark, tmp_path, kind):
+    """Rows without a match come over restarts, and in a micro-batch without new rows at the end."""
+    wanted, rng = STREAMS[KIND_STREAMS[kind]], Random(f"{kind} 4")
+    last = EPOCH + timedelta(minutes=2)
+    tables = tuple(
+        pa.concat_tables([make_side(rng, name, 40, 9), make_side(Random(1), name, 1, 0, last, 40)])
+        for name in "nm"
+    )
+    windows = windows_of(None, wanted.left, wanted.right)
+    case = Case(*tables, wanted.on, windows, "t", "t")
+    feeds = Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)
+    sink, batches = Sink(tmp_path), []
+    first, second = rounds(rng, [table.slice(0, 40) for table in tables], wanted.files)
+    spark.conf.set(AFTER_THE_LAST, "true")
+    try:
+        for parts in (first, second, tuple([table.slice(40)] for table in tables)):
+            batches += fed(feeds, parts)
+            left, right = (
+                feed.read(spark).withWatermark("t", f"{delay} seconds")
+                for feed, delay in zip(feeds, wanted.delays, strict=True)
+            )
+            joined = handshake.join(
+                left, right, wanted.on, left_window=wanted.left, right_window=wanted.right, how=kind,
+                name="j", segments=3,
+            )  # fmt: skip
+            sink.run(joined)
+    finally:
+        spark.conf.set(AFTER_THE_LAST, "false")
+    arrivals, _, _ = arrivals_of(MICROSECONDS, case, batches, marks_of(case, batches, wanted.delays))
+    end = (last - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1000
+    want = expected_kind(case, kind, arrivals, end - max(wanted.delays) * 10**9)
+    found = [(row.get("n"), row.get("m")) for row in sink.rows()]
+    assert sorted(found, key=repr) == want
+    assert any(None in pair for pair in want)
+    assert sink.sums("j", "results") == len(want)
 
 
 def late_of(tables, arrivals, keys: str) -> int:
@@ -305,6 +356,89 @@ def test_a_stream_with_a_static_side(spark, tmp_path, tables, frames, streaming)
     assert sorted((row["n"], row["m"]) for row in sink.rows()) == sorted(want.pairs)
 
 
+STATIC_KINDS = {"left": 0, "left_semi": 0, "left_anti": 0, "right": 1, "right_anti": 1}
+
+
+@pytest.mark.parametrize("kind", STATIC_KINDS)
+def test_kinds_of_a_stream_with_a_static_side(spark, tmp_path, tables, frames, kind):
+    """All matches of a row are known when it passes by, so every result comes at once."""
+    streaming = STATIC_KINDS[kind]
+    on = "l.x BETWEEN r.x - 1 AND r.x AND l.y <= r.y AND l.k < 2 AND r.x > 3"
+    feed, sink = Feed(tmp_path / "in", (SCHEMA, RIGHT)[streaming]), Sink(tmp_path)
+    inputs = list(frames)
+    inputs[streaming] = feed.read(spark)
+    for table in cut(Random(5), tables[streaming], 2):
+        feed.add(table)
+    sink.run(handshake.join(*inputs, on, how=kind, segments=3))
+    result = expect(Case(*tables, on, windows_of()))
+    want = of_kind(kind, result, (len(tables[0]), len(tables[1])))
+    assert sorted(((row.get("n"), row.get("m")) for row in sink.rows()), key=repr) == want
+    assert want
+
+
+def test_a_stream_with_an_empty_static_side(spark, tmp_path, tables, frames):
+    feed, sink = Feed(tmp_path / "in", SCHEMA), Sink(tmp_path)
+    feed.add(tables[0])
+    sink.run(handshake.join(feed.read(spark), frames[1].limit(0), "l.x < r.x", how="left"))
+    assert len(sink.rows()) == tables[0].num_rows
+
+
+@pytest.mark.parametrize(("kind", "streaming"), [("right", 0), ("full", 0), ("left_anti", 1)])
+def test_kinds_that_ask_for_matches_of_a_static_side(spark, tmp_path, frames, kind, streaming):
+    inputs = list(frames)
+    inputs[streaming] = Feed(tmp_path / "in", (SCHEMA, RIGHT)[streaming]).read(spark)
+    with pytest.raises(UnsupportedError, match=f"how='{kind}' asks which rows of the .* DataFrame have a"):
+        handshake.join(*inputs, "l.x < r.x", how=kind)
+
+
+# The time of results
+
+
+@pytest.mark.parametrize("kind", ["full", "left_semi", "left_anti"])
+def test_no_result_is_late_by_its_result_time(spark, tmp_path, kind):
+    """A windowed count after the join takes every result: its time is the end of a window, or of a pair."""
+    rng = Random(8)
+    last = EPOCH + timedelta(hours=1)
+    tables = tuple(
+        pa.concat_tables([make_side(rng, name, 30, 3), make_side(Random(1), name, 1, 0, last, 30)])
+        for name in "nm"
+    )
+    feeds = Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)
+    fed(feeds, tuple([*cut(rng, table.slice(0, 30), 2), table.slice(30)] for table in tables))
+    left, right = (feed.read(spark).withWatermark("t", "5 seconds") for feed in feeds)
+    on = "l.x BETWEEN r.x - 1 AND r.x"
+    joined = handshake.join(left, right, on, window="4 seconds", how=kind, result_time="at")
+    plain, counted = Sink(tmp_path / "plain"), Sink(tmp_path / "counted")
+    spark.conf.set(AFTER_THE_LAST, "true")
+    try:
+        plain.run(joined)
+        counted.run(joined.groupBy(F.window("at", "10 seconds")).count())
+    finally:
+        spark.conf.set(AFTER_THE_LAST, "false")
+    rows = [row for row in plain.rows() if row["at"] < last - timedelta(seconds=20)]
+    assert sum(row["count"] for row in counted.rows()) == len(rows) > 10
+    for row in rows:
+        assert row["at"] == expected_time(kind, row)
+
+
+def expected_time(kind: str, row: dict) -> datetime:
+    """The later time of a pair, or the end of the window of a row alone; a semi join shows no other time."""
+    mine, other = row.get("t"), row.get("t_right")
+    if kind == "left_semi":
+        assert mine <= row["at"] < mine + timedelta(seconds=4)
+        return row["at"]
+    if mine is None or other is None:
+        return (mine or other) + timedelta(seconds=4)
+    return max(mine, other)
+
+
+def test_the_result_time_of_an_outer_join_needs_a_time_window(spark, tmp_path):
+    feeds = Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)
+    left, right = (feed.read(spark).withWatermark("t", "5 seconds") for feed in feeds)
+    with pytest.raises(WindowError, match="result_time of a left join needs a time window"):
+        handshake.join(left, right, "l.x = r.x", window="9 tuples", how="left", result_time="at")
+
+
 # Several joins and operators in one query
 
 
@@ -458,6 +592,20 @@ def test_explain_tells_how_a_stream_join_runs(spark, tmp_path):
     )
     assert "routing     hash: equality on l.k; " in handshake.explain(left, right, "l.k = r.k", **options)
     assert "routing     to all: no equality" in handshake.explain(left, right, "l.k <> r.k", **options)
+
+
+def test_explain_tells_how_an_outer_join_of_streams_runs(spark, tmp_path):
+    feeds = Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)
+    left, right = (feed.read(spark).withWatermark("t", "5 seconds") for feed in feeds)
+    text = handshake.explain(left, right, "l.x = r.x", window="15 minutes", how="left").splitlines()
+    for line in (
+        "kind        left: the pairs, and left rows without a match, with NULLs",
+        "matches     left rows find them in their own segment; right rows stay wherever they visit",
+        "held        a number of 4 bytes and 2 bits of state per left row in the window",
+        "unmatched   left rows come when they have left 15 minutes; those that can match nothing come at "
+        "once",
+    ):
+        assert line in text
 
 
 def test_explain_goes_with_its_dataframe(frames):

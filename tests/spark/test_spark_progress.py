@@ -49,7 +49,7 @@ def report(batch: int, *segments: dict[str, int], **changes: Any) -> dict[str, A
 
 def busy(batch: int) -> dict[str, Any]:
     first = segment(
-        0, rows=30, late=1, results=7, held_left=10, held_right=20, comparisons=100, state_bytes=5
+        0, rows=30, late=1, results=7, pending=2, held_left=10, held_right=20, comparisons=100, state_bytes=5
     )
     second = segment(1, rows=10, results=1, held_left=4, held_right=6, newest=NEWEST, watermark=NEWEST - 3000)
     return report(batch, first, second)
@@ -59,11 +59,12 @@ def test_figures_of_a_micro_batch() -> None:
     (join,) = joins_in(busy(4))
     assert (join.join, join.query, join.batch, join.duration) == ("mine", "q", 4, timedelta(seconds=1.5))
     assert (join.rows, join.late, join.results, join.held_left, join.held_right) == (40, 1, 8, 14, 26)
+    assert (join.matched, join.unmatched, join.pending) == (0, 0, 2)
     assert join.newest == datetime(2023, 11, 14, 22, 13, 30, tzinfo=UTC)
     assert join.behind == timedelta(seconds=3)
     assert join.lag == timedelta(seconds=9.5)
     assert join.imbalance == pytest.approx(1.5)
-    assert join.segments[0] == SegmentProgress(0, 30, 1, 0, 100, 7, 10, 20, 0, 5)
+    assert join.segments[0] == SegmentProgress(0, 30, 1, 0, 100, 7, 2, 10, 20, 0, 5)
     assert str(join) == (
         "mine batch 4: 40 rows in 1.5 s, 8 results, windows 14 + 26, state 0.0 MB, late 1, lag 9.5 s"
     )

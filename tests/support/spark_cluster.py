@@ -50,9 +50,10 @@ class Cluster:
                 what=f"the start of worker {k}",
             )
 
-    def driver(self, folder: Path, log: str) -> subprocess.Popen:
-        """Start a driver program."""
-        return self._process(log, [sys.executable, str(HERE / "spark_driver.py"), self.url, str(folder)])
+    def driver(self, folder: Path, log: str, kind: str) -> subprocess.Popen:
+        """Start a driver program that runs a kind of join."""
+        program = str(HERE / "spark_driver.py")
+        return self._process(log, [sys.executable, program, self.url, str(folder), kind])
 
     def find(self, text: str, parent: str = "") -> list[int]:
         """Processes of the cluster, drivers left out, whose command line and whose parent's hold a text."""

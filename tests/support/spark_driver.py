@@ -1,7 +1,7 @@
 """A driver program of its own, for tests that kill it: a streaming join of files to files.
 
-python spark_driver.py MASTER FOLDER joins what lies in FOLDER/left and FOLDER/right, one file of each per
-micro-batch, until nothing is left; then it reads the sink as Spark does and writes the pairs it holds.
+python spark_driver.py MASTER FOLDER KIND joins what lies in FOLDER/left and FOLDER/right, one file of each
+per micro-batch, until nothing is left. Then it reads the sink as Spark does and writes the pairs it holds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ WINDOW = "20 seconds"
 DELAY = "10 seconds"
 
 
-def main(master: str, folder: str) -> None:
+def main(master: str, folder: str, kind: str) -> None:
     """Join to the end, then tell what the sink holds."""
     session = _session(master, folder)
     try:
-        _run(session, folder)
+        _run(session, folder, kind)
         _tell(session, folder)
     finally:
         session.stop()
@@ -50,7 +50,7 @@ def _session(master: str, folder: str) -> SparkSession:
     return session
 
 
-def _run(session: SparkSession, folder: str) -> None:
+def _run(session: SparkSession, folder: str, kind: str) -> None:
     left, right = (
         session.readStream.schema(schema)
         .option("maxFilesPerTrigger", 1)
@@ -58,9 +58,10 @@ def _run(session: SparkSession, folder: str) -> None:
         .withWatermark("t", DELAY)
         for side, schema in (("left", LEFT), ("right", RIGHT))
     )
-    joined = handshake.join(left, right, ON, window=WINDOW, segments=2, state_dir=f"{folder}/state")
+    joined = handshake.join(left, right, ON, window=WINDOW, how=kind, segments=2, state_dir=f"{folder}/state")
+    names = [name for name in ("l", "r") if name in joined.columns]
     query = (
-        joined.select("l", "r")
+        joined.select(*names)
         .writeStream.format("parquet")
         .option("path", f"{folder}/sink")
         .option("checkpointLocation", f"{folder}/checkpoint")
@@ -71,8 +72,8 @@ def _run(session: SparkSession, folder: str) -> None:
 
 
 def _tell(session: SparkSession, folder: str) -> None:
-    rows = session.read.parquet(f"{folder}/sink").collect()
-    table = pa.table({"l": [row.l for row in rows], "r": [row.r for row in rows]})
+    rows = [row.asDict() for row in session.read.parquet(f"{folder}/sink").collect()]
+    table = pa.table({name: pa.array([row.get(name) for row in rows], pa.int64()) for name in ("l", "r")})
     feather.write_feather(table, f"{folder}/pairs.part")
     os.replace(f"{folder}/pairs.part", f"{folder}/pairs")
 

@@ -36,6 +36,8 @@ __all__ = [
     "derive_columns",
     "lies_ready",
     "matchable",
+    "number_matchable",
+    "number_rows",
     "stored_column",
     "times_of",
 ]
@@ -242,7 +244,7 @@ class Driver(StreamDriver):
             hidden[OTHER] = pa.array(positions.seen[1 - k].astype(np.int64, copy=False))
         stamped = derive_columns(add_columns(batch, hidden) if hidden else batch, side)
         tracked = self.tracked[k]
-        return matchable(stamped, side) if tracked is None else _number(stamped, side, tracked)
+        return matchable(stamped, side) if tracked is None else number_matchable(stamped, side, tracked)
 
     def _drop_timeless(self, k: int, batch: pa.RecordBatch, timeless: Array) -> None:
         super()._drop_timeless(k, batch, timeless)
@@ -251,12 +253,17 @@ class Driver(StreamDriver):
             tracked.add_alone(batch.filter(pa.array(timeless)))
 
 
-def _number(batch: pa.RecordBatch, side: SideSpec, tracked: Tracked) -> pa.RecordBatch:
+def number_matchable(batch: pa.RecordBatch, side: SideSpec, tracked: Tracked) -> pa.RecordBatch:
     """Number the rows that can match; keep the others as rows without a match."""
     mask = can_match(batch, side)
     if mask is not None and not mask.all():
         tracked.add_alone(batch.filter(pa.array(~mask)))
         batch = batch.filter(pa.array(mask))
+    return number_rows(batch, tracked)
+
+
+def number_rows(batch: pa.RecordBatch, tracked: Tracked) -> pa.RecordBatch:
+    """Number the rows of a tracked side."""
     return add_columns(batch, {ROW: pa.array(tracked.states.number(batch.num_rows))})
 
 

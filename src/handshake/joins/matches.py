@@ -82,24 +82,29 @@ def lone_rows(spec: JoinSpec, side: int, batch: pa.RecordBatch, rows: Array | No
 
 
 class _Leaving:
-    """A basic window that some rows have left, in the order in which rows leave it."""
+    """A basic window that some rows have left; its rows leave in the order of their stamps."""
 
     def __init__(self, window: BasicWindow) -> None:
         self._window = window  # keeps its identity from being used again
         stamp = window.spec.expiring
         assert stamp is not None
-        stamps = integers(stored_column(window.batch, window.spec, stamp.name))
-        self._order = np.argsort(stamps, kind="stable")
-        self._stamps = stamps[self._order]
-        self._left = 0
+        self._stamps = integers(stored_column(window.batch, window.spec, stamp.name))
+        self._order: Array | None = None
+        """The rows by stamp, from the second call of `until` on: sorting costs more than one look at all."""
+        self._passed: int | None = None
 
     def until(self, oldest: int) -> Array:
         """Return the rows with stamps below `oldest` that have not been returned before."""
-        end = int(np.searchsorted(self._stamps, oldest))
-        rows = self._order[self._left : end]
-        self._left = max(end, self._left)
-        return rows
+        passed, self._passed = self._passed, oldest
+        if passed is None:
+            return np.flatnonzero(self._stamps < oldest)
+        if self._order is None:
+            self._order = np.argsort(self._stamps, kind="stable")
+            self._stamps = self._stamps[self._order]
+        start, end = np.searchsorted(self._stamps, [passed, oldest])
+        return self._order[start:end]
 
     def rest(self) -> Array:
         """Return the rows that have not been returned before."""
-        return self._order[self._left :]
+        rest = np.flatnonzero(self._stamps >= self._passed)
+        return rest if self._order is None else self._order[rest]

@@ -115,6 +115,11 @@ class KindInOrder(InOrder):
                 "give it one, or sort the results afterwards"
             )
 
+    def moments(self, batch: pa.RecordBatch, mark: int | None) -> Array:
+        """Return the times that results belong to, at a watermark."""
+        self._mark = self._mark if mark is None else max(mark, self._mark)
+        return self._moments(batch)
+
     def _length(self, side: int) -> int | None:
         """Return the length of a side's window, if that is one of time."""
         window, reach = self._spec.windows[side], self._spec.reach(side)

@@ -28,7 +28,7 @@ from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
 from handshake.joins.ordering import InOrder, KindInOrder
-from handshake.joins.spec import SIDES, JoinSpec, join_spec
+from handshake.joins.spec import SIDES, JoinSpec, explain_unmatched, join_spec
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import kind_of_join
 from handshake.plan.build import Expression
@@ -173,15 +173,10 @@ class JoinPlan(Plan[JoinSpec]):
 
     def _explain_kind(self) -> Iterator[str]:
         """Describe what the kind of join holds, and when rows without a match come."""
-        kind, windows = self.spec.kind, self.spec.windows
-        for name, window, tracked, preserved in zip(
-            SIDES, windows, kind.tracked, kind.preserved, strict=True
-        ):
+        for name, tracked in zip(SIDES, self.spec.kind.tracked, strict=True):
             if tracked:
                 yield f"held        5 bytes per {name} row in the window: its number and whether it matched"
-            if preserved:
-                end = "at the end of the input" if window is None else f"when they have left {window}"
-                yield f"unmatched   {name} rows come {end}; those that can match nothing come at once"
+        yield from explain_unmatched(self.spec)
 
 
 @dataclass(frozen=True)

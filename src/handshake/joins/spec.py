@@ -56,6 +56,7 @@ __all__ = [
     "SideSpec",
     "Stamps",
     "common_unit",
+    "explain_unmatched",
     "join_spec",
     "result_schema",
     "window_conditions",
@@ -371,6 +372,14 @@ def result_schema(left: pa.Schema, right: pa.Schema, suffix: str, kind: JoinKind
 
 def _nullable(field: pa.Field, may_miss: bool) -> pa.Field:
     return field.with_nullable(True) if may_miss and not field.nullable else field
+
+
+def explain_unmatched(spec: JoinSpec) -> Iterator[str]:
+    """Describe when rows without a match are results."""
+    for name, window, preserved in zip(SIDES, spec.windows, spec.kind.preserved, strict=True):
+        if preserved:
+            end = "at the end of the input" if window is None else f"when they have left {window}"
+            yield f"unmatched   {name} rows come {end}; those that can match nothing come at once"
 
 
 def _explain(spec: JoinSpec) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from typing import Any
 
@@ -12,6 +13,7 @@ __all__ = ["RowStates"]
 Array = np.ndarray[Any, Any]
 _PENDING, _MATCHED, _GONE = 0, 1, 2
 _LEAST, _BLOCK = 1024, 4096
+_HEAD = struct.Struct("<QQQQ")
 
 
 class RowStates:
@@ -70,6 +72,14 @@ class RowStates:
         chosen: Array = np.sort(fresh[where])
         return chosen
 
+    def are_matched(self, numbers: Array) -> Array:
+        """Return which rows have matched; rows that are not known have not."""
+        with self._lock:
+            places = self._places(numbers)
+            known = places < self._rows
+            matched: Array = known & (self._states[np.where(known, places, 0)] == _MATCHED)
+        return matched
+
     def leave(self, numbers: Array) -> Array:
         """Record that rows have left their window; return which of them have left now, without a match."""
         with self._lock:
@@ -93,6 +103,23 @@ class RowStates:
                 self._gone += held
                 if held < len(block):
                     return
+
+    def dump(self) -> bytes:
+        """Serialise the states: two bits per row, whether it has matched and whether it has left."""
+        with self._lock:
+            kept = self._states[self._gone : self._rows]
+            head = _HEAD.pack(self._first + self._gone, len(kept), self._matched, self.unmatched)
+            return head + b"".join(np.packbits(kept == state).tobytes() for state in (_MATCHED, _GONE))
+
+    @classmethod
+    def load(cls, data: bytes) -> RowStates:
+        """Restore states from what `dump` returned."""
+        made = cls()
+        made._first, made._rows, made._matched, made.unmatched = _HEAD.unpack_from(data)
+        bits = np.frombuffer(data, np.uint8, offset=_HEAD.size).reshape(2, -1)
+        matched, gone = (np.unpackbits(each, count=made._rows) for each in bits)
+        made._states = matched * np.uint8(_MATCHED) + gone * np.uint8(_GONE)
+        return made
 
     @property
     def matched(self) -> int:

@@ -29,6 +29,8 @@ class SegmentProgress:
     """New rows that it compared with its windows."""
     comparisons: int
     results: int
+    pending: int
+    """Rows in its windows that have not matched yet, in outer, semi and anti joins."""
     held_left: int
     held_right: int
     """Rows in its windows after the micro-batch."""
@@ -62,6 +64,12 @@ class JoinProgress:
     visits: int
     comparisons: int
     results: int
+    matched: int
+    """Rows that matched for the first time, in outer, semi and anti joins."""
+    unmatched: int
+    """Rows that came as results without a match, in outer and anti joins."""
+    pending: int
+    """Rows in the windows that have not matched yet, in outer, semi and anti joins."""
     held_left: int
     held_right: int
     chunks: int

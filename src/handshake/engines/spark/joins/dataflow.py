@@ -11,25 +11,20 @@ from pyspark.sql.types import StructType
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
 from handshake.engines.spark.joins.tasks import (
-    PARTS,
     REFERENCES,
     RESULTS,
     SegmentProcessor,
-    finish_task,
     join_task,
     pack_task,
     probe_task,
     unpack_task,
 )
-from handshake.engines.spark.private import WATERMARK
 from handshake.metrics import REPORTS
 
-__all__ = ["join_batches", "join_static", "join_streams", "with_event_time"]
+__all__ = ["join_batches", "join_static", "join_streams"]
 
 _SQL = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
-_REFERENCES, _PARTS = (
-    ", ".join(f"`{field.name}` {_SQL[str(field.type)]}" for field in schema) for schema in (REFERENCES, PARTS)
-)
+_REFERENCES = ", ".join(f"`{field.name}` {_SQL[str(field.type)]}" for field in REFERENCES)
 
 
 def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name: str) -> DataFrame:
@@ -51,11 +46,8 @@ def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> D
     references = _pack(left, definition, 0).union(_pack(right, definition, 1))
     # explicit, because adaptive execution would put the small references of all segments into one task
     references = references.repartition(definition.partitions, "segment")
-    kind = output_type(definition, left, right)
-    if not any(definition.kind.tracked):
-        return _unpack(references.mapInArrow(join_task(definition), "blob binary"), definition, kind)
-    parts = references.mapInArrow(join_task(definition), _PARTS).repartition(definition.partitions, "key")
-    return parts.mapInArrow(finish_task(definition), kind)
+    blobs = references.mapInArrow(join_task(definition), "blob binary")
+    return _unpack(blobs, definition, output_type(definition, left, right))
 
 
 def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:
@@ -63,10 +55,11 @@ def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> Da
     streaming = 0 if left.isStreaming else 1
     frames = (left, right)
     moving = _pack(frames[streaming], definition, streaming)
-    held = _pack(frames[1 - streaming], definition, 1 - streaming).persist()
+    packed = _pack(frames[1 - streaming], definition, 1 - streaming)
+    held = packed.groupBy("segment").agg(F.collect_list(F.struct("*")).alias("held")).persist()
     pairs = (
         moving.select("segment", F.struct("*").alias("moving"))
-        .join(held.select("segment", F.struct("*").alias("held")), "segment")
+        .join(held, "segment", "left")
         .repartition(definition.partitions, "segment")
     )
     blobs = pairs.mapInArrow(probe_task(definition, streaming), "blob binary")
@@ -86,12 +79,3 @@ def _metrics() -> list[Any]:
     kinds = {"sum": F.sum, "max": F.max}
     figures = [kinds[metric.kind](metric.name).alias(metric.name) for metric in REPORTS["micro_batch"]]
     return [*figures, F.collect_list("segment").alias("segments")]
-
-
-def with_event_time(joined: DataFrame, times: list[str], name: str, delay: int) -> DataFrame:
-    """Add the later of both times as an event-time column with a watermark; the only one that is not NULL.
-
-    By that column no result is late, although it may be by one of the two times.
-    """
-    later = F.greatest(*times) if len(times) > 1 else F.col(times[0])
-    return joined.withColumn(name, later).withMetadata(name, {WATERMARK: delay})

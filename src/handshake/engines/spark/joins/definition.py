@@ -16,7 +16,7 @@ from handshake.engines.spark.workers import Versions, check_versions
 from handshake.joins.core import JoinCore
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
-from handshake.kinds import INNER, JoinKind, segment_kind
+from handshake.kinds import INNER, JoinKind
 from handshake.plan.expr import Expr, show
 from handshake.windows import Windows
 
@@ -54,6 +54,8 @@ class Definition:
     """The folder of a batch join under the root."""
     spread: bool = False
     """Whether tuples go to all segments, whatever the predicate."""
+    result_time: str | None = None
+    """The column with the time of results, if segments compute it."""
     versions: Versions = ()
     """The releases that the driver runs; workers with other releases refuse to work."""
     tuning: Tuning = TUNING
@@ -68,7 +70,9 @@ class Definition:
     @cached_property
     def properties(self) -> dict[str, Any]:
         """The properties that a restarted query must share with its checkpoint, by name."""
+        kind = {} if self.kind == INNER else {"kind": self.kind.name}
         return {
+            **kind,
             "predicate": show(self.on),
             "method": self.method,
             "windows": str(self.windows),
@@ -78,6 +82,16 @@ class Definition:
             "segments": self.segments,
             _PARTITIONS: self.partitions,
         }
+
+    @property
+    def anchored(self) -> tuple[bool, bool]:
+        """Sides whose tuples find all their pairs in their homes, which know whether they have matched."""
+        return self.kind.tracked
+
+    @property
+    def has_guests(self) -> bool:
+        """True if segments keep tuples whose home is elsewhere beside their own."""
+        return all(self.anchored)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -90,6 +104,13 @@ class Definition:
     def spec(self) -> JoinSpec:
         """The analysed join."""
         return _prepare(self).core.spec
+
+    @property
+    def output(self) -> pa.Schema:
+        """The columns of the results that segments make."""
+        if self.result_time is None:
+            return self.spec.output
+        return self.spec.output.append(pa.field(self.result_time, self.left.field(self.times[0]).type))
 
     @property
     def core(self) -> JoinCore:
@@ -126,7 +147,7 @@ def _prepare(definition: Definition) -> _Prepared:
     spec = join_spec(
         definition.left, definition.right, definition.on, definition.windows, times=definition.times,
         method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
-        tuning=definition.tuning, kind=segment_kind(definition.kind),
+        tuning=definition.tuning, kind=definition.kind, ordered=definition.result_time is not None,
     )  # fmt: skip
     routing = Routing("all", "the static side is divided evenly") if definition.spread else None
     return _Prepared(JoinCore(spec), routing or choose_routing(spec, definition.segments))

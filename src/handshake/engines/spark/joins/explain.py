@@ -11,6 +11,7 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import watermark_delay
 from handshake.engines.spark.joins.native import WHY
 from handshake.errors import InputError
+from handshake.joins.spec import SIDES, explain_unmatched
 from handshake.windows import Duration
 
 __all__ = ["FramePlan", "explain_result", "plan_of", "remember"]
@@ -50,10 +51,24 @@ def _lines(plan: FramePlan) -> Iterator[str]:
         return
     yield f"routing     {_routing(definition)}"
     yield f"segments    {definition.segments}, over {definition.partitions} shuffle partitions"
+    yield from _kind(plan)
     kept = "windows" if plan.runs == "streaming" else "tuples, until the session ends,"
     yield f"state       {kept} lie under {definition.root}"
     if plan.runs == "streaming" and plan.name is not None:
         yield f"progress    observedMetrics['{plan.name}'] of the query's progress"
+
+
+def _kind(plan: FramePlan) -> Iterator[str]:
+    """Describe where pairs are found if the join must know which rows match, and what it holds longer."""
+    definition, anchored = plan.definition, plan.definition.anchored
+    if not any(anchored):
+        return
+    names = " and ".join(name for name, is_so in zip(SIDES, anchored, strict=True) if is_so)
+    others = " and ".join(name for name, is_so in zip(SIDES, anchored[::-1], strict=True) if is_so)
+    yield f"matches     {names} rows find them in their own segment; {others} rows stay wherever they visit"
+    if plan.runs == "streaming":
+        yield f"held        a number of 4 bytes and 2 bits of state per {names} row in the window"
+        yield from explain_unmatched(definition.spec)
 
 
 def _times(plan: FramePlan) -> Iterator[str]:

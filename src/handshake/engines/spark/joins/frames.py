@@ -16,7 +16,7 @@ import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from handshake.engines.spark.joins.columns import translate_column
-from handshake.engines.spark.joins.dataflow import join_batches, join_static, join_streams, with_event_time
+from handshake.engines.spark.joins.dataflow import join_batches, join_static, join_streams
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.explain import FramePlan, plan_of, remember
 from handshake.engines.spark.joins.inputs import (
@@ -25,12 +25,13 @@ from handshake.engines.spark.joins.inputs import (
     check_texts,
     event_time,
     qualifiers,
-    watermark_delay,
 )
 from handshake.engines.spark.joins.native import is_native, join_natively
+from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
 from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.workers import use_this_python, versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
+from handshake.joins.spec import SIDES
 from handshake.kinds import INNER, JoinKind, kind_of_join
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal
@@ -84,18 +85,14 @@ class _JoinRequest:
     def plan(self) -> FramePlan:
         """Check the request and plan the join; every error shows here, before the join runs."""
         kind = kind_of_join(self.how)
-        if kind != INNER and (self.left.isStreaming or self.right.isStreaming):
-            raise UnsupportedError(
-                f"how='{kind.name}' is not supported for streams on Spark, which have inner joins only; "
-                "batch DataFrames and joins in process have every kind"
-            )
+        _check_kind(kind, (self.left.isStreaming, self.right.isStreaming))
         definition = define(
             self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
             (self.left_time or self.time, self.right_time or self.time), method=self.method,
             suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
-            kind=kind,
+            kind=kind, result_time=self.result_time,
         )  # fmt: skip
-        _check_result_time(definition, self.result_time)
+        check_result_time(definition, self.result_time)
         runs = self._runs(definition)
         if runs != "native" and not definition.root:
             raise UnsupportedError(
@@ -130,7 +127,7 @@ def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **optio
         case _:
             joined = join_batches(left, right, definition)
     if request.result_time is not None:
-        joined = _add_result_time(joined, left, right, definition, request.result_time)
+        joined = add_result_time(joined, left, right, plan.definition, request.result_time)
     return remember(joined, plan)
 
 
@@ -143,7 +140,7 @@ def define(
     left: DataFrame, right: DataFrame, on: Predicate, windows: Windows,
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
-    kind: JoinKind = INNER,
+    kind: JoinKind = INNER, result_time: str | None = None,
 ) -> Definition:  # fmt: skip
     """Return the definition of a join, which is sent to its tasks."""
     frames, session = (left, right), left.sparkSession
@@ -165,6 +162,7 @@ def define(
         marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
         scratch=f"handshake-batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
         versions=versions(), kind=kind,
+        result_time=result_time if all(streaming) and kind != INNER else None,
     )  # fmt: skip
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
@@ -183,6 +181,17 @@ def check_windows(windows: Windows, streaming: list[bool]) -> None:
             "a stream joins a static DataFrame without windows: every row of it is there all the time; "
             "leave the window out"
         )
+
+
+def _check_kind(kind: JoinKind, streaming: tuple[bool, bool]) -> None:
+    """Refuse kinds that ask which rows of a static DataFrame match: a stream that passes by has no end."""
+    for side, name in enumerate(SIDES):
+        if kind.tracked[side] and any(streaming) and not streaming[side]:
+            raise UnsupportedError(
+                f"how='{kind.name}' asks which rows of the {name} DataFrame have a match, but that one is "
+                "static, and the stream may bring a match at any time; preserve the side that streams "
+                f"(how='{SIDES[1 - side]}'), or join two batch DataFrames"
+            )
 
 
 def predicate_for(
@@ -293,29 +302,3 @@ def prepare_session(session: SparkSession) -> None:
 def _label() -> str:
     number = next(_numbers)
     return "handshake" if number == 1 else f"handshake_{number}"
-
-
-# The time of results
-
-
-def _check_result_time(definition: Definition, name: str | None) -> None:
-    if name is None:
-        return
-    if definition.times[0] is None or definition.times[1] is None:
-        raise WindowError("result_time needs time columns on both inputs; name them (time=…)")
-    if name.casefold() in [known.casefold() for known in definition.spec.output.names]:
-        raise UnsupportedError(f"result_time='{name}' is the name of a column already; choose another")
-
-
-def _add_result_time(
-    joined: DataFrame, left: DataFrame, right: DataFrame, definition: Definition, name: str
-) -> DataFrame:
-    mine, theirs = definition.times
-    assert mine is not None
-    assert theirs is not None
-    shown = definition.kind.shown
-    places = [left.columns.index(mine)] if shown[0] else []
-    if shown[1]:
-        places.append((len(left.columns) if shown[0] else 0) + right.columns.index(theirs))
-    delay = max(watermark_delay(left, mine), watermark_delay(right, theirs))
-    return with_event_time(joined, [joined.columns[place] for place in places], name, delay)

@@ -163,12 +163,13 @@ def output_type(definition: Definition, left: DataFrame, right: DataFrame) -> St
         for side, frame in enumerate((left, right))
         for field in (frame.schema.fields if shown[side] else ())
     ]
-    return StructType(
-        [
-            StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))
-            for name, field in zip(definition.spec.output.names, fields, strict=True)
-        ]
-    )
+    named = [
+        StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))
+        for name, field in zip(definition.spec.output.names, fields, strict=True)
+    ]
+    if definition.result_time is not None:
+        named.append(StructField(definition.result_time, left.schema[str(definition.times[0])].dataType))
+    return StructType(named)
 
 
 def _without_watermark(metadata: dict[str, Any]) -> dict[str, Any]:

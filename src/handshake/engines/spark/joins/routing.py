@@ -10,6 +10,7 @@ either side. Cuts move with the load, but tuples stay; older cuts are kept until
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ from handshake.schema import Float
 __all__ = ["Epoch", "Router", "Routing", "choose_routing", "describe_routing", "home_rows", "visit_ranges"]
 
 Array = np.ndarray[Any, Any]
+Stamps = tuple[int | None, int | None]
 _CELLS = 1024
 _FAR = 1 << 40
 """Cells beyond this distance from zero are merged with the cell at this distance."""
@@ -120,10 +122,13 @@ def _by_range(band: tuple[Bound, ...], cells: int) -> Routing | None:
 
 @dataclass
 class Epoch:
-    """The cuts of a period, and the newest stamp of each side in it."""
+    """The cuts of a period, and the newest stamps of each side in it."""
 
     cuts: list[float]
     newest: list[int | None] = field(default_factory=lambda: [None, None])
+    """Of tuples whose homes they decided."""
+    guests: list[int | None] = field(default_factory=lambda: [None, None])
+    """Of tuples that stay in all segments that they visit, while these were the newest cuts."""
 
     def span(self, segment: int) -> tuple[float, float]:
         """Return the range of cells, with fractions, whose home is a segment."""
@@ -132,21 +137,37 @@ class Epoch:
 
 @dataclass
 class Router:
-    """The part of a join's state that is equal in all segments: each computes it from the same references."""
+    """The part of a join's state that is equal in all segments: each computes it from the same references.
+
+    The newest cuts decide the homes of new tuples. If a side is anchored, tuples of the other side stay in
+    all segments that they visit. New cuts then wait until tuples that came before them have expired.
+    """
 
     segments: int
     cells: int
     weights: Array
     epochs: list[Epoch] = field(default_factory=list)
     rested: int = 0
+    place: int = -1
+    """The cuts that decide homes, among the epochs; set by `learn`."""
+
+    @property
+    def home(self) -> Epoch:
+        """The cuts that decide the homes of new tuples."""
+        return self.epochs[self.place]
 
     @classmethod
     def fresh(cls, segments: int, cells: int) -> Router:
         """Return a router before the first tuple."""
         return cls(segments, cells, np.zeros(cells))
 
-    def learn(self, counts: Array) -> None:
-        """Add the tuples per cell of a batch; move the cuts if the load is uneven."""
+    def learn(self, counts: Array, oldest: Stamps = (None, None)) -> None:
+        """Add the tuples per cell of a batch; move the cuts if the load is uneven.
+
+        Args:
+            counts: The number of new tuples per cell.
+            oldest: The oldest stamp of each side that the new tuples can still join; None if all can.
+        """
         self.weights = self.weights * _FADING + counts
         self.rested += 1
         if not self.epochs:
@@ -155,6 +176,12 @@ class Router:
         elif self.rested >= _REST and len(self.epochs) < _EPOCHS and self.unevenness() > _UNEVEN:
             self.epochs.append(Epoch(balance(self.weights, self.segments)))
             self.rested = 0
+        self.place = self._place(oldest)
+
+    def _place(self, oldest: Stamps) -> int:
+        """Return the newest cuts before which all guests have expired."""
+        held = [place for place, epoch in enumerate(self.epochs) if _any_held(epoch.guests, oldest)]
+        return min([*held, len(self.epochs) - 1])
 
     def unevenness(self) -> float:
         """Return the load of the busiest segment under the newest cuts, relative to its fair share."""
@@ -162,23 +189,25 @@ class Router:
         at_cuts = np.interp(self.epochs[-1].cuts, np.arange(self.cells + 1), total)
         return float(np.diff(at_cuts).max() * self.segments / max(total[-1], 1e-9))
 
-    def note(self, side: int, newest: int) -> None:
-        """Record the newest stamp of a side under the newest cuts."""
-        held = self.epochs[-1].newest
-        before = held[side]
-        held[side] = newest if before is None else max(before, newest)
+    def note(self, side: int, newest: int, anchored: tuple[bool, bool]) -> None:
+        """Record the newest stamp of a side in a batch, in which these sides are anchored."""
+        noted = [self.home.newest] if anchored[side] or not any(anchored) else []
+        for stamps in [*noted, self.epochs[-1].guests] if anchored[1 - side] else noted:
+            before = stamps[side]
+            stamps[side] = newest if before is None else max(before, newest)
 
-    def forget(self, oldest: tuple[int | None, int | None]) -> None:
-        """Drop cuts whose tuples have all expired; keep the newest."""
+    def forget(self, oldest: Stamps) -> None:
+        """Drop cuts whose tuples have all expired; keep those that decide homes, and newer ones."""
+        place = self._place(oldest)
         self.epochs = [
-            epoch
-            for epoch in self.epochs
-            if epoch is self.epochs[-1]
-            or any(
-                n is not None and (limit is None or n >= limit)
-                for n, limit in zip(epoch.newest, oldest, strict=True)
-            )
+            epoch for at, epoch in enumerate(self.epochs) if at >= place or _any_held(epoch.newest, oldest)
         ]
+
+
+def _any_held(newest: Sequence[int | None], oldest: Stamps) -> bool:
+    """Return whether tuples up to the newest stamps of both sides have not all expired."""
+    pairs = zip(newest, oldest, strict=True)
+    return any(stamp is not None and (limit is None or stamp >= limit) for stamp, limit in pairs)
 
 
 def balance(weights: Array, segments: int) -> list[float]:

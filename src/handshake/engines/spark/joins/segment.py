@@ -1,39 +1,55 @@
-"""One micro-batch of a segment: references to new tuples in, results and the next manifest out."""
+"""One micro-batch of a segment: references to new tuples in, results and the next manifest out.
+
+In an inner join, every tuple is kept in its home alone and probes all segments that it visits. If the join
+must know which tuples of a side have matched (that side is *anchored*), all pairs of an anchored tuple are
+found in its home: it probes there only, and tuples of the other side are kept wherever they visit. If both
+sides are anchored, tuples that visit are kept as *guests* beside those whose home it is.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from handshake.engines.spark.joins.arrivals import NewChunk, arrival_stamps
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
+from handshake.engines.spark.state.clean_up import check_is_first, clean_up
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
-from handshake.engines.spark.state.store import StateError, Store
+from handshake.engines.spark.state.store import Store
 from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Tracked, add_columns, lies_ready, matchable, stored_column
+from handshake.joins.driver import (
+    Tracked,
+    lies_ready,
+    matchable,
+    number_matchable,
+    number_rows,
+    stored_column,
+    times_of,
+)
+from handshake.joins.matches import Finals
 from handshake.joins.segment import Segment
-from handshake.joins.spec import OTHER, OWN, ROW, TIME
+from handshake.joins.spec import TIME
 from handshake.kernels.columns import integers
+from handshake.kinds import KINDS
 from handshake.schema import concat_batches
 from handshake.windows import is_late
 
-__all__ = ["SegmentStep", "SegmentTally", "arrival_stamps"]
+__all__ = ["SegmentStep", "SegmentTally"]
 
 Array = np.ndarray[Any, Any]
+Ranges = list[tuple[int, int]]
 _PIECE = 1 << 20
 """Tuples per probe, at most."""
-_SWEEP = 32
-"""Updates between two searches for files without references."""
-_CLAIM = "claim"
-"""The end of the name of the file by which an owner claims its files."""
 
 chunks = ChunkCache()
 
@@ -50,84 +66,57 @@ class SegmentTally:
     comparisons: int = 0
     results: int = 0
     held: list[int] = field(default_factory=lambda: [0, 0])
+    matched: int = 0
+    unmatched: int = 0
+    pending: int = 0
     chunks: int = 0
     state_bytes: int = 0
     newest: int | None = None
     """The newest event time of the micro-batch."""
 
 
-@dataclass
-class _NewChunk:
-    """A chunk of new tuples in memory, with their stamps."""
+class _NewTuples(NamedTuple):
+    """New tuples of one side: those to keep, those that probe, and guests."""
 
-    arrival: PackedChunk
-    window: BasicWindow
-    admitted: Array | None
-    """A mask of tuples that are not late; None if no tuple is late."""
-    counts: tuple[Array, Array] | None = None
-    spare: tuple[str, ...] = ()
-    """Hidden columns that only the order of arrival needs."""
-    numbers: Array | None = None
-    """The numbers of the tuples, if the join must know which of them have matched."""
-
-    def number(self, tracked: Tracked) -> None:
-        """Number the tuples."""
-        self.numbers = tracked.states.number(self.window.rows)
-        batch = add_columns(self.window.batch, {ROW: pa.array(self.numbers)})
-        self.window = BasicWindow(self.window.spec, batch)
-
-    def rows(self, start: int, stop: int) -> tuple[pa.RecordBatch, int]:
-        """Return the stamped tuples of a range that are not late, and the number of late tuples."""
-        batch, length = self.window.batch.slice(start, stop - start), stop - start
-        if self.counts is not None:
-            own, other = (pa.array(c[start:stop]) for c in self.counts)
-            kept = [name for name in batch.schema.names if name not in (PLACE, *self.spare)]
-            batch = add_columns(batch.select(kept), {OWN: own, OTHER: other})
-        if self.admitted is None:
-            return batch, 0
-        mask = self.admitted[start:stop]
-        return batch.filter(pa.array(mask)), length - int(mask.sum())
+    kept: list[BasicWindow]
+    probing: list[BasicWindow]
+    guests: list[BasicWindow]
 
 
 class SegmentStep:
     """One micro-batch of a segment. `manifest` is the next one after `results` is exhausted.
 
-    A step that is not `lasting` is a whole batch join, which keeps no state.
+    A step that is not `lasting` is a whole batch join, which keeps no state. `held` are basic windows of each
+    side to join with, if they are not those of the manifest.
     """
 
     def __init__(
         self, definition: Definition, segment: int, manifest: Manifest | None,
         arrivals: Sequence[PackedChunk], watermark: int | None, store: Store, batch: int, folder: str,
-        *, lasting: bool = True,
+        *, lasting: bool = True, held: tuple[list[BasicWindow], list[BasicWindow]] | None = None,
     ) -> None:  # fmt: skip
         self.definition, self.segment, self.store = definition, segment, store
         self.spec = definition.spec
-        self.tracked = tuple(Tracked(preserved=True) if is_so else None for is_so in definition.kind.tracked)
-        self.core = JoinCore(self.spec, self.tracked) if any(self.tracked) else definition.core
         self.arrivals = sorted((a for a in arrivals if not a.is_lone), key=lambda a: a.rank)
-        self.matched: list[tuple[PackedChunk, Array]] = []
-        """Chunks of tracked sides, and which of their tuples have matched here; after `results`."""
-        self.batch, self.folder, self.lasting = batch, folder, lasting
+        self._lone = [a for a in arrivals if a.is_lone and a.ref.check % definition.segments == segment]
+        self.batch, self.lasting, self._given = batch, lasting, held
         if manifest is None:
-            manifest = Manifest.fresh(definition, self._place, uuid.uuid4().hex[:12])
+            place = f"{folder}/segment-{definition.fingerprint}-{segment}"
+            manifest = Manifest.fresh(definition, place, uuid.uuid4().hex[:12])
             if lasting:
-                self._check_is_first()
+                check_is_first(store, place, batch, definition.partitions)
         self.manifest = manifest
         self.manifest.updates += 1
         self._advance(watermark)
+        kind = self.spec.kind
+        self.tracked = tuple(
+            None if states is None else Tracked(preserved, states)
+            for preserved, states in zip(kind.preserved, manifest.states, strict=True)
+        )
+        self.core = JoinCore(self.spec, self.tracked) if any(self.tracked) else definition.core
         self.tally = SegmentTally()
-
-    def _check_is_first(self) -> None:
-        """Refuse a segment without state whose files are older: it lost its state, or has another key."""
-        for name in self.store.list(self._place):
-            number = name.split("-")[1]
-            if number.isdigit() and int(number) < self.batch:
-                raise StateError(
-                    f"'{self.store.path(self._place)}' holds tuples of batch {number}, but the checkpoint "
-                    "has no state that refers to them; spark.sql.shuffle.partitions is "
-                    f"{self.definition.partitions} now: set the number that the checkpoint began with before "
-                    "handshake.join is called"
-                )
+        self.next_final: int | None = None
+        """The watermark at which the next tuple without a match may be final, if there is one."""
 
     def _advance(self, watermark: int | None) -> None:
         """Advance the watermark; it never goes back, not even at a restart."""
@@ -137,53 +126,70 @@ class SegmentStep:
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """Join the new tuples with the held ones and with each other, then update the manifest."""
-        before = self.core.comparisons, self.core.results
-        self._expire()
+        before = self._matches()
+        found = self._results()
+        if self.definition.result_time is not None:
+            found = Dating(self.definition, self.manifest.states).date(found, self.manifest.watermark)
+        for batch in found:
+            self.tally.results += batch.num_rows
+            yield batch
+        after = self._matches()
+        self.tally.matched, self.tally.unmatched = after[0] - before[0], after[1] - before[1]
+
+    def _results(self) -> Iterator[pa.RecordBatch]:
+        limits = self._limits()
+        self._expire(limits, tracked=False)
         loaded = self._load()
-        self._route(loaded)
-        held = [
-            [chunks.get(self.store, ref, self.spec.sides[side]) for ref in self.manifest.windows[side]]
-            for side in (0, 1)
-        ]
-        homes = [self._home(loaded, side) for side in (0, 1)]
-        fresh = [seal(window) for window in homes[1]]
-        for side, partners in ((0, held[1] + fresh), (1, held[0])):
-            for piece in self._visiting(loaded, side):
-                self.tally.visits += piece.rows
-                yield from self.core.probe(piece, partners)
-        numbered = [chunk for chunk in loaded if chunk.numbers is not None]
-        self.matched = [(chunk.arrival, self._mark_matches(chunk)) for chunk in numbered]
+        if loaded:
+            self._route(loaded, limits)
+        new = [self._new_tuples(loaded, side) for side in (0, 1)]
+        self._add_lone()
+        held = list(self._given or self._open(self.manifest.windows))
+        guests = self._open(self.manifest.guests)
+        fresh = [seal(window) for window in new[1].kept]
+        yield from self._probe(self.core, new[0].probing, held[1] + fresh)
+        yield from self._probe(self.core, new[1].probing, held[0])
+        if self.definition.has_guests:
+            yield from self._probe_guests(new, held, guests, fresh)
+        kept = (new[0].kept, fresh)
+        yield from self._finals([mine + more for mine, more in zip(held, kept, strict=True)])
         if self.lasting:
-            for side, new in ((0, homes[0]), (1, fresh)):
-                self._merge(side, held[side], new)
-            self._expire()
-            self.manifest.router.forget((self._oldest(0), self._oldest(1)))
-            self._clean_up()
-        self._count(before, loaded)
+            self._keep(held, guests, kept, new)
+        self._count(loaded)
+
+    def _probe(
+        self, core: JoinCore, pieces: list[BasicWindow], partners: list[BasicWindow]
+    ) -> Iterator[pa.RecordBatch]:
+        before = core.comparisons
+        for piece in pieces:
+            self.tally.visits += piece.rows
+            yield from core.probe(piece, partners)
+        self.tally.comparisons += core.comparisons - before
+
+    def _probe_guests(
+        self, new: list[_NewTuples], held: list[list[BasicWindow]], guests: list[list[BasicWindow]],
+        fresh: list[BasicWindow],
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """Join with guests: left tuples at home find all their results; right ones only mark matches."""
+        left, right = self.tracked
+        core = JoinCore(self.spec, (left, None))
+        yield from self._probe(core, new[0].kept, guests[1] + new[1].guests)
+        yield from self._probe(core, new[1].guests, held[0])
+        silent = JoinCore(replace(self.spec, kind=KINDS["right_anti"]), (None, right))
+        yield from self._probe(silent, new[0].guests, held[1] + fresh)
+        yield from self._probe(silent, new[1].kept, guests[0])
 
     # Load new tuples
 
-    def _load(self) -> list[_NewChunk]:
+    def _load(self) -> list[NewChunk]:
         loaded = []
         for arrival in self.arrivals:
             window = chunks.get(self.store, arrival.ref, self.spec.sides[arrival.side])
             chunks.drop(self.store, arrival.ref)
-            chunk = _NewChunk(arrival, window, self._not_late(arrival, window))
-            loaded.append(chunk)
-            tracked = self.tracked[arrival.side]
-            if tracked is not None:
-                chunk.number(tracked)
-        if self.spec.windows.counted:
+            loaded.append(NewChunk(arrival, window, self._not_late(arrival, window)))
+        if self.spec.windows.counted and loaded:
             self._stamp(loaded)
         return loaded
-
-    def _mark_matches(self, chunk: _NewChunk) -> Array:
-        """Return which tuples of a chunk have matched."""
-        tracked = self.tracked[chunk.arrival.side]
-        assert tracked is not None
-        assert chunk.numbers is not None
-        matched: Array = ~tracked.states.leave(chunk.numbers)
-        return matched
 
     def _not_late(self, arrival: PackedChunk, window: BasicWindow) -> Array | None:
         mark = self.manifest.watermark
@@ -193,7 +199,7 @@ class SegmentStep:
         mask: Array = ~is_late(times, mark)
         return mask
 
-    def _stamp(self, loaded: list[_NewChunk]) -> None:
+    def _stamp(self, loaded: list[NewChunk]) -> None:
         everyone = [
             np.ones(chunk.window.rows, np.bool_) if chunk.admitted is None else chunk.admitted
             for chunk in loaded
@@ -209,57 +215,92 @@ class SegmentStep:
             chunk.counts, chunk.spare = mine, self._spare(chunk)
             self.manifest.arrived[chunk.arrival.side] += int(mask.sum())
 
-    def _times(self, chunk: _NewChunk) -> Array | None:
+    def _times(self, chunk: NewChunk) -> Array | None:
         spec = self.spec.sides[chunk.arrival.side]
         return None if spec.time is None else integers(stored_column(chunk.window.batch, spec, TIME))
 
-    def _spare(self, chunk: _NewChunk) -> tuple[str, ...]:
+    def _spare(self, chunk: NewChunk) -> tuple[str, ...]:
         """Return the names of time columns that only replace missing times; results do not need them."""
         name, schema = self.spec.sides[chunk.arrival.side].time, chunk.window.batch.schema
         if name is None or self.spec.windows.timed or TIME not in schema.names:
             return ()
         return (TIME,) if lies_ready(schema.field(name).type, self.spec.unit) else ()
 
+    def _add_lone(self) -> None:
+        """Take tuples that can match nothing as results, unless they are late."""
+        mark = self.manifest.watermark
+        for arrival in self._lone:
+            spec, tracked = self.spec.sides[arrival.side], self.tracked[arrival.side]
+            batch = chunks.get(self.store, arrival.ref, spec).batch
+            chunks.drop(self.store, arrival.ref)
+            if mark is not None and spec.time is not None and self.spec.windows.timed:
+                times, known = times_of(batch.column(spec.time), self.spec.unit, spec.time, spec.name)
+                late = is_late(times, mark) if known is None else is_late(times, mark) & known
+                self.tally.late[arrival.side] += int(late.sum())
+                batch = batch.filter(pa.array(~late))
+            assert tracked is not None
+            tracked.add_alone(batch)
+
     # Route them
 
-    def _route(self, loaded: list[_NewChunk]) -> None:
+    def _route(self, loaded: list[NewChunk], limits: tuple[int | None, int | None]) -> None:
         router = self.manifest.router
         router.learn(
-            sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells))
+            sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells)), limits
         )
         for chunk in loaded:
             side = chunk.arrival.side
             window = self.spec.windows[side]
             timed = window is not None and window.timed
-            router.note(side, chunk.arrival.newest if timed else self.manifest.arrived[side])
+            newest = chunk.arrival.newest if timed else self.manifest.arrived[side]
+            router.note(side, newest, self.definition.anchored)
 
-    def _home(self, loaded: list[_NewChunk], side: int) -> list[BasicWindow]:
-        """Return the new tuples whose home is this segment."""
-        batches = []
+    def _new_tuples(self, loaded: list[NewChunk], side: int) -> _NewTuples:
+        """Return the new tuples of a side that this segment keeps, those that probe here, and guests."""
+        kept, probing, guests = [], [], []
+        anchored = self.definition.anchored
         for chunk in loaded:
-            if chunk.arrival.side == side:
-                span = self.manifest.router.epochs[-1].span(self.segment)
-                batch, late = chunk.rows(*home_rows(chunk.arrival.offsets, span, chunk.arrival.ref.check))
-                self.tally.rows[side] += batch.num_rows + late
-                self.tally.late[side] += late
-                batches.append(batch)
-        return self._windows(batches, side)
+            if chunk.arrival.side != side:
+                continue
+            home, visits = self._home(chunk), self._visits(chunk)
+            here = [home] if anchored[side] or not any(anchored) else visits
+            kept += [chunk.rows(*rows)[0] for rows in here]
+            if not any(anchored):
+                probing += [chunk.rows(*rows)[0] for rows in visits]
+            if all(anchored):
+                guests += [chunk.rows(*rows)[0] for rows in _without(visits, home)]
+        mine = self._windows(kept, side, self.tracked[side])
+        return _NewTuples(
+            mine, mine if any(anchored) else self._windows(probing, side), self._windows(guests, side)
+        )
 
-    def _visiting(self, loaded: list[_NewChunk], side: int) -> Iterator[BasicWindow]:
-        """Yield the new tuples that may have matches in this segment."""
+    def _home(self, chunk: NewChunk) -> tuple[int, int]:
+        """Return the range of a chunk's tuples whose home is this segment, and count them."""
+        span, side = self.manifest.router.home.span(self.segment), chunk.arrival.side
+        start, stop = home_rows(chunk.arrival.offsets, span, chunk.arrival.ref.check)
+        self.tally.rows[side] += stop - start
+        if chunk.admitted is not None:
+            self.tally.late[side] += int((~chunk.admitted[start:stop]).sum())
+        return start, stop
+
+    def _visits(self, chunk: NewChunk) -> Ranges:
+        """Return the ranges of a chunk's tuples that may have matches in this segment."""
         routing, router = self.definition.routing, self.manifest.router
-        batches = [
-            chunk.rows(start, stop)[0]
-            for chunk in loaded
-            if chunk.arrival.side == side
-            for start, stop in visit_ranges(chunk.arrival.offsets, router, routing, self.segment)
-        ]
-        yield from self._windows(batches, side)
+        return visit_ranges(chunk.arrival.offsets, router, routing, self.segment)
 
-    def _windows(self, batches: list[pa.RecordBatch], side: int) -> list[BasicWindow]:
+    def _windows(
+        self, batches: list[pa.RecordBatch], side: int, tracked: Tracked | None = None
+    ) -> list[BasicWindow]:
+        """Return tuples as basic windows, numbered if they are tracked."""
         spec, pieces, held = self.spec.sides[side], [], []
         for batch in batches:
-            held.append(matchable(batch, spec) if self.spec.windows.counted else batch)
+            if self.spec.windows.counted and tracked is None:
+                batch = matchable(batch, spec)
+            elif self.spec.windows.counted and tracked is not None:
+                batch = number_matchable(batch, spec, tracked)
+            elif tracked is not None:  # chunks have no tuples that can match nothing
+                batch = number_rows(batch, tracked)
+            held.append(batch)
             if sum(b.num_rows for b in held) >= _PIECE:
                 pieces.append(concat_batches(held))
                 held = []
@@ -267,83 +308,101 @@ class SegmentStep:
             pieces.append(concat_batches(held))
         return [BasicWindow(spec, piece) for piece in pieces]
 
+    # Tuples without a match
+
+    def _finals(self, windows: list[list[BasicWindow]]) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples without a match that are final now; a batch join ends, so all are."""
+        for side, tracked in enumerate(self.tracked):
+            if tracked is not None:
+                oldest = self._oldest(side)
+                known = oldest is not None or not self.lasting
+                finals = Finals(self.spec, side, tracked)
+                yield from finals.take(windows[side] if known else (), oldest if self.lasting else None)
+
+    def _matches(self) -> tuple[int, int]:
+        """Return how many tuples of anchored sides have matched, and were results without a match."""
+        sides = [tracked for tracked in self.tracked if tracked is not None]
+        alone = sum(side.states.unmatched for side in sides if side.preserved)
+        return sum(side.states.matched for side in sides), alone
+
+    def _schedule(self, side: int, windows: list[BasicWindow], oldest: int | None) -> None:
+        """Note when the next tuple of a side leaves its window, if it may be a result then."""
+        window, rule = self.spec.windows[side], self.spec.rules[side]
+        if window is None or rule is None or not window.timed or not self.spec.kind.preserved[side]:
+            return
+        least = [at for at in (_least(each, oldest) for each in windows) if at is not None]
+        if least:
+            final = min(least) + rule.reach + 1
+            self.next_final = final if self.next_final is None else min(self.next_final, final)
+
     # Keep and expire
+
+    def _open(self, held: tuple[list[ChunkRef], list[ChunkRef]]) -> list[list[BasicWindow]]:
+        sides = zip(held, self.spec.sides, strict=True)
+        return [[chunks.get(self.store, ref, spec) for ref in refs] for refs, spec in sides]
 
     def _oldest(self, side: int) -> int | None:
         """Return the oldest stamp of a side that later tuples can still join; None if all can."""
         rule = self.spec.rules[side]
         return None if rule is None else rule.oldest(self.manifest.watermark, self.manifest.arrived[side])
 
-    def _expire(self) -> None:
-        for side in (0, 1):
-            oldest = self._oldest(side)
-            if oldest is not None:
-                self._replace(side, [ref for ref in self.manifest.windows[side] if ref.newest >= oldest])
+    def _limits(self) -> tuple[int | None, int | None]:
+        return self._oldest(0), self._oldest(1)
 
-    def _merge(self, side: int, held: list[BasicWindow], new: list[BasicWindow]) -> None:
-        """Merge new tuples into the windows, and write windows that changed."""
-        known = dict(zip(map(id, held), self.manifest.windows[side], strict=True))
+    def _keep(
+        self, held: list[list[BasicWindow]], guests: list[list[BasicWindow]],
+        kept: tuple[list[BasicWindow], list[BasicWindow]], new: list[_NewTuples],
+    ) -> None:  # fmt: skip
+        """Keep the new tuples, drop those that have left, and remove files that are no longer needed."""
+        limits = self._limits()
+        for side in (0, 1):
+            windows = self._merge(side, self.manifest.windows[side], held[side], kept[side])
+            self._merge(side, self.manifest.guests[side], guests[side], new[side].guests)
+            self._schedule(side, windows, limits[side])
+        self._expire(limits, tracked=True)
+        if self.arrivals:  # only then do all segments run this micro-batch
+            self.manifest.router.forget(limits)
+        clean_up(self.manifest, self.store, self.batch, self.definition.retain)
+
+    def _expire(self, limits: tuple[int | None, int | None], *, tracked: bool) -> None:
+        """Drop chunks that have expired; tracked ones only after their last tuples without a match."""
+        for side, oldest in enumerate(limits):
+            if oldest is None:
+                continue
+            for held in (self.manifest.windows[side], self.manifest.guests[side]):
+                if tracked or self.tracked[side] is None:
+                    self._replace(held, [ref for ref in held if ref.newest >= oldest])
+
+    def _merge(
+        self, side: int, refs: list[ChunkRef], held: list[BasicWindow], new: list[BasicWindow]
+    ) -> list[BasicWindow]:
+        """Merge new tuples into the windows, write windows that changed, and return all."""
+        known = dict(zip(map(id, held), refs, strict=True))
         segment = Segment(self.spec, side, list(held))
         for window in new:
             segment.insert(window)
-        self._replace(side, [known.get(id(w)) or self._write(side, w) for w in segment.windows])
+        self._replace(refs, [known.get(id(w)) or self._write(side, w) for w in segment.windows])
+        return segment.windows
 
     def _write(self, side: int, window: BasicWindow) -> ChunkRef:
         name = f"{self.manifest.place}/{self.manifest.owner}-{self.batch}-{uuid.uuid4().hex}.chunk"
         newest = (window.second if side == 0 else window.first)[1]
         return write_chunk(self.store, name, window, newest)
 
-    def _replace(self, side: int, refs: list[ChunkRef]) -> None:
+    def _replace(self, held: list[ChunkRef], refs: list[ChunkRef]) -> None:
         kept = {ref.name for ref in refs}
-        for ref in self.manifest.windows[side]:
+        for ref in held:
             if ref.name not in kept:
                 chunks.drop(self.store, ref)
                 self.manifest.dropped.append((ref.name, self.manifest.updates))
-        self.manifest.windows[side][:] = refs
+        held[:] = refs
 
-    # Remove files
-
-    @property
-    def _place(self) -> str:
-        """The folder for the files of a new segment."""
-        return f"{self.folder}/segment-{self.definition.fingerprint}-{self.segment}"
-
-    def _clean_up(self) -> None:
-        """Remove files that no recoverable version of the state needs."""
-        manifest, past = self.manifest, self.manifest.updates - self.definition.retain - 1
-        for name in [name for name, update in manifest.dropped if update <= past]:
-            self.store.remove(name)
-        manifest.dropped = [(name, update) for name, update in manifest.dropped if update > past]
-        if manifest.updates == 2:  # the first update is in the checkpoint now
-            self.store.write(f"{manifest.place}/{manifest.owner}-{_CLAIM}", [])
-        if manifest.updates % _SWEEP == 0:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Remove files of tasks that failed or ran twice.
-
-        Each attempt at a segment's first batch has its own owner, and one of them is committed. That owner
-        claims its files in the second batch. If a query uses a join twice, several owners live on; they have
-        the same input, so each has made its claim long before the first sweep.
-        """
-        manifest = self.manifest
-        needed = {ref.name for side in manifest.windows for ref in side} | {
-            name for name, _ in manifest.dropped
-        }
-        names = [name.split("-") for name in self.store.list(manifest.place)]
-        others = {owner for owner, what, *_ in names if what == _CLAIM} - {manifest.owner}
-        for owner, number, *rest in names:
-            path = f"{manifest.place}/{'-'.join([owner, number, *rest])}"
-            stale = number.isdigit() and int(number) < self.batch - self.definition.retain
-            if stale and owner not in others and path not in needed:
-                self.store.remove(path)
-
-    def _count(self, before: tuple[int, int], loaded: list[_NewChunk]) -> None:
-        tally = self.tally
-        tally.comparisons, tally.results = self.core.comparisons - before[0], self.core.results - before[1]
-        tally.held = [sum(ref.rows for ref in side) for side in self.manifest.windows]
-        tally.chunks = sum(len(side) for side in self.manifest.windows)
-        tally.state_bytes = sum(ref.bytes for side in self.manifest.windows for ref in side)
+    def _count(self, loaded: list[NewChunk]) -> None:
+        tally, manifest = self.tally, self.manifest
+        tally.held = [sum(ref.rows for ref in side) for side in manifest.windows]
+        tally.chunks = len(manifest.refs)
+        tally.state_bytes = sum(ref.bytes for ref in manifest.refs)
+        tally.pending = sum(tracked.states.pending for tracked in self.tracked if tracked is not None)
         if self.segment == 0:
             tally.no_time = sum(a.no_time for a in self.arrivals)
             tally.unmatchable = sum(a.unmatchable for a in self.arrivals)
@@ -351,55 +410,24 @@ class SegmentStep:
             tally.newest = max(chunk.arrival.newest for chunk in loaded)
 
 
-# Stamps of windows that count tuples
+def _least(window: BasicWindow, oldest: int | None) -> int | None:
+    """Return the least stamp that tuples of a basic window expire by, of those that have not expired."""
+    low, high = window.second if window.spec.side == 0 else window.first
+    if oldest is None or low >= oldest:
+        return low
+    stamp = window.spec.expiring
+    if high < oldest or stamp is None:
+        return None
+    stamps = integers(stored_column(window.batch, window.spec, stamp.name))
+    return int(stamps[stamps >= oldest].min())
 
 
-def arrival_stamps(
-    sides: Sequence[int], times: Sequence[Array | None], places: Sequence[Array], admitted: Sequence[Array],
-    arrived: Sequence[int],
-) -> list[tuple[Array, Array]]:  # fmt: skip
-    """Return the (own, other) counts of tuples, for windows that count tuples.
+def _without(ranges: Ranges, hole: tuple[int, int]) -> Ranges:
+    """Return the parts of ranges outside of another range.
 
-    Tuples arrive by event time, ties left first, then in source order. Without a time column, left and right
-    take turns in source order. Every segment computes the same stamps from the same chunks.
-
-    Args:
-        sides: The side of each chunk; chunks are in source order.
-        times: The times of each chunk's tuples, or None.
-        places: The places of each chunk's tuples in their partition.
-        admitted: Masks of tuples that are not late; only they count.
-        arrived: The number of tuples of each side before this micro-batch.
+    >>> _without([(0, 4), (6, 9)], (2, 7))
+    [(0, 2), (7, 9)]
     """
-    chunk = np.repeat(np.arange(len(sides)), [len(p) for p in places])
-    side = np.asarray(sides, np.int64)[chunk] if len(chunk) else np.empty(0, np.int64)
-    counts = _concatenate(admitted, np.bool_)
-    source = np.lexsort((_concatenate(places, np.int64), chunk))
-    if any(t is None for t in times):
-        order = source[np.lexsort((side[source], _turn(side[source], counts[source])))]
-    else:
-        when = _concatenate([t for t in times if t is not None], np.int64)[source]
-        order = source[np.lexsort((side[source], when))]
-    own, other = _count_both(side, counts, order, arrived)
-    edges = np.cumsum([len(p) for p in places])[:-1]
-    return list(zip(np.split(own, edges), np.split(other, edges), strict=True))
-
-
-def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
-    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
-
-
-def _turn(side: Array, counts: Array) -> Array:
-    """Return the rank of each tuple among those of its own side."""
-    left = np.cumsum((side == 0) & counts)
-    right = np.cumsum((side == 1) & counts)
-    return np.where(side == 0, left, right)
-
-
-def _count_both(side: Array, counts: Array, order: Array, arrived: Sequence[int]) -> tuple[Array, Array]:
-    is_left, is_right = (side[order] == 0) & counts[order], (side[order] == 1) & counts[order]
-    lefts = arrived[0] + np.cumsum(is_left) - is_left
-    rights = arrived[1] + np.cumsum(is_right) - is_right
-    own, other = np.empty(len(side), np.int64), np.empty(len(side), np.int64)
-    own[order] = np.where(side[order] == 0, lefts, rights)
-    other[order] = np.where(side[order] == 0, rights, lefts)
-    return own, other
+    first, last = hole
+    parts = [p for start, stop in ranges for p in ((start, min(stop, first)), (max(start, last), stop))]
+    return [(start, stop) for start, stop in parts if start < stop]

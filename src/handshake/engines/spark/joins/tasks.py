@@ -14,7 +14,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.routing import home_rows
@@ -27,18 +32,15 @@ from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError
 from handshake.joins.basic_window import BasicWindow, seal
-from handshake.joins.matches import lone_rows
 from handshake.joins.spec import SIDES
 from handshake.metrics import names
 from handshake.schema import UNITS, concat_batches
 
 __all__ = [
     "FIGURES",
-    "PARTS",
     "REFERENCES",
     "RESULTS",
     "SegmentProcessor",
-    "finish_task",
     "join_task",
     "pack_task",
     "probe_task",
@@ -59,13 +61,6 @@ RESULTS = "blob binary, segment string, " + ", ".join(f"{name} bigint" for name 
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
 _BLOB_ROWS, _BLOB_BYTES = 1 << 16, 1 << 24
 _BLOB = pa.schema([("blob", pa.binary())])
-PARTS = pa.schema(
-    [
-        ("blob", pa.binary()), ("key", pa.string()), ("side", pa.int32()), ("rows", pa.int64()),
-        ("bytes", pa.int64()), ("check", pa.int64()),
-    ]
-)  # fmt: skip
-"""Results of a segment (no side), or a chunk of a tracked side and a mask of tuples that have matched."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -135,24 +130,55 @@ class SegmentProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state of a segment."""
         freeze_libraries()
+        self.handle = handle
         self.state = handle.getValueState("manifest", "data binary")
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         """Run one micro-batch of one segment."""
-        definition, task = self.definition, _task()
-        held = self.state.get()
-        manifest = None if held is None else Manifest.load(bytes(held[0]), definition)
         chunks = [_packed_chunk(row) for frame in rows for row in frame.to_dict("records")]
+        yield from self._run(key[0], self._manifest(), chunks, timerValues)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        """Return tuples without a match that are final now, unless new tuples have led to this already."""
+        manifest, mark = self._manifest(), self._watermark(timerValues)
+        if manifest is not None and manifest.watermark != mark:
+            yield from self._run(key[0], manifest, [], timerValues)
+
+    def _run(
+        self, key: int, manifest: Manifest | None, chunks: list[PackedChunk], timer: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        definition, task = self.definition, _task()
         step = SegmentStep(
-            definition, definition.keys.index(key[0]), manifest, chunks, self._watermark(timerValues),
+            definition, definition.keys.index(key), manifest, chunks, self._watermark(timer),
             _store(definition), batch_number(task), f"{query_id(task)}/{self.place}",
         )  # fmt: skip
         for blob in _blobs(step.results()):
             yield _frame(blob, None, [0] * len(FIGURES))
+        self._set_timer(step, timer)
         self.state.update((step.manifest.dump(),))
         yield _figures_row(step)
+
+    def _manifest(self) -> Manifest | None:
+        held = self.state.get()
+        return None if held is None else Manifest.load(bytes(held[0]), self.definition)
+
+    def _set_timer(self, step: SegmentStep, timer: TimerValues) -> None:
+        """Ask Spark to call this segment when the next tuple without a match is final."""
+        if step.next_final is None:
+            return
+        # a timer expires when the watermark has passed it
+        wanted = -(-step.next_final * UNITS[step.spec.unit] // UNITS["ms"]) - 1
+        known = step.manifest.timer
+        if known is not None and known < timer.getCurrentWatermarkInMs():
+            known = None  # it has expired
+        if wanted > 0 and (known is None or wanted < known):
+            self.handle.registerTimer(wanted)
+            known = wanted
+        step.manifest.timer = known
 
     def _watermark(self, timer: TimerValues) -> int | None:
         """Return the watermark in the unit of the join's times; Spark's is 0 until there is one."""
@@ -169,7 +195,8 @@ def _figures_row(step: SegmentStep) -> pd.DataFrame:
     tally: SegmentTally = step.tally
     figures = [
         sum(tally.rows), sum(tally.late), tally.no_time, tally.unmatchable, tally.visits, tally.comparisons,
-        tally.results, *tally.held, tally.chunks, tally.state_bytes,
+        tally.results, tally.matched, tally.unmatched, tally.pending, *tally.held, tally.chunks,
+        tally.state_bytes,
         *(_milliseconds(at, step) for at in (tally.newest, step.manifest.watermark)),
     ]  # fmt: skip
     segment = {"segment": step.segment, **dict(zip(FIGURES, figures, strict=True))}
@@ -192,7 +219,6 @@ def join_task(definition: Definition) -> Callable[[Batches], Batches]:
 
     def join_segments(references: Batches) -> Batches:
         freeze_libraries()
-        tracked = definition.kind.tracked
         chunks: dict[int, list[PackedChunk]] = {}
         for batch in references:
             for row in batch.to_pylist():
@@ -201,86 +227,52 @@ def join_task(definition: Definition) -> Callable[[Batches], Batches]:
             segment = definition.keys.index(key)
             store = _store(definition)
             step = SegmentStep(definition, segment, None, packed, None, store, 0, "", lasting=False)
-            for blob in _blobs(step.results()):
-                yield _part(definition, str(segment), blob=blob)
-            if segment == 0:  # every chunk is named once, whether or not its tuples match
-                held = [chunk for chunk in packed if tracked[chunk.side]]
-                yield from (_part(definition, chunk.ref.name, chunk) for chunk in held)
-            for chunk, matched in step.matched:
-                if matched.any():
-                    yield _part(definition, chunk.ref.name, chunk, blob=np.packbits(matched).tobytes())
+            yield from _blob_batches(step)
 
     return join_segments
 
 
-def _part(
-    definition: Definition, key: str, chunk: PackedChunk | None = None, blob: bytes | None = None
-) -> pa.RecordBatch:
-    """Return results of a batch join, or which tuples of a chunk have matched in a segment, if any."""
-    if not any(definition.kind.tracked):
-        return pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
-    ref = None if chunk is None else chunk.ref
-    row = (
-        blob, key, None if chunk is None else chunk.side,
-        *((None, None, None) if ref is None else (ref.rows, ref.bytes, ref.check)),
-    )  # fmt: skip
-    return pa.RecordBatch.from_arrays(
-        [pa.array([value], field.type) for value, field in zip(row, PARTS, strict=True)], schema=PARTS
-    )
-
-
-def finish_task(definition: Definition) -> Callable[[Batches], Batches]:
-    """Return a function for `mapInArrow` that adds the rows without a match to the results of the segments.
-
-    In a semi join it adds the rows with a match. All parts of a chunk come to the same task.
-    """
-
-    def finish(batches: Batches) -> Batches:
-        freeze_libraries()
-        chunks: dict[ChunkRef, tuple[int, np.ndarray[Any, Any]]] = {}
-        for batch in batches:
-            for row in batch.to_pylist():
-                if row["side"] is None:
-                    yield pa.ipc.read_record_batch(pa.py_buffer(row["blob"]), definition.spec.output)
-                    continue
-                ref = ChunkRef(row["key"], row["rows"], row["bytes"], row["check"], 0)
-                _, matched = chunks.setdefault(ref, (row["side"], np.zeros(ref.rows, np.bool_)))
-                if row["blob"] is not None:
-                    bits = np.frombuffer(row["blob"], np.uint8)
-                    matched |= np.unpackbits(bits, count=ref.rows).astype(np.bool_)
-        for ref, (side, matched) in chunks.items():
-            rows = np.flatnonzero(matched if definition.kind.pairs == "first" else ~matched)
-            if len(rows):
-                window = read_chunk(_store(definition), ref, definition.spec.sides[side])
-                yield lone_rows(definition.spec, side, window.batch, rows)
-
-    return finish
+def _blob_batches(step: SegmentStep) -> Batches:
+    for blob in _blobs(step.results()):
+        yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
 
 
 def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Batches]:
-    """Return a function for `mapInArrow` that joins pairs of a streamed and a static chunk."""
+    """Return a function for `mapInArrow` that joins streamed chunks with all static ones."""
 
     def probe_static(pairs: Batches) -> Batches:
         freeze_libraries()
-        store, core = _store(definition), definition.core
+        store = _store(definition)
         for batch in pairs:
             for row in batch.to_pylist():
-                moving, held = _packed_chunk(row["moving"]), _packed_chunk(row["held"])
                 segment = definition.keys.index(row["segment"])
-                window = _static(definition, held.ref, tuple(map(int, held.offsets)), 1 - streaming, segment)
-                piece = read_chunk(store, moving.ref, definition.spec.sides[streaming])
-                for blob in _blobs(core.probe(piece, [window])):
-                    yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
+                held: tuple[list[BasicWindow], list[BasicWindow]] = ([], [])
+                for chunk in map(_packed_chunk, row["held"] or ()):
+                    held[1 - streaming].append(_static(definition, chunk, segment))
+                moving = [_packed_chunk(row["moving"])]
+                step = SegmentStep(
+                    definition, segment, None, moving, None, store, 0, "", lasting=False, held=held
+                )
+                yield from _blob_batches(step)
 
     return probe_static
 
 
+def _static(definition: Definition, chunk: PackedChunk, segment: int) -> BasicWindow:
+    """Return the part of a static chunk that a segment holds: all of it if the stream is anchored."""
+    whole = any(definition.anchored)
+    offsets = tuple(map(int, chunk.offsets))
+    return _static_part(definition, chunk.ref, offsets, chunk.side, None if whole else segment)
+
+
 @lru_cache(maxsize=256)
-def _static(
-    definition: Definition, ref: ChunkRef, offsets: tuple[int, ...], side: int, segment: int
+def _static_part(
+    definition: Definition, ref: ChunkRef, offsets: tuple[int, ...], side: int, segment: int | None
 ) -> BasicWindow:
     """Return the indexed part of a static chunk whose home is a segment; cached in the worker."""
     window = read_chunk(_store(definition), ref, definition.spec.sides[side])
+    if segment is None:
+        return seal(window)
     span = segment / definition.segments, (segment + 1) / definition.segments
     start, stop = home_rows(np.asarray(offsets), span)
     return seal(BasicWindow(window.spec, window.batch.slice(start, stop - start)))
@@ -308,7 +300,7 @@ def unpack_task(definition: Definition) -> Callable[[Batches], Batches]:
 
     def unpack_results(batches: Batches) -> Batches:
         freeze_libraries()
-        schema = definition.spec.output
+        schema = definition.output
         for batch in batches:
             for blob in batch.column(0):
                 yield pa.ipc.read_record_batch(blob.as_buffer(), schema)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import zlib
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,16 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.routing import Epoch, Router
 from handshake.engines.spark.state.chunks import ChunkRef
 from handshake.engines.spark.state.store import StateError
+from handshake.joins.states import RowStates
 
 __all__ = ["Manifest"]
 
-_VERSION = 1
+_VERSION = 2
+_HEAD = struct.Struct("<4sIII")
+"""A mark, and the lengths of the parts: fields, and the states of both sides."""
+_MARK = b"hsm2"
+Refs = tuple[list[ChunkRef], list[ChunkRef]]
+States = tuple[RowStates | None, ...]
 
 
 @dataclass
@@ -33,15 +41,27 @@ class Manifest:
     updates: int = 0
     arrived: list[int] = field(default_factory=lambda: [0, 0])
     watermark: int | None = None
-    windows: tuple[list[ChunkRef], list[ChunkRef]] = field(default_factory=lambda: ([], []))
+    windows: Refs = field(default_factory=lambda: ([], []))
+    guests: Refs = field(default_factory=lambda: ([], []))
+    """Tuples whose home is another segment, if both sides are anchored."""
+    states: States = (None, None)
+    """Which tuples of anchored sides have matched."""
+    timer: int | None = None
+    """When Spark calls this segment although there are no new tuples, in milliseconds of event time."""
     dropped: list[tuple[str, int]] = field(default_factory=list)
     """Files that the windows no longer need, and the update since which they do not."""
+
+    @property
+    def refs(self) -> list[ChunkRef]:
+        """All chunks that it refers to."""
+        return [ref for held in (*self.windows, *self.guests) for ref in held]
 
     @classmethod
     def fresh(cls, definition: Definition, place: str, owner: str) -> Manifest:
         """Return the manifest before the first batch."""
         router = Router.fresh(definition.segments, definition.routing.cells)
-        return cls(definition.properties, place, owner, router)
+        states = tuple(RowStates() if anchored else None for anchored in definition.anchored)
+        return cls(definition.properties, place, owner, router, states=states)
 
     def dump(self) -> bytes:
         """Serialise the manifest for the state store."""
@@ -54,31 +74,51 @@ class Manifest:
             "arrived": self.arrived,
             "watermark": self.watermark,
             "windows": [[asdict(ref) for ref in side] for side in self.windows],
+            "guests": [[asdict(ref) for ref in side] for side in self.guests],
+            "timer": self.timer,
             "dropped": self.dropped,
             "weights": base64.b64encode(self.router.weights.astype("<f8").tobytes()).decode(),
-            "epochs": [[epoch.cuts, epoch.newest] for epoch in self.router.epochs],
+            "epochs": [[epoch.cuts, epoch.newest, epoch.guests] for epoch in self.router.epochs],
             "rested": self.router.rested,
         }
-        return zlib.compress(json.dumps(fields).encode(), 1)
+        head = zlib.compress(json.dumps(fields).encode(), 1)
+        parts = [b"" if states is None else states.dump() for states in self.states]
+        return b"".join((_HEAD.pack(_MARK, len(head), *map(len, parts)), head, *parts))
 
     @classmethod
     def load(cls, data: bytes, definition: Definition) -> Manifest:
         """Load a manifest from the state store; refuse the state of another join."""
-        fields = json.loads(zlib.decompress(data))
-        if fields["version"] != _VERSION:
+        head, *parts = _parts(data)
+        fields = json.loads(zlib.decompress(head))
+        if fields["version"] > _VERSION:
             raise StateError(
-                f"the checkpoint holds join state of version {fields['version']}, this release reads version "
-                f"{_VERSION}; go on with the release that wrote it, or start from a new checkpoint"
+                f"the checkpoint holds join state of version {fields['version']}, this release reads up to "
+                f"version {_VERSION}; go on with the release that wrote it, or start from a new checkpoint"
             )
         _check(fields["plan"], definition.properties)
         weights = np.frombuffer(base64.b64decode(fields["weights"]), "<f8").copy()
-        epochs = [Epoch(cuts, newest) for cuts, newest in fields["epochs"]]
+        epochs = [Epoch(*epoch) for epoch in fields["epochs"]]
         router = Router(definition.segments, definition.routing.cells, weights, epochs, fields["rested"])
-        left, right = ([ChunkRef(**ref) for ref in side] for side in fields["windows"])
+        states = tuple(RowStates.load(part) if part else None for part in parts)
         return cls(
             fields["plan"], fields["place"], fields["owner"], router, fields["updates"], fields["arrived"],
-            fields["watermark"], (left, right), [(name, update) for name, update in fields["dropped"]],
+            fields["watermark"], _refs(fields["windows"]), _refs(fields.get("guests", [[], []])), states,
+            fields.get("timer"), [(name, update) for name, update in fields["dropped"]],
         )  # fmt: skip
+
+
+def _parts(data: bytes) -> list[bytes]:
+    """Return the fields and the states of both sides; the first version has fields alone."""
+    if not data.startswith(_MARK):
+        return [data, b"", b""]
+    _, *lengths = _HEAD.unpack_from(data)
+    ends = np.cumsum([_HEAD.size, *lengths]).tolist()
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+def _refs(sides: list[list[dict[str, Any]]]) -> Refs:
+    left, right = ([ChunkRef(**ref) for ref in side] for side in sides)
+    return left, right
 
 
 _REMEDIES = {

@@ -1,0 +1,95 @@
+"""New rows of a micro-batch: chunks in memory, and the order in which their rows arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.engines.spark.state.pack import PLACE, PackedChunk
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.driver import add_columns
+from handshake.joins.spec import OTHER, OWN
+
+__all__ = ["NewChunk", "arrival_stamps"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class NewChunk:
+    """A chunk of new tuples in memory, with their stamps."""
+
+    arrival: PackedChunk
+    window: BasicWindow
+    admitted: Array | None
+    """A mask of tuples that are not late; None if no tuple is late."""
+    counts: tuple[Array, Array] | None = None
+    spare: tuple[str, ...] = ()
+    """Hidden columns that only the order of arrival needs."""
+
+    def rows(self, start: int, stop: int) -> tuple[pa.RecordBatch, int]:
+        """Return the stamped tuples of a range that are not late, and the number of late tuples."""
+        batch, length = self.window.batch.slice(start, stop - start), stop - start
+        if self.counts is not None:
+            own, other = (pa.array(c[start:stop]) for c in self.counts)
+            kept = [name for name in batch.schema.names if name not in (PLACE, *self.spare)]
+            batch = add_columns(batch.select(kept), {OWN: own, OTHER: other})
+        if self.admitted is None:
+            return batch, 0
+        mask = self.admitted[start:stop]
+        return batch.filter(pa.array(mask)), length - int(mask.sum())
+
+
+def arrival_stamps(
+    sides: Sequence[int], times: Sequence[Array | None], places: Sequence[Array], admitted: Sequence[Array],
+    arrived: Sequence[int],
+) -> list[tuple[Array, Array]]:  # fmt: skip
+    """Return the (own, other) counts of tuples, for windows that count tuples.
+
+    Tuples arrive by event time, ties left first, then in source order. Without a time column, left and right
+    take turns in source order. Every segment computes the same stamps from the same chunks.
+
+    Args:
+        sides: The side of each chunk; chunks are in source order.
+        times: The times of each chunk's tuples, or None.
+        places: The places of each chunk's tuples in their partition.
+        admitted: Masks of tuples that are not late; only they count.
+        arrived: The number of tuples of each side before this micro-batch.
+    """
+    chunk = np.repeat(np.arange(len(sides)), [len(p) for p in places])
+    side = np.asarray(sides, np.int64)[chunk] if len(chunk) else np.empty(0, np.int64)
+    counts = _concatenate(admitted, np.bool_)
+    source = np.lexsort((_concatenate(places, np.int64), chunk))
+    if any(t is None for t in times):
+        order = source[np.lexsort((side[source], _turn(side[source], counts[source])))]
+    else:
+        when = _concatenate([t for t in times if t is not None], np.int64)[source]
+        order = source[np.lexsort((side[source], when))]
+    own, other = _count_both(side, counts, order, arrived)
+    edges = np.cumsum([len(p) for p in places])[:-1]
+    return list(zip(np.split(own, edges), np.split(other, edges), strict=True))
+
+
+def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
+
+
+def _turn(side: Array, counts: Array) -> Array:
+    """Return the rank of each tuple among those of its own side."""
+    left = np.cumsum((side == 0) & counts)
+    right = np.cumsum((side == 1) & counts)
+    return np.where(side == 0, left, right)
+
+
+def _count_both(side: Array, counts: Array, order: Array, arrived: Sequence[int]) -> tuple[Array, Array]:
+    is_left, is_right = (side[order] == 0) & counts[order], (side[order] == 1) & counts[order]
+    lefts = arrived[0] + np.cumsum(is_left) - is_left
+    rights = arrived[1] + np.cumsum(is_right) - is_right
+    own, other = np.empty(len(side), np.int64), np.empty(len(side), np.int64)
+    own[order] = np.where(side[order] == 0, lefts, rights)
+    other[order] = np.where(side[order] == 0, rights, lefts)
+    return own, other
