@@ -21,6 +21,7 @@ def add_spark_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     """Add the Spark benchmarks to `handshake bench`; `call(name, **options)` runs one."""
     _add_sustained(bench, call)
     _add_growth(bench, call)
+    _add_kinds(bench, call)
     _add_batch(bench, call)
     _add_latency(bench, call)
 
@@ -73,6 +74,28 @@ Example:
         source: Source = None,
     ) -> None:
         call("spark_growth", rate=rate, step=step, window=window, cores=cores, out=out, source=source)
+
+
+def _add_kinds(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_kinds",
+        help="""Compare outer and anti joins of streams on Spark with the inner join, with full windows.
+
+\b
+Examples:
+  handshake bench spark_kinds --out results
+  handshake bench spark_kinds --rate 2000 --window 60 --step 10
+""",
+    )
+    def spark_kinds(
+        rate: Rate = 15_000,
+        step: Step = 20,
+        window: Window = 900,
+        cores: LocalCores = 2,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("spark_kinds", rate=rate, step=step, window=window, cores=cores, out=out, source=source)
 
 
 def _add_batch(bench: typer.Typer, call: Callable[..., None]) -> None:

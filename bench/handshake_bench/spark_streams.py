@@ -120,10 +120,12 @@ def uniform(seed: int) -> Column:
     return F.pmod(F.xxhash64(F.lit(seed), F.col("value")), F.lit(10_000)) + 1
 
 
-def handshake_join(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
+def handshake_join(
+    left: DataFrame, right: DataFrame, window: int, folder: str, how: str = "inner"
+) -> DataFrame:
     """Join by this package."""
     joined: DataFrame = handshake.join(
-        left, right, BAND, window=f"{window} seconds", state_dir=f"{folder}/state", name="handshake"
+        left, right, BAND, window=f"{window} seconds", how=how, state_dir=f"{folder}/state", name="handshake"
     )
     return joined
 

@@ -12,7 +12,7 @@ from handshake.cli.app import run as command
 
 pytest.importorskip("pyspark")
 
-from handshake_bench import spark_batch, spark_latency, spark_queries, spark_sustained
+from handshake_bench import spark_batch, spark_kinds, spark_latency, spark_queries, spark_sustained
 
 BATCHES = [(20.0 * n, 0.1 * n) for n in range(1, 50)]
 EARLIER = {
@@ -30,6 +30,14 @@ EARLIER = {
     "spark_growth": {
         "rate": 2_000, "step": 20, "window": 900,
         "points": [{"stream": at, "took": 1.2 if at > 900 else 1.0, "results": int(at)} for at, _ in BATCHES],
+    },
+    "spark_kinds": {
+        "rate": 2_000, "step": 20, "window": 900,
+        "runs": [
+            {"kind": kind, "took": took, "full": True, "sustained": True, "state": 10, "results": 9,
+             "pending": 0}
+            for kind, took in (("inner", 3.0), ("left", 4.0), ("left_anti", 2.0))
+        ],
     },
     "spark_batch": {
         "rows": 500, "limit": 60.0, "ours": [3.0, 2.0], "spark": None, "results": 7,
@@ -50,6 +58,7 @@ EARLIER = {
 EXPECTED = {
     "spark_sustained": {"rate": "15000", "load": "0.25", "bucketed": "1000", "vs_bucketed": "15"},
     "spark_growth": {"growth": "1.2"},
+    "spark_kinds": {"inner": "1", "left": "0.75", "left_anti": "1.5", "load": "0.15"},
     "spark_batch": {"vs_spark": "30", "spark_ended": "no", "equi_vs_spark": "0.5"},
     "spark_latency": {"p50": "0.9", "p99": "1.5"},
     "spark_queries": {"worst": "1.1", "q1_ratio": "1.1", "q5_ratio": "0.5"},
@@ -83,6 +92,17 @@ def test_a_rate_is_sustained_with_full_windows_only(capsys: Any, spark: Any, tmp
     assert kept[0]["full"]
     assert kept[0]["batches"][-1][0] == 6.0
     assert set(result(capsys.readouterr().out)) == {"rate", "load", "bucketed", "vs_bucketed"}
+
+
+@pytest.mark.soak
+def test_kinds_are_measured_with_full_windows(capsys: Any, spark: Any, tmp_path: Any) -> None:
+    spark_kinds.run(rate=200, step=2, window=4, batches=1, out=str(tmp_path))
+    kept = json.loads((tmp_path / "spark_kinds.json").read_text())["runs"]
+    assert [one["kind"] for one in kept] == ["inner", "left", "left_anti"]
+    assert all(one["full"] for one in kept)
+    assert kept[0]["results"] == kept[1]["results"] > 0
+    assert [one["pending"] > 0 for one in kept] == [False, True, True]
+    assert {"inner", "left", "left_anti"} < set(result(capsys.readouterr().out))
 
 
 @pytest.mark.soak

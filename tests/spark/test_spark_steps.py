@@ -69,7 +69,11 @@ def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
             move(cluster, case, parts, start, delay)
     arrivals, late, no_time = arrivals_of(cluster, case, batches, marks)
     want = expect(case, None, arrivals)
-    assert row_pairs(results) == sorted(want.pairs, key=repr), (case.on, case.windows, definition.routing.kind)
+    assert row_pairs(results) == sorted(want.pairs, key=repr), (
+        case.on,
+        case.windows,
+        definition.routing.kind,
+    )
     tallies = [t for batch in cluster.tallies for t in batch]
     assert sum(sum(t.late) for t in tallies) == late
     assert sum(t.no_time for t in tallies) == no_time
