@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         prepare,
         prepare_streams,
     )
+    from handshake.joins.why import Condition, Why, why
     from handshake.operators.query import Query, QueryMetrics
     from handshake.plan import call, col, left, lit, right, sql
     from handshake.windows import Time, Tuples
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 from handshake.version import __version__
 
 __all__ = [
+    "Condition",
     "ExpressionError",
     "HandshakeError",
     "InputError",
@@ -56,6 +58,7 @@ __all__ = [
     "Time",
     "Tuples",
     "UnsupportedError",
+    "Why",
     "WindowError",
     "__version__",
     "asof",
@@ -75,6 +78,7 @@ __all__ = [
     "run",
     "sql",
     "watch",
+    "why",
 ]
 
 _HOMES = {
@@ -83,6 +87,7 @@ _HOMES = {
         "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
         "explain_streams", "join_streams", "prepare", "prepare_streams",
     ),
+    "joins.why": ("Condition", "Why", "why"),
     "operators.query": ("Query", "QueryMetrics"),
     "plan": ("call", "col", "left", "lit", "right", "sql"),
     "windows": ("Time", "Tuples"),

@@ -21,6 +21,7 @@ from handshake.cli.multijoin import multijoin
 from handshake.cli.receive import receive, send
 from handshake.cli.report import BAD_USAGE, INTERRUPTED, close_output, complain, fail, reporting
 from handshake.cli.run import run as run_query
+from handshake.cli.why import why
 from handshake.io import describe_formats, one_line
 from handshake.options import options_table
 
@@ -135,7 +136,7 @@ def options() -> None:
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "join": join, "demo": demo, "multijoin": multijoin, "run": run_query, "explain": explain,
-    "compile": compile_query, "receive": receive, "send": send, "options": options,
+    "compile": compile_query, "why": why, "receive": receive, "send": send, "options": options,
 }  # fmt: skip
 for _name, _command in _COMMANDS.items():
     _help = str(_command.__doc__).replace("{formats}", describe_formats())

@@ -32,6 +32,7 @@ from handshake.joins.plan import (
 )
 from handshake.joins.replay import MultiReplay, Replay
 from handshake.joins.spec import SIDES
+from handshake.joins.why import Why, explain_pair
 from handshake.plan.build import Expression
 
 __all__ = [
@@ -244,6 +245,18 @@ class Join(PushJoin[JoinPlan]):
     def explain(self) -> str:
         """Describe the plan."""
         return self.plan.explain()
+
+    def why(self, left_row: Any, right_row: Any) -> Why:
+        """Explain why two rows are a pair of this join, or not, at its watermark; see `handshake.why`."""
+        spec = self.plan.spec
+        rows = [
+            conform([row] if isinstance(row, Mapping) else row, side.schema, side.name)
+            for row, side in zip((left_row, right_row), spec.sides, strict=True)
+        ]
+        with self._lock:
+            engine = self._running()
+            mark = engine.mark() if isinstance(engine, Gate) else engine.driver.mark()
+        return explain_pair(spec, rows, mark)
 
 
 class MultiJoin(PushJoin[MultiPlan]):

@@ -1,0 +1,59 @@
+"""`handshake why`: why two rows of files join, or do not."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from handshake.cli.report import reporting
+from handshake.io import read
+from handshake.joins.why import why as explain_rows
+from handshake.plan.build import Expression
+from handshake.plan.parse import parse
+
+__all__ = ["why"]
+
+Text = str | None
+
+
+def why(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")],
+    left_row: Annotated[int, typer.Argument(metavar="N", min=0, help="Row of LEFT, counted from 0.")],
+    right_row: Annotated[int, typer.Argument(metavar="M", min=0, help="Row of RIGHT, counted from 0.")],
+    on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
+    window: Annotated[Text, typer.Option(metavar="SPEC", help="Window of both.")] = None,
+    left_window: Annotated[Text, typer.Option(metavar="SPEC", help="Window of LEFT, if it differs.")] = None,
+    right_window: Annotated[
+        Text, typer.Option(metavar="SPEC", help="Window of RIGHT, if it differs.")
+    ] = None,
+    time: Annotated[Text, typer.Option(metavar="COL", help="Time column of both.")] = None,
+    left_time: Annotated[
+        Text, typer.Option(metavar="COL", help="Time column of LEFT, if it differs.")
+    ] = None,
+    right_time: Annotated[
+        Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
+    ] = None,
+    watermark: Annotated[
+        Text, typer.Option(metavar="TIME", help="The watermark, to see whether a row was late.")
+    ] = None,
+) -> None:
+    """Show why a row of LEFT and a row of RIGHT join, or why they do not.
+
+    The join is described as for `handshake join`. Each part of the predicate, each window and, with
+    --watermark, each row's lateness has a line: yes, no or NULL, and the values behind it.
+
+    \b
+    Examples:
+      handshake why trades.parquet quotes.parquet 17 3 --time time --window "5 seconds" \\
+          --on "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05"
+      handshake why a.csv b.csv 0 12 --window "100 tuples" --on "l.x = r.y"
+    """
+    with reporting():
+        found = explain_rows(
+            left_row, right_row, Expression(parse(on)), window=window, left_window=left_window,
+            right_window=right_window, time=time, left_time=left_time, right_time=right_time,
+            left=read(left, "left"), right=read(right, "right"), watermark=watermark,
+        )  # fmt: skip
+        print(found)

@@ -1,0 +1,336 @@
+"""Why two rows join, or do not: the conditions of a join one by one, with their values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Literal as OneOf
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.errors import InputError, UnsupportedError
+from handshake.io.frames import conform, is_spark, schema_of, table_of
+from handshake.joins.driver import arrays_of, times_of
+from handshake.joins.plan import predicate_of
+from handshake.joins.spec import SIDES, JoinSpec, join_spec
+from handshake.kernels.evaluate import evaluate
+from handshake.plan.build import Expression
+from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, show, walk
+from handshake.schema import UNITS
+from handshake.windows import Duration, Spec, Window, is_late, windows_of
+
+__all__ = ["Condition", "Why", "explain_pair", "why"]
+
+Array = np.ndarray[Any, Any]
+Places = tuple[tuple[int, int], tuple[int, int]]
+Outcome = OneOf["holds", "fails", "null", "unknown"]
+_SIGNS = {"holds": "yes", "fails": "no", "null": "NULL", "unknown": "?"}
+_OUTCOMES: dict[bool | None, Outcome] = {True: "holds", False: "fails", None: "null"}
+_SHOWN = 60
+"""The most characters of a value in an explanation."""
+_LAST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of a join, for two rows."""
+
+    what: str
+    """A part of the predicate, a window, or that a row is in time."""
+    outcome: Outcome
+    """`null` if it is NULL, as a comparison with NULL is; `unknown` if the rows alone do not tell."""
+    detail: str
+    """The values behind it."""
+
+    def __str__(self) -> str:
+        return f"{_SIGNS[self.outcome]:<5}{self.what}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why two rows join, or do not; printed, it has a line per condition."""
+
+    conditions: tuple[Condition, ...]
+    """All conditions: those of the predicate, of the windows, and of the watermark."""
+    notes: tuple[str, ...] = ()
+    """How long each row waits for matches, if a watermark is given."""
+
+    @property
+    def joined(self) -> bool | None:
+        """True if the rows are a pair, False if they are not, None if the rows alone do not tell."""
+        outcomes = {condition.outcome for condition in self.conditions}
+        if outcomes & {"fails", "null"}:
+            return False
+        return None if "unknown" in outcomes else True
+
+    @property
+    def reasons(self) -> tuple[Condition, ...]:
+        """The conditions that do not hold."""
+        return tuple(condition for condition in self.conditions if condition.outcome != "holds")
+
+    def __str__(self) -> str:
+        heads = {True: "the rows join", False: "the rows do not join", None: "the rows alone do not tell"}
+        lines = (*map(str, self.conditions), *self.notes)
+        return "\n".join((heads[self.joined], *(f"  {line}" for line in lines)))
+
+
+def why(
+    left_row: Any,
+    right_row: Any,
+    on: str | Expression | None = None,
+    *,
+    window: Spec = None,
+    left_window: Spec = None,
+    right_window: Spec = None,
+    time: str | None = None,
+    left_time: str | None = None,
+    right_time: str | None = None,
+    left: Any = None,
+    right: Any = None,
+    watermark: Any = None,
+    aliases: tuple[str, str] | None = None,
+) -> Why:
+    """Explain why two rows are a pair of a join, or why they are not.
+
+    Args:
+        left_row: A row of the left input: a dict of its values, a frame of one row, or, if `left` is the
+            whole input, the number of the row there, counted from 0.
+        right_row: A row of the right input.
+        on: The predicate, as for `handshake.join`.
+        window: The window of both sides.
+        left_window: The window of the left side, if it differs.
+        right_window: The window of the right side, if it differs.
+        time: The time column of both inputs.
+        left_time: The time column of the left input, if it differs.
+        right_time: The time column of the right input, if it differs.
+        left: The left input, or its Arrow schema. Windows of tuples need the whole of both inputs.
+        right: The right input, or its Arrow schema.
+        watermark: The watermark when the later of the rows arrived; a row that is older was late.
+        aliases: Other names for `l` and `r` in the predicate.
+
+    Returns:
+        Each condition with its outcome and its values. `joined` says whether the rows are a pair, `reasons`
+        has the conditions that do not hold.
+
+    Raises:
+        InputError: A row is not there, or has no values.
+
+    Examples:
+        >>> print(why({"x": 7, "t": 0}, {"a": 9, "t": 12}, "l.x BETWEEN r.a - 5 AND r.a AND r.a > 3",
+        ...           window="10 seconds", time="t"))
+        the rows do not join
+          yes  l.x >= (r.a - 5): 7 >= 4
+          yes  l.x <= r.a: 7 <= 9
+          yes  r.a > 3: 9 > 3
+          no   left window of 10 seconds: the right row is 12 seconds later
+          yes  right window of 10 seconds: the left row is not later
+    """
+    given, inputs = (left_row, right_row), (left, right)
+    wholes = [
+        None if whole is None else _whole(whole, name) for whole, name in zip(inputs, SIDES, strict=True)
+    ]
+    rows = [_row(*each) for each in zip(given, wholes, SIDES, strict=True)]
+    spec = join_spec(
+        rows[0].schema, rows[1].schema, predicate_of(on), windows_of(window, left_window, right_window),
+        times=(left_time or time, right_time or time), aliases=aliases,
+    )  # fmt: skip
+    places = None
+    if all(isinstance(whole, pa.Table) for whole in wholes) and all(isinstance(row, int) for row in given):
+        places = _places(spec, wholes, given)
+    return explain_pair(spec, rows, None if watermark is None else _instant(spec, watermark), places)
+
+
+def explain_pair(
+    spec: JoinSpec, rows: Sequence[pa.RecordBatch], mark: int | None = None, places: Places | None = None
+) -> Why:
+    """Explain two rows, one per batch.
+
+    Args:
+        spec: The join.
+        rows: The rows, one of each side.
+        mark: The watermark, in the unit of the join's times.
+        places: Per row, its position in its own stream and how many rows of the other came before it.
+    """
+    times = [_time(spec, side, row) for side, row in enumerate(rows)]
+    conditions = [*_predicate(spec, rows), *_windows(spec, times, places)]
+    if mark is None or not spec.windows.timed:
+        return Why(tuple(conditions))
+    return Why((*conditions, *_in_time(spec, times, mark)), tuple(_waiting(spec, times, mark)))
+
+
+# The rows
+
+
+def _whole(value: Any, stream: str) -> pa.Table | pa.Schema:
+    if is_spark(value):
+        raise InputError(
+            f"why() looks at rows in this process; collect the rows of the {stream} DataFrame that matter "
+            "(toPandas)"
+        )
+    return schema_of(value, stream) if isinstance(value, pa.Schema) else table_of(value)
+
+
+def _row(row: Any, whole: pa.Table | pa.Schema | None, stream: str) -> pa.RecordBatch:
+    """Return a row as a batch of one row."""
+    if isinstance(row, int) and not isinstance(row, bool):
+        if not isinstance(whole, pa.Table):
+            raise InputError(
+                f"the {stream} row is given by its number, {row}, so the whole input is needed ({stream}=…)"
+            )
+        if not 0 <= row < whole.num_rows:
+            raise InputError(f"no row {row} in the {stream} input of {whole.num_rows} rows, counted from 0")
+        return whole.slice(row, 1).combine_chunks().to_batches()[0]
+    schema = None if whole is None else whole if isinstance(whole, pa.Schema) else whole.schema
+    if isinstance(row, Mapping) and not any(isinstance(value, (list, pa.Array)) for value in row.values()):
+        row = [dict(row)]
+    found = table_of(row, schema)
+    if found.num_rows != 1:
+        raise InputError(f"one {stream} row is explained, and {found.num_rows} were given")
+    return conform(found, schema or found.schema, stream)
+
+
+def _instant(spec: JoinSpec, watermark: Any) -> int:
+    """Return a watermark in the unit of the join's times."""
+    side = next((side for side in spec.sides if side.time is not None), None)
+    if side is None or side.time is None:
+        raise InputError(f"a watermark, {watermark!r}, says nothing without time columns; name them (time=…)")
+    given = pa.table({side.time: [watermark]}) if isinstance(watermark, str) else {side.time: [watermark]}
+    batch = conform(given, pa.schema([side.schema.field(side.time)]), side.name)
+    times, valid = times_of(batch.column(0), spec.unit, side.time, side.name)
+    if valid is not None:
+        raise InputError(f"{watermark!r} is not a time, so it is no watermark")
+    return int(times[0])
+
+
+def _time(spec: JoinSpec, side: int, row: pa.RecordBatch) -> int | None:
+    name = spec.sides[side].time
+    if name is None:
+        return None
+    times, valid = times_of(row.column(name), spec.unit, name, SIDES[side])
+    return int(times[0]) if valid is None or valid[0] else None
+
+
+# The predicate
+
+
+def _predicate(spec: JoinSpec, rows: Sequence[pa.RecordBatch]) -> Iterator[Condition]:
+    parts = conjuncts(spec.analysis.predicate)
+    if parts == (Literal(True, type=parts[0].type),):
+        return
+    arrays = {**arrays_of(rows[0], 0, parts), **arrays_of(rows[1], 1, parts)}
+    for part in parts:
+        outcome = _OUTCOMES[evaluate(part, arrays, 1)[0].as_py()]
+        yield Condition(show(part), outcome, _values(part, arrays))
+
+
+def _values(part: Expr, arrays: Mapping[Column, pa.Array]) -> str:
+    """Return the values of both operands of a comparison, or of all columns."""
+    if isinstance(part, Compare):
+        with contextlib.suppress(UnsupportedError):  # an operand of more than 128 bits has no value to show
+            left, right = (_text(evaluate(operand, arrays, 1)) for operand in (part.left, part.right))
+            return f"{left} {part.op} {right}"
+    columns = sorted({node for node in walk(part) if isinstance(node, Column)}, key=show)
+    return ", ".join(f"{show(c)} = {_text(arrays[c])}" for c in columns) or "a constant"
+
+
+def _text(array: pa.Array) -> str:
+    value = array[0].as_py()
+    text = "NULL" if value is None else value if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+# Windows and the watermark
+
+
+def _windows(spec: JoinSpec, times: Sequence[int | None], places: Places | None) -> Iterator[Condition]:
+    """Yield the rule of each window: the other row comes while the row is in it."""
+    if spec.windows.timed:
+        for side, name in enumerate(SIDES):
+            if times[side] is None:
+                yield Condition(f"time of the {name} row", "fails", f"'{spec.sides[side].time}' is NULL")
+    for side, (window, rule) in enumerate(zip(spec.windows, spec.rules, strict=True)):
+        if window is None or rule is None:
+            continue
+        what, other = f"{SIDES[side]} window of {window}", SIDES[1 - side]
+        if window.timed:
+            held, asked = times[side], times[1 - side]
+            if held is not None and asked is not None:
+                detail = f"the {other} row is {_later(asked - held, spec.unit)}"
+                yield Condition(what, _OUTCOMES[rule.holds(held, asked)], detail)
+        elif places is None:
+            yield Condition(what, "unknown", "rows have no positions; give whole inputs and row numbers")
+        else:
+            yield _by_position(what, window, places[side][0], places[1 - side][1], other)
+
+
+def _by_position(what: str, window: Window, own: int, seen: int, other: str) -> Condition:
+    outcome = _OUTCOMES[seen - own <= window.size]
+    if seen <= own:
+        return Condition(what, outcome, f"the {other} row comes before it")
+    return Condition(what, outcome, f"when the {other} row comes, {seen - own - 1} newer rows are in it")
+
+
+def _later(distance: int, unit: str) -> str:
+    if distance <= 0:
+        return "not later"
+    return f"{Duration(distance * UNITS[unit])} later"
+
+
+def _in_time(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator[Condition]:
+    for name, time in zip(SIDES, times, strict=True):
+        if time is not None:
+            late = bool(is_late(time, mark))
+            behind = Duration((mark - time) * UNITS[spec.unit])
+            detail = f"it is {behind} behind the watermark" if late else "the watermark has not passed it"
+            yield Condition(f"{name} row in time", "fails" if late else "holds", detail)
+
+
+def _waiting(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator[str]:
+    for name, time, window, rule in zip(SIDES, times, spec.windows, spec.rules, strict=True):
+        if time is None or window is None or rule is None or not window.timed:
+            continue
+        left = time + rule.reach + 1 - mark
+        if left <= 0:
+            yield f"the {name} row has left its window"
+        else:
+            more = Duration(left * UNITS[spec.unit])
+            yield f"the {name} row waits for matches until the watermark is {more} later"
+
+
+# Positions
+
+
+def _places(spec: JoinSpec, wholes: Sequence[Any], numbers: Sequence[int]) -> Places:
+    """Return the positions of two rows when their tables are replayed as streams."""
+    if spec.sides[0].time is None:
+        counts = [whole.num_rows for whole in wholes]
+        return (
+            (numbers[0], min(numbers[0], counts[1])),
+            (numbers[1], min(numbers[1] + 1, counts[0])),
+        )
+    clocks = [_clock(spec, side, whole) for side, whole in enumerate(wholes)]
+    return _place(clocks, numbers, 0), _place(clocks, numbers, 1)
+
+
+def _clock(spec: JoinSpec, side: int, whole: pa.Table) -> tuple[Array, Array]:
+    """Return the times of a table, and which rows arrive; rows without a time come last, or never."""
+    name = spec.sides[side].time
+    assert name is not None
+    times, valid = times_of(whole.column(name).combine_chunks(), spec.unit, name, SIDES[side])
+    if valid is None:
+        return times, np.ones(len(times), np.bool_)
+    arrives = valid if spec.windows.timed else np.ones(len(times), np.bool_)
+    return np.where(valid, times, _LAST), arrives
+
+
+def _place(clocks: Sequence[tuple[Array, Array]], numbers: Sequence[int], side: int) -> tuple[int, int]:
+    """Return the position of a row, and how many rows of the other table arrive before it."""
+    number, (mine, arrives), (theirs, there) = numbers[side], clocks[side], clocks[1 - side]
+    at = mine[number]
+    before = (mine < at) | ((mine == at) & (np.arange(len(mine)) < number))
+    # of rows with the same time, left ones come first
+    earlier = theirs < at if side == 0 else theirs <= at
+    return int((before & arrives).sum()), int((earlier & there).sum())
