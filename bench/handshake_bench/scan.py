@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.basic_window import BasicWindow
+from handshake.joins.coding import Coding
 from handshake.joins.core import JoinCore
 from handshake.joins.join import prepare
-from handshake.kernels.scan import scan_kernel
+from handshake.kernels.scan import STATE, scan_kernel
 from handshake_bench import report
 from handshake_bench.workload import BAND, GENERAL
 
@@ -34,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 
 def run(seconds: float = 10.0) -> None:
-    """Measure, print a table, and give `scan_vs_c` and `general_vs_c`."""
+    """Measure, print a table, and give `scan_vs_c`, `general_vs_c` and `codes_vs_scan`."""
     with tempfile.TemporaryDirectory() as folder:
         library = _compiled_c(Path(folder))
         figures: dict[str, float | str] = {}
@@ -45,6 +46,8 @@ def run(seconds: float = 10.0) -> None:
             ratio = rates["compiled scan"] / rates["C intrinsics"] if library else "no_compiler"
             figures[f"{name}_vs_c"] = ratio
             figures[f"{name}_compile_s"] = compile_s
+            if "scan with codes" in rates:
+                figures["codes_vs_scan"] = rates["scan with codes"] / rates["compiled scan"]
         heads = ("predicate, how", "billion comparisons/s/core", "of C", "of naive")
         report.table(f"{OUTER:,} tuples against a window of {INNER:,}", heads, rows)
         print(f"scan: {BAND}\ngeneral: {GENERAL}")
@@ -68,6 +71,8 @@ def _measure(name: str, predicate: str, library: Any, seconds: float) -> tuple[d
     left, right = tuples(OUTER, 1, ("x", "y", "w")), tuples(INNER, 2, ("a", "b"))
     _, compiled, compile_s = kernel_of(predicate, left, right)
     runs: dict[str, Callable[[], int]] = {"compiled scan": compiled}
+    if name == "scan":  # the other predicate has no two bands
+        runs["scan with codes"] = kernel_of(predicate, left, right, coded=True)[1]
     if library is not None:
         runs["C intrinsics"] = _in_c(library, name, left, right)
     naive = _naive(name, left, right)
@@ -76,7 +81,7 @@ def _measure(name: str, predicate: str, library: Any, seconds: float) -> tuple[d
         raise AssertionError(f"the scans disagree: {found}")
     best = best_of(runs, seconds)
     best["naive loop"] = best_of({"naive loop": naive}, seconds / 10)["naive loop"]
-    order = ("naive loop", "compiled scan", "C intrinsics")
+    order = ("naive loop", "compiled scan", "scan with codes", "C intrinsics")
     return {how: OUTER * INNER / best[how] for how in order if how in best}, compile_s
 
 
@@ -103,9 +108,9 @@ def tuples(rows: int, seed: int, names: tuple[str, ...]) -> pa.RecordBatch:
 
 
 def kernel_of(
-    predicate: str, left: pa.RecordBatch, right: pa.RecordBatch
+    predicate: str, left: pa.RecordBatch, right: pa.RecordBatch, *, coded: bool = False
 ) -> tuple[Any, Callable[[], int], float]:
-    """Compile the scan of a predicate.
+    """Compile the scan of a predicate, with codes or without.
 
     Returns:
         The kernel, a call of it on these tuples, and the seconds of compilation.
@@ -115,14 +120,14 @@ def kernel_of(
     outer, inner = BasicWindow(spec.sides[0], left), BasicWindow(spec.sides[1], right)
     headroom = outer.columns.headroom and inner.columns.headroom
     nullable = outer.columns.nullable or inner.columns.nullable
-    kernel = scan_kernel(JoinCore(spec).program(True, headroom, nullable), 1)
-    rows, ends = np.array([inner.rows]), np.empty(1, np.int64)
+    bands = Coding(spec).bands[1] if coded else ()
+    kernel = scan_kernel(JoinCore(spec).program(True, headroom, nullable), 1, bands)
+    ends = np.empty(1, np.int64)
     out = np.empty(1 << 20, np.int32), np.empty(1 << 20, np.int32)
 
     def call() -> int:
-        state = np.zeros(3, np.int64)
-        table = np.array([inner.addresses(False)])  # built here, so that the columns stay alive
-        return int(kernel(outer.addresses(False), outer.rows, table, rows, state, ends, *out))
+        table = np.array([inner.scan_row])  # built here, so that the columns stay alive
+        return int(kernel(outer.addresses(True), outer.rows, table, np.zeros(STATE, np.int64), ends, *out))
 
     call()
     return kernel, call, time.perf_counter() - start

@@ -92,11 +92,13 @@ def test_scans_by_codes_miss_no_pair(side, kinds, seed):
     core = JoinCore(plan.spec)
     scan = shared_scan.SharedScan(plan.spec, [core])
     made = []
-    for scan._uncoded in (0, 2):
+    for scan.coding.without in (0, 2):
         visit = shared_scan.Visit(piece, [windows], core.outer(piece), 0.0)
         made.append(rows_of([batch for batch, _ in scan.search([visit])]))
+        core.coding.without = scan.coding.without
+        made.append(rows_of(core.probe(piece, windows)))
     assert all(window.has_codes for window in windows)
-    assert made[0] == made[1]
+    assert all(found == made[0] for found in made)
     if not any(pa.types.is_floating(kind) for kind in kinds):  # Python adds these up as the predicate does
         assert made[0] == by_loops(side, piece, windows)
 
@@ -119,7 +121,7 @@ def test_limits_are_wider_than_what_floats_round_off():
     for k in range(250):
         new = {"ts": [0, 0], "x": [whole + k, whole], "y": [0.0, odd + 2 * k]}
         piece = BasicWindow(spec.sides[0], pa.RecordBatch.from_pydict(new, schema))
-        for scan._uncoded in (0, 2):
+        for scan.coding.without in (0, 2):
             visit = shared_scan.Visit(piece, [windows], core.outer(piece), 0.0)
             made.append(rows_of([batch for batch, _ in scan.search([visit])]))
         assert made[-2] == made[-1], k
@@ -199,6 +201,43 @@ def test_codes_that_let_most_blocks_through_are_left_aside(monkeypatch):
         engine.close()
     blocks = 20_000 // 64
     assert seen == [blocks, *[0] * 64, blocks, 0]
+
+
+def timed(values: np.ndarray) -> pa.RecordBatch:
+    columns = (np.ones(len(values)), values, np.roll(values, 7))
+    arrays = [pa.array(c.astype(k.to_pandas_dtype())) for c, k in zip(columns, TIMED.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=TIMED)
+
+
+@pytest.mark.parametrize("algorithm", ["three_step", "cell", "handshake"])
+def test_batches_of_many_rows_are_scanned_by_codes(algorithm):
+    rng = np.random.default_rng(7)
+    held, new = rng.integers(0, 2_000, 30_000), rng.integers(0, 2_000, 300)
+    plan = prepare(TIMED, TIMED, BAND, "60 s", time="ts", method="scan", algorithm=algorithm, cores=1)
+    assert "codes       of l.x, l.y, r.x, r.y, a byte each, which scans compare first" in plan.explain()
+    engine = plan.start()
+    try:
+        list(engine.push(1, timed(held)))
+        found = [*engine.push(0, timed(new)), *engine.drain(last=True)]
+    finally:
+        engine.close()
+    near = abs(held - new[:, None]) <= 2
+    other = abs(np.roll(held, 7) - np.roll(new, 7)[:, None]) <= 2.5
+    assert sum(batch.num_rows for batch in found) == np.count_nonzero(near & other) > 0
+
+
+def test_a_core_gives_up_codes_of_clumped_values_for_a_while():
+    rng = np.random.default_rng(8)
+    clumped = rng.integers(0, 100, 20_000)
+    clumped[::5000] = 2**31 - 1
+    spec = prepare(TIMED, TIMED, BAND, "60 s", time="ts", method="scan").spec
+    core, window = JoinCore(spec), BasicWindow(spec.sides[1], timed(clumped))
+    piece, counts = BasicWindow(spec.sides[0], timed(rng.integers(0, 100, 70))), []
+    for _ in range(3):
+        counts.append((sum(b.num_rows for b in core.probe(piece, [window])), core.coding.without))
+    assert [without for _, without in counts] == [64, 63, 62]
+    assert len({found for found, _ in counts}) == 1
+    assert counts[0][0] > 0
 
 
 def test_only_two_bands_on_plain_numbers_have_codes():

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 import handshake as hs
 from handshake.joins.join import prepare
 from handshake.kernels.cluster import cluster_band, cluster_hash, probe_hash, sweep_order
+from handshake.kernels.codes import FACTS
 from handshake.kernels.columns import address_words, view
 from handshake.kernels.compile import TILE, Program
 from handshake.kernels.gather import gather
 from handshake.kernels.keys import has_value, hash_of, prefix_of, row_hash, sort_key
-from handshake.kernels.scan import scan_kernel
+from handshake.kernels.scan import STATE, scan_kernel
 from handshake.kernels.sorting import order_of
 from handshake.kernels.sweep import sweep_kernel
 from handshake.plan.ranges import ranges, width_of
@@ -184,12 +185,13 @@ def test_a_scan_that_fills_its_buffers_goes_on_where_it_stopped(cuts):
     others = (0,) * (address_words(1) - 1)
     start = (view(left.column("x").chunk(0), Int(32)).data, *others)
     runs = [view(right.column("x").chunk(0).slice(a, b - a), Int(32)) for a, b in pairwise(cuts)]
-    table, rows = np.array([(v.data, *others) for v in runs]), np.diff(cuts)
+    facts = [(rows, *(0,) * (FACTS - 1)) for rows in np.diff(cuts)]
+    table = np.array([(*fact, v.data, *others) for fact, v in zip(facts, runs, strict=True)])
     out = np.empty(TILE, np.int32), np.empty(TILE, np.int32)
-    state, ends, pairs, calls = np.zeros(3, np.int64), np.empty(len(runs), np.int64), [], 0
+    state, ends, pairs, calls = np.zeros(STATE, np.int64), np.empty(len(runs), np.int64), [], 0
     while state[0] < len(runs):
         ends[: state[0]] = 0
-        count = kernel(start, 300, table, rows, state, ends, *out)
+        count = kernel(start, 300, table, state, ends, *out)
         ends[state[0] :] = count
         owner = np.searchsorted(ends, np.arange(count), "right")
         found = out[1][:count] + np.array(cuts)[owner]

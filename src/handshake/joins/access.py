@@ -30,7 +30,7 @@ class AccessMethod:
     attributes: int = 0
     """How many bounded attributes basic windows are clustered by."""
     coded: bool = False
-    """Whether bands on plain numbers get codes of one byte, for scans of a few tuples."""
+    """Whether bands on plain numbers get codes of one byte, which scans compare first."""
 
 
 def _bands(analysis: Analysis) -> str:

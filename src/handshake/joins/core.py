@@ -11,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.basic_window import BasicWindow, worth_an_index
+from handshake.joins.coding import Coding
 from handshake.joins.driver import Tracked
 from handshake.joins.results import Made, Pairs, Results, together
 from handshake.joins.segment import Segment
 from handshake.joins.spec import Attribute, JoinSpec
 from handshake.kernels.cluster import Probe, probe_cost, probe_hash, sweep_cost, sweep_order
+from handshake.kernels.codes import PASSED
 from handshake.kernels.compile import BLOCK, TILE, Program, cells_kernel
 from handshake.kernels.gather import gather_batch
-from handshake.kernels.scan import scan_kernel
+from handshake.kernels.scan import STATE, scan_kernel
 from handshake.kernels.sweep import sweep_kernel
 from handshake.plan.expr import Literal
 
@@ -104,6 +106,7 @@ class JoinCore:
         self.segments = (left, right)
         self._results = Results(self.spec, self.tracked)
         self._buffers = _Buffers()
+        self.coding = Coding(self.spec)
         self._programs: dict[tuple[bool, bool, bool], Program] = {}
         self._kernels: dict[tuple[Any, int, int], Any] = {}
 
@@ -218,11 +221,11 @@ class JoinCore:
             return self._by_sweep(program, outer, window)
         return None
 
-    def _kernel(self, make: Callable[[Program, int], Any], program: Program, inner: int) -> Any:
+    def _kernel(self, make: Callable[..., Any], program: Program, inner: int, *options: Any) -> Any:
         """Return a compiled kernel. Kept here: finding it by its predicate costs more than a small probe."""
         key = (make, id(program), inner)
         if key not in self._kernels:
-            self._kernels[key] = make(program, inner)
+            self._kernels[key] = make(program, inner, *options)
         return self._kernels[key]
 
     def _scan(self, program: Program, piece: BasicWindow, windows: list[BasicWindow]) -> Iterator[Pairs]:
@@ -242,21 +245,22 @@ class JoinCore:
     def _by_scan(
         self, program: Program, outer: BasicWindow, inner: list[BasicWindow]
     ) -> Iterator[tuple[Array, Array, Array]]:
-        kernel = self._kernel(scan_kernel, program, inner[0].spec.side)
-        table = np.array([window.addresses(program.nullable) for window in inner])
-        rows = np.array([window.rows for window in inner])
-        state, ends = np.zeros(3, np.int64), np.empty(len(inner), np.int64)
+        side = inner[0].spec.side
+        kernel = self._kernel(scan_kernel, program, side, self.coding.bands[side])
+        table = self.coding.prepare(np.array([window.scan_row for window in inner]))
+        state, ends = np.zeros(STATE, np.int64), np.empty(len(inner), np.int64)
         pairs = outer.rows * sum(window.rows for window in inner)
         self.comparisons += pairs
         self.work += pairs * self.spec.tuning.scanned
         while state[0] < len(inner):
             out = self._buffers.take()
             ends[: state[0]] = 0
-            count = kernel(outer.addresses(program.nullable), outer.rows, table, rows, state, ends, *out)
+            count = kernel(outer.addresses(True), outer.rows, table, state, ends, *out)
             ends[state[0] :] = count
             if count:
                 yield out[0][:count], out[1][:count], ends
             self._buffers.grow(state[0] < len(inner))
+        self.coding.note(int(state[PASSED]), pairs)
 
     def _by_cells(
         self, program: Program, piece: BasicWindow, window: BasicWindow, probe: Probe

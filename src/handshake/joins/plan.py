@@ -165,8 +165,8 @@ class JoinPlan(Plan[JoinSpec]):
         if self.overload == "shed":
             yield f"overload    a batch is shed when {self.room:,} tuples of its side wait before the join"
         coded = [show(a.inner) for side in self.spec.sides for a in side.coded]
-        if coded and self.runs_as == "low_latency":
-            yield f"codes       of {', '.join(coded)}, a byte each, for scans of a few tuples"
+        if coded:
+            yield f"codes       of {', '.join(coded)}, a byte each, which scans compare first"
         if self.runs_as == "cell":
             held = max((w.capacity for w in self.spec.windows if w is not None and w.capacity), default=None)
             yield f"cost model  {model_text(cost_model(), held, self.method)}"

@@ -1,4 +1,4 @@
-"""Codes: columns with one byte per value, since a scan of a few tuples is limited by memory bandwidth.
+"""Codes: columns with one byte per value, so that one instruction of a scan compares 64 of them.
 
 A code is the number of the 256th part of a basic window's range that holds the value. Codes grow with values,
 so a value between two limits has a code between theirs. The scan first compares the codes of two bands, and
@@ -21,19 +21,21 @@ from handshake.kernels.compile import BLOCK, Program, addresses, as_intrinsic, c
 from handshake.kernels.compile_cache import compile_loop, predicate_function
 from handshake.kernels.intrinsics import JIT
 from handshake.kernels.lower import I64
-from handshake.kernels.scan import pair_writers
+from handshake.kernels.tiles import pair_writers, tile_search
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column
 
-__all__ = ["CODES", "NO_CODES", "PASSED", "Band", "Codes", "coded_search"]
+__all__ = ["CODES", "FACTS", "NO_CODES", "PASSED", "Band", "Codes", "searcher"]
 
 Array = np.ndarray[Any, Any]
 Band = tuple[Column, tuple[Bound, ...]]
 """A column of the outer side, and its bounds on the coded column."""
 CODES, WORDS = 12, 3
-"""Place of the codes of two columns in a row of a shared scan's table, and the words of each: address (0 for
-none), least value and parts per unit."""
+"""Place of the codes of two columns in a row of a scan's table, and the words of each: address (0 for none),
+least value and parts per unit."""
 NO_CODES = (0,) * (2 * WORDS)
+FACTS = CODES + len(NO_CODES)
+"""Words of a row of the table before the addresses; the first is the number of tuples."""
 PASSED = 7
 """Place in a thread's state that counts the blocks on which the predicate was evaluated."""
 _DOUBLE = ir.DoubleType()
@@ -164,12 +166,24 @@ def _edge(bound: Bound, inner: int) -> _Edge:
     return _Edge(offset, is_lower, 4 * (bound.rounding + _ROUNDING), float(bound.magnitude + abs(offset)))
 
 
-def coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:
+def searcher(program: Program, inner: int, bands: Sequence[Band]) -> Any:
     """Return `search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)`.
 
-    It does the same as `kernels.scan.tile_search`, but first compares the codes of the basic window if row
-    `w` of the table has some.
+    It does the same as `kernels.tiles.tile_search`. With `bands`, it first compares the codes of the basic
+    window if row `w` of the table has some.
     """
+    if bands:
+        return _coded_search(program, inner, bands)
+    search = tile_search(program, inner)
+
+    @numba.njit(**JIT, inline="always")
+    def search_uncoded(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+        return search(outer, i, inner, tile, stop, out_outer, out_inner, count)
+
+    return search_uncoded
+
+
+def _coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:
     block, rest = pair_writers(program, inner)
     first, second = (_limits(program, inner, band) for band in bands)
 

@@ -16,11 +16,12 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from handshake.kernels.cluster import GRANULE
+from handshake.kernels.codes import FACTS
 from handshake.kernels.columns import address_words
 from handshake.kernels.compile import TILE, Program, once, pair_intrinsic
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, QUICK, lowest_bit_or_64, row_intrinsic
-from handshake.kernels.shared_scan import CELLS, FACTS
+from handshake.kernels.shared_scan import CELLS
 from handshake.kernels.sweep import LISTED, SHIFT, granule_intrinsic, prefetch_intrinsic
 
 __all__ = ["look_up_hashes_kernel", "look_up_kernel"]

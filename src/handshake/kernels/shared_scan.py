@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from handshake.kernels.codes import CODES, NO_CODES, Band, coded_search
+from handshake.kernels.codes import CODES, FACTS, Band, searcher
 from handshake.kernels.columns import address_words
 from handshake.kernels.compile import FEW_PASS, TILE, Program, once
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, QUICK, row_intrinsic
-from handshake.kernels.scan import tile_search
 
 __all__ = [
     "CELLS",
     "CHUNK",
     "COUNT",
-    "FACTS",
     "GROUPS",
     "HEADROOM",
     "INDEXED",
@@ -46,10 +43,10 @@ STATE = 8
 one for look-ups, and blocks whose codes have passed (`kernels.codes`)."""
 CHUNK, COUNT, GROUPS, PART = 0, 3, 4, 5
 INDEXED, INSIDE, HEADROOM, NULLABLE = 8, 4, 2, 1
-CELLS, FACTS = 7, CODES + len(NO_CODES)
-"""Words of a row of the table before the addresses. From `CELLS` on: the number of cells of the index (0 for
-no index), the address of their offsets, then for bands the addresses of the first key's extremes and of the
-fences, or for hashes the shift. From `CODES` on: the codes."""
+CELLS = 7
+"""Place of the index in a row of the table: the number of its cells (0 for no index), the address of their
+offsets, then for bands the addresses of the first key's extremes and of the fences, or for hashes the
+shift."""
 _LINE = 8
 """Words per cache line. Each counter has its own, so that cores do not compete for one."""
 _PAIRS = 1 << 18
@@ -167,18 +164,6 @@ def cut_chunks(table, homes, kinds, present, outer_rows, chunks, bounds):  # typ
     return count
 
 
-def _search(program: Program, inner: int, bands: tuple[Band, ...]) -> Any:
-    if bands:
-        return coded_search(program, inner, bands)
-    search = tile_search(program, inner)
-
-    @numba.njit(**JIT, inline="always")
-    def search_uncoded(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
-        return search(outer, i, inner, tile, stop, out_outer, out_inner, count)
-
-    return search_uncoded
-
-
 @once
 def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = ()) -> Any:
     """Return nested loops over the chunks that this thread takes; with `bands`, codes are compared first.
@@ -188,7 +173,7 @@ def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = (
     window `windows[g]`, row `windows[g] - base` of the table. The buffers must hold more than `TILE` pairs.
     If they are full, `state[CHUNK]` is not -1: call again with a state that is empty except for that place.
     """
-    search = _search(program, inner, bands)
+    search = searcher(program, inner, bands)
     row_of = row_intrinsic(address_words(len(program.columns[inner])), FACTS)
 
     @compile_loop(**JIT)

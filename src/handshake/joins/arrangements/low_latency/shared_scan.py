@@ -19,13 +19,14 @@ import pyarrow as pa
 from handshake.joins.arrangements.low_latency.helpers import Helpers
 from handshake.joins.arrangements.low_latency.look_ups import LookUps
 from handshake.joins.basic_window import BasicWindow, worth_an_index
+from handshake.joins.coding import Coding
 from handshake.joins.core import JoinCore, Outer
 from handshake.joins.driver import Tracked
 from handshake.joins.latency import Note
 from handshake.joins.results import Pairs, Results
 from handshake.joins.spec import JoinSpec
-from handshake.kernels.codes import CODES, PASSED, Band
-from handshake.kernels.compile import BLOCK, TILE
+from handshake.kernels.codes import PASSED
+from handshake.kernels.compile import TILE
 from handshake.kernels.shared_scan import (
     CHUNK,
     COUNT,
@@ -42,15 +43,11 @@ from handshake.kernels.shared_scan import (
     shared_scan_kernel,
     sort_out,
 )
-from handshake.plan.expr import Column
 
 __all__ = ["SharedScan", "Visit"]
 
 Array = np.ndarray[Any, Any]
 _PATIENCE = 1 << 14
-_PASSING, _JOBS = 4, 64
-"""Where more than one block in so many passes by its codes, the next jobs do without them; fewer than three
-tuples are counted as three, since they wait for the same memory."""
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _SCANNED_KINDS = (1 << INDEXED) - 1
 
@@ -75,9 +72,7 @@ class SharedScan:
         self._reaches = (spec.reach(0), spec.reach(1))
         self._results = Results(spec, tracked)
         self._buffers = _Buffers(spec.tuning.scan_buffer)
-        self._bands = (_bands(spec, 0), _bands(spec, 1))
-        self._uncoded = 0
-        """Jobs that are to come without looking at codes."""
+        self.coding = Coding(spec)
         self._kernels: dict[tuple[int, int], Any] = {}
         self.look_ups = LookUps(spec, cores)
         self.helpers = Helpers(len(cores), cpus)
@@ -154,16 +149,14 @@ class SharedScan:
     def _table(self, side: int, held: Sequence[list[BasicWindow]]) -> Array:
         """Return one table of all cores' basic windows, in the order of the cores."""
         pairs = zip(self._cores, held, strict=True)
-        table = np.concatenate([core.segments[side].scan_rows.of(some) for core, some in pairs if some])
-        if self._uncoded:
-            table[:, CODES] = 0
-        return table
+        rows = [core.segments[side].scan_rows.of(some) for core, some in pairs if some]
+        return self.coding.prepare(np.concatenate(rows))
 
     def _kernel(self, kind: int, inner: int) -> Any:
         if (kind, inner) not in self._kernels:
             inside, headroom, nullable = (bool(kind & bit) for bit in (INSIDE, HEADROOM, NULLABLE))
             self._kernels[kind, inner] = shared_scan_kernel(
-                self._cores[0].program(inside, headroom, nullable), inner, self._bands[inner]
+                self._cores[0].program(inside, headroom, nullable), inner, self.coding.bands[inner]
             )
         return self._kernels[kind, inner]
 
@@ -186,30 +179,16 @@ class SharedScan:
             self.helpers.offer(job)
         try:
             yield from job.run()
-            self._look_at_codes(job)
+            # fewer than three tuples count as three in `pairs`, since they wait for the same memory
+            self.coding.note(job.passed_blocks(), job.pairs)
         finally:
             self.helpers.withdraw()
             job.wait()
-
-    def _look_at_codes(self, job: _Job) -> None:
-        """Switch codes off for the next jobs if too many blocks have passed."""
-        self._uncoded -= self._uncoded > 0
-        if self._bands[0] and job.passed_blocks() * BLOCK * _PASSING > job.pairs:
-            self._uncoded = _JOBS
 
     def close(self) -> None:
         """End all threads."""
         self.helpers.close()
         self.look_ups.settle()
-
-
-def _bands(spec: JoinSpec, inner: int) -> tuple[Band, ...]:
-    """Return the ranges that outer tuples allow for the coded columns of a side."""
-    return tuple(
-        (column, tuple(bound for _, bound in attribute.limits))
-        for attribute in spec.sides[inner].coded
-        if isinstance(column := attribute.limits[0][0], Column)
-    )
 
 
 @cache
