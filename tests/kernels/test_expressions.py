@@ -127,8 +127,6 @@ def check_constants(seed: int, count: int) -> None:
             continue
         row = case.rng.randrange(ROWS)
         written = as_constants(text, given[row])
-        if "+02:00'" in written:  # a constant with an offset is an instant, a column of texts is not
-            continue
         try:
             constant = bind_value(parse(written), case.scope)
             found = in_nanoseconds(case.fold_row(constant, row), constant.type)

@@ -146,6 +146,18 @@ ERRORS = [
         "cannot compare l.ts (timestamp[us]) with l.tz (timestamp[ms, Europe/Berlin]); cast one of them",
         1,
     ),
+    (
+        "CAST('1970-01-01 00:00Z' AS TIMESTAMP) + INTERVAL 1 DAY < l.tz",
+        "cannot compare CAST('1970-01-01 00:00Z' AS timestamp[us]) + INTERVAL '1' DAY (timestamp[us]) "
+        "with l.tz (timestamp[ms, Europe/Berlin]); cast one of them",
+        6,
+    ),
+    (
+        "COALESCE(l.tz, CAST('1970-01-01 00:00Z' AS TIMESTAMP)) IS NULL",
+        "l.tz (timestamp[ms, Europe/Berlin]) and CAST('1970-01-01 00:00Z' AS timestamp[us]) (timestamp[us]) "
+        "have no common type; an instant is written TIMESTAMP '1970-01-01 00:00Z'",
+        1,
+    ),
     ("l.day < 'soon'", "'soon' is not a date; write it as '2024-12-31'", 9),
     ("l.ts < 'soon'", "'soon' is not a timestamp; write it as '2024-12-31 23:59:59'", 8),
     ("r.when < '1970-01-01 00:00:00.1234567'", f"'1970-01-01 00:00:00.1234567' {TOO_FINE}", 10),
@@ -385,6 +397,9 @@ CONSTANTS = [
     ("l.tz < '0001-01-01 00:00:00'", -62_135_596_800_000 - 3_208_000, Timestamp("ms", "Europe/Berlin")),
     ("l.ts = TIMESTAMP '9999-12-31 23:59:59'", 253_402_300_799 * 10**6, Timestamp("us")),
     ("l.off < '9999-12-31T23:59:59-05:00'", 253_402_300_799 + 5 * 3600, Timestamp("s", "+02:00")),
+    ("l.ts = CAST('1970-01-01 02:00:01+02:00' AS TIMESTAMP)", 10**6, Timestamp("us")),
+    ("l.ts = CAST(' 1970-01-01T00:00:00Z' AS TIMESTAMP) + INTERVAL 1 DAY", 86_400 * 10**6, Timestamp("us")),
+    ("l.s = CAST(CAST('1970-01-01 00:00Z' AS TIMESTAMP) AS STRING)", "1970-01-01 00:00:00", STRING),
     ("r.when = TIMESTAMP '1970-01-01 00:00:01'", 10**9, Timestamp("ns", "UTC")),
     ("l.day - l.day = 3", 3, Interval("d")),
     ("l.day - l.day = 3 - 1", 2, Interval("d")),

@@ -39,6 +39,7 @@ from handshake.plan.types import (
     fail,
     is_boolean,
     literal_of,
+    remedy,
     unify,
 )
 from handshake.schema import (
@@ -160,7 +161,20 @@ def _is_bound(expr: Expr) -> bool:
 
 def _operand(expr: Expr, scope: Scope) -> Expr:
     """Bind and fold: a constant is computed before it takes the type (and zone) of the other operand."""
-    return fold_node(_bind(expr, scope))
+    bound = _bind(expr, scope)
+    return bound if _casts_an_offset(bound) else fold_node(bound)
+
+
+def _casts_an_offset(expr: Expr) -> bool:
+    """Tell whether a constant text with an offset is cast to a timestamp, which is in UTC then.
+
+    It is folded last and binds like a column of texts until then. As a constant it would be read in the zone
+    of the column that it meets, although it has been converted to UTC.
+    """
+    if not (isinstance(expr, Cast) and isinstance(expr.type, Timestamp) and isinstance(expr.arg, Literal)):
+        return False
+    found = read_timestamp(expr.arg.value) if isinstance(expr.arg.value, str) else None
+    return found is not None and found[1]
 
 
 @singledispatch
@@ -241,7 +255,8 @@ def _(expr: Compare, scope: Scope) -> Expr:
     a, b = _operand(expr.left, scope), _operand(expr.right, scope)
     kind = unify(a, b)
     if kind is None:
-        raise fail(f"cannot compare {show(a)} ({a.type}) with {show(b)} ({b.type}); cast one of them", expr)
+        hint = remedy(a, b, "cast one of them")
+        raise fail(f"cannot compare {show(a)} ({a.type}) with {show(b)} ({b.type}); {hint}", expr)
     return Compare(expr.op, coerce(a, kind), coerce(b, kind), type=BOOL, at=expr.at)
 
 
@@ -285,8 +300,6 @@ def _(expr: Cast, scope: Scope) -> Expr:
     text = arg.value if isinstance(arg, Literal) and isinstance(arg.type, String) else None
     if not _castable(arg.type, expr.type) and not (text is not None and isinstance(expr.type, TimeOfDay)):
         raise fail(f"cannot cast {show(arg)} ({arg.type}) to {expr.type}", expr)
-    if text is not None and isinstance(expr.type, Timestamp):
-        return _cast_timestamp(text, expr)
     if isinstance(arg.type, Date) and isinstance(expr.type, Timestamp):
         return coerce(arg, expr.type)
     if isinstance(arg.type, Timestamp) and isinstance(expr.type, Timestamp):
@@ -294,13 +307,6 @@ def _(expr: Cast, scope: Scope) -> Expr:
     # Whole numbers outgrow their type in arithmetic, so casting one to its own type may still be NULL.
     bounded = isinstance(arg, (Column, Cast)) or not isinstance(arg.type, Int)
     return arg if arg.type == expr.type and bounded else Cast(arg, type=expr.type, at=expr.at)
-
-
-def _cast_timestamp(text: str, expr: Cast) -> Literal:
-    """Cast a constant text; one with an offset is an instant."""
-    found = read_timestamp(text)
-    micros, is_instant = found or (None, False)
-    return Literal(micros, type=Timestamp("us", "UTC" if is_instant else None), at=expr.at)
 
 
 _NUMBERS = (Int, Decimal, Float)

@@ -36,7 +36,7 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "unify"]
+__all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "remedy", "unify"]
 
 EXACT = (Int, Decimal, Date, Timestamp, Interval, Months, TimeOfDay)
 """Types whose values are whole numbers at heart: arithmetic on them is exact."""
@@ -192,9 +192,19 @@ def common(exprs: tuple[Expr, ...], expr: Expr) -> tuple[Expr, ...]:
     for other in exprs[1:]:
         kind = unify(first, other)
         if kind is None:
-            raise fail(f"{_describe(first)} and {_describe(other)} have no common type; cast one", expr)
+            what = f"{_describe(first)} and {_describe(other)} have no common type"
+            raise fail(f"{what}; {remedy(first, other, 'cast one')}", expr)
         first = coerce(first, kind) if kind != first.type else first
     return tuple(coerce(e, first.type) for e in exprs)
+
+
+def remedy(a: Expr, b: Expr, usual: str) -> str:
+    """Return how two expressions without a common type become comparable: mostly the `usual` way."""
+    for expr in (a, b):
+        constant = isinstance(expr, Cast) and isinstance(expr.arg, Literal)
+        if constant and all(isinstance(e.type, Timestamp) for e in (a, b)):
+            return f"an instant is written TIMESTAMP {show(expr.children[0])}"
+    return usual
 
 
 def _describe(expr: Expr) -> str:
