@@ -185,6 +185,49 @@ def test_inputs_without_times_arrive_first(
     assert found["B"].num_rows == 2
 
 
+CARRIED = """CREATE INPUT STREAM Mux (kind byte, t int, u int);
+    CREATE INPUT STREAM A (kind byte, t int) FROM Mux WHERE kind = 1 TIMESTAMP BY t;
+    CREATE INPUT STREAM B (kind byte, u int) FROM Mux WHERE kind = 2 TIMESTAMP BY u;
+    CREATE INPUT STREAM C (kind byte, u int) FROM Mux WHERE kind = 3;
+    SELECT count() AS n, max(t) AS t FROM A [SIZE 10 ADVANCE 10 TIME] INTO X;
+    SELECT t, u FROM A [SIZE 1 TUPLES], B [SIZE 1 TUPLES] INTO Y;
+    SELECT max(u) AS u FROM C [SIZE 2 ADVANCE 1 TUPLES] INTO Z"""
+CARRIED_ROWS = {
+    "Mux": {
+        "kind": [1, 2, 3, 1, 9, 1, 3, 2, 3],
+        "t": [25, 0, 0, 5, 0, 17, 0, 0, 0],
+        "u": [0, 20, 8, 0, 1, 0, 7, 6, 5],
+    }
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_carried_streams_arrive_by_their_own_times(request: pytest.FixtureRequest, engine: str) -> None:
+    start_spark(request, engine)
+    run = find_engine(engine).run(parse_query(CARRIED), CARRIED_ROWS, Options(**OPTIONS.get(engine, {})))
+    found = run.results()
+    assert (run.metrics().get("late") or 0) == 0
+    assert plain({name: table.to_pylist() for name, table in found.items()}) == plain(
+        {
+            "X": [{"n": 1, "t": t} for t in (5, 17, 25)],
+            # A and B arrive as 5 (A), 6 (B), 17 (A), 20 (B), 25 (A).
+            "Y": [{"t": t, "u": u} for t, u in ((5, 6), (17, 6), (17, 20), (25, 20))],
+            "Z": [{"u": 8}, {"u": 7}],
+        }
+    )
+
+
+def test_spark_refuses_to_count_tuples_in_the_order_of_a_carrier(spark: Any) -> None:
+    text = CARRIED.partition("SELECT")[0]
+    for query, name in (
+        ("SELECT t, u FROM A [SIZE 1 TUPLES], C [SIZE 1 TUPLES]", "C"),
+        ("SELECT max(u) AS u FROM (SELECT u FROM B UNION SELECT u FROM C) [SIZE 2 ADVANCE 1 TUPLES]", "C"),
+        ("SELECT max(u) AS u FROM Mux [SIZE 2 ADVANCE 1 TUPLES]", "Mux"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"tuples of {name} arrive .* number the rows of Mux"):
+            hs.run(text + query, CARRIED_ROWS, engine="spark")
+
+
 def start_spark(request: pytest.FixtureRequest, engine: str) -> None:
     """Let the Spark engine use the session of the tests."""
     if engine == "spark":

@@ -179,6 +179,9 @@ WRONG = {
     "CREATE INPUT STREAM X (k int) FROM R WHERE k = 1; SELECT k FROM X": "field 'k' is int32 in X but int8 in R",
     "CREATE INPUT STREAM X (k int8) FROM R WHERE k > 1; SELECT k FROM X": "streams are told apart by a field of the "
     "input that carries them, as in WHERE MsgType = 68",
+    "CREATE INPUT STREAM M (k int8, a int, b int); CREATE INPUT STREAM X (k int8, a int) FROM M WHERE k IN (1, 2) TIMESTAMP BY a; "
+    "CREATE INPUT STREAM Y (k int8, b int) FROM M WHERE k = 2 TIMESTAMP BY b; SELECT k FROM X": "a tuple of M may be one of X and of Y, "
+    "which have times of their own; declare TIMESTAMP BY for M",
     "DROP TABLE R": "a statement is CREATE INPUT STREAM … or SELECT …",
     "": "the query selects nothing; write SELECT … FROM … INTO name",
 }

@@ -15,7 +15,7 @@ from handshake.io.declared import BadRows
 from handshake.io.files import read_declared
 from handshake.io.frames import conform, table_of
 from handshake.operators.chunk import END, Array
-from handshake.operators.sources import arrival_places, arrow_schema, instants
+from handshake.operators.sources import arrival_places, arrow_schema, instants_in
 from handshake.plan.algebra import Plan, Source
 from handshake.schema import Field, Schema
 
@@ -103,7 +103,7 @@ def arrival_order(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, pa.Ta
     found = {}
     for source in sources:
         table = tables[source.name]
-        seconds, rest = instants(source, _whole(table))
+        seconds, rest = instants_in(plan, source, _whole(table))
         later = (seconds[1:] > seconds[:-1]) | ((seconds[1:] == seconds[:-1]) & (rest[1:] >= rest[:-1]))
         found[source.name] = table if later.all() else table.take(pa.array(np.lexsort((rest, seconds))))
     return found
@@ -119,7 +119,7 @@ def slices(
         raise WindowError("a pace is more than 0, and goes by the time columns of all inputs")
     ordered = arrival_order(plan, given)
     tables = [_whole(ordered[source.name]) for source in sources]
-    known = [instants(source, table) for source, table in zip(sources, tables, strict=True)]
+    known = [instants_in(plan, source, table) for source, table in zip(sources, tables, strict=True)]
     places = arrival_places(known)
     times = np.empty(0) if pace is None else _since_first(known, places)
     total = sum(table.num_rows for table in tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,10 +12,10 @@ import pyarrow.compute as pc
 
 from handshake.io.frames import conform
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, beyond, check_times
-from handshake.plan.algebra import Source
+from handshake.plan.algebra import Plan, Source
 from handshake.schema import UNITS, arrow_of
 
-__all__ = ["Needs", "SourceOperator", "arrival_places", "arrow_schema", "instants", "times_in"]
+__all__ = ["Needs", "SourceOperator", "arrival_places", "arrow_schema", "instants", "instants_in", "times_in"]
 
 NowNanoseconds = Callable[[], int]
 
@@ -75,6 +76,20 @@ def instants(source: Source, table: pa.Table | pa.RecordBatch) -> tuple[Array, A
     if timed is None:
         return seconds, rest * unit
     return np.where(timed, seconds, END), np.where(timed, rest * unit, 0)
+
+
+def instants_in(plan: Plan, source: Source, table: pa.Table | pa.RecordBatch) -> tuple[Array, Array]:
+    """Return the `instants` of an input of a plan, which may carry other streams.
+
+    If it has no times itself, a row has the time that the first stream which claims it declares.
+    """
+    seconds, rest = instants(source, table)
+    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == source.name]
+    if source.time is None:
+        for stream in reversed([s for s in carried if s.time is not None]):
+            part, rows = SourceOperator(stream, Needs(True, True), time.time_ns).pick_rows(table)
+            seconds[rows], rest[rows] = instants(stream, part)
+    return seconds, rest
 
 
 class SourceOperator:

@@ -58,7 +58,9 @@ def declare(node: CreateStream, reader: StatementReader, known: dict[str, Source
     lateness = node.args.get("lateness")
     behind = 0 if lateness is None else duration(lateness, reader)
     demux = _demux(node, schema, reader, known) if node.args.get("mux") is not None else None
-    return Source(name, schema, time, clock, behind, demux)
+    source = Source(name, schema, time, clock, behind, demux)
+    _check_times(node, source, reader, known)
+    return source
 
 
 def _check_names(stream: str, names: list[str], node: CreateStream, reader: StatementReader) -> None:
@@ -143,6 +145,27 @@ def _demux(node: CreateStream, schema: Schema, reader: StatementReader, known: d
                 f"field '{field.name}' is {own.type} in {schema.stream} but {field.type} in {mux.name}", node
             )
     return _told_apart(node.args["condition"], mux, reader)
+
+
+def _check_times(
+    node: CreateStream, source: Source, reader: StatementReader, known: dict[str, Source]
+) -> None:
+    """Refuse two times for the tuples of a carrier that has none: they could not be replayed by both."""
+    if source.demux is None or source.time is None or known[source.demux.stream].time is not None:
+        return
+    for other in known.values():
+        same = (other.time, other.clock) in ((None, ARRIVAL), (source.time, source.clock))
+        if other.demux is not None and not same and _may_share(source.demux, other.demux):
+            raise reader.error(
+                f"a tuple of {source.demux.stream} may be one of {other.name} and of {source.name}, which "
+                f"have times of their own; declare TIMESTAMP BY for {source.demux.stream}",
+                node,
+            )
+
+
+def _may_share(a: Demux, b: Demux) -> bool:
+    """Tell whether two streams may claim the same tuple."""
+    return a.stream == b.stream and (a.field != b.field or not set(a.values).isdisjoint(b.values))
 
 
 def _told_apart(condition: exp.Expr, mux: Source, reader: StatementReader) -> Demux:

@@ -17,7 +17,7 @@ from handshake.engines.circuit.simulation.simulate import ALWAYS, Feed, Run, fee
 from handshake.engines.circuit.tables import nullable_in, rows_of, table_of_payloads
 from handshake.errors import InputError, suggest
 from handshake.io.frames import conform
-from handshake.operators.sources import arrival_places, instants
+from handshake.operators.sources import arrival_places, instants_in
 from handshake.plan.algebra import Output, Plan, Source
 from handshake.schema import arrow_of
 
@@ -93,7 +93,7 @@ def _add_places(
 def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, Sequence[int]]:
     """Return the places of rows: without a time column first and in turns, then by time."""
     sources = [source for source in plan.inputs if source.name in tables]
-    found = arrival_places([instants(source, tables[source.name]) for source in sources])
+    found = arrival_places([instants_in(plan, source, tables[source.name]) for source in sources])
     return {source.name: places.tolist() for source, places in zip(sources, found, strict=True)}
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from handshake.errors import UnsupportedError
 from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Aggregate, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
 
-__all__ = ["declared_sources", "explain_placement", "join_below", "why_one_task"]
+__all__ = ["check_carried", "declared_sources", "explain_placement", "join_below", "why_one_task"]
 
 
 def explain_placement(plan: Plan) -> list[str]:
@@ -50,6 +51,31 @@ def why_one_task(
     if sum(sum(_stream_count(child, streams) > 0 for child in join.inputs) > 1 for join in joins) > 1:
         return "it has several joins of streams, and Spark has one watermark for all of them"
     return next(_about_windows(output), None)
+
+
+def check_carried(output: Output, inputs: Sequence[Source], timeless: Collection[str]) -> None:
+    """Refuse to order tuples of several inputs by the rows of a carrier, which Spark does not number.
+
+    Args:
+        output: The plan of a result.
+        inputs: All inputs of the query.
+        timeless: The names of the inputs without a time column.
+    """
+    streams = [s for s in inputs if s.demux is not None]
+    carriers = {s.name: s.demux.stream for s in streams if s.demux is not None and s.name in timeless}
+    replayed = {s.demux.stream for s in streams if s.demux is not None and s.time is not None} & set(timeless)
+    for node in walk(output):
+        counted = isinstance(node, WindowJoin) and any(w is None or w.counted for w in node.windows)
+        windowed, names = isinstance(node, Windowing), _names(node)
+        alone = [name for name in names if name in replayed and (windowed or counted)]
+        among = [name for name in names if name in carriers and (windowed or counted) and len(names) > 1]
+        for name in (*alone, *among):
+            carrier = carriers.get(name, name)
+            raise UnsupportedError(
+                f"{output.name} depends on the order in which tuples of {name} arrive among others, and "
+                f"Spark does not number the rows of {carrier}, which carries several streams; declare "
+                f"TIMESTAMP BY for {name}"
+            )
 
 
 def _stream_count(node: Node, streams: Collection[str]) -> int:

@@ -25,7 +25,12 @@ from handshake.engines.spark.queries.inputs import input_frames, source_frame
 from handshake.engines.spark.queries.joins import TIME, join_inputs, join_results, join_source, with_times
 from handshake.engines.spark.queries.native import native_chain, spark_filter
 from handshake.engines.spark.queries.panes import PaneQuery, PaneWindow
-from handshake.engines.spark.queries.placement import declared_sources, join_below, why_one_task
+from handshake.engines.spark.queries.placement import (
+    check_carried,
+    declared_sources,
+    join_below,
+    why_one_task,
+)
 from handshake.engines.spark.queries.tasks import (
     FIGURES,
     RESULT_COLUMNS,
@@ -119,6 +124,7 @@ class _Translation:
         """Inputs whose rows are stamped by Spark; logs of datagrams have the times of arrival."""
 
     def output(self, output: Output) -> DataFrame:
+        check_carried(output, self._plan.inputs, self._timeless)
         timed: Any = _narrow_sources(rebuild(output, self._add_time))
         sources = declared_sources(timed, self._declared)
         streams = [source.name for source in sources if self._inputs[source.name].isStreaming]
