@@ -372,7 +372,7 @@ def _whole(to_whole: Callable[[Fraction], int]) -> Callable[..., Any]:
     def apply(kind: Type, value: Any) -> Any:
         if not isinstance(kind, Float):
             return to_whole(_fraction(value, kind))
-        return float(to_whole(Fraction(value))) if math.isfinite(value) else value
+        return math.copysign(to_whole(Fraction(value)), value) if math.isfinite(value) else value
 
     return apply
 
@@ -381,7 +381,7 @@ def _sign(kind: Type, value: Any) -> Any:
     if value != value:
         return value
     sign = (value > 0) - (value < 0)
-    return float(sign) if isinstance(kind, Float) else sign
+    return math.copysign(sign, value) if isinstance(kind, Float) else sign
 
 
 def _power(a: float, b: float) -> float:
