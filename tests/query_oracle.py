@@ -481,7 +481,7 @@ def _spread(less: int, root: bool) -> Callable[[list[Any], Any, Any], Any]:
 
 def _percentile(node: algebra.Aggregate, values: list[Any], kind: Any) -> float:
     """As Spark computes it, step by step."""
-    ranked = sorted(values, key=_order)
+    ranked = _ranked(node, values)
     place = (len(ranked) - 1) * float(node.constants[0])
     below, above = math.floor(place), math.ceil(place)
     low, high = (_double(ranked[at], kind) for at in (below, above))
@@ -494,9 +494,15 @@ def _double(value: Any, kind: Any) -> float:
     return value if isinstance(value, float) else float(_number(value, kind))
 
 
+def _ranked(node: algebra.Aggregate, values: list[Any]) -> list[Any]:
+    """The values of a percentile, with DESC the largest first."""
+    ranked = sorted(values, key=_order)
+    return ranked[::-1] if node.constants[1:] == ("DESC",) else ranked
+
+
 def _quantile(node: algebra.Aggregate, values: list[Any], kind: Any) -> Any:
     fraction = Fraction(node.constants[0])
-    return sorted(values, key=_order)[max(1, math.ceil(fraction * len(values))) - 1]
+    return _ranked(node, values)[max(1, math.ceil(fraction * len(values))) - 1]
 
 
 def _join_texts(node: algebra.Aggregate, values: list[Any], kind: Any) -> str:
@@ -530,6 +536,8 @@ _FUNCTIONS: dict[str, Callable[[list[Any], Any, Any], Any]] = {
 _WITH_CONSTANTS: dict[str, Callable[[algebra.Aggregate, list[Any], Any], Any]] = {
     "wsum": _wsum,
     "percentile": _percentile,
+    "percentile_cont": _percentile,
+    "percentile_disc": _quantile,
     "approx_percentile": _quantile,
     "string_agg": _join_texts,
 }

@@ -170,6 +170,8 @@ SPARKS_OWN = (
     *("last(s)", "first(s, true)", "last(i) IGNORE NULLS", "max_by(s, i)", "min_by(i, x)"),
     *("max_by(i, x) FILTER (WHERE b)", "percentile(i, 0.3)", "percentile(x, 0.25)", "percentile(d, 0.9)"),
     *("approx_percentile(i, 0.3)", "approx_percentile(d, 0.5)", "approx_percentile(x, 0.75, 100)"),
+    *(f"percentile_{kind} WITHIN GROUP (ORDER BY i)" for kind in ("cont(0.3)", "disc(0.3)", "disc(0.25)")),
+    *(f"percentile_{kind} WITHIN GROUP (ORDER BY x DESC)" for kind in ("cont(0.2)", "disc(0.7)")),
     *("string_agg(s)", "listagg(s, ', ')", "listagg(s, ',') WITHIN GROUP (ORDER BY i, j DESC)"),
     *("collect_list(i)", "array_agg(x)", "collect_list(s) FILTER (WHERE i > 100)", "mean(j)"),
     *(

@@ -48,6 +48,7 @@ EVERY = (
     "first(x) a, last(g) b, first(i) IGNORE NULLS c, last(e ORDER BY l) d, first(t ORDER BY g DESC NULLS LAST, i) e, last(b, true) FILTER (WHERE i > 0) f",
     "max_by(g, i) a, min_by(x, l) b, max_by(l, g) c, min_by(i, x) FILTER (WHERE b) d, max_by(t, b) e",
     "percentile(i, .3) a, percentile(x, .5) b, percentile(d, .25) FILTER (WHERE b) c, approx_percentile(g, .5) d, approx_percentile(l, .75, 100) e, percentile_approx(d, 1) f",
+    "percentile_cont(.3) WITHIN GROUP (ORDER BY i) a, percentile_cont(.1) WITHIN GROUP (ORDER BY x DESC) b, percentile_disc(.25) WITHIN GROUP (ORDER BY g DESC) FILTER (WHERE b) c, percentile_disc(1) WITHIN GROUP (ORDER BY d) e",
     "string_agg(g) a, listagg(g, ', ') WITHIN GROUP (ORDER BY i DESC) b, string_agg(DISTINCT g, ';') FILTER (WHERE i > 0) c",
     "collect_list(i) a, collect_set(g) b, array_agg(t ORDER BY l) c, collect_list(x) FILTER (WHERE b) d, collect_list(d) e",
 )  # fmt: skip
@@ -64,7 +65,7 @@ def _call(random: Random) -> str:
     """Return a call of any aggregate, with any of the clauses that it takes."""
     one, distinct = random.choice, random.choice(["", "", "DISTINCT "])
     order, after = one(["", _order(random)]), ""
-    match random.randrange(12):
+    match random.randrange(13):
         case 0:
             call = f"{one((*ADDED, *SPREADS))}({distinct}{one(NUMBERS)})"
         case 1:
@@ -87,6 +88,10 @@ def _call(random: Random) -> str:
             call = f"approx_percentile({distinct}{one(SORTED)}, {one(FRACTIONS)})"
         case 10:
             call = f"{one(['collect_list', 'collect_set'])}({distinct}{one(VALUES)}{order})"
+        case 11:
+            column, way = one((*NUMBERS, "e")), one(["", " DESC", " NULLS LAST"])
+            name = one(["percentile_cont", "percentile_disc"])
+            call = f"{name}({one(FRACTIONS)}) WITHIN GROUP (ORDER BY {column}{way})"
         case _:
             separator = one([", ', '", ", ''", ""])
             call = f"string_agg({distinct}g{separator}{order})"

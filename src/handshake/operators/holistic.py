@@ -135,13 +135,20 @@ def percentiles(aggregate: Aggregate, values: Values) -> pa.Array:
     ranked, keys = values.rank()
     place = (counts[some] - 1) * float(aggregate.constants[0])
     below, above = np.floor(place), np.ceil(place)
-    low, high = (values.bounds[:-1][some] + part.astype(np.int64) for part in (below, above))
+    low, high = (_ranked_rows(aggregate, values, part.astype(np.int64), some) for part in (below, above))
     a, b = (_doubles(ranked.take(pa.array(rows))) for rows in (low, high))
     with np.errstate(invalid="ignore", over="ignore"):
         between = (above - place) * a + (place - below) * b
     out = np.zeros(len(counts))
     out[some] = np.where(keys[low] == keys[high], a, between)
     return pa.array(out, mask=counts == 0)
+
+
+def _ranked_rows(aggregate: Aggregate, values: Values, places: Array, slots: Array | slice) -> Array:
+    """Return the rows at these places of sorted slots, counted from the largest value with DESC."""
+    if "DESC" in aggregate.constants:
+        return values.bounds[1:][slots] - 1 - places
+    return values.bounds[:-1][slots] + places
 
 
 def _doubles(numbers: pa.Array) -> Array:
@@ -154,7 +161,7 @@ def quantiles(aggregate: Aggregate, values: Values) -> pa.Array:
     """Return the least value of each slot such that a fraction of the slot's values is not larger."""
     counts, (fraction,) = np.diff(values.bounds), aggregate.weights
     ranks = [-(-int(n) * fraction // 10**aggregate.scale) for n in counts]
-    rows = values.bounds[:-1] + np.maximum(np.array(ranks, np.int64), 1) - 1
+    rows = _ranked_rows(aggregate, values, np.maximum(np.array(ranks, np.int64), 1) - 1, slice(None))
     return values.rank()[0].take(pa.array(rows, mask=counts == 0))
 
 

@@ -76,8 +76,11 @@ class AggregateFunction:
     panes (Glacier, section 4.6). Holistic ones need the rows of the window. Bounds say where it lies."""
     arguments: tuple[int, ...] | None = (1,)
     """How many columns a call may have; None: any number."""
-    constants: Literal["weights", "fraction", "fraction and accuracy", "separator"] | None = None
-    """The constants that follow the columns. An accuracy and a separator may be left out."""
+    constants: (
+        Literal["weights", "fraction", "fraction and accuracy", "fraction within group", "separator"] | None
+    ) = None
+    """The constants that follow the columns. An accuracy and a separator may be left out. The column of a
+    fraction within a group stands in `WITHIN GROUP (ORDER BY column)`; DESC is a second constant."""
     ordered: bool = False
     """Whether the result depends on the order of the rows."""
     sorts: bool = False
@@ -251,6 +254,13 @@ _FUNCTIONS = (
     AggregateFunction(
         "approx_percentile", _comparable("approx_percentile"), "holistic",
         constants="fraction and accuracy", aliases=("percentile_approx",),
+    ),
+    *(
+        AggregateFunction(
+            name, result_type(name), "holistic", constants="fraction within group", sorts=True,
+            distinct="refused",
+        )
+        for name, result_type in (("percentile_cont", _real), ("percentile_disc", _comparable))
     ),
     AggregateFunction(
         "collect_list", _list("collect_list"), "holistic", ordered=True, sorts=True, aliases=("array_agg",)

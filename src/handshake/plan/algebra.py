@@ -286,7 +286,7 @@ class Aggregate(_Unary):
     fields: tuple[str, ...] = ()
     """Empty for functions of no column: count of all tuples, window_start, window_end."""
     constants: tuple[Constant, ...] = ()
-    """Weights (that of the newest tuple first), a fraction, or a separator."""
+    """Weights (that of the newest tuple first), a fraction (and DESC within a group), or a separator."""
     where: str | None = None
     """FILTER: the aggregate reads only rows in which this column is TRUE."""
     order: tuple[Ordering, ...] = ()

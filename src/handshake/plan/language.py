@@ -30,7 +30,7 @@ def _aggregate_classes(kind: Any) -> Iterator[Any]:
 
 
 _SPARK_NAMES = ("APPROX_PERCENTILE", "COLLECT_LIST", "COLLECT_SET", "LISTAGG", "PERCENTILE",
-                "PERCENTILE_APPROX", "STRING_AGG")  # fmt: skip
+                "PERCENTILE_APPROX", "PERCENTILE_CONT", "PERCENTILE_DISC", "STRING_AGG")  # fmt: skip
 AGGREGATE_NAMES = frozenset(
     (*(name for kind in _aggregate_classes(exp.AggFunc) for name in kind.sql_names()), *_SPARK_NAMES)
 )

@@ -196,7 +196,9 @@ class StatementReader(Reader):
         if function.keeps_nulls and len(given) == 2 and isinstance(given[1], exp.Boolean):
             written.ignore_nulls = bool(given.pop().this)  # as in Spark: first(x, true)
         constants: tuple[Constant, ...] = ()
-        if function.constants is not None:
+        if function.constants == "fraction within group":
+            columns, constants = self._within_group(written)
+        elif function.constants is not None:
             columns = given[:1]
             constants = self._constants(written, given[1:])
         else:
@@ -259,6 +261,17 @@ class StatementReader(Reader):
                 return (self._fraction(fraction, written.node),)
         raise self.error(f"{name}() takes {_WANTED[str(kind)].format(name)}", written.node)
 
+    def _within_group(self, written: _Written) -> tuple[list[Any], tuple[Constant, ...]]:
+        """Read the column of WITHIN GROUP and the fraction before it; the order is no clause of its own."""
+        given, order = written.arguments, written.order
+        if len(given) != 1 or len(order) != 1:
+            name = written.function.name
+            raise self.error(f"{name}() takes {_WANTED['fraction within group'].format(name)}", written.node)
+        written.order = []
+        self.check(order[0], frozenset(("this", "desc", "nulls_first")))
+        fraction = self._fraction(given[0], written.node)
+        return [order[0].this], (fraction, "DESC") if order[0].args.get("desc") else (fraction,)
+
     def _fraction(self, node: Any, call: exp.Expr) -> PyDecimal:
         fraction = self._number(node, "a fraction", call)
         if not 0 <= fraction <= 1:
@@ -284,5 +297,6 @@ _WANTED = {
     "weights": "a field and its weights, as in {}(Price, [.5, .25, .25])",
     "separator": "text and a constant that separates it, as in {}(Symbol, ', ')",
     "fraction": "a column and a constant fraction, as in {}(Price, .25)",
+    "fraction within group": "a fraction and one column, as in {}(.25) WITHIN GROUP (ORDER BY Price)",
     "fraction and accuracy": "a column, a constant fraction and an accuracy, as in {}(Price, .25)",
 }
