@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 
 from handshake.errors import ExpressionError
+from handshake.kernels.evaluate import evaluate
+from handshake.kernels.values import values_of
 from handshake.plan import parse
 from handshake.plan.bind import bind_value
 from handshake.plan.casts import cast_value
-from handshake.plan.expr import Literal
-from handshake.schema import STRING
+from handshake.plan.expr import Column, Literal
+from handshake.schema import STRING, Timestamp
 from strategies import scope_of
 
 SCOPE = scope_of(
@@ -72,6 +76,41 @@ SPARK = {
     "make_timestamp(2024,2,29,23,59,60)": "2024-03-01 00:00:00",
     "make_timestamp(2024,2,29,23,59,60.5)": None,
     "make_timestamp(2024,2,29,24,0,0)": None,
+    "timestampdiff(MONTH, timestamp'2024-01-31 00:00:00', timestamp'2024-02-29 00:00:00')": "0",
+    "timestampdiff(MONTH, timestamp'2024-02-29 00:00:00', timestamp'2024-01-31 00:00:00')": "0",
+    "timestampdiff(MONTH, timestamp'2024-01-31 12:00:00', timestamp'2024-03-31 11:00:00')": "1",
+    "timestampdiff(MONTH, timestamp'2024-03-31 11:00:00', timestamp'2024-01-31 12:00:00')": "-1",
+    "timestampdiff(YEAR, timestamp'2020-02-29 00:00:00', timestamp'2021-02-28 00:00:00')": "0",
+    "timestampdiff(QUARTER, timestamp'2020-01-31 00:00:00', timestamp'2020-09-30 00:00:00')": "2",
+    "timestampdiff(WEEK, timestamp'2020-01-01 00:00:00', timestamp'2020-01-14 23:00:00')": "1",
+    "timestampdiff(DAY, timestamp'2020-01-02 00:00:00', timestamp'2020-01-01 01:00:00')": "0",
+    "timestampdiff(HOUR, timestamp'2020-01-02 00:00:00', timestamp'2020-01-01 01:30:00')": "-22",
+    "timestampdiff(SECOND, date'2020-01-02', timestamp'2020-01-01 01:30:00.5')": "-80999",
+    "timestampdiff(MICROSECOND, date'2020-01-02', date'2020-01-03')": "86400000000",
+    "timestampdiff(MILLISECOND, date'2020-01-02', timestamp'2020-01-01 01:30:00.0005')": "-80999999",
+    "datediff(DAY, date'2020-01-02', date'2020-01-03')": "1",
+    "date_diff(MONTH, date'2020-01-31', date'2020-03-30')": "1",
+    "datediff(date'2020-01-05', date'2020-01-03')": "2",
+    "timestampdiff(MONTH, NULL, date'2020-01-03')": None,
+    "timestampadd(MONTH, 1, timestamp'2024-01-31 12:00:00')": "2024-02-29 12:00:00",
+    "timestampadd(YEAR, -1, timestamp'2024-02-29 12:00:00')": "2023-02-28 12:00:00",
+    "timestampadd(QUARTER, 1, date'2024-11-30')": "2025-02-28 00:00:00",
+    "timestampadd(WEEK, 2, date'2024-11-30')": "2024-12-14 00:00:00",
+    "timestampadd(DAY, -2, timestamp'2024-03-01 01:00:00')": "2024-02-28 01:00:00",
+    "timestampadd(HOUR, 5, date'2024-11-30')": "2024-11-30 05:00:00",
+    "timestampadd(MINUTE, 5, timestamp'2024-03-01 01:00:00')": "2024-03-01 01:05:00",
+    "timestampadd(SECOND, -5, timestamp'2024-03-01 01:00:00')": "2024-03-01 00:59:55",
+    "timestampadd(MILLISECOND, 5, timestamp'2024-03-01 01:00:00')": "2024-03-01 01:00:00.005",
+    "timestampadd(MICROSECOND, 5, timestamp'2024-03-01 01:00:00')": "2024-03-01 01:00:00.000005",
+    "timestampadd(DAYOFYEAR, 5, timestamp'2024-03-01 01:00:00')": "2024-03-06 01:00:00",
+    "dateadd(DAY, 5, date'2024-03-01')": "2024-03-06 00:00:00",
+    "dateadd(MONTH, 1, date'2024-01-31')": "2024-02-29 00:00:00",
+    "date_add(HOUR, 1, date'2024-01-31')": "2024-01-31 01:00:00",
+    "timestampadd(DAY, 1, '2024-01-31')": "2024-02-01 00:00:00",
+    "timestampdiff(MONTH, timestamp'2024-01-31 12:00:00', timestamp'2024-03-01 11:00:00')": "0",
+    "timestampdiff(MONTH, timestamp'2024-03-01 11:00:00', timestamp'2024-01-31 12:00:00')": "-1",
+    "timestampdiff(MONTH, timestamp'2023-03-30 11:00:00', timestamp'2023-02-28 12:00:00')": "0",
+    "timestampdiff(DAY, timestamp'0001-01-01 00:00:00', timestamp'9999-12-31 00:00:00')": "3652058",
     "instr('abcabc','bc')": "2",
     "instr('abc','')": "1",
     "instr('','a')": "0",
@@ -235,6 +274,32 @@ def test_values_of_spark(text: str, want: str | None) -> None:
     assert cast_value(found.value, found.type, STRING) == want
 
 
+BERLIN = {
+    "timestampdiff(DAY, '2024-03-30 12:00:00', l.t)": (datetime(2024, 3, 31, 12), 1),
+    "timestampdiff(HOUR, '2024-03-30 12:00:00', l.t)": (datetime(2024, 3, 31, 12), 24),
+    "timestampdiff(DAY, '2024-03-30 12:00:00', l.t )": (datetime(2024, 3, 31, 11, 59), 0),
+    "timestampdiff(MONTH, '2024-02-29 23:30:00', l.t)": (datetime(2024, 3, 31, 23, 30), 1),
+    "timestampdiff(WEEK, '2024-03-24 12:00:00', l.t)": (datetime(2024, 3, 31, 12), 1),
+    "timestampdiff(HOUR, '2024-10-27 00:00:00', l.t)": (datetime(2024, 10, 27, 4), 4),
+    "timestampadd(DAY, 1, l.t)": (datetime(2024, 3, 30, 12), "2024-03-31 12:00:00+02:00"),
+    "timestampadd(HOUR, 24, l.t)": (datetime(2024, 3, 30, 12), "2024-03-31 13:00:00+02:00"),
+    "timestampadd(DAY, 1, l.t )": (datetime(2024, 3, 30, 2, 30), "2024-03-31 03:30:00+02:00"),
+    "timestampadd(MONTH, 1, l.t)": (datetime(2024, 2, 29, 12), "2024-03-29 12:00:00+01:00"),
+    "timestampadd(DAY, -1, l.t)": (datetime(2024, 10, 28, 2, 30), "2024-10-27 02:30:00+01:00"),
+    "timestampadd(DAY, 1, l.t  )": (datetime(2024, 10, 26, 2, 30), "2024-10-27 02:30:00+02:00"),
+}
+"""Values of Spark 4 in the session zone Europe/Berlin, for a timestamp t."""
+
+
+@pytest.mark.parametrize(("text", "moment", "want"), [(k, *v) for k, v in BERLIN.items()], ids=BERLIN)
+def test_units_follow_the_wall_clock_of_the_zone(text: str, moment: datetime, want: object) -> None:
+    kind = pa.timestamp("s", "Europe/Berlin")
+    column = pa.array([moment.replace(tzinfo=ZoneInfo("Europe/Berlin"))], kind)
+    bound = bind_value(parse(text), scope_of(pa.schema({"t": kind}), pa.schema({"b": pa.int8()})))
+    (found,) = values_of(evaluate(bound, {Column(0, "t", type=Timestamp("s", "Europe/Berlin")): column}, 1))
+    assert (cast_value(found, bound.type, STRING) if isinstance(want, str) else found) == want
+
+
 SPARK["initcap('ab  ΑΣ ß')"] = "Ab  Ας Ss"
 SPARK["6 ^ 3 | 1"] = "5"
 SPARK["1 << 2 + 1"] = "8"
@@ -266,6 +331,12 @@ ERRORS = {
     "round(f, 99)": "round() takes -38 to 38 digits, not 99",
     "round(f, 1, 2)": "round() takes 1 to 2 arguments, not 3",
     "date_trunc('eon', s)": "date_trunc() knows year, yyyy, yy, quarter, month, mm, mon, week, day, ",
+    "timestampadd(eon, 1, '2024-01-01')": "timestampadd() knows year, quarter, month, week, day, dayofyear",
+    "timestampdiff(dayofyear, '2024-01-01', '2024-01-02')": "timestampdiff() knows year, quarter, month",
+    "timestampadd(day, f, '2024-01-01')": "timestampadd() takes a whole number, but l.f is float64",
+    "timestampadd(day, 1, s)": "timestampadd() takes a date or timestamp, but l.s is string",
+    "timestampdiff(day, '2024-01-01', x)": "timestampdiff() takes a date or timestamp, but l.x is int32",
+    "timestampdiff(day, '2024-01-01')": "timestampdiff() takes 3 arguments, not 2",
     "lpad(x, 1)": "lpad() takes text, but l.x is int32",
     "instr(s)": "instr() takes 2 arguments, not 1",
     "regexp_extract(s, '(')": "'(' is not a regular expression: missing )",

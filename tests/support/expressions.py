@@ -169,6 +169,7 @@ def _general(family: str) -> tuple[str, ...]:
 
 
 _COMPARED = ("int", "float", "decimal", "bool", "text", "bytes", "date", "naive", "zoned", "span", "clock")
+_LENGTHS = "YEAR|QUARTER|MONTH|WEEK|DAY|HOUR|MINUTE|SECOND|MILLISECOND|microsecond"
 FORMS: dict[str, tuple[str, ...]] = {
     "int": (
         *("({int} + {int})", "({int} - {int})", "({int} * {int})", "({int} DIV {int})", "({int} % {int})"),
@@ -180,6 +181,8 @@ FORMS: dict[str, tuple[str, ...]] = {
             "{YEAR|MONTH|DAY|HOUR|MINUTE|SECOND}({zoned})",
             "EXTRACT({YEAR|MONTH|DAY|HOUR|MINUTE} FROM {naive})",
         ),
+        *(f"TIMESTAMPDIFF({{{_LENGTHS}}}, {{{f}}}, {{{f}}})" for f in ("naive", "zoned", "date")),
+        "DATEDIFF({DAY|MONTH}, {date}, {naive})",
     ),
     "float": (
         *("({float} + {float})", "({float} - {number})", "({number} * {float})", "({number} / {number})"),
@@ -279,12 +282,14 @@ FORMS: dict[str, tuple[str, ...]] = {
             "DATE_TRUNC({unit}, {date})",
         ),
         *("MAKE_TIMESTAMP(2024, {small}, {small}, {small}, {small}, {exact})", "TIMESTAMP_SECONDS({number})"),
+        *(f"TIMESTAMPADD({{{_LENGTHS}}}, {{small}}, {{{f}}})" for f in ("naive", "date")),
         *("TIMESTAMP_{MILLIS|MICROS}({int})", "({naive} {+|-} INTERVAL '1-2' YEAR TO MONTH)"),
     ),
     "zoned": (
         "({zoned} {+|-} {span})",
         "CAST({zoned} AS TIMESTAMP)",
         "DATE_TRUNC({unit}, {zoned})",
+        f"TIMESTAMPADD({{{_LENGTHS}}}, {{small}}, {{zoned}})",
         "({zoned} {+|-} INTERVAL 1 MONTH)",
     ),
     "span": (

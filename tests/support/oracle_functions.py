@@ -142,6 +142,48 @@ def _months_between(call: Call, a: int, b: int, rounded: bool = True) -> float:
     return math.floor(exact * 1e8 + 0.5) / 1e8 if rounded else exact
 
 
+_FIXED = {"week": 604_800, "day": 86_400, "dayofyear": 86_400, "hour": 3600, "minute": 60, "second": 1}
+_LONG = {"year": 12, "quarter": 3, "month": 1}
+
+
+def _timestampdiff(call: Call, unit: str, a: int, b: int) -> int:
+    """Whole units between two wall clocks; a month is whole if day and time of day have been reached."""
+    (days, ns), (other, more) = _local(a, call.args[1].type), _local(b, call.args[2].type)
+    unit = unit.lower()
+    if unit not in _LONG:
+        length = {"millisecond": Fraction(1, 1000), "microsecond": Fraction(1, 10**6)}.get(unit)
+        seconds = (other - days) * 86_400 + Fraction(more - ns, 10**9)
+        return math.trunc(seconds / (length or _FIXED[unit]))
+    if other > days and more < ns:
+        other -= 1
+    if other < days and more > ns:
+        other += 1
+    (x, y, z), (u, v, w) = _civil(days), _civil(other)
+    months = 12 * (u - x) + v - y
+    if months > 0 and w < z:
+        months -= 1
+    if months < 0 and w > z:
+        months += 1
+    return math.trunc(Fraction(months, _LONG[unit]))
+
+
+def _timestampadd(call: Call, unit: str, count: int, value: int) -> int:
+    """Months and days on the wall clock, with the same offset from UTC if that exists; others as time."""
+    kind, unit = call.type, unit.lower()
+    assert isinstance(kind, Timestamp)
+    per = UNITS[kind.unit]
+    if unit in ("hour", "minute", "second"):
+        return value + count * _FIXED[unit] * 10**9 // per
+    if unit in ("millisecond", "microsecond"):
+        return value + count * (10**6 if unit == "millisecond" else 1000) // per
+    days, ns = _local(value, kind)
+    moved = days + count * _FIXED.get(unit, 0) // 86_400
+    if unit in _LONG:
+        moved = _plus_months(days, count * _LONG[unit])
+    same = value + (moved - days) * UNITS["d"] // per
+    return same if _local(same, kind) == (moved, ns) else _global(moved, ns, kind)
+
+
 def _next_day(call: Call, days: int, name: str) -> int | None:
     names = [day.lower() for day in calendar.day_name]
     wanted = [n for n, day in enumerate(names) if name.strip().lower() in (day, day[:3], day[:2])]
@@ -352,6 +394,8 @@ TYPED: dict[str, Values] = {
     "make_timestamp": _make_timestamp,
     "unix_date": _plain(lambda days: days),
     "date_from_unix_date": _plain(lambda days: days),
+    "timestampadd": _timestampadd,
+    "timestampdiff": _timestampdiff,
     "timestamp_seconds": _from_seconds,
     "timestamp_millis": _plain(lambda value: value * 1000),
     "timestamp_micros": _plain(lambda value: value),

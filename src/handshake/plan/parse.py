@@ -121,7 +121,24 @@ def _(node: exp.Anonymous, reader: Reader) -> Expr:
     name = ALIASES.get(name, name)
     if name not in FUNCTIONS:
         raise reader.unknown(node)
-    return Call(reader.all(node.expressions), name, at=reader.at(node))
+    given = node.expressions
+    if name in _WITH_UNIT and given and (len(given) == 3 or name == _WITH_UNIT[name]):
+        args = (_unit(given[0], reader), *reader.all(given[1:]))
+        return Call(args, _WITH_UNIT[name], at=reader.at(node))
+    return Call(reader.all(given), name, at=reader.at(node))
+
+
+_WITH_UNIT = {
+    **dict.fromkeys(("timestampadd", "date_add"), "timestampadd"),
+    **dict.fromkeys(("timestampdiff", "datediff"), "timestampdiff"),
+}
+"""Functions with a unit as the first of three arguments; DATE_ADD and DATEDIFF of two count days."""
+
+
+def _unit(node: exp.Expr, reader: Reader) -> Expr:
+    """Read a unit, which looks like a column."""
+    plain = isinstance(node, exp.Column) and len(node.parts) == 1
+    return Literal(node.name, type=STRING, at=reader.at(node)) if plain else reader.expr(node)
 
 
 @reads("this expression safe", exp.DPipe)

@@ -26,7 +26,7 @@ from handshake.plan.functions.registry import (
     plain,
     takes,
 )
-from handshake.plan.types import coerce, fail
+from handshake.plan.types import coerce, common, fail, parse_timestamp
 from handshake.schema import (
     BOOL,
     DATE,
@@ -228,7 +228,7 @@ def _days_between(call: Call, args: tuple[Expr, ...]) -> Expr:
     return Cast(between, type=INT64, at=call.at)
 
 
-def _shift_months(days: int, months: int) -> int | None:
+def _shift_months(days: int, months: int) -> int:
     """Add months; a day that the month lacks becomes its last day."""
     year, month, day = civil(days)
     year, month = divmod(year * 12 + month - 1 + months, 12)
@@ -243,10 +243,9 @@ def _add_months_to_moment(call: Call) -> Callable[[int, int], int | None]:
     assert isinstance(kind, Timestamp)
     per, zone = UNITS[kind.unit], kind.zone
 
-    def add(value: int, months: int) -> int | None:
+    def add(value: int, months: int) -> int:
         days, rest = divmod(wall_clock(value * per, zone), DAY_LENGTH)
-        shifted = _shift_months(days, months)
-        return None if shifted is None else instant(shifted * DAY_LENGTH + rest, zone) // per
+        return instant(_shift_months(days, months) * DAY_LENGTH + rest, zone) // per
 
     return add
 
@@ -283,6 +282,93 @@ def _months_between(call: Call) -> Callable[..., float]:
 
 
 _FLAG = Argument("TRUE or FALSE", (Bool,), BOOL)
+
+
+# Units of time between timestamps. They follow the wall clock, as java.time does.
+
+_MONTHS_OF = {"year": 12, "quarter": 3, "month": 1}
+_DAYS_OF = {"week": 7, "day": 1, "dayofyear": 1}
+_UNITS = (*_MONTHS_OF, *_DAYS_OF, *_SHORT)
+
+
+def _as_timestamp(call: Call, arg: Expr) -> Expr:
+    """Return a date, a timestamp or a constant text as a timestamp."""
+    if isinstance(arg, Literal) and isinstance(arg.value, str):
+        return parse_timestamp(arg.value, arg)
+    moment = check(call, arg, MOMENT)
+    return coerce(moment, Timestamp("us")) if isinstance(moment.type, (Date, Null)) else moment
+
+
+def _bind_timestampdiff(call: Call, args: tuple[Expr, ...]) -> Expr:
+    check_count(call, args, 3, 3)
+    _unit(call, args[0], tuple(unit for unit in _UNITS if unit != "dayofyear"))
+    moments = common(tuple(_as_timestamp(call, arg) for arg in args[1:]), call)
+    return replace(call, args=(args[0], *moments), type=INT64)
+
+
+def _timestampdiff_values(call: Call) -> Callable[[str, int, int], int]:
+    wall = _wall_of(call.args[1].type)
+
+    def between(unit: str, start: int, end: int) -> int:
+        """Count the whole units from one wall clock to another, towards zero."""
+        a, b, name = wall(start), wall(end), unit.lower()
+        if name in _MONTHS_OF:
+            return _toward_zero(_whole_months(a, b), _MONTHS_OF[name])
+        return _toward_zero(b - a, _DAYS_OF[name] * DAY_LENGTH if name in _DAYS_OF else _SHORT[name])
+
+    return between
+
+
+def _toward_zero(value: int, by: int) -> int:
+    return value // by if value >= 0 else -(-value // by)
+
+
+def _whole_months(start: int, end: int) -> int:
+    """Count whole months: a day is complete only at the time of day of `start`."""
+    (first, since), (last, until) = divmod(start, DAY_LENGTH), divmod(end, DAY_LENGTH)
+    if last > first and until < since:
+        last -= 1
+    elif last < first and until > since:
+        last += 1
+    (x, y, d), (u, v, e) = civil(first), civil(last)
+    return _toward_zero(((u - x) * 12 + v - y) * 32 + e - d, 32)
+
+
+def _bind_timestampadd(call: Call, args: tuple[Expr, ...]) -> Expr:
+    """Type the sum; its unit of counting is as fine as the unit that is added."""
+    check_count(call, args, 3, 3)
+    unit = _unit(call, args[0], _UNITS)
+    count, moment = check(call, args[1], WHOLE), _as_timestamp(call, args[2])
+    assert isinstance(moment.type, Timestamp)
+    fine = {"millisecond": "ms", "microsecond": "us"}.get(unit or "", "s")
+    kind = Timestamp(min(moment.type.unit, fine, key=lambda name: UNITS[name]), moment.type.zone)
+    return replace(call, args=(args[0], count, coerce(moment, kind)), type=kind)
+
+
+def _timestampadd_values(call: Call) -> Callable[[str, int, int], int | None]:
+    kind = call.type
+    assert isinstance(kind, Timestamp)
+    per, zone = UNITS[kind.unit], kind.zone
+
+    def add(unit: str, count: int, value: int) -> int | None:
+        name = unit.lower()
+        if name in _SHORT:
+            return value + count * _SHORT[name] // per
+        wall = wall_clock(value * per, zone)
+        days, rest = divmod(wall, DAY_LENGTH)
+        if name in _DAYS_OF:
+            days += count * _DAYS_OF[name]
+        else:
+            days = _shift_months(days, count * _MONTHS_OF[name])
+        return _instant_near(days * DAY_LENGTH + rest, wall - value * per, zone) // per
+
+    return add
+
+
+def _instant_near(wall: int, offset: int, zone: str | None) -> int:
+    """Return the instant of a wall clock; of two, the one with this offset from UTC."""
+    same = wall - offset
+    return same if wall_clock(same, zone) == wall else instant(wall, zone)
 
 
 # Dates and timestamps from numbers, and back.
@@ -355,6 +441,8 @@ FUNCTIONS = (
         _add_months_to_moment,
         spelled=False,
     ),
+    Function("timestampadd", _bind_timestampadd, _timestampadd_values),
+    Function("timestampdiff", _bind_timestampdiff, _timestampdiff_values),
     Function("last_day", takes(DAY, gives=DATE), plain(_last_day)),
     Function("next_day", takes(DAY, TEXT, gives=DATE), plain(_next_day)),
     Function("months_between", takes(MOMENT, MOMENT, _FLAG, gives=FLOAT64, optional=1), _months_between),
