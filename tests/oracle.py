@@ -107,7 +107,8 @@ def _case(expr: tree.Case, rows: Sequence[Row]) -> Any:
 def _call(expr: tree.Call, rows: Sequence[Row]) -> Any:
     values = [evaluate(arg, rows) for arg in expr.args]
     if expr.name == "path":
-        return physical(reduce(_step, values[1:], values[0]), expr.type)
+        steps = zip(values[1:], expr.args[1:], strict=True)
+        return physical(reduce(lambda owner, step: _step(owner, *step), steps, values[0]), expr.type)
     if expr.name in SKIP_NULL:
         known = [value for value in values if value is not None]
         return SKIP_NULL[expr.name](known) if known else None
@@ -121,9 +122,14 @@ def _call(expr: tree.Call, rows: Sequence[Row]) -> Any:
     return fit(FUNCTIONS[expr.name](expr.args[0].type, *values), expr.type)
 
 
-def _step(owner: Any, key: Any) -> Any:
-    """A field of a struct or an element of a list."""
+def _step(owner: Any, key: Any, step: tree.Expr) -> Any:
+    """A field of a struct, an element of a list or a value of a map, which is a list of pairs."""
     if owner is None or key is None:
+        return None
+    if isinstance(owner, list) and (not owner or isinstance(owner[0], tuple)):
+        for known, value in owner:
+            if (physical(known, step.type) == key) or (known != known and key != key):
+                return value
         return None
     if isinstance(key, str):
         return owner[key]

@@ -126,7 +126,7 @@ ERRORS = [
     (
         "l.many = r.x",
         "l.many is list<{item}: int8>; name a field of a struct, as in s.name, "
-        "or an element of a list, as in s[0]",
+        "an element of a list, as in s[0], or a key of a map, as in s['key']",
         1,
     ),
     ("l.many.f = r.x", "l.many is list<{item}: int8> and has no fields", 1),

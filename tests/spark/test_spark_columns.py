@@ -164,6 +164,8 @@ def test_functions_agree_with_spark(frames):
         (F.round(left.y, 1) + F.pmod(right.a, F.lit(3)) > F.expr("CAST(1.5 AS DOUBLE)"))
         & (F.last_day(F.add_months(left.d, 1)) == F.last_day(F.add_months(right.d, 1)))
         & (F.quarter(left.t) == 1)
+        & (F.timestamp_add("MINUTE", left.x, left.t) >= F.timestamp_add("MINUTE", right.a, right.t))
+        & (F.timestamp_diff("SECOND", left.t, right.t) < 7)
         & (F.length(F.rpad(left.s, 3, "xy")) == F.locate("c", F.lit("abc")))
         & (F.shiftleft(left.x, 1) > F.bit_count(right.a))
     )
@@ -175,12 +177,13 @@ def test_functions_agree_with_spark(frames):
 
 def test_fields_and_elements_on_spark(spark):
     left = spark.createDataFrame(
-        [((1, "a"), [1, 2]), ((2, None), []), (None, None)], "s struct<f:int,g:string>, xs array<int>"
+        [((1, "a"), [1, 2], {"a": 1, "c": 2}), ((2, None), [], {}), (None, None, None)],
+        "s struct<f:int,g:string>, xs array<int>, m map<string,int>",
     )
     right = spark.createDataFrame([(1, "a"), (2, "b")], "k int, w string")
-    for text, wanted in (("l.s.f = r.k", 2), ("l.s.g = r.w", 1), ("l.xs[1] = r.k", 1)):
+    for text, wanted in (("l.s.f = r.k", 2), ("l.s.g = r.w", 1), ("l.xs[1] = r.k", 1), ("l.m['c'] = r.k", 1)):
         assert handshake.join(left, right, text, segments=2).count() == wanted
-    condition = (left.s.f == right.k) & (left.xs[0] == right.k)
+    condition = (left.s.f == right.k) & (left.xs[0] == right.k) & (left.m[right.w] == right.k)
     assert handshake.join(left, right, condition, segments=2).count() == 1
 
 

@@ -309,10 +309,12 @@ def _wall_clocks(array: pa.Array) -> pa.Array | None:
 
 
 def _path(expr: Call, operands: list[pa.Array]) -> pa.Array:
-    """Return fields of structs and elements of lists."""
+    """Return fields of structs, elements of lists and values of maps."""
     found, *_ = operands
     for key, index in zip(expr.args[1:], operands[1:], strict=True):
-        if isinstance(key.type, String):
+        if pa.types.is_map(found.type):
+            found = _looked_up(found, values_of(index))
+        elif isinstance(key.type, String):
             assert isinstance(key, Literal)
             found = pc.struct_field(found, [key.value])
         else:
@@ -331,6 +333,22 @@ def _elements(lists: pa.Array, numbers: list[int | None]) -> pa.Array:
         for start, number, length in zip(starts[:-1], numbers, lengths, strict=True)
     ]
     return lists.values.take(pa.array(places, pa.int64()))
+
+
+def _looked_up(maps: pa.Array, wanted: list[Any]) -> pa.Array:
+    """Return the value of one key of each map; NULL if the map has none of that key."""
+    starts, valid, keys = maps.offsets.to_pylist(), maps.is_valid().to_pylist(), values_of(maps.keys)
+    places = [
+        _place_of(key, keys, start, stop) if some and key is not None else None
+        for key, some, start, stop in zip(wanted, valid, starts[:-1], starts[1:], strict=True)
+    ]
+    return maps.items.take(pa.array(places, pa.int64()))
+
+
+def _place_of(key: Any, keys: list[Any], start: int, stop: int) -> int | None:
+    """Return the first place of a key; NaN is a key like any other."""
+    nan = key != key
+    return next((n for n in range(start, stop) if keys[n] == key or (nan and keys[n] != keys[n])), None)
 
 
 def _call_per_value(expr: Call, operands: list[pa.Array]) -> pa.Array:

@@ -192,14 +192,14 @@ def _plain_value(bound: Expr, expr: Expr) -> Expr:
     if isinstance(bound.type, Opaque):
         raise fail(
             f"{show(bound)} is {bound.type}; name a field of a struct, as in s.name, "
-            "or an element of a list, as in s[0]",
+            "an element of a list, as in s[0], or a key of a map, as in s['key']",
             expr,
         )
     return Literal(None, type=NULL, at=expr.at) if isinstance(bound.type, Null) else bound
 
 
 def _bind_nested(expr: Expr, scope: Scope) -> Expr:
-    """Bind a column, a field of a struct or an element of a list, which may be nested."""
+    """Bind a column, a field of a struct, an element of a list or a value of a map, which may be nested."""
     match expr:
         case Name():
             column, fields = scope.resolve_path(expr)
@@ -210,23 +210,31 @@ def _bind_nested(expr: Expr, scope: Scope) -> Expr:
         case Call(name="path", args=(owner, key)):
             step = key if isinstance(key.type, String) else _operand(key, scope)
             return _step(_bind_nested(owner, scope), step, expr)
+        case Call(name="element_at", args=(owner, key)):
+            return _element_at(_bind_nested(owner, scope), _operand(key, scope), expr)
     return _operand(expr, scope)
 
 
+def _element_at(owner: Expr, key: Expr, expr: Expr) -> Expr:
+    """Return a value of a map, or an element of a list counted from 1."""
+    arrow = owner.type.arrow if isinstance(owner.type, Opaque) else None
+    if arrow is not None and not pa.types.is_map(arrow):
+        if not isinstance(key, Literal) or not isinstance(key.value, int) or key.value < 1:
+            raise fail("element_at() takes a constant from 1 on; or write xs[i], from 0 on", expr)
+        key = replace(key, value=key.value - 1)
+    return _step(owner, key, expr)
+
+
 def _step(owner: Expr, key: Expr, expr: Expr) -> Expr:
-    """Return a field or element of a nested value; steps below one column are one call."""
+    """Return a field, element or value of a nested value; steps below one column are one call."""
     arrow = owner.type.arrow if isinstance(owner.type, Opaque) else None
     found: pa.DataType | None = None
-    if isinstance(key, Literal) and isinstance(key.type, String):
+    if arrow is not None and pa.types.is_map(arrow):
+        key, found = _map_key(owner, key, arrow, expr), arrow.item_type
+    elif isinstance(key, Literal) and isinstance(key.type, String):
         if arrow is not None and pa.types.is_struct(arrow):
-            names = [field.name for field in arrow]
-            same = [n for n in names if n == key.value] or [
-                n for n in names if n.casefold() == key.value.casefold()
-            ]
-            if len(same) != 1:
-                hint = suggest(key.value, names)
-                raise fail(f"{show(owner)} has no field '{key.value}' ({', '.join(names)}){hint}", expr)
-            key, found = replace(key, value=same[0]), arrow.field(same[0]).type
+            key = _field_name(owner, key, arrow, expr)
+            found = arrow.field(key.value).type
     elif arrow is not None and (
         pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow)
     ):
@@ -238,6 +246,25 @@ def _step(owner: Expr, key: Expr, expr: Expr) -> Expr:
         raise fail(f"{show(owner)} is {owner.type} and has no {what}", expr)
     args = (*owner.args, key) if isinstance(owner, Call) else (owner, key)
     return Call(args, "path", type=type_from_arrow(found), at=expr.at)
+
+
+def _field_name(owner: Expr, key: Literal, arrow: pa.DataType, expr: Expr) -> Literal:
+    """Return the name of a field of a struct as declared."""
+    names = [field.name for field in arrow]
+    same = [n for n in names if n == key.value] or [n for n in names if n.casefold() == key.value.casefold()]
+    if len(same) != 1:
+        hint = suggest(key.value, names)
+        raise fail(f"{show(owner)} has no field '{key.value}' ({', '.join(names)}){hint}", expr)
+    return replace(key, value=same[0])
+
+
+def _map_key(owner: Expr, key: Expr, arrow: pa.DataType, expr: Expr) -> Expr:
+    """Return the key of a map in the type of its keys."""
+    kind = type_from_arrow(arrow.key_type)
+    whole = isinstance(kind, Int) and isinstance(key.type, Int)
+    if isinstance(kind, Opaque) or not (whole or unify(key, Column(0, "key", type=kind)) == kind):
+        raise fail(f"{show(owner)} has keys of type {kind}, but {show(key)} is {key.type}; cast it", expr)
+    return coerce(key, kind)
 
 
 @_bind.register
@@ -343,7 +370,7 @@ def _result(kind: Type) -> Type:
 
 @_bind.register
 def _(expr: Call, scope: Scope) -> Expr:
-    if expr.name == "path":
+    if expr.name in ("path", "element_at"):
         return _plain_value(_bind_nested(expr, scope), expr)
     return bind_call(expr, tuple(_operand(arg, scope) for arg in expr.args))
 

@@ -260,16 +260,14 @@ def _(node: exp.Dot, reader: Reader) -> Expr:
 
 @reads("this expressions offset safe", exp.Bracket)
 def _(node: exp.Bracket, reader: Reader) -> Expr:
-    """Read `xs[0]`, which counts from 0, and `ELEMENT_AT(xs, 1)`, which counts from 1."""
+    """Read `xs[0]`, `m['key']` and `ELEMENT_AT(xs, 1)`, which counts from 1 unless it is of a map."""
     if len(node.expressions) != 1 or not isinstance(node.this, (exp.Column, exp.Dot, exp.Bracket)):
         raise reader.error(f"{sql_text(node)!r} has no meaning in a predicate here", node)
     owner, index, at = reader.expr(node.this), reader.expr(node.expressions[0]), reader.at(node)
     if isinstance(index, Literal) and isinstance(index.value, str):
         return Call((owner, replace(index, type=STRING)), "path", at=at)
     if node.args.get("offset"):
-        if not isinstance(index, Literal) or not isinstance(index.value, int) or index.value < 1:
-            raise reader.error("element_at() takes a constant from 1 on; or write xs[i], from 0 on", node)
-        index = replace(index, value=index.value - 1)
+        return Call((owner, index), "element_at", at=at)
     return Call((owner, index), "path", at=at)
 
 

@@ -232,6 +232,11 @@ class _Reader:
         """Translate a field of a struct."""
         return Call((self.expr(node.child()), Literal(str(node.extractFieldName()), type=STRING)), "path")
 
+    def with_unit(self, node: Any) -> Expr:
+        """Translate a function of a unit of time."""
+        name = str(node.getClass().getSimpleName()).lower()
+        return Call((Literal(str(node.unit()), type=STRING), *self.all(node)), name)
+
     def shared_parts(self, node: Any) -> Expr:
         """Translate an expression whose parts are used several times (`BETWEEN`)."""
         for part in elements(node.defs()):
@@ -279,6 +284,9 @@ _NODES: dict[str, Callable[[_Reader, Any], Expr]] = {
     "RegExpReplace": _Reader.replace_pattern,
     "GetStructField": _Reader.field,
     "GetArrayItem": lambda reader, node: Call(reader.all(node), "path"),
+    "GetMapValue": lambda reader, node: Call(reader.all(node), "path"),
+    "TimestampAdd": _Reader.with_unit,
+    "TimestampDiff": _Reader.with_unit,
     "NullIfResult": lambda reader, node: Case((reader.all(node)[0], Literal(None)), reader.all(node)[1]),
     "With": _Reader.shared_parts,
     "CommonExpressionRef": lambda reader, node: reader.shared[node.id().id()],
