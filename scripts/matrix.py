@@ -65,8 +65,9 @@ def run_tests(name: str, smoke: bool) -> tuple[int, str]:
     tests = SMOKE if smoke else [*TESTS, "-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     log = FOLDER / f"{name}.log"
-    # tests that run this script may have set the Python of Spark's workers, and pytest's own variables
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "PYTEST_"))}
+    # tests that run this script may have set Spark's home and Python, and pytest's own variables
+    others = ("PYSPARK_", "PYTEST_", "SPARK_HOME")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     start = time.monotonic()
     with open(log, "wb") as sink:
         code = subprocess.run(

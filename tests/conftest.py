@@ -7,6 +7,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
+from spark_home import use_home_without_archive
 from spark_session import spark
 
 __all__ = ["spark"]
@@ -21,3 +22,4 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests run each plan once: what the second compiler of a virtual machine would gain is less than it costs.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+use_home_without_archive()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+import pyspark
+
 from handshake.engines.spark.daemon import preload, without_archives
 
 WANTED = ("handshake.engines.spark.joins.tasks", "handshake.engines.spark.queries.tasks", "numba", "pandas")
@@ -32,6 +34,13 @@ def test_workers_have_what_they_need_when_they_are_forked(spark: Any) -> None:
     assert "handshake.engines.spark.daemon" in rows[0].parent
     assert rows[0].known == list(WANTED)
     assert rows[0].archives == []  # Spark's modules lie beside it
+
+
+def test_the_archive_of_the_installed_package_is_left_out() -> None:
+    packages = Path(pyspark.__file__).parents[1]
+    archive = packages / "pyspark" / "python" / "lib" / "pyspark.zip"
+    assert archive.exists()
+    assert without_archives([str(archive), str(packages)]) == [str(packages)]
 
 
 def test_an_archive_is_left_out_only_where_the_same_package_lies_open(tmp_path: Path) -> None:
