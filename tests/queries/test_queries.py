@@ -13,24 +13,18 @@ from handshake.errors import HandshakeError, InputError
 from handshake.operators import panes
 from handshake.operators.query import Query
 from handshake.operators.windows import WindowOperator
+from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 from query_backends import Backend, Local, Spark, check, many
 from query_cases import JOINS, LAYERED, ODD, ODD_JOINS, PAPER, QUERIES, TRADES, TWO
-from query_streams import arrivals
+from query_streams import Item, arrivals
 
 FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 CASES = 3
 """Streams of an example: on Spark, all of them are one job."""
-LAYERED_ON_SPARK = ("of a join", "ahead", "three by tuples")
-ON_SPARK = ("uneven", "lateness", "cascade", "union", "carried", "computed keys", "weighted", "holistic",
-            "spreads", "picks")  # fmt: skip
-
-
-@pytest.fixture(params=["local", "spark"], scope="module")
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """Where queries run."""
-    return Local() if request.param == "local" else Spark(request.getfixturevalue("spark"))
+ON_SPARK = (*PAPER, "uneven", "lateness", "cascade", "union", "carried", "computed keys", "weighted",
+            "holistic", "spreads", "picks", *JOINS, "of a join", "ahead", "three by tuples")  # fmt: skip
 
 
 def prove(backend: Backend, text: str, data: st.DataObject, count: int = CASES, **options: Any) -> None:
@@ -39,40 +33,41 @@ def prove(backend: Backend, text: str, data: st.DataObject, count: int = CASES, 
     check(backend, plan, data.draw(many(arrivals(plan, **options), count)), data.draw)
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", [*PAPER, *QUERIES, *JOINS, *LAYERED])
 @FEW
 @given(data=st.data())
-def test_paper(backend: Backend, name: str, data: st.DataObject) -> None:
-    prove(backend, TRADES + PAPER[name], data, step=90)
+def test_queries(name: str, data: st.DataObject) -> None:
+    text, options = named(name)
+    prove(Local(), text, data, **options)
 
 
-@pytest.mark.parametrize(
-    ("backend", "name"),
-    [*(("local", name) for name in QUERIES), *(("spark", name) for name in ON_SPARK)],
-    indirect=["backend"],
-)
-@FEW
-@given(data=st.data())
-def test_queries(backend: Backend, name: str, data: st.DataObject) -> None:
-    prove(backend, "".join(QUERIES[name]), data)
+@pytest.mark.parametrize("name", ON_SPARK)
+def test_queries_on_spark(spark: Any, name: str) -> None:
+    text, options = named(name)
+    plan = parse_query(text)
+    check(Spark(spark), plan, examples(plan, CASES, **options), None)
 
 
-@pytest.mark.parametrize("name", JOINS)
-@FEW
-@given(data=st.data())
-def test_joins(backend: Backend, name: str, data: st.DataObject) -> None:
-    prove(backend, TWO + JOINS[name], data, most=16)
+def named(name: str) -> tuple[str, dict[str, Any]]:
+    """Return a query, and what its streams are like."""
+    if name in QUERIES:
+        return "".join(QUERIES[name]), {}
+    if name in PAPER:
+        return TRADES + PAPER[name], {"step": 90}
+    return TWO + {**JOINS, **LAYERED}[name], {"most": 16}
 
 
-@pytest.mark.parametrize(
-    ("backend", "name"),
-    [*(("local", name) for name in LAYERED), *(("spark", name) for name in LAYERED_ON_SPARK)],
-    indirect=["backend"],
-)
-@settings(FEW, max_examples=1)
-@given(data=st.data())
-def test_joins_in_layers(backend: Backend, name: str, data: st.DataObject) -> None:
-    prove(backend, TWO + LAYERED[name], data, most=16)
+def examples(plan: Plan, count: int, **options: Any) -> list[list[Item]]:
+    """Return streams with tuples, the same in every run; one job on Spark takes them all."""
+    found: list[list[Item]] = []
+
+    @settings(FEW, max_examples=count, database=None, derandomize=True)
+    @given(items=arrivals(plan, **options).filter(bool))
+    def gather(items: list[Item]) -> None:
+        found.append(items)
+
+    gather()
+    return found
 
 
 @pytest.mark.parametrize("name", ["uneven", "keys", "extremes"])
@@ -151,12 +146,9 @@ def test_all_on_spark(spark: Any, name: str, data: st.DataObject) -> None:
 
 
 def at_length(name: str) -> tuple[str, dict[str, Any]]:
-    """A query, and what its streams are like."""
-    if name in QUERIES:
-        return "".join(QUERIES[name]), {"most": 80}
-    if name in PAPER:
-        return TRADES + PAPER[name], {"most": 80, "step": 90}
-    return TWO + {**JOINS, **LAYERED}[name], {"most": 40}
+    """Return a query, and longer streams for it."""
+    text, options = named(name)
+    return text, {**options, "most": 80 if name in {*QUERIES, *PAPER} else 40}
 
 
 @pytest.mark.soak
