@@ -95,7 +95,9 @@ def environment(name: str) -> str:
 
 def _install(python: Path, *what: str) -> None:
     quiet = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*quiet, *what], check=True)
+    # PySpark has no wheel: one of 400 MB is built, installed and thrown away, so compressing it is waste
+    quick = ["--no-compile", "--config-settings", "--build-option=--compression=stored"]
+    subprocess.run([*quiet, *quick, *what], check=True)
 
 
 def packages(name: str) -> dict[str, str]:
