@@ -37,7 +37,7 @@ from handshake.engines.spark.queries.translate import _replace_node
 from handshake.engines.spark.queries.tuples import TupleQuery
 from query_state import SavedState, blob_of_panes, blob_of_rows, run_to_end
 
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = {
     **{name: TRADES + text for name, text in PAPER.items()},
     **{k: "".join(v) for k, v in QUERIES.items()},
@@ -97,6 +97,18 @@ def partitions(draw: Any, items: list[Item]) -> list[list[list[Item]]]:
 @FEW
 @given(data=st.data())
 def test_panes_of_partitions_make_the_windows_of_the_oracle(name: str, data: st.DataObject) -> None:
+    check_panes(name, data)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", PANES)
+@settings(FEW, max_examples=150)
+@given(data=st.data())
+def test_panes_at_length(name: str, data: st.DataObject) -> None:
+    check_panes(name, data)
+
+
+def check_panes(name: str, data: st.DataObject) -> None:
     plan = parse_query(TEXTS[name])
     items = data.draw(arrivals(plan, step=90 if name in PAPER else 1))
     query, counts, spread = Query(plan), query_oracle.Counts(), partitions(data.draw, items)
@@ -142,6 +154,18 @@ def test_what_is_saved_of_tuple_windows_does_not_grow() -> None:
 @FEW
 @given(data=st.data())
 def test_the_engine_goes_on_from_what_was_saved(name: str, data: st.DataObject) -> None:
+    check_restarts(name, data)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TUPLES)
+@settings(FEW, max_examples=150)
+@given(data=st.data())
+def test_the_engine_goes_on_at_length(name: str, data: st.DataObject) -> None:
+    check_restarts(name, data)
+
+
+def check_restarts(name: str, data: st.DataObject) -> None:
     plan = optimise(parse_query(TEXTS[name]))
     items = data.draw(arrivals(plan, step=90 if name in PAPER else 1, most=16))
     query, batches_of = Query(plan), cuts(data.draw, items)
@@ -261,6 +285,18 @@ class Joining(Query):
 @FEW
 @given(data=st.data())
 def test_windows_over_joins_go_by_the_clocks_that_they_are_told(name: str, data: st.DataObject) -> None:
+    check_clocks(name, data)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OVER_JOINS)
+@settings(FEW, max_examples=150)
+@given(data=st.data())
+def test_windows_over_joins_at_length(name: str, data: st.DataObject) -> None:
+    check_clocks(name, data)
+
+
+def check_clocks(name: str, data: st.DataObject) -> None:
     text = TWO + OVER_JOINS[name]
     plan = optimise(parse_query(text))
     items = data.draw(arrivals(plan, most=20, sorted_times=True))
