@@ -25,7 +25,8 @@ def test_workers_have_what_they_need_when_they_are_forked(spark: Any) -> None:
 
         parent = Path(f"/proc/{os.getppid()}/cmdline").read_text()
         known = [name for name in WANTED if name in sys.modules]
-        archives = [entry for entry in sys.path_importer_cache if entry.endswith("pyspark.zip")]
+        found = [entry for entry in sys.path_importer_cache if entry.endswith("pyspark.zip")]
+        archives = [entry for entry in found if os.path.exists(entry)]
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"parent": [parent], "known": [known], "archives": [archives]})
 
