@@ -73,6 +73,7 @@ class GivenOptions(TypedDict, total=False):
     master: str | None
     name: str | None
     result_time: str | None
+    idle: str | None
     groups: int | None
     text: int | None
     join: str
@@ -185,6 +186,12 @@ class Options:
     name: Annotated[str | None, Option("The name of a join in the progress of Spark's query.", _SPARK)] = None
     result_time: Annotated[
         str | None, Option("Add a column of this name with the later time of both rows.", _SPARK)
+    ] = None
+    idle: Annotated[
+        str | None,
+        Option(
+            "Leave a stream that is silent for this long, such as 5 minutes, out of the watermark.", _SPARK
+        ),
     ] = None
     groups: Annotated[
         int | None,

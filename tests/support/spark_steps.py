@@ -44,6 +44,8 @@ class Cluster:
     newest: list[int | None] = field(default_factory=lambda: [None, None])
     watermark: int | None = None
     batch: int = 0
+    now: int | None = None
+    """The time at which the micro-batch begins, in milliseconds."""
     tallies: list[list[SegmentTally]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,8 +80,9 @@ class Cluster:
                 state = self.states[segment]
                 held = None if state is None else Manifest.load(state, self.definition)
                 step = SegmentStep(
-                    self.definition, segment, held, arrivals, self.watermark, self.store, self.batch, FOLDER
-                )
+                    self.definition, segment, held, arrivals, self.watermark, self.store, self.batch, FOLDER,
+                    now=self.now,
+                )  # fmt: skip
                 mine = list(step.results())
             step.manifest.timer = step.next_final  # tests count timers in the unit of the join
             self.states[segment] = step.manifest.dump()

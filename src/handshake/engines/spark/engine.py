@@ -57,6 +57,7 @@ class SparkEngine:
         options.check(self.name)
         if _join_of(plan, options) is None:
             check_inner(plan, self.name)
+            _refuse_for_queries(options)
         if (
             options.master is not None
             and not options.master.startswith("local")
@@ -96,6 +97,14 @@ class SparkEngine:
         if any(place is not None and place.live for place in places.values()):
             return _LiveRun(plan, inputs, options, places)
         return _BatchRun(plan, inputs, options, places)
+
+
+def _refuse_for_queries(options: Options) -> None:
+    for name in ("idle",):
+        if getattr(options, name) is not None:
+            raise UnsupportedError(
+                f"{name}={getattr(options, name)!r} is for handshake.join, not for queries"
+            )
 
 
 def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
@@ -181,7 +190,7 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
         left, right, Expression(join.named_predicate), left_window=join.windows.left,
         right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
         method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
-        name=options.name, result_time=options.result_time, how=join.kind.name,
+        name=options.name, result_time=options.result_time, how=join.kind.name, idle=options.idle,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
         return frame

@@ -7,7 +7,7 @@ import json
 import uuid
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,10 +20,19 @@ from handshake.kinds import INNER, JoinKind
 from handshake.plan.expr import Expr, show
 from handshake.windows import Windows
 
-__all__ = ["Definition", "segment_keys"]
+__all__ = ["Definition", "Idle", "segment_keys"]
 
 
 _PARTITIONS = "shuffle partitions"
+
+
+class Idle(NamedTuple):
+    """The rule for silent streams; all times in milliseconds."""
+
+    after: int
+    """How long a stream must be silent to be left out of the watermark."""
+    delays: tuple[int, int]
+    """The delays of the watermarks of both streams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +65,8 @@ class Definition:
     """Whether tuples go to all segments, whatever the predicate."""
     result_time: str | None = None
     """The column with the time of results, if segments compute it."""
+    idle: Idle | None = None
+    """The rule for silent streams; None if they hold back the watermark."""
     versions: Versions = ()
     """The releases that the driver runs; workers with other releases refuse to work."""
     tuning: Tuning = TUNING

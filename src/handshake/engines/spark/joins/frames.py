@@ -24,6 +24,7 @@ from handshake.engines.spark.joins.inputs import (
     check_output,
     check_texts,
     event_time,
+    idle_rule,
     qualifiers,
 )
 from handshake.engines.spark.joins.native import is_native, join_natively
@@ -81,6 +82,7 @@ class _JoinRequest:
     state_dir: str | None = None
     name: str | None = None
     result_time: str | None = None
+    idle: str | None = None
 
     def plan(self) -> FramePlan:
         """Check the request and plan the join; every error shows here, before the join runs."""
@@ -90,7 +92,7 @@ class _JoinRequest:
             self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
             (self.left_time or self.time, self.right_time or self.time), method=self.method,
             suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
-            kind=kind, result_time=self.result_time,
+            kind=kind, result_time=self.result_time, idle=self.idle,
         )  # fmt: skip
         check_result_time(definition, self.result_time)
         runs = self._runs(definition)
@@ -140,7 +142,7 @@ def define(
     left: DataFrame, right: DataFrame, on: Predicate, windows: Windows,
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
-    kind: JoinKind = INNER, result_time: str | None = None,
+    kind: JoinKind = INNER, result_time: str | None = None, idle: str | None = None,
 ) -> Definition:  # fmt: skip
     """Return the definition of a join, which is sent to its tasks."""
     frames, session = (left, right), left.sparkSession
@@ -163,6 +165,7 @@ def define(
         scratch=f"handshake-batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
         versions=versions(), kind=kind,
         result_time=result_time if all(streaming) and kind != INNER else None,
+        idle=None if idle is None else idle_rule(idle, (left, right), (named[0], named[1]), windows),
     )  # fmt: skip
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")

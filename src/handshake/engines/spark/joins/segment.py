@@ -87,13 +87,15 @@ class SegmentStep:
     """One micro-batch of a segment. `manifest` is the next one after `results` is exhausted.
 
     A step that is not `lasting` is a whole batch join, which keeps no state. `held` are basic windows of each
-    side to join with, if they are not those of the manifest.
+    side to join with, if they are not those of the manifest. `now` is the time at which the micro-batch
+    began, in milliseconds; the rule for silent streams needs it.
     """
 
     def __init__(
         self, definition: Definition, segment: int, manifest: Manifest | None,
         arrivals: Sequence[PackedChunk], watermark: int | None, store: Store, batch: int, folder: str,
-        *, lasting: bool = True, held: tuple[list[BasicWindow], list[BasicWindow]] | None = None,
+        *, now: int | None = None, lasting: bool = True,
+        held: tuple[list[BasicWindow], list[BasicWindow]] | None = None,
     ) -> None:  # fmt: skip
         self.definition, self.segment, self.store = definition, segment, store
         self.spec = definition.spec
@@ -108,6 +110,10 @@ class SegmentStep:
         self.manifest = manifest
         self.manifest.updates += 1
         self._advance(watermark)
+        idle = definition.idle
+        # only with new tuples do all segments run this micro-batch
+        if idle is not None and now is not None and arrivals:
+            self._advance(manifest.clocks.advance(arrivals, now, idle, self.spec.unit))
         kind = self.spec.kind
         self.tracked = tuple(
             None if states is None else Tracked(preserved, states)

@@ -145,7 +145,7 @@ class SegmentProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Return tuples without a match that are final now, unless new tuples have led to this already."""
         manifest, mark = self._manifest(), self._watermark(timerValues)
-        if manifest is not None and manifest.watermark != mark:
+        if manifest is not None and mark is not None and mark > (manifest.watermark or 0):
             yield from self._run(key[0], manifest, [], timerValues)
 
     def _run(
@@ -155,6 +155,7 @@ class SegmentProcessor(StatefulProcessor):
         step = SegmentStep(
             definition, definition.keys.index(key), manifest, chunks, self._watermark(timer),
             _store(definition), batch_number(task), f"{query_id(task)}/{self.place}",
+            now=timer.getCurrentProcessingTimeInMs(),
         )  # fmt: skip
         for blob in _blobs(step.results()):
             yield _frame(blob, None, [0] * len(FIGURES))

@@ -15,6 +15,7 @@ import numpy as np
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.routing import Epoch, Router
 from handshake.engines.spark.state.chunks import ChunkRef
+from handshake.engines.spark.state.clocks import Clocks
 from handshake.engines.spark.state.store import StateError
 from handshake.joins.states import RowStates
 
@@ -50,6 +51,8 @@ class Manifest:
     """When Spark calls this segment although there are no new tuples, in milliseconds of event time."""
     dropped: list[tuple[str, int]] = field(default_factory=list)
     """Files that the windows no longer need, and the update since which they do not."""
+    clocks: Clocks = field(default_factory=Clocks)
+    """The clocks of both streams, if silent ones are left out of the watermark."""
 
     @property
     def refs(self) -> list[ChunkRef]:
@@ -80,6 +83,7 @@ class Manifest:
             "weights": base64.b64encode(self.router.weights.astype("<f8").tobytes()).decode(),
             "epochs": [[epoch.cuts, epoch.newest, epoch.guests] for epoch in self.router.epochs],
             "rested": self.router.rested,
+            "clocks": asdict(self.clocks),
         }
         head = zlib.compress(json.dumps(fields).encode(), 1)
         parts = [b"" if states is None else states.dump() for states in self.states]
@@ -104,6 +108,7 @@ class Manifest:
             fields["plan"], fields["place"], fields["owner"], router, fields["updates"], fields["arrived"],
             fields["watermark"], _refs(fields["windows"]), _refs(fields.get("guests", [[], []])), states,
             fields.get("timer"), [(name, update) for name, update in fields["dropped"]],
+            Clocks(**fields.get("clocks", {})),
         )  # fmt: skip
 
 
