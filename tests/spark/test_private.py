@@ -89,6 +89,24 @@ def test_without_plans_predicates_are_texts(spark: Any, monkeypatch: pytest.Monk
     assert handshake.join(left, right, "l.id < r.n").count() == 6
 
 
+def test_classes_of_the_jvm(spark: Any) -> None:
+    assert private.has_class(spark, "org.rocksdb.RocksDB")
+    assert not private.has_class(spark, "org.rocksdb.Absent")
+    assert private.has_class(object(), "org.rocksdb.Absent")  # no JVM to ask: left to Spark
+
+
+def test_files_are_listed_again(spark: Any, tmp_path: Path) -> None:
+    for n in range(2):
+        spark.range(1).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+        if n == 0:
+            frame = spark.read.parquet(str(tmp_path / "in"))
+            narrow = frame.where("id >= 0").select("id")
+    assert narrow.count() == 1
+    private.list_files_again(narrow)
+    assert narrow.count() == 2
+    assert spark.read.parquet(str(tmp_path / "in")).count() == 2  # plain
+
+
 def test_tasks_know_their_query_run_and_batch(spark: Any, tmp_path: Path) -> None:
     def look(batches: Any) -> Any:
         task: Any = TaskContext.get()

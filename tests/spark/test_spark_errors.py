@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import re
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -18,7 +22,8 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 import handshake.engines.spark.workers as releases
-from handshake.engines.spark.joins.frames import state_root
+from handshake.engines.spark.java import java_home
+from handshake.engines.spark.joins.frames import _ROCKSDB, state_root
 from handshake.engines.spark.workers import VersionError, check_versions, versions
 from spark_session import Feed
 
@@ -268,6 +273,30 @@ def test_workers_that_run_another_release(batch, other, monkeypatch):
     joined = handshake.join(batch, other, "l.x <= r.a")
     with pytest.raises(PySparkException, match=r"the driver runs pyarrow 9\.9, but the worker on \S+ runs "):
         joined.collect()
+
+
+def test_packages_and_jars_that_are_missing(tmp_path):
+    """Run a session whose workers, JVM and driver lack something each; see the script."""
+    script = Path(__file__).parents[1] / "support" / "spark_failures.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=500,
+        env={**os.environ, "JAVA_HOME": java_home()}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.split()[-1] == "done"
+
+
+def test_a_platform_keeps_its_state_store(spark, marked):
+    """Leave a RocksDB of the platform as it is; replace any other provider."""
+    key = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(key)
+    try:
+        for given, kept in (("com.example.RocksDBProvider", True), ("com.example.Other", False)):
+            spark.conf.set(key, given)
+            handshake.join(marked, marked, "l.x = r.x", window="5 s")
+            assert spark.conf.get(key) == (given if kept else _ROCKSDB)
+    finally:
+        spark.conf.set(key, before)
 
 
 def test_definitions_travel(batch, other):

@@ -21,11 +21,13 @@ __all__ = [
     "checkpoint_manager",
     "connect_relation",
     "elements",
+    "has_class",
     "is_instance",
     "is_java_column",
     "is_padded",
     "is_user_cast",
     "launch_jvm",
+    "list_files_again",
     "query_id",
     "release_jvm",
     "run_id",
@@ -80,6 +82,35 @@ def is_user_cast(node: Any, frame: DataFrame) -> bool:
     jvm: Any = frame.sparkSession._jvm
     tag = jvm.org.apache.spark.sql.catalyst.expressions.Cast.USER_SPECIFIED_CAST()
     return not node.getTagValue(tag).isEmpty()
+
+
+# Files. Plain: create the DataFrame anew, or read a table that has versions, such as one of Delta Lake.
+
+
+def list_files_again(frame: DataFrame) -> None:
+    """Let Spark list the files of a DataFrame again; it lists them once, when the DataFrame is created."""
+    plan = analysed_plan(frame)
+    package = "org.apache.spark.sql.execution.datasources"
+    for leaf in [] if plan is None else elements(plan.collectLeaves()):
+        if is_instance(leaf, f"{package}.LogicalRelation", frame):
+            relation = leaf.relation()
+            if is_instance(relation, f"{package}.HadoopFsRelation", frame):
+                relation.location().refresh()
+
+
+# Classes. Plain: assume that the class is there, as in Spark Connect; Spark then fails with a trace.
+
+
+def has_class(session: SparkSession, name: str) -> bool:
+    """Return whether the JVM of a session finds a class; true if there is no JVM to ask."""
+    jvm: Any = getattr(session, "_jvm", None)
+    if jvm is None:
+        return True
+    try:
+        jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    except Exception:  # of py4j, which wraps Java's ClassNotFoundException
+        return False
+    return True
 
 
 # Settings. Plain: leave it to Spark, whose default manager starts processes for every file on a local disk:

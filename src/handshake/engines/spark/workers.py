@@ -6,20 +6,38 @@ import gc
 import os
 import platform
 import sys
+import weakref
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import version
+from typing import Any
 
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from handshake.errors import HandshakeError
+from handshake.engines.spark.failures import reason
+from handshake.errors import HandshakeError, UnsupportedError
 from handshake.version import __version__
 
-__all__ = ["VersionError", "Versions", "check_versions", "freeze_libraries", "use_this_python", "versions"]
+__all__ = [
+    "VersionError",
+    "Versions",
+    "check_versions",
+    "check_workers",
+    "freeze_libraries",
+    "use_this_python",
+    "versions",
+]
 
 Versions = tuple[tuple[str, str], ...]
 _PACKAGES = ("pyarrow", "numpy", "numba")
+_REMEDY = (
+    "name a Python that has handshake-join and its packages (PYSPARK_PYTHON or spark.pyspark.python, before "
+    "the session starts), or ship a packed environment (spark.archives)"
+)
+_checked: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+"""Sessions whose workers have been seen."""
 _MANY = 20_000
 """Old objects that the garbage collector may visit after every task: about 10 ms."""
 
@@ -50,6 +68,61 @@ def use_this_python(session: SparkSession) -> None:
         return
     if "PYSPARK_PYTHON" not in os.environ and session.conf.get("spark.pyspark.python", None) is None:
         context.pythonExec = sys.executable
+
+
+def check_workers(session: SparkSession) -> None:
+    """Ask a worker once per session whether its Python has all packages, unless `use_this_python` chose it.
+
+    Otherwise the first error would be a failure to import, deep inside Spark.
+
+    Raises:
+        UnsupportedError: A package is missing, or no worker starts.
+    """
+    if session in _checked or _runs_here(session):
+        return
+    try:
+        found = session.range(0, 1, 1, 1).mapInArrow(_look_for_packages(), "python string, missing string")
+        python, missing = found.collect()[0]
+    except PySparkException as error:
+        raise UnsupportedError(f"Spark's Python workers do not start: {reason(error)}") from error
+    if missing:
+        raise UnsupportedError(
+            f"the Python of Spark's workers, {python}, has no package '{missing}'; {_REMEDY}"
+        )
+    _checked.add(session)
+
+
+def _runs_here(session: SparkSession) -> bool:
+    """Return whether workers run the Python of this process for sure."""
+    try:
+        context = session.sparkContext
+    except PySparkException:  # Spark Connect has none: its server chooses
+        return False
+    return str(context.master).startswith("local") and context.pythonExec == sys.executable
+
+
+def _look_for_packages() -> Any:
+    """Return a function for `mapInArrow` that finds a missing package.
+
+    It is nested so that it travels as code: a worker that lacks this package can run it.
+    """
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import importlib
+        import sys
+
+        import pyarrow
+
+        missing = None
+        try:
+            for name in ("handshake", "pandas"):
+                importlib.import_module(name)
+        except ImportError as error:
+            missing = error.name or str(error)
+        for _ in batches:
+            yield pyarrow.RecordBatch.from_pylist([{"python": sys.executable, "missing": missing or ""}])
+
+    return look
 
 
 def check_versions(wanted: Versions) -> None:

@@ -13,8 +13,10 @@ from importlib import import_module
 from typing import Any
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 
+from handshake.engines.spark.failures import reason
 from handshake.engines.spark.joins.columns import translate_column
 from handshake.engines.spark.joins.dataflow import join_batches, join_static, join_streams
 from handshake.engines.spark.joins.definition import Definition
@@ -30,7 +32,8 @@ from handshake.engines.spark.joins.inputs import (
 from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
 from handshake.engines.spark.state.store import open_store
-from handshake.engines.spark.workers import use_this_python, versions
+from handshake.engines.spark.private import has_class
+from handshake.engines.spark.workers import check_workers, use_this_python, versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.joins.spec import SIDES
 from handshake.kinds import INNER, JoinKind, kind_of_join
@@ -119,6 +122,8 @@ def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **optio
     plan = plan if plan.name is not None else replace(plan, name=_label())
     definition = plan.definition if plan.runs == "native" else _with_directory(plan.definition, plan.runs)
     match plan.runs:
+    if plan.runs != "native":
+        check_workers(left.sparkSession)
         case "streaming":
             prepare_session(left.sparkSession)
             joined = join_streams(left, right, definition, str(plan.name))
@@ -282,17 +287,16 @@ def prepare_session(session: SparkSession) -> None:
     """Set the RocksDB state store, which Python state needs; warn about too many shuffle partitions.
 
     Raises:
-        UnsupportedError: The installed protobuf does not fit PySpark's messages.
+        UnsupportedError: The installed protobuf does not fit PySpark's messages, or there is no RocksDB.
     """
     try:
         import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
     except Exception as error:  # protobuf has errors of its own for releases that do not fit
         raise UnsupportedError(
             f"a join of streams needs a protobuf that fits PySpark {pyspark.__version__}: {error}; "
-            "install another one, such as pip install 'protobuf>=6.33.5,<7'"
+            "install one, such as pip install 'protobuf>=6.33.5,<7'"
         ) from error
-    if session.conf.get(_PROVIDER, None) != _ROCKSDB:
-        session.conf.set(_PROVIDER, _ROCKSDB)
+    _set_provider(session)
     partitions, cores = _setting(session, _PARTITIONS, 200), _cores(session)
     if partitions > 8 * cores:
         warnings.warn(
@@ -305,3 +309,20 @@ def prepare_session(session: SparkSession) -> None:
 def _label() -> str:
     number = next(_numbers)
     return "handshake" if number == 1 else f"handshake_{number}"
+def _set_provider(session: SparkSession) -> None:
+    """Set the state store, unless the platform has a RocksDB of its own."""
+    if "RocksDB" not in (session.conf.get(_PROVIDER, None) or ""):
+        try:
+            session.conf.set(_PROVIDER, _ROCKSDB)
+        except PySparkException as error:
+            raise UnsupportedError(
+                f"a join of streams needs the state store RocksDB, and {_PROVIDER} cannot be set here: "
+                f"{reason(error)}; set it to {_ROCKSDB} where the session is configured"
+            ) from error
+    if not has_class(session, "org.rocksdb.RocksDB"):
+        raise UnsupportedError(
+            "a join of streams needs the state store RocksDB, and this Spark has no rocksdbjni jar; add it "
+            "to Spark's jars, or start the session with spark.jars.packages=org.rocksdb:rocksdbjni:<version>"
+        )
+
+
