@@ -120,8 +120,8 @@ def join(
         ordered: Return results in the order of time.
         engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
         **options: `method`, `algorithm`, `cores`, `pace`, `overload`, `room`, `on_shed`, `adapt` and `pin`
-            for the local engine; `method`, `segments`, `state_dir`, `name`, `result_time` and `idle` for
-            Spark; `cores` and `text` for a circuit. See `handshake.options.Options`.
+            for the local engine; `method`, `segments`, `state_dir`, `name`, `result_time`, `idle` and
+            `refresh` for Spark; `cores` and `text` for a circuit. See `handshake.options.Options`.
 
     Returns:
         All columns of the left input, then those of the right; semi and anti joins have the columns of one

@@ -74,6 +74,7 @@ class GivenOptions(TypedDict, total=False):
     name: str | None
     result_time: str | None
     idle: str | None
+    refresh: str | None
     groups: int | None
     text: int | None
     join: str
@@ -193,6 +194,13 @@ class Options:
             "Leave a stream that is silent for this long, such as 5 minutes, out of the watermark.", _SPARK
         ),
     ] = None
+    refresh: Annotated[
+        str | None,
+        Option(
+            "Read a batch DataFrame that a stream joins again: in every micro-batch (batch), or after a time "
+            "such as 10 minutes. Default: it is read once.", _SPARK,
+        ),
+    ] = None  # fmt: skip
     groups: Annotated[
         int | None,
         Option("Circuit: the most groups of a window.", _CIRCUIT, _QUERY_CIRCUIT, metavar="N", least=1),

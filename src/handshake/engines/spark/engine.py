@@ -100,7 +100,7 @@ class SparkEngine:
 
 
 def _refuse_for_queries(options: Options) -> None:
-    for name in ("idle",):
+    for name in ("idle", "refresh"):
         if getattr(options, name) is not None:
             raise UnsupportedError(
                 f"{name}={getattr(options, name)!r} is for handshake.join, not for queries"
@@ -191,6 +191,7 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
         right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
         method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
         name=options.name, result_time=options.result_time, how=join.kind.name, idle=options.idle,
+        refresh=options.refresh,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
         return frame

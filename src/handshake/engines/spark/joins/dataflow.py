@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
+from handshake.engines.spark.joins.refresh import Refresher
 from handshake.engines.spark.joins.tasks import (
     REFERENCES,
     RESULTS,
@@ -19,6 +20,7 @@ from handshake.engines.spark.joins.tasks import (
     probe_task,
     unpack_task,
 )
+from handshake.engines.spark.state.store import open_store
 from handshake.metrics import REPORTS
 
 __all__ = ["join_batches", "join_static", "join_streams"]
@@ -51,12 +53,23 @@ def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> D
 
 
 def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:
-    """Join a stream with a finite input, which is packed once and divided among the segments."""
+    """Join a stream with a finite input, which is packed and divided among the segments.
+
+    It is packed once, or again by the rule of the definition.
+    """
     streaming = 0 if left.isStreaming else 1
     frames = (left, right)
-    moving = _pack(frames[streaming], definition, streaming)
-    packed = _pack(frames[1 - streaming], definition, 1 - streaming)
-    held = packed.groupBy("segment").agg(F.collect_list(F.struct("*")).alias("held")).persist()
+    moving, static = _pack(frames[streaming], definition, streaming), frames[1 - streaming]
+    packed = _pack(static, definition, 1 - streaming)
+    held = packed.groupBy("segment").agg(F.collect_list(F.struct("*")).alias("held"))
+    if definition.refresh != 0:
+        held = held.persist()
+    if definition.refresh is not None:
+        kept = held if definition.refresh else None
+        refresher = Refresher(
+            static, kept, definition.refresh, open_store(definition.root), definition.scratch
+        )
+        static.sparkSession.streams.addListener(refresher)
     pairs = (
         moving.select("segment", F.struct("*").alias("moving"))
         .join(held, "segment", "left")

@@ -67,6 +67,8 @@ class Definition:
     """The column with the time of results, if segments compute it."""
     idle: Idle | None = None
     """The rule for silent streams; None if they hold back the watermark."""
+    refresh: float | None = None
+    """Seconds after which a static side is read again; 0: in every micro-batch; None: never."""
     versions: Versions = ()
     """The releases that the driver runs; workers with other releases refuse to work."""
     tuning: Tuning = TUNING

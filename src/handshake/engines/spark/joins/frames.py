@@ -30,9 +30,10 @@ from handshake.engines.spark.joins.inputs import (
     qualifiers,
 )
 from handshake.engines.spark.joins.native import is_native, join_natively
+from handshake.engines.spark.joins.refresh import refresh_period
 from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
-from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.private import has_class
+from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.workers import check_workers, use_this_python, versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.joins.spec import SIDES
@@ -86,6 +87,7 @@ class _JoinRequest:
     name: str | None = None
     result_time: str | None = None
     idle: str | None = None
+    refresh: str | None = None
 
     def plan(self) -> FramePlan:
         """Check the request and plan the join; every error shows here, before the join runs."""
@@ -99,6 +101,7 @@ class _JoinRequest:
         )  # fmt: skip
         check_result_time(definition, self.result_time)
         runs = self._runs(definition)
+        definition = replace(definition, refresh=refresh_period(self.refresh, runs))
         if runs != "native" and not definition.root:
             raise UnsupportedError(
                 "a join on a cluster needs a directory for its windows that every executor reaches; "
@@ -119,11 +122,11 @@ def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **optio
     request = _JoinRequest(left, right, on, **options)
     use_this_python(left.sparkSession)
     plan = request.plan()
+    if plan.runs != "native":
+        check_workers(left.sparkSession)
     plan = plan if plan.name is not None else replace(plan, name=_label())
     definition = plan.definition if plan.runs == "native" else _with_directory(plan.definition, plan.runs)
     match plan.runs:
-    if plan.runs != "native":
-        check_workers(left.sparkSession)
         case "streaming":
             prepare_session(left.sparkSession)
             joined = join_streams(left, right, definition, str(plan.name))
@@ -306,9 +309,6 @@ def prepare_session(session: SparkSession) -> None:
         )
 
 
-def _label() -> str:
-    number = next(_numbers)
-    return "handshake" if number == 1 else f"handshake_{number}"
 def _set_provider(session: SparkSession) -> None:
     """Set the state store, unless the platform has a RocksDB of its own."""
     if "RocksDB" not in (session.conf.get(_PROVIDER, None) or ""):
@@ -326,3 +326,6 @@ def _set_provider(session: SparkSession) -> None:
         )
 
 
+def _label() -> str:
+    number = next(_numbers)
+    return "handshake" if number == 1 else f"handshake_{number}"

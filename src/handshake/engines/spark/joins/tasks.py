@@ -75,7 +75,10 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
         freeze_libraries()
         task, store = _task(), _store(definition)
         query, batch = query_id(task), batch_number(task)
-        folder = definition.scratch if finite else f"{query}/batch/{batch}"
+        folder = f"{query}/batch/{batch}"
+        if finite and (definition.refresh != 0 or query is None):
+            # a static side that is packed again later gets another stage, and so another folder
+            folder = f"{definition.scratch}/{task.stageId()}" if definition.refresh else definition.scratch
         if not finite and task.partitionId() == 0:
             _remove_old_batches(store, str(query), batch)
         packed = pack(definition, side, batches, store, folder, task.partitionId())
@@ -261,9 +264,22 @@ def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Ba
 
 def _static(definition: Definition, chunk: PackedChunk, segment: int) -> BasicWindow:
     """Return the part of a static chunk that a segment holds: all of it if the stream is anchored."""
+    _forget_outdated(definition, chunk)
     whole = any(definition.anchored)
     offsets = tuple(map(int, chunk.offsets))
     return _static_part(definition, chunk.ref, offsets, chunk.side, None if whole else segment)
+
+
+_static_folders: dict[str, str] = {}
+"""By definition, the folder of the static chunks that this worker has read last."""
+
+
+def _forget_outdated(definition: Definition, chunk: PackedChunk) -> None:
+    """Free the parts of a static side when it has been read again."""
+    folder = chunk.ref.name.rpartition("/")[0]
+    if _static_folders.setdefault(definition.identity, folder) != folder:
+        _static_folders[definition.identity] = folder
+        _static_part.cache_clear()
 
 
 @lru_cache(maxsize=256)
