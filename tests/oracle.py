@@ -1,8 +1,9 @@
 """docs/semantics.md as a program: plain Python, one value and one pair at a time, nothing clever.
 
 `evaluate` gives the value of a bound expression, `join` and `join_many` say which rows join, `of_kind` says
-what the results of a kind of join are, and `final_after` when a row without a match is one. Rows are
-dictionaries of physical values (see oracle_values.py); `rows` reads them from an Arrow table.
+what the results of a kind of join are, and `final_after` when a row without a match is one. `asof` and
+`nearest` choose the best matches; those of `nearest` come when the left row is final. Rows are dictionaries
+of physical values (see oracle_values.py); `rows` reads them from an Arrow table.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from oracle_values import FUNCTIONS, SKIP_NULL, TIME, cast, fit, logical, physic
 
 __all__ = [
     "TIME", "Advance", "Result", "asof", "cast", "evaluate", "final_after", "join", "join_many", "logical",
-    "of_kind", "physical", "rows",
+    "nearest", "of_kind", "physical", "rows",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -403,3 +404,30 @@ def _place(value: Any) -> tuple[Any, ...]:
     if value is None:
         return (0,)
     return (1,) if value != value else (2, value)
+
+
+def nearest(
+    left: Sequence[Row], right: Sequence[Row], pairs: Sequence[tuple[int, ...]], by: tree.Expr, k: int
+) -> dict[int, list[tuple[int, Any]]]:
+    """For each left row of a pair: its k best right rows, by index, and the values of the ranking.
+
+    The least value is best; NaN and then NULL come last. Of equal values, the row that is last in the order
+    of its columns is best.
+    """
+    found: dict[int, list[tuple[int, Any]]] = {}
+    for mine, other in pairs:
+        found.setdefault(mine, []).append((other, evaluate(by, (left[mine], right[other]))))
+    for matches in found.values():
+        matches.sort(
+            key=lambda match: [_place(v) for n, v in right[match[0]].items() if n != TIME], reverse=True
+        )
+        matches.sort(key=lambda match: _rank(match[1]))
+        del matches[k:]
+    return found
+
+
+def _rank(value: Any) -> tuple[Any, ...]:
+    """Values, then NaN, then NULL."""
+    if value is None:
+        return (2,)
+    return (1,) if value != value else (0, value)

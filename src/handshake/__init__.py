@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from handshake.api import asof, explain, join, listener, progress, run, watch
+    from handshake.api import asof, explain, join, listener, nearest, progress, run, watch
     from handshake.errors import (
         ExpressionError,
         HandshakeError,
@@ -71,6 +71,7 @@ __all__ = [
     "left",
     "listener",
     "lit",
+    "nearest",
     "prepare",
     "prepare_streams",
     "progress",
@@ -82,7 +83,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api": ("asof", "explain", "join", "listener", "progress", "run", "watch"),
+    "api": ("asof", "explain", "join", "listener", "nearest", "progress", "run", "watch"),
     "joins.join": (
         "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
         "explain_streams", "join_streams", "prepare", "prepare_streams",

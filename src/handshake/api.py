@@ -13,6 +13,7 @@ from handshake.engines.joins import JOIN, join_plan
 from handshake.errors import InputError, UnsupportedError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.asof import AsOf
+from handshake.joins.nearest import Nearest
 from handshake.joins.plan import predicate_of, prepare
 from handshake.kinds import kind_of_join
 from handshake.options import GivenOptions, Options
@@ -21,7 +22,7 @@ from handshake.plan.build import Expression
 from handshake.plan.query import parse_query
 from handshake.windows import Spec, windows_of
 
-__all__ = ["asof", "explain", "join", "listener", "progress", "run", "spark_module", "watch"]
+__all__ = ["asof", "explain", "join", "listener", "nearest", "progress", "run", "spark_module", "watch"]
 
 
 def run(
@@ -226,6 +227,82 @@ def asof(
     found = AsOf(
         table_of(left), table_of(right), condition, by, times, direction, tolerance, allow_exact_matches, how,
         suffix, aliases, cores,
+    ).run()  # fmt: skip
+    return restore(found, {kind_of(left), kind_of(right)})
+
+
+def nearest(
+    left: Any,
+    right: Any,
+    on: str | Expression | None = None,
+    *,
+    by: str | Expression,
+    k: int = 1,
+    window: Spec = None,
+    left_window: Spec = None,
+    right_window: Spec = None,
+    time: str | None = None,
+    left_time: str | None = None,
+    right_time: str | None = None,
+    how: str = "left",
+    rank: str | None = "rank",
+    value: str | None = None,
+    suffix: str = "_right",
+    aliases: tuple[str, str] | None = None,
+    cores: int | None = None,
+) -> Any:
+    """Join each left row with its k best matches by any ranking.
+
+    The match with the least value of `by` is best; NaN and then NULL come last. Of matches with equal values,
+    the one that comes last in the order of its columns is better, so the result does not depend on the order
+    of rows.
+
+    Args:
+        left: An Arrow table or batch, a pandas or Polars frame, a dict of lists or a list of dicts.
+        right: The other input.
+        on: The condition on pairs: SQL text in which `l` and `r` are the inputs, or a built expression.
+            Without one, all pairs that the windows allow are matches.
+        by: The ranking: SQL text such as `"ABS(l.price - r.mid)"`, or a built expression.
+        k: The number of matches per left row, at most.
+        window: The window of both inputs, as for `join`.
+        left_window: The window of the left input, if it differs.
+        right_window: The window of the right input, if it differs.
+        time: The time column of both inputs; time windows need one.
+        left_time: The time column of the left input, if it differs.
+        right_time: The time column of the right input, if it differs.
+        how: `left` keeps left rows without a match, with NULLs; `inner` drops them.
+        rank: The name of the column with the rank of each match, from 1 up; None leaves it out.
+        value: The name of a column for the value of `by`, if it is wanted.
+        suffix: Added to a column name of the right input that the left one has too.
+        aliases: Other names for `l` and `r` in `on` and `by`.
+        cores: The number of cores; all by default.
+
+    Returns:
+        All columns of the left input, those of the right, the rank and the value. Left rows are in their
+        order, the matches of each by rank. Of the kind that was given, or Arrow if the kinds differ.
+
+    Raises:
+        ExpressionError: The condition or the ranking cannot be read or typed, or has no order.
+        SchemaError: A column is missing, doubled, or no time.
+        WindowError: A window has no meaning, or a time column is missing.
+        UnsupportedError: k is no number from 1 up, there is no such kind, or an input is a Spark DataFrame.
+
+    Examples:
+        >>> rooms, sensors = {"room": ["A", "B"], "x": [2, 9]}, {"sensor": [1, 2, 3], "at": [1, 4, 8]}
+        >>> found = nearest(rooms, sensors, by="ABS(l.x - r.at)", k=2, value="off")
+        >>> found.select(["room", "sensor", "rank", "off"]).to_pylist()[:2]
+        [{'room': 'A', 'sensor': 1, 'rank': 1, 'off': 1}, {'room': 'A', 'sensor': 2, 'rank': 2, 'off': 2}]
+        >>> nearest(rooms, sensors, "r.at < l.x", by="l.x - r.at")["sensor"].to_pylist()
+        [1, 3]
+    """
+    if is_spark(left) or is_spark(right):
+        raise UnsupportedError(
+            "nearest takes tables and frames, and an input is a Spark DataFrame; collect it first "
+            "(toArrow() or toPandas())"
+        )
+    found = Nearest(
+        table_of(left), table_of(right), on, by, k, window, left_window, right_window,
+        (left_time or time, right_time or time), how, rank, value, suffix, aliases, cores,
     ).run()  # fmt: skip
     return restore(found, {kind_of(left), kind_of(right)})
 

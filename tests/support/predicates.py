@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-__all__ = ["make_predicate", "predicates"]
+__all__ = ["make_predicate", "make_ranking", "predicates"]
 
 COMPARE = ("=", "=", "<", "<=", ">", ">=", "<>")
 BANDS = (
@@ -44,6 +44,16 @@ def make_predicate(rng: Random, left: pa.Schema, right: pa.Schema, depth: int, c
     if rng.random() < 0.25:
         return writer.condition(max(depth, 1))
     return " AND ".join(f"({writer.usual(depth)})" for _ in range(rng.randint(1, conditions)))
+
+
+def make_ranking(rng: Random, left: pa.Schema, right: pa.Schema, depth: int) -> str:
+    """An expression of any type over both sides."""
+    writer = Writer(rng, left, right)
+    return (
+        writer.condition(depth)
+        if rng.random() < 0.1
+        else writer.expression(writer.any_family(None), None, depth)
+    )
 
 
 @st.composite

@@ -23,6 +23,7 @@ from handshake.joins.driver import times_of
 from handshake.joins.plan import JoinPlan, prepare
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES, common_unit, result_schema
+from handshake.joins.ties import order_by_columns
 from handshake.kernels.asof import keep_best, latest_before, mark_ties
 from handshake.kinds import KINDS
 from handshake.plan.bind import Scope, bind
@@ -221,23 +222,8 @@ class _Search:
             return None
         places = np.flatnonzero(tied)
         ranked = np.arange(len(times))
-        ranked[places] = places[self._by_columns(places)]
+        ranked[places] = places[order_by_columns(self.tables[1].take(pa.array(places)))]
         return ranked
-
-    def _by_columns(self, rows: Array) -> Array:
-        """Return the order of some right rows by their columns: NULL, then NaN, then values, least first."""
-        some = self.tables[1].take(pa.array(rows))
-        keys, columns = [], {}
-        for number, column in enumerate(some.columns):
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(column.type.value_type)
-            if pa.types.is_nested(column.type):  # Arrow does not sort them
-                column = pa.array([None if value is None else repr(value) for value in column.to_pylist()])
-            if not pa.types.is_null(column.type):
-                columns[str(number)] = column
-                keys.append((str(number), "descending"))
-        order = pc.sort_indices(pa.table(columns), sort_keys=keys)  # NaN and NULL come last in any order
-        return np.asarray(order).astype(np.int64)[::-1]
 
     # With a predicate: window joins, each wider than the one before.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from handshake.kernels.compile_cache import compile_loop
 
-__all__ = ["order_of"]
+__all__ = ["order_of", "ordered_words"]
 
 Array = np.ndarray[Any, Any]
 _FEW = 512
@@ -23,13 +23,13 @@ def order_of(keys: Array) -> Array:
     """
     if len(keys) <= _FEW:
         return np.argsort(keys, kind="stable")
-    words = _ordered_words(keys)
+    words = ordered_words(keys)
     words -= words.min()
     order: Array = _radix(words, int(words.max()).bit_length())
     return order
 
 
-def _ordered_words(keys: Array) -> Array:
+def ordered_words(keys: Array) -> Array:
     """Return unsigned words of the same order as the keys."""
     if keys.dtype.kind == "u":
         return keys.astype(np.uint64)

@@ -1,0 +1,210 @@
+"""Nearest joins: every ranking, window and way of feeding agrees with the oracle."""
+
+from __future__ import annotations
+
+import math
+import re
+from random import Random
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import handshake as hs
+from handshake.joins.nearest import Nearest
+from handshake.plan import parse
+from handshake.plan.bind import bind_value
+from join_plans import options
+from oracle import nearest, rows
+from pairs import EXAMPLES, numbered
+from predicates import make_ranking
+from strategies import Case, Clock, cases, expect, make_times, make_windows, scope_of
+
+SEEDS = st.integers(0, 2**32 - 1)
+SIZES = st.integers(0, 30)
+PREDICATES = ("TRUE", "l.k = r.k AND l.x > 0", "l.x BETWEEN r.x - 1 AND r.x + 1", "l.k < r.k OR l.x = r.x")
+RANKINGS = ("ABS(l.x - r.x)", "r.k", "ABS(l.k - r.k)", "r.s", "1", "-l.x", "r.x < l.x", "NULL")
+"""Few, since each takes time to compile; with ties, NaN and NULL."""
+WIDE = RANKINGS[2:3]
+"""Values that may need more than 64 bits: they rank pairs exactly, but no column can hold them."""
+
+
+def small_case(seed: int, sizes: tuple[int, int]) -> Case:
+    """A join with ties, disorder, NULL and NaN, under windows of any kind."""
+    rng = Random(seed)
+    windows = make_windows(rng)
+    timed = windows.timed or rng.random() < 0.5
+    tables = []
+    for size in sizes:
+        columns = {
+            "k": pa.array(rng.choices((None, 1, 2, 3, -(2**63), 2**63 - 1), k=size), pa.int64()),
+            "x": pa.array(rng.choices((None, math.nan, -0.0, 0.0, 0.5, 1.0, math.inf), k=size), pa.float64()),
+            "s": pa.array(rng.choices((None, "", "a prefix a", "a prefix b", "b"), k=size), pa.string()),
+        }
+        if timed:
+            clock = Clock(("t", "t"), (pa.timestamp("s"), pa.timestamp("s")), 10**9, rng.choice((0, 10**18)))
+            columns["t"] = make_times(rng, clock, 0, size, windows.timed)
+        tables.append(pa.table(columns))
+    time = "t" if timed else None
+    return Case(*tables, rng.choice(PREDICATES), windows, time, time)
+
+
+SMALL_CASES = st.builds(small_case, SEEDS, st.tuples(SIZES, SIZES))
+
+
+def same(value: object) -> object:
+    return "NaN" if value != value else value
+
+
+def wanted(case: Case, by: str, k: int, how: str, result) -> list[tuple]:
+    """The results by row numbers, ranks and values, by left row."""
+    left, right = numbered(case)
+    bound = bind_value(parse(by), scope_of(left.schema, right.schema))
+    mine, others = rows(left, case.left_time), rows(right, case.right_time)
+    best = nearest(mine, others, result.pairs, bound, k)
+    found = []
+    for index in range(len(mine)):
+        if index in best:
+            found += [(index, o, n, same(v)) for n, (o, v) in enumerate(best[index], 1)]
+        elif how == "left" and (0, index) not in result.dropped:
+            found.append((index, None, None, None))
+    return found
+
+
+def found_in(table, value: str | None) -> list[tuple]:
+    columns = rows(table.select(["row of left", "row of right", "rank", *([value] if value else [])]))
+    return [tuple(same(value) for value in row.values()) for row in columns]
+
+
+def check_tables(case: Case, by: str, k: int, how: str, many: int) -> None:
+    left, right = numbered(case)
+    given_options = options(case)
+    times = given_options.pop("left_time"), given_options.pop("right_time")
+    chosen = {"times": times, "how": how, "many": many, **given_options}
+    found = Nearest(left, right, case.on, by, k, value=None if by in WIDE else "value", **chosen).run()
+    want = [row[:3] if by in WIDE else row for row in wanted(case, by, k, how, expect(case))]
+    assert found_in(found, None if by in WIDE else "value") == want, (case.on, by, k, how, case.windows)
+
+
+@settings(EXAMPLES, max_examples=25)
+@given(
+    case=SMALL_CASES, by=st.sampled_from(RANKINGS), k=st.sampled_from((1, 2, 3, 100)),
+    how=st.sampled_from(("left", "inner")), many=st.sampled_from((0, 1 << 14)),
+)  # fmt: skip
+def test_tables_agree_with_the_oracle(case, by, k, how, many):
+    """All at once, and sorted again for every batch."""
+    check_tables(case, by, k, how, many)
+
+
+@settings(EXAMPLES, max_examples=10)
+@given(case=cases(max_rows=15, max_depth=1, max_conditions=1), k=st.sampled_from((1, 3)), seed=SEEDS)
+def test_rankings_of_any_type_agree_with_the_oracle(case, k, seed):
+    by = make_ranking(Random(seed), case.left.schema, case.right.schema, 1)
+    check_tables(case, by, k, "left", 0)
+
+
+# By hand.
+
+ROOMS = {"room": ["a", "b", "c"], "x": [1, 6, None]}
+SENSORS = {"sensor": [1, 2, 3, 4], "at": [0, 3, 5, None]}
+
+
+def test_the_columns_of_results():
+    found = hs.nearest(ROOMS, SENSORS, by="ABS(l.x - r.at)", k=2, value="off", rank="place")
+    assert found.schema.names == ["room", "x", "sensor", "at", "place", "off"]
+    assert found.schema.field("place").type == pa.int32()
+    assert [tuple(row.values())[2:] for row in found.to_pylist()] == [
+        (1, 0, 1, 1), (2, 3, 2, 2), (3, 5, 1, 1), (2, 3, 2, 3), (4, None, 1, None), (3, 5, 2, None),
+    ]  # fmt: skip
+    assert hs.nearest(ROOMS, SENSORS, by="r.at", rank=None).schema.names == ["room", "x", "sensor", "at"]
+
+
+def test_rows_without_a_match_are_kept_or_dropped():
+    found = hs.nearest(ROOMS, SENSORS, "r.at > l.x", by="r.at - l.x", value="off")
+    assert [tuple(row.values())[2:] for row in found.to_pylist()] == [
+        (2, 3, 1, 2), (None, None, None, None), (None, None, None, None),
+    ]  # fmt: skip
+    assert hs.nearest(ROOMS, SENSORS, "r.at > l.x", by="r.at - l.x", how="inner")["room"].to_pylist() == ["a"]
+    nothing = hs.nearest(ROOMS, SENSORS, "r.at > 9", by="r.at", value="off")
+    assert nothing.to_pylist()[0] == {
+        "room": "a", "x": 1, "sensor": None, "at": None, "rank": None, "off": None,
+    }  # fmt: skip
+
+
+def test_empty_inputs():
+    none = pa.table({"sensor": pa.array([], pa.int64()), "at": pa.array([], pa.int64())})
+    assert hs.nearest(ROOMS, none, by="r.at", k=3)["rank"].to_pylist() == [None] * 3
+    assert hs.nearest(ROOMS, none, by="r.at", how="inner").num_rows == 0
+    assert hs.nearest(none, SENSORS, by="r.at").num_rows == 0
+
+
+def test_ties_do_not_depend_on_the_order_of_rows():
+    """The last one in the order of columns is best: NULL, then NaN, then values."""
+    right = pa.table(
+        {"x": [None, math.nan, 2.0, 1.0, 2.0, -1.0], "s": ["z", "y", "a", "d", "b", "c"], "n": [[1]] * 6}
+    )
+    for seed in range(6):
+        order = Random(seed).sample(range(6), 6)
+        found = hs.nearest({"t": [1]}, right.take(order), by="1", k=6)
+        assert found["s"].to_pylist() == ["b", "a", "d", "c", "y", "z"]
+
+
+def test_values_beyond_64_bits_rank_exactly_and_are_an_error_in_a_column():
+    left, right = {"x": [-(2**63)]}, {"a": [2**63 - 1, 2**63 - 2, 2**63 - 1 - 2**40]}
+    found = hs.nearest(left, right, by="r.a - l.x", k=3)
+    assert found["a"].to_pylist() == [2**63 - 1 - 2**40, 2**63 - 2, 2**63 - 1]
+    with pytest.raises(hs.HandshakeError, match=r"a value of r.a - l.x does not fit int64"):
+        hs.nearest(left, right, by="r.a - l.x", value="off")
+
+
+def test_a_python_function_may_rank():
+    by = hs.call(lambda x, a: None if a is None else (x or 0) % 3 - a, hs.left.x, hs.right.at, returns="int")
+    assert hs.nearest(ROOMS, SENSORS, by=by)["at"].to_pylist() == [5, 5, 5]
+
+
+def test_windows_and_aliases():
+    left, right = {"t": [0, 10], "x": [5, 5]}, {"t": [1, 2, 9, 12], "x": [9, 6, 1, 5]}
+    found = hs.nearest(
+        left, right, "o.t <= p.t", by="ABS(o.x - p.x)", window="5 s", time="t", aliases=("o", "p")
+    )
+    assert found["x_right"].to_pylist() == [6, 5]
+    found = hs.nearest(left, right, by="ABS(l.x - r.x)", right_window="now", left_window="1 tuples", k=9)
+    assert found["x_right"].to_pylist() == [9, 5, 6, 1]
+
+
+@pytest.mark.parametrize("made", [pd.DataFrame, pl.DataFrame])
+def test_frames_stay_what_they_are(made):
+    found = hs.nearest(made(ROOMS), made(SENSORS), by="r.at")
+    assert type(found) is made
+    assert list(found["at"]) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"k": 0}, hs.UnsupportedError, "k is the number of matches per left row, from 1 up; 0 was given"),
+        ({"k": -1}, hs.UnsupportedError, "-1 was given"),
+        ({"k": 1.5}, hs.UnsupportedError, "1.5 was given"),
+        ({"k": True}, hs.UnsupportedError, "True was given"),
+        ({"how": "full"}, hs.UnsupportedError, "not how='full'"),
+        ({"by": "r.xs"}, hs.ExpressionError, "r.xs is list<item: int64>; name a field"),
+        ({"by": "r.st"}, hs.ExpressionError, "r.st is struct<f: int64>; name a field"),
+        ({"by": "l.price - r.z"}, hs.ExpressionError, "no column 'z' in the right input (a, xs, st)"),
+        ({"by": "l.price +"}, hs.ExpressionError, "line 1"),
+        ({"by": 3}, hs.ExpressionError, "the ranking must be SQL text or a built expression, not int"),
+        ({"rank": "a"}, hs.SchemaError, "output column 'a' would appear twice"),
+        ({"value": "price"}, hs.SchemaError, "output column 'price' would appear twice"),
+        ({"value": "rank"}, hs.SchemaError, "output column 'rank' would appear twice"),
+        ({"on": "l.price"}, hs.ExpressionError, "the predicate must be true or false"),
+        ({"window": "5 s"}, hs.WindowError, "a time window needs a time column"),
+        ({"left_time": "price"}, hs.WindowError, "a time column is named for one input only"),
+        ({"time": "nope"}, hs.SchemaError, "no column 'nope' in the left input"),
+    ],
+)
+def test_mistakes_are_explained(changes, kind, message):
+    left, right = {"price": [1]}, {"a": [1], "xs": [[1]], "st": [{"f": 1}]}
+    with pytest.raises(kind, match=re.escape(message)):
+        hs.nearest(left, right, **{"by": "ABS(l.price - r.a)", **changes})
