@@ -49,7 +49,6 @@ _MANY = 1 << 14
 """Pairs that wait to be sorted, at least."""
 _FILTERED = 64
 """The largest k for which pairs are filtered before they are sorted: the filter holds k keys per row."""
-_LAST = np.uint64(2**64 - 1)
 _WIDE = pa.decimal128(38, 0)
 """The type of whole numbers beyond 64 bits."""
 
@@ -231,18 +230,20 @@ def _classes(values: pa.Array) -> Array | None:
 
 def _floats(values: pa.Array) -> Array:
     """Return floats, and 0 for NULL."""
-    return np.asarray(values.fill_null(0.0).to_numpy(zero_copy_only=False))
+    values = values.fill_null(0.0) if values.null_count else values
+    return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
 def _filter_keys(values: pa.Array, classes: Array | None) -> Array:
-    """Return words of the same order as the values; equal words decide nothing. NaN and NULL come last."""
+    """Return numbers of the same order as the values; equal ones decide nothing. NaN and NULL come last."""
+    last: float = np.iinfo(np.int64).max
     if pa.types.is_floating(values.type):
-        words = ordered_words(_floats(values))
+        keys, last = _floats(values), np.inf
     elif pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
-        words = ordered_words(integers(prefix_of(values)))
+        keys = integers(prefix_of(values))
     else:
-        words = ordered_words(sort_key(values))
-    return words if classes is None else np.where(classes > 0, _LAST, words)
+        keys = sort_key(values)
+    return keys if classes is None else np.where(classes > 0, last, keys)
 
 
 def _sort_keys(values: pa.Array, classes: Array | None) -> Array:
@@ -315,13 +316,14 @@ class Best:
         """Pairs that have not been sorted."""
         self._taken: list[Array] = []
         """Rows whose pairs have been taken since the last sort."""
+        self._oldest = 0
+        """A row that no held pair is older than, as of the last sort."""
 
     def add(self, rows: Array, values: pa.Array, payload: pa.RecordBatch) -> None:
         """Add pairs: numbers of their left rows, values as `Ranking.evaluator` gives them, and columns."""
         pairs = _Pairs(rows, values, payload)
         if self._filter is not None and len(rows):
-            oldest = None if self._sorted is None else int(self._sorted.rows[0])
-            keep = self._filter.keep(rows, _filter_keys(values, _classes(values)), oldest)
+            keep = self._filter.keep(rows, _filter_keys(values, _classes(values)), self._oldest)
             pairs = pairs if keep.all() else pairs.take(np.flatnonzero(keep))
         if len(pairs.rows):
             self._waiting.append(pairs)
@@ -334,8 +336,9 @@ class Best:
         parts = [*([] if self._sorted is None else [self._sorted]), *self._waiting]
         pairs = _concat(parts)
         if self._taken:
-            stay = np.isin(pairs.rows, np.concatenate(self._taken), invert=True)
-            pairs = pairs.take(np.flatnonzero(stay))
+            taken = np.concatenate(self._taken)
+            pairs = pairs.take(np.flatnonzero(np.isin(pairs.rows, taken, invert=True)))
+            self._oldest = int(pairs.rows.min() if len(pairs.rows) else taken.max())
         pairs, _ = self._best_of(pairs)
         self._sorted, self._waiting, self._taken = pairs if len(pairs.rows) else None, [], []
 
@@ -420,31 +423,29 @@ class _Filter:
         self._first = 0
         """The number of the row whose keys come first."""
         self._counts = np.zeros(0, np.int64)
-        self._best = np.empty((0, k), np.uint64)
+        self._best = np.empty((0, k), np.int64)
 
-    def keep(self, rows: Array, keys: Array, oldest: int | None) -> Array:
+    def keep(self, rows: Array, keys: Array, oldest: int) -> Array:
         """Return which pairs may be among the best of their rows.
 
         Args:
             rows: The numbers of the left rows.
-            keys: A word per pair; the smaller the better.
-            oldest: The least number of a row of which pairs are held, if any are.
+            keys: A number per pair; the smaller the better.
+            oldest: The filter may forget rows before this one if it needs room.
         """
-        self._make_room(rows, oldest)
+        self._make_room(rows, keys.dtype, oldest)
         kept = np.empty(len(rows), np.bool_)
         keep_candidates(rows, keys, self._first, self._counts, self._best, kept)
         return kept
 
-    def _make_room(self, rows: Array, oldest: int | None) -> None:
-        """Forget rows before the oldest one when there is no room."""
+    def _make_room(self, rows: Array, kind: np.dtype[Any], oldest: int) -> None:
         last = int(rows.max())
         if last - self._first < len(self._counts):
             return
-        least = int(rows.min())
-        first = max(self._first, least if oldest is None else min(oldest, least))
+        first = max(self._first, min(oldest, int(rows.min())))
         counts, best = self._counts[first - self._first :], self._best[first - self._first :]
         size = 2 * (last + 1 - first)
         self._counts = np.zeros(size, np.int64)
-        self._best = np.empty((size, best.shape[1]), np.uint64)
+        self._best = np.empty((size, best.shape[1]), kind)
         self._counts[: len(counts)], self._best[: len(best)] = counts, best
         self._first = first
