@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         prepare,
         prepare_streams,
     )
+    from handshake.joins.nearest import NearestJoin
     from handshake.joins.why import Condition, Why, why
     from handshake.operators.query import Query, QueryMetrics
     from handshake.plan import call, col, left, lit, right, sql
@@ -50,6 +51,7 @@ __all__ = [
     "MultiMetrics",
     "MultiPlan",
     "MultiReplay",
+    "NearestJoin",
     "Query",
     "QueryError",
     "QueryMetrics",
@@ -88,6 +90,7 @@ _HOMES = {
         "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
         "explain_streams", "join_streams", "prepare", "prepare_streams",
     ),
+    "joins.nearest": ("NearestJoin",),
     "joins.why": ("Condition", "Why", "why"),
     "operators.query": ("Query", "QueryMetrics"),
     "plan": ("call", "col", "left", "lit", "right", "sql"),

@@ -7,7 +7,7 @@ from typing import Literal
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["INNER", "KINDS", "JoinKind", "kind_of_join"]
+__all__ = ["INNER", "KINDS", "NEAREST", "JoinKind", "kind_of_join"]
 
 Sides = tuple[bool, bool]
 """A fact about the left side and about the right one."""
@@ -29,6 +29,8 @@ class JoinKind:
     """Sides whose columns results have."""
     pairs: Literal["all", "first", "none"] = "all"
     """The pairs that give results: all, the first one of each row of the side that is shown, or none."""
+    announced: bool = False
+    """Whether every row of a preserved side is a result once it is final, also if it has matched."""
 
     @property
     def preserves(self) -> bool:
@@ -54,6 +56,8 @@ _EACH = (
     JoinKind("right_semi", "right rows with a match, once", shown=_RIGHT, pairs="first"),
     JoinKind("right_anti", "right rows without a match", _RIGHT, _RIGHT, "none"),
 )
+NEAREST = JoinKind("nearest", "the best pairs of each left row, once it is final", _LEFT, announced=True)
+"""The kind of joins that choose pairs when a left row is final; it has no name that users can ask for."""
 KINDS: dict[str, JoinKind] = {kind.name: kind for kind in _EACH}
 """All kinds by name."""
 _SPELLINGS = {
@@ -64,11 +68,11 @@ _SPELLINGS = {
 """The spellings that Spark accepts, and those of the right side; case, spaces and `_` do not matter."""
 
 
-def kind_of_join(how: str) -> JoinKind:
+def kind_of_join(how: str | JoinKind) -> JoinKind:
     """Return the kind of join that a user asks for.
 
     Args:
-        how: A name in `KINDS`, or another spelling that Spark accepts.
+        how: A name in `KINDS`, or another spelling that Spark accepts; or the kind itself.
 
     Raises:
         UnsupportedError: There is no such kind.
@@ -76,6 +80,8 @@ def kind_of_join(how: str) -> JoinKind:
     >>> [kind_of_join(how).name for how in ("outer", "semi", "LEFT ANTI", "right_outer")]
     ['full', 'left_semi', 'left_anti', 'right']
     """
+    if isinstance(how, JoinKind):
+        return how
     text = str(how).lower().replace("_", "").replace(" ", "")
     if text not in _SPELLINGS:
         choices = ", ".join(KINDS)

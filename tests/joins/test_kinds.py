@@ -15,9 +15,10 @@ from handshake.errors import HandshakeError, UnsupportedError, WindowError
 from handshake.joins.join import Join, Replay, prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import KINDS, kind_of_join
-from join_plans import METHODS, options, planned
-from oracle import TIME, Advance, evaluate, final_after, of_kind, rows
+from join_plans import METHODS, planned
+from oracle import TIME, evaluate, final_after, of_kind
 from pairs import EXAMPLES, numbered
+from pushes import Pushes
 from strategies import Case, Clock, bound, cases, expect, make_times, make_windows
 
 ARRANGEMENTS = [
@@ -115,64 +116,6 @@ def test_replayed_tables_agree_with_the_oracle(case, seed):
     check_replay(case, in_turn((TUNING, ALL_INDEXED), seed))
 
 
-class Pushes:
-    """A case pushed in random batches, with promises of time between them."""
-
-    def __init__(self, case: Case, seed: int, **chosen) -> None:
-        self.rng = Random(f"pushes {seed}")
-        self.case, self.tables = case, numbered(case)
-        late = self.rng.choice((0, 1, 5, 60))
-        self.lateness = late * 10**9 if case.windows.timed else None
-        self.arrivals: list = []
-        self.found: list[tuple[int, int, tuple]] = []
-        """Of each result: how many arrivals were before the push that gave it, and up to it, and its rows."""
-        text = {"lateness": f"{late} s"} if case.windows.timed else {}
-        self.join = Join(
-            left=self.tables[0], right=self.tables[1], on=case.on, **chosen, **options(case), **text
-        )
-
-    def run(self) -> None:
-        at = [0, 0]
-        while any(at[side] < self.tables[side].num_rows for side in (0, 1)):
-            side = self.rng.choice((0, 1))
-            count = min(self.rng.choice((1, 2, 7, 30)), self.tables[side].num_rows - at[side])
-            push = self.join.push_right if side else self.join.push_left
-            batch = self.tables[side].slice(at[side], count)
-            self._take(
-                lambda push=push, batch=batch: push(batch), [(side, at[side] + k) for k in range(count)]
-            )
-            at[side] += count
-            if self.case.windows.timed and self.rng.random() < 0.2:
-                self._advance(side)
-        self._take(self.join.finish, [])
-
-    def _advance(self, side: int) -> None:
-        """Promise that a side comes to a time of one of its rows that was pushed."""
-        names = (self.case.left_time, self.case.right_time)
-        pushed = [i for s, i in self.arrivals if s == side and not isinstance(i, Advance)]
-        if not pushed:
-            return
-        index = self.rng.choice(pushed)
-        time = self.tables[side].column(names[side])[index]
-        if time.is_valid:
-            promise = Advance(self.rows(side)[index][TIME])
-            word = ("left", "right")[side]
-            self._take(lambda: self.join.advance(**{word: time.as_py()}), [(side, promise)])
-
-    def _take(self, step, arrivals) -> None:
-        before = len(self.arrivals)
-        self.arrivals += arrivals
-        self.found += [(before, len(self.arrivals), pair) for pair in found_in(step())]
-
-    def rows(self, side: int):
-        case = self.case
-        return rows((case.left, case.right)[side], (case.left_time, case.right_time)[side])
-
-    def expected(self):
-        named = [(("left", "right")[side], index) for side, index in self.arrivals]
-        return expect(self.case, self.lateness, named)
-
-
 def check_pushes(case: Case, seed: int, tuning: Tuning) -> None:
     """Every kind, pushed: the results, and when rows without a match come."""
     for n, kind in enumerate(KINDS):
@@ -180,9 +123,9 @@ def check_pushes(case: Case, seed: int, tuning: Tuning) -> None:
         chosen = {"algorithm": algorithm, "cores": cores, "tuning": tuning, "how": kind}
         if any(p and w is None for p, w in zip(KINDS[kind].preserved, case.windows, strict=True)):
             with pytest.raises(WindowError, match="no row without a match is ever final"):
-                Pushes(case, seed, **chosen)
+                Pushes(case, seed, Join, found_in, **chosen)
             continue
-        pushes = Pushes(case, seed, **chosen)
+        pushes = Pushes(case, seed, Join, found_in, **chosen)
         pushes.run()
         got, result = sorted((pair for *_, pair in pushes.found), key=repr), pushes.expected()
         assert got == wanted(case, kind, result), (chosen, case.on, case.windows, pushes.arrivals)

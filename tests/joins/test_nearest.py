@@ -18,9 +18,10 @@ from handshake.joins.nearest import Nearest
 from handshake.plan import parse
 from handshake.plan.bind import bind_value
 from join_plans import options
-from oracle import nearest, rows
+from oracle import TIME, final_after, nearest, rows
 from pairs import EXAMPLES, numbered
 from predicates import make_ranking
+from pushes import Pushes
 from strategies import Case, Clock, cases, expect, make_times, make_windows, scope_of
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -104,6 +105,135 @@ def test_tables_agree_with_the_oracle(case, by, k, how, many):
 def test_rankings_of_any_type_agree_with_the_oracle(case, k, seed):
     by = make_ranking(Random(seed), case.left.schema, case.right.schema, 1)
     check_tables(case, by, k, "left", 0)
+
+
+# Streams.
+
+ARRANGEMENTS = [("low_latency", 1), ("low_latency", 3), ("three_step", 1), ("cell", 2), ("handshake", 3)]
+
+
+def pairs_in(batches) -> list[tuple]:
+    return [row for batch in batches for row in found_in(pa.Table.from_batches([batch]), None)]
+
+
+def check_pushes(case: Case, by: str, k: int, how: str, seed: int, many: int) -> None:
+    """The results, and when they come: with the push that makes the left row final."""
+    algorithm, cores = ARRANGEMENTS[seed % len(ARRANGEMENTS)]
+    chosen = {"by": by, "k": k, "how": how, "algorithm": algorithm, "cores": cores, "many": many}
+    if case.windows.left is None:
+        with pytest.raises(hs.WindowError, match="needs a window on the left input"):
+            Pushes(case, seed, nearest_join, pairs_in, **chosen)
+        return
+    pushes = Pushes(case, seed, nearest_join, pairs_in, **chosen)
+    pushes.run()
+    result = pushes.expected()
+    want = [row[:3] for row in wanted(case, by, k, how, result)]
+    assert sorted((row for *_, row in pushes.found), key=repr) == sorted(want, key=repr), (chosen, case)
+    metrics = pushes.join.metrics()
+    assert (metrics.results, metrics.late, metrics.pending) == (len(want), result.late, 0)
+    check_moments(case, pushes, result)
+
+
+def nearest_join(many: int, **given_options) -> hs.NearestJoin:
+    join = hs.NearestJoin(**given_options)
+    join._best._many = many
+    return join
+
+
+def check_moments(case: Case, pushes: Pushes, result) -> None:
+    times = (TIME, TIME) if case.left_time else None
+    final = final_after(
+        [pushes.rows(0), pushes.rows(1)], case.windows, pushes.lateness, pushes.arrivals, times
+    )
+    matched = {left for left, _ in result.pairs}
+    for before, after, (row, *_) in pushes.found:
+        at_the_end = final[0, row] == math.inf and before == len(pushes.arrivals)
+        if before < final[0, row] <= after or at_the_end:
+            continue
+        assert row not in matched  # it can match nothing, and comes with its own push
+        assert before <= pushes.arrivals.index((0, row)) < after, (row, final[0, row], before, after)
+
+
+@settings(EXAMPLES, max_examples=25)
+@given(
+    case=SMALL_CASES, by=st.sampled_from(RANKINGS), k=st.sampled_from((1, 2, 100)),
+    how=st.sampled_from(("left", "inner")), seed=SEEDS, many=st.sampled_from((0, 3, 1 << 14)),
+)  # fmt: skip
+def test_pushed_batches_agree_with_the_oracle_in_any_interleaving(case, by, k, how, seed, many):
+    check_pushes(case, by, k, how, seed, many)
+
+
+EVENT = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
+
+
+def event(*pairs: tuple[int | None, int | None]) -> dict:
+    return {"t": [t for t, _ in pairs], "x": [x for _, x in pairs]}
+
+
+def running(**more) -> hs.NearestJoin:
+    return hs.NearestJoin(
+        **{"left": EVENT, "right": EVENT, "by": "ABS(l.x - r.x)", "window": "10 s", "time": "t", **more}
+    )
+
+
+def xs(batches) -> list[tuple]:
+    return [(row["x"], row["x_right"], row["rank"]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_left_row_comes_once_when_the_watermark_has_passed_its_window():
+    join = running(k=2)
+    assert xs(join.push_left(event((0, 5), (5, 50), (None, 1)))) == [(1, None, None)]
+    assert xs(join.push_right(event((1, 9), (2, 6), (9, 4), (9, 5)))) == []
+    assert join.metrics().pending == 2
+    assert xs(join.advance(left=20)) == []
+    assert xs(join.push_right(event((10, 5)))) == [(5, 5, 1), (5, 4, 2)]  # a tie: 4 is newer than 6
+    assert xs(join.finish()) == [(50, 9, 1), (50, 6, 2)]
+    assert join.metrics().results == 5
+
+
+def test_behind_a_gate_all_rows_come():
+    join = running(overload="shed")
+    found = [*join.push_left(event((0, 1), (0, 7))), *join.push_right(event((0, 2), (50, 3)))]
+    found += [*join.advance(left=50), *join.take(0.2), *join.finish()]
+    assert sorted(xs(found)) == [(1, 2, 1), (7, 2, 1)]
+
+
+def test_leaving_without_the_rows_that_wait_is_an_error():
+    with pytest.raises(hs.HandshakeError, match="1 results were held back and not taken"):  # noqa: SIM117
+        with running() as join:
+            join.push_left(event((0, 1)))
+    with running(how="inner") as join:
+        join.push_left(event((0, 1)))
+    with running(how="inner") as join:
+        join.push_left(event((0, 1), (9, 1)))
+        join.push_right(event((0, 1), (8, 1)))
+        assert xs(join.advance(left=12, right=12)) == [(1, 1, 1)]
+        assert join._held_back() == 1
+        join.finish()
+
+
+def test_state_does_not_grow_with_the_stream():
+    join = running(k=3, window="5 s")
+    join._best._many = 50
+    for second in range(400):
+        join.push_left(event(*((second, second) for _ in range(5))))
+        join.push_right(event((second, second), (second, second + 1)))
+    assert join._best.rows <= 30
+    assert len(join._best._filter._counts) < 500
+    join.finish()
+    assert join.metrics().results == 3 * 2000
+
+
+def test_explanations_and_columns_of_running_joins():
+    join = running(k=3, value="off")
+    assert join.output_schema.names == ["t", "x", "t_right", "x_right", "rank", "off"]
+    text = join.explain()
+    assert "best        3 per left row by ABS(l.x - r.x); rows without a match are kept, with NULLs" in text
+    join.finish()
+    with pytest.raises(hs.UnsupportedError, match="leave ordered out"):
+        running(ordered=True)
+    with pytest.raises(hs.SchemaError, match="lacks column 'x'"):
+        running().push_left({"t": [1]})
 
 
 # By hand.
@@ -208,3 +338,14 @@ def test_mistakes_are_explained(changes, kind, message):
     left, right = {"price": [1]}, {"a": [1], "xs": [[1]], "st": [{"f": 1}]}
     with pytest.raises(kind, match=re.escape(message)):
         hs.nearest(left, right, **{"by": "ABS(l.price - r.a)", **changes})
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@settings(EXAMPLES, max_examples=1_000, derandomize=False)
+@given(case=cases(max_rows=60), seed=SEEDS, k=st.sampled_from((1, 2, 5, 70)))
+def test_soak(case, seed, k):
+    by = make_ranking(Random(seed), case.left.schema, case.right.schema, 2)
+    for how in ("left", "inner"):
+        check_tables(case, by, k, how, seed % 100)
+        check_pushes(case, by, k, how, seed, seed % 100)

@@ -63,9 +63,9 @@ class Finals:
         numbers = window.numbers if rows is None else window.numbers[rows]
         if not len(numbers):
             return
-        alone = self._tracked.states.leave(numbers)
-        if self._preserved and alone.any():
-            chosen = np.flatnonzero(alone) if rows is None else rows[alone]
+        final = self._tracked.states.leave(numbers, matched=self._spec.kind.announced)
+        if self._preserved and final.any():
+            chosen = np.flatnonzero(final) if rows is None else rows[final]
             yield lone_rows(self._spec, self._side, window.batch, chosen)
 
 

@@ -6,26 +6,31 @@ numbers of rows and the columns that the predicate or the ranking reads go throu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.io.frames import plain_table
-from handshake.joins.plan import JoinPlan, predicate_of, prepare
+from handshake.errors import UnsupportedError, WindowError
+from handshake.io.frames import conform, plain_table, schema_of
+from handshake.joins.gate import OnShed
+from handshake.joins.join import PushJoin
+from handshake.joins.metrics import Metrics
+from handshake.joins.plan import JoinOptions, JoinPlan, predicate_of, prepare
 from handshake.joins.ranking import Best, ranking_of
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.ties import order_by_columns
+from handshake.kinds import NEAREST
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, walk
-from handshake.schema import Schema
+from handshake.schema import Schema, concat_batches
 from handshake.windows import Spec
 
-__all__ = ["Nearest"]
+__all__ = ["Nearest", "NearestJoin"]
 
 Array = np.ndarray[Any, Any]
 
@@ -113,6 +118,136 @@ class _Search:
     def _places(self) -> Array:
         """The place of each right row in the order of its columns."""
         return _places_of(order_by_columns(self._tables[1]))
+
+
+class NearestJoin(PushJoin[JoinPlan]):
+    """A running nearest join of two streams; each push returns the left rows that it makes final.
+
+    A left row is final once no match of it can come any more: when the watermark has passed its window, or
+    when its window is full of newer rows. It then comes with its k best matches.
+
+    Args:
+        left: The schema of the left stream, or a frame to take it from.
+        right: The schema of the right stream.
+        on: The condition on pairs; without one, all pairs that the windows allow are matches.
+        by: The ranking, as for `nearest`; the least value is best.
+        k: The number of matches per left row, at most.
+        rank: The name of the column with the rank of each match, from 1 up; None leaves it out.
+        value: The name of a column for the value of `by`, if it is wanted.
+        on_shed: Called with the name of the side and each batch that is shed.
+        **options: See `JoinOptions`. The left input needs a window. `how` is `left` (the default) or `inner`.
+
+    >>> import pyarrow as pa
+    >>> event = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
+    >>> join = NearestJoin(left=event, right=event, by="ABS(l.x - r.x)", window="10 s", time="t")
+    >>> join.push_left({"t": [0], "x": [5]}), join.push_right({"t": [1, 2], "x": [9, 6]})
+    ([], [])
+    >>> [batch["x_right"].to_pylist() for batch in join.advance(left=20, right=10)]
+    [[6]]
+    """
+
+    def __init__(
+        self, *, left: Any, right: Any, on: str | Expression | None = None, by: str | Expression, k: int = 1,
+        rank: str | None = "rank", value: str | None = None, on_shed: OnShed | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> None:  # fmt: skip
+        if options.get("ordered"):
+            raise UnsupportedError(
+                "a nearest join gives left rows as they become final; leave ordered out, and sort the results"
+            )
+        mine, theirs = schema_of(left, "left"), schema_of(right, "right")
+        rest: dict[str, Any] = {**options}
+        self._ranking = ranking_of(
+            mine, theirs, by, k=k, how=rest.pop("how", "left"), rank=rank, value=value,
+            suffix=rest.pop("suffix", "_right"), aliases=rest.get("aliases"),
+        )  # fmt: skip
+        self._schemas = mine, theirs
+        numbered = mine.append(pa.field(_free_name(mine), pa.int64()))
+        marked = theirs.append(pa.field(_free_name(theirs), pa.bool_()))
+        plan = prepare(numbered, marked, on, how=NEAREST, suffix="\1right", **rest)
+        if plan.spec.windows[0] is None:
+            raise WindowError(
+                "a nearest join of streams needs a window on the left input: without one, no left row is "
+                "ever final; give it a window (left_window=…), or join tables (handshake.nearest)"
+            )
+        self._evaluate = self._ranking.evaluator(numbered, marked)
+        self._best = Best(k, _number_ties)
+        self._rows, self._final, self._given = 0, 0, 0
+        super().__init__(plan, on_shed)
+
+    def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
+        """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
+        with self._lock:
+            batch = conform(tuples, self._schemas[0], "left")
+            numbers = pa.array(np.arange(self._rows, self._rows + batch.num_rows))
+            self._rows += batch.num_rows
+            return self._push(0, _add_column(batch, self.plan.spec.sides[0].schema, numbers))
+
+    def push_right(self, tuples: Any) -> list[pa.RecordBatch]:
+        """Push rows of the right stream, in the same forms."""
+        batch = conform(tuples, self._schemas[1], "right")
+        marks = pa.array(np.ones(batch.num_rows, np.bool_))
+        return self._push(1, _add_column(batch, self.plan.spec.sides[1].schema, marks))
+
+    def advance(self, *, left: Any = None, right: Any = None) -> list[pa.RecordBatch]:
+        """Promise that no row older than this will come on a side; a value as in its time column.
+
+        A silent stream then no longer holds back the watermark. Returns left rows that are final now.
+        """
+        given = enumerate((left, right))
+        return self._advance({side: time for side, time in given if time is not None})
+
+    def _in_order(
+        self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
+    ) -> list[pa.RecordBatch]:
+        """Add the pairs of results to those that are held, and return the results of rows that are final."""
+        width, final = len(self._schemas[0]), []
+        for batch in results:
+            paired = np.asarray(batch.column(batch.num_columns - 1).is_valid())
+            if not paired.all():
+                final.append(batch.filter(pa.array(~paired)).select(range(width + 1)))
+                batch = batch.filter(pa.array(paired))
+            if batch.num_rows:
+                payload = batch.select(range(width + 1, batch.num_columns - 1))
+                self._best.add(np.asarray(batch.column(width)), self._evaluate(batch), payload)
+        return self._give(concat_batches(final)) if final else []
+
+    def _give(self, final: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Return the results of left rows that are final."""
+        rows = np.asarray(final.column(final.num_columns - 1))
+        chosen = self._best.take(rows)
+        others = self._schemas[1].empty_table() if chosen is None else chosen.payload
+        found = self._ranking.results(final.select(range(final.num_columns - 1)), rows, chosen, others)
+        self._final, self._given = self._final + len(rows), self._given + found.num_rows
+        batches: list[pa.RecordBatch] = found.combine_chunks().to_batches() if found.num_rows else []
+        return batches
+
+    def _held_back(self) -> int:
+        return self.metrics().pending if self._ranking.keeps_all else self._best.rows
+
+    def metrics(self) -> Metrics:
+        """Return counts and sizes so far; after closing, the last ones. Left rows are pending until final."""
+        figures = super().metrics()
+        pending = figures.left_rows - figures.left_late - self._final
+        held = figures.state_bytes + self._best.nbytes
+        return replace(figures, results=self._given, pending=pending, state_bytes=held)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of results."""
+        return self._ranking.output
+
+    def explain(self) -> str:
+        """Describe the plan."""
+        return "\n".join((self.plan.explain(), self._ranking.explain()))
+
+
+def _number_ties(others: pa.RecordBatch) -> Array:
+    return _places_of(order_by_columns(others))
+
+
+def _add_column(batch: pa.RecordBatch, schema: pa.Schema, column: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
 
 
 def _places_of(order: Array) -> Array:

@@ -30,7 +30,7 @@ from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
 from handshake.joins.ordering import InOrder, KindInOrder
 from handshake.joins.spec import SIDES, JoinSpec, explain_unmatched, join_spec
 from handshake.joins.tuning import TUNING, Tuning
-from handshake.kinds import kind_of_join
+from handshake.kinds import JoinKind, kind_of_join
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
@@ -259,7 +259,7 @@ def prepare(
     time: str | None = None,
     left_time: str | None = None,
     right_time: str | None = None,
-    how: str = "inner",
+    how: str | JoinKind = "inner",
     method: str = "auto",
     algorithm: str = "low_latency",
     cores: int | None = None,

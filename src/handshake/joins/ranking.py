@@ -47,6 +47,8 @@ Table = Any
 """An Arrow table or batch."""
 _MANY = 1 << 14
 """Pairs that wait to be sorted, at least."""
+_PARTS = 32
+"""Batches in which they wait, at most."""
 _FILTERED = 64
 """The largest k for which pairs are filtered before they are sorted: the filter holds k keys per row."""
 _WIDE = pa.decimal128(38, 0)
@@ -69,6 +71,11 @@ class Ranking:
     """The columns of results: those of both sides, then rank and value if they are asked for."""
     ranked: bool
     valued: bool
+
+    def explain(self) -> str:
+        """Describe the ranking."""
+        alone = "kept, with NULLs" if self.keeps_all else "dropped"
+        return f"best        {self.k} per left row by {show(self.by)}; rows without a match are {alone}"
 
     def reads(self, side: int) -> set[str]:
         """Return the columns of a side that the ranking reads."""
@@ -327,16 +334,35 @@ class Best:
             pairs = pairs if keep.all() else pairs.take(np.flatnonzero(keep))
         if len(pairs.rows):
             self._waiting.append(pairs)
+        if len(self._waiting) > _PARTS:
+            self._waiting = [_concat(self._waiting)]
         held = 0 if self._sorted is None else len(self._sorted.rows)
         if sum(len(part.rows) for part in self._waiting) > max(held // 4, self._many):
             self._sort()
 
+    @property
+    def rows(self) -> int:
+        """The number of left rows of which pairs are held."""
+        parts = [part.rows for part in self._parts()]
+        held = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        return int(np.count_nonzero(np.isin(held, self._taken_rows(), invert=True)))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the pairs, and of the keys by which others are dropped."""
+        pairs = sum(part.rows.nbytes + part.values.nbytes + part.payload.nbytes for part in self._parts())
+        return int(pairs) + (0 if self._filter is None else self._filter.nbytes)
+
+    def _parts(self) -> list[_Pairs]:
+        return [*([] if self._sorted is None else [self._sorted]), *self._waiting]
+
+    def _taken_rows(self) -> Array:
+        return np.concatenate(self._taken) if self._taken else np.empty(0, np.int64)
+
     def _sort(self) -> None:
         """Sort all pairs, and drop those of rows that were taken and those that are not among the best."""
-        parts = [*([] if self._sorted is None else [self._sorted]), *self._waiting]
-        pairs = _concat(parts)
-        if self._taken:
-            taken = np.concatenate(self._taken)
+        pairs, taken = _concat(self._parts()), self._taken_rows()
+        if len(taken):
             pairs = pairs.take(np.flatnonzero(np.isin(pairs.rows, taken, invert=True)))
             self._oldest = int(pairs.rows.min() if len(pairs.rows) else taken.max())
         pairs, _ = self._best_of(pairs)
@@ -344,10 +370,10 @@ class Best:
 
     def take_all(self) -> Chosen | None:
         """Return the best pairs of all rows; None if there are none."""
-        parts = [*([] if self._sorted is None else [self._sorted]), *self._waiting]
+        assert not self._taken
+        parts = self._parts()
         if not parts:
             return None
-        assert not self._taken
         self._sorted, self._waiting = None, []
         return self._chosen(parts)
 
@@ -424,6 +450,11 @@ class _Filter:
         """The number of the row whose keys come first."""
         self._counts = np.zeros(0, np.int64)
         self._best = np.empty((0, k), np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the keys."""
+        return int(self._counts.nbytes + self._best.nbytes)
 
     def keep(self, rows: Array, keys: Array, oldest: int) -> Array:
         """Return which pairs may be among the best of their rows.

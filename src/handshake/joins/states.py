@@ -80,8 +80,13 @@ class RowStates:
             matched: Array = known & (self._states[np.where(known, places, 0)] == _MATCHED)
         return matched
 
-    def leave(self, numbers: Array) -> Array:
-        """Record that rows have left their window; return which of them have left now, without a match."""
+    def leave(self, numbers: Array, *, matched: bool = False) -> Array:
+        """Record that rows have left their window; return which of them have left now, without a match.
+
+        Args:
+            numbers: The numbers of the rows.
+            matched: Return rows with a match, too.
+        """
         with self._lock:
             places = self._places(numbers)
             known = places < self._rows  # copies of rows in a handshake line may leave later, when forgotten
@@ -92,7 +97,7 @@ class RowStates:
             self._matched += int(np.count_nonzero(known & (states == _MATCHED)))
             self.unmatched += int(np.count_nonzero(alone))
             self._states[places[known]] = _GONE
-        return alone
+        return known & (states != _GONE) if matched else alone
 
     def forget(self) -> None:
         """Free the states of the oldest rows, if they have left their window."""
