@@ -234,7 +234,7 @@ def asof(
 def nearest(
     left: Any,
     right: Any,
-    on: str | Expression | None = None,
+    on: str | Expression | Any | None = None,
     *,
     by: str | Expression,
     k: int = 1,
@@ -250,6 +250,8 @@ def nearest(
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
     cores: int | None = None,
+    segments: int | None = None,
+    state_dir: str | None = None,
 ) -> Any:
     """Join each left row with its k best matches by any ranking.
 
@@ -258,10 +260,11 @@ def nearest(
     of rows.
 
     Args:
-        left: An Arrow table or batch, a pandas or Polars frame, a dict of lists or a list of dicts.
+        left: An Arrow table or batch, a pandas, Polars or Spark frame, a dict of lists or a list of dicts.
+            A Spark DataFrame may stream, if the right one does not.
         right: The other input.
-        on: The condition on pairs: SQL text in which `l` and `r` are the inputs, or a built expression.
-            Without one, all pairs that the windows allow are matches.
+        on: The condition on pairs: SQL text in which `l` and `r` are the inputs, a built expression, or (for
+            Spark DataFrames) a Spark `Column`. Without one, all pairs that the windows allow are matches.
         by: The ranking: SQL text such as `"ABS(l.price - r.mid)"`, or a built expression.
         k: The number of matches per left row, at most.
         window: The window of both inputs, as for `join`.
@@ -275,17 +278,21 @@ def nearest(
         value: The name of a column for the value of `by`, if it is wanted.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in `on` and `by`.
-        cores: The number of cores; all by default.
+        cores: The number of cores, for tables and frames; all by default.
+        segments: The number of segments on Spark.
+        state_dir: The directory for rows on their way on Spark, which every executor reaches.
 
     Returns:
         All columns of the left input, those of the right, the rank and the value. Left rows are in their
-        order, the matches of each by rank. Of the kind that was given, or Arrow if the kinds differ.
+        order, the matches of each by rank; Spark gives no order. Of the kind that was given, or Arrow if the
+        kinds differ.
 
     Raises:
         ExpressionError: The condition or the ranking cannot be read or typed, or has no order.
         SchemaError: A column is missing, doubled, or no time.
         WindowError: A window has no meaning, or a time column is missing.
-        UnsupportedError: k is no number from 1 up, there is no such kind, or an input is a Spark DataFrame.
+        UnsupportedError: k is no number from 1 up, there is no such kind, the right input is a Spark stream,
+            or an option is not for this engine.
 
     Examples:
         >>> rooms, sensors = {"room": ["A", "B"], "x": [2, 9]}, {"sensor": [1, 2, 3], "at": [1, 4, 8]}
@@ -295,14 +302,19 @@ def nearest(
         >>> nearest(rooms, sensors, "r.at < l.x", by="l.x - r.at")["sensor"].to_pylist()
         [1, 3]
     """
-    if is_spark(left) or is_spark(right):
-        raise UnsupportedError(
-            "nearest takes tables and frames, and an input is a Spark DataFrame; collect it first "
-            "(toArrow() or toPandas())"
-        )
+    options = Options(cores=cores, segments=segments, state_dir=state_dir)
+    times = left_time or time, right_time or time
+    if _on_spark(left, right):
+        options.check("spark")
+        return spark_module("joins.nearest").nearest_frames(
+            left, right, on, by, windows=windows_of(window, left_window, right_window), times=times,
+            aliases=aliases, segments=segments, state_dir=state_dir, k=k, how=how, rank=rank, value=value,
+            suffix=suffix,
+        )  # fmt: skip
+    options.check("local")
     found = Nearest(
-        table_of(left), table_of(right), on, by, k, window, left_window, right_window,
-        (left_time or time, right_time or time), how, rank, value, suffix, aliases, cores,
+        table_of(left), table_of(right), on, by, k, window, left_window, right_window, times, how, rank,
+        value, suffix, aliases, cores,
     ).run()  # fmt: skip
     return restore(found, {kind_of(left), kind_of(right)})
 

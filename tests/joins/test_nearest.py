@@ -136,7 +136,7 @@ def check_pushes(case: Case, by: str, k: int, how: str, seed: int, many: int) ->
 
 def nearest_join(many: int, **given_options) -> hs.NearestJoin:
     join = hs.NearestJoin(**given_options)
-    join._best._many = many
+    join._chooser.best._many = many
     return join
 
 
@@ -214,12 +214,12 @@ def test_leaving_without_the_rows_that_wait_is_an_error():
 
 def test_state_does_not_grow_with_the_stream():
     join = running(k=3, window="5 s")
-    join._best._many = 50
+    join._chooser.best._many = 50
     for second in range(400):
         join.push_left(event(*((second, second) for _ in range(5))))
         join.push_right(event((second, second), (second, second + 1)))
-    assert join._best.rows <= 30
-    assert len(join._best._filter._counts) < 500
+    assert join._chooser.best.rows <= 30
+    assert len(join._chooser.best._filter._counts) < 500
     join.finish()
     assert join.metrics().results == 3 * 2000
 

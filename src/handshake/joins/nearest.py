@@ -6,6 +6,7 @@ numbers of rows and the columns that the predicate or the ranking reads go throu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Unpack
@@ -19,7 +20,7 @@ from handshake.joins.gate import OnShed
 from handshake.joins.join import PushJoin
 from handshake.joins.metrics import Metrics
 from handshake.joins.plan import JoinOptions, JoinPlan, predicate_of, prepare
-from handshake.joins.ranking import Best, ranking_of
+from handshake.joins.ranking import Best, Ranking, ranking_of
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.ties import order_by_columns
@@ -30,7 +31,7 @@ from handshake.plan.expr import Column, walk
 from handshake.schema import Schema, concat_batches
 from handshake.windows import Spec
 
-__all__ = ["Nearest", "NearestJoin"]
+__all__ = ["Chooser", "Nearest", "NearestJoin", "add_mark", "add_number"]
 
 Array = np.ndarray[Any, Any]
 
@@ -120,6 +121,59 @@ class _Search:
         return _places_of(order_by_columns(self._tables[1]))
 
 
+class Chooser:
+    """The best pairs of left rows, chosen from the results of a join of the kind `NEAREST`.
+
+    The join has a column more per side: the number of each left row, and a mark that every right row has. A
+    result is a pair, or a left row that is final, which has no mark.
+
+    Args:
+        ranking: The ranking.
+        left: The columns of the left input.
+        right: The columns of the right input.
+    """
+
+    def __init__(self, ranking: Ranking, left: pa.Schema, right: pa.Schema) -> None:
+        self._ranking, self._width, self._right = ranking, len(left), right
+        self._evaluate = ranking.evaluator(add_number(left), add_mark(right))
+        self.best = Best(ranking.k, lambda others: _places_of(order_by_columns(others)))
+        self.final = self.given = 0
+        """Left rows that were final, and the results that they gave."""
+
+    def choose(self, results: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Take results of the join; return those of this join, for the left rows that are final now."""
+        final = []
+        for batch in results:
+            paired = np.asarray(batch.column(batch.num_columns - 1).is_valid())
+            if not paired.all():
+                final.append(batch.filter(pa.array(~paired)).select(range(self._width + 1)))
+                batch = batch.filter(pa.array(paired))
+            if batch.num_rows:
+                payload = batch.select(range(self._width + 1, batch.num_columns - 1))
+                self.best.add(np.asarray(batch.column(self._width)), self._evaluate(batch), payload)
+        return self._give(concat_batches(final)) if final else []
+
+    def _give(self, final: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Return the results of left rows that are final."""
+        rows = np.asarray(final.column(self._width))
+        chosen = self.best.take(rows)
+        others = self._right.empty_table() if chosen is None else chosen.payload
+        found = self._ranking.results(final.select(range(self._width)), rows, chosen, others)
+        self.final, self.given = self.final + len(rows), self.given + found.num_rows
+        batches: list[pa.RecordBatch] = found.combine_chunks().to_batches() if found.num_rows else []
+        return batches
+
+
+def add_number(left: pa.Schema) -> pa.Schema:
+    """Return the columns of a left input, and one for the numbers of its rows."""
+    return left.append(pa.field(_free_name(left), pa.int64()))
+
+
+def add_mark(right: pa.Schema) -> pa.Schema:
+    """Return the columns of a right input, and one for a mark."""
+    return right.append(pa.field(_free_name(right), pa.bool_()))
+
+
 class NearestJoin(PushJoin[JoinPlan]):
     """A running nearest join of two streams; each push returns the left rows that it makes final.
 
@@ -162,17 +216,14 @@ class NearestJoin(PushJoin[JoinPlan]):
             suffix=rest.pop("suffix", "_right"), aliases=rest.get("aliases"),
         )  # fmt: skip
         self._schemas = mine, theirs
-        numbered = mine.append(pa.field(_free_name(mine), pa.int64()))
-        marked = theirs.append(pa.field(_free_name(theirs), pa.bool_()))
-        plan = prepare(numbered, marked, on, how=NEAREST, suffix="\1right", **rest)
+        plan = prepare(add_number(mine), add_mark(theirs), on, how=NEAREST, suffix="\1right", **rest)
         if plan.spec.windows[0] is None:
             raise WindowError(
                 "a nearest join of streams needs a window on the left input: without one, no left row is "
                 "ever final; give it a window (left_window=…), or join tables (handshake.nearest)"
             )
-        self._evaluate = self._ranking.evaluator(numbered, marked)
-        self._best = Best(k, _number_ties)
-        self._rows, self._final, self._given = 0, 0, 0
+        self._chooser = Chooser(self._ranking, mine, theirs)
+        self._rows = 0
         super().__init__(plan, on_shed)
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
@@ -200,37 +251,19 @@ class NearestJoin(PushJoin[JoinPlan]):
     def _in_order(
         self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
     ) -> list[pa.RecordBatch]:
-        """Add the pairs of results to those that are held, and return the results of rows that are final."""
-        width, final = len(self._schemas[0]), []
-        for batch in results:
-            paired = np.asarray(batch.column(batch.num_columns - 1).is_valid())
-            if not paired.all():
-                final.append(batch.filter(pa.array(~paired)).select(range(width + 1)))
-                batch = batch.filter(pa.array(paired))
-            if batch.num_rows:
-                payload = batch.select(range(width + 1, batch.num_columns - 1))
-                self._best.add(np.asarray(batch.column(width)), self._evaluate(batch), payload)
-        return self._give(concat_batches(final)) if final else []
-
-    def _give(self, final: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Return the results of left rows that are final."""
-        rows = np.asarray(final.column(final.num_columns - 1))
-        chosen = self._best.take(rows)
-        others = self._schemas[1].empty_table() if chosen is None else chosen.payload
-        found = self._ranking.results(final.select(range(final.num_columns - 1)), rows, chosen, others)
-        self._final, self._given = self._final + len(rows), self._given + found.num_rows
-        batches: list[pa.RecordBatch] = found.combine_chunks().to_batches() if found.num_rows else []
-        return batches
+        return self._chooser.choose(results)
 
     def _held_back(self) -> int:
-        return self.metrics().pending if self._ranking.keeps_all else self._best.rows
+        return self.metrics().pending if self._ranking.keeps_all else self._chooser.best.rows
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far; after closing, the last ones. Left rows are pending until final."""
         figures = super().metrics()
-        pending = figures.left_rows - figures.left_late - self._final
-        held = figures.state_bytes + self._best.nbytes
-        return replace(figures, results=self._given, pending=pending, state_bytes=held)
+        chooser = self._chooser
+        return replace(
+            figures, results=chooser.given, pending=figures.left_rows - figures.left_late - chooser.final,
+            state_bytes=figures.state_bytes + chooser.best.nbytes,
+        )  # fmt: skip
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -240,10 +273,6 @@ class NearestJoin(PushJoin[JoinPlan]):
     def explain(self) -> str:
         """Describe the plan."""
         return "\n".join((self.plan.explain(), self._ranking.explain()))
-
-
-def _number_ties(others: pa.RecordBatch) -> Array:
-    return _places_of(order_by_columns(others))
 
 
 def _add_column(batch: pa.RecordBatch, schema: pa.Schema, column: pa.Array) -> pa.RecordBatch:

@@ -122,7 +122,7 @@ class Ranking:
         if self.ranked:
             columns.append(pa.array(chosen.ranks, pa.int32()).take(picked))
         if self.valued:
-            columns.append(_restore_values(chosen.values.take(picked), self.by))
+            columns.append(_restore_values(chosen.values.take(picked), self.by, self.output.types[-1]))
         return pa.table(columns, schema=self.output)
 
 
@@ -210,19 +210,19 @@ def _narrow(values: pa.Array) -> pa.Array:
     return values.cast(pa.int64()) if fits else values
 
 
-def _restore_values(values: pa.Array, by: Expr) -> pa.Array:
-    """Return stored values in the Arrow type of the ranking."""
-    target = arrow_of(by.type)
-    if pa.types.is_null(target):
-        return pa.nulls(len(values))
+def _restore_values(values: pa.Array, by: Expr, target: pa.DataType) -> pa.Array:
+    """Return stored values of a ranking in the type of their column."""
+    kind = arrow_of(by.type)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), target)
     try:
         if isinstance(by.type, Decimal):
             return _rescale(values.cast(_WIDE), pa.decimal128(38, by.type.scale)).cast(target)
-        if pa.types.is_temporal(target):
-            return values.cast(pa.int32() if target.bit_width == 32 else pa.int64()).cast(target)
+        if pa.types.is_temporal(kind):
+            values = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
         return values.cast(target)
     except pa.ArrowInvalid as error:
-        raise HandshakeError(f"a value of {show(by)} does not fit {by.type}: {error}; cast it") from None
+        raise HandshakeError(f"a value of {show(by)} does not fit {target}: {error}; cast it") from None
 
 
 def _classes(values: pa.Array) -> Array | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from handshake.engines.spark.joins.routing import Routing, choose_routing
 from handshake.engines.spark.workers import Versions, check_versions
 from handshake.joins.core import JoinCore
+from handshake.joins.ranking import Ranking
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import INNER, JoinKind
@@ -69,6 +70,8 @@ class Definition:
     """The rule for silent streams; None if they hold back the watermark."""
     refresh: float | None = None
     """Seconds after which a static side is read again; 0: in every micro-batch; None: never."""
+    ranking: Ranking | None = None
+    """The ranking of a nearest join, whose inputs have hidden columns (`joins.nearest`)."""
     versions: Versions = ()
     """The releases that the driver runs; workers with other releases refuse to work."""
     tuning: Tuning = TUNING
@@ -121,6 +124,8 @@ class Definition:
     @property
     def output(self) -> pa.Schema:
         """The columns of the results that segments make."""
+        if self.ranking is not None:
+            return self.ranking.output
         if self.result_time is None:
             return self.spec.output
         return self.spec.output.append(pa.field(self.result_time, self.left.field(self.times[0]).type))

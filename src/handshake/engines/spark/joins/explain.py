@@ -45,6 +45,8 @@ class FramePlan:
 def _lines(plan: FramePlan) -> Iterator[str]:
     definition = plan.definition
     yield definition.spec.explain()
+    if definition.ranking is not None:
+        yield definition.ranking.explain()
     yield from _times(plan)
     yield f"runs as     {_RUNS[plan.runs]}"
     if plan.runs == "native":

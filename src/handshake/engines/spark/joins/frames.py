@@ -46,6 +46,7 @@ from handshake.windows import Spec, Windows, windows_of
 
 __all__ = [
     "Predicate",
+    "check_root",
     "check_windows",
     "define",
     "explain_frames",
@@ -53,6 +54,7 @@ __all__ = [
     "predicate_for",
     "prepare_session",
     "state_root",
+    "with_directory",
 ]
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -102,11 +104,8 @@ class _JoinRequest:
         check_result_time(definition, self.result_time)
         runs = self._runs(definition)
         definition = replace(definition, refresh=refresh_period(self.refresh, runs))
-        if runs != "native" and not definition.root:
-            raise UnsupportedError(
-                "a join on a cluster needs a directory for its windows that every executor reaches; "
-                f'pass state_dir="s3://…" (or a shared mount), or set {_STATE}'
-            )
+        if runs != "native":
+            check_root(definition)
         return plan_of(self.left, self.right, definition, runs, self.name)
 
     def _runs(self, definition: Definition) -> str:
@@ -125,7 +124,7 @@ def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **optio
     if plan.runs != "native":
         check_workers(left.sparkSession)
     plan = plan if plan.name is not None else replace(plan, name=_label())
-    definition = plan.definition if plan.runs == "native" else _with_directory(plan.definition, plan.runs)
+    definition = plan.definition if plan.runs == "native" else with_directory(plan.definition, plan.runs)
     match plan.runs:
         case "streaming":
             prepare_session(left.sparkSession)
@@ -178,6 +177,15 @@ def define(
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
     return definition
+
+
+def check_root(definition: Definition) -> None:
+    """Raise if there is no directory for the rows of a join."""
+    if not definition.root:
+        raise UnsupportedError(
+            "a join on a cluster needs a directory for its windows that every executor reaches; "
+            f'pass state_dir="s3://…" (or a shared mount), or set {_STATE}'
+        )
 
 
 def check_windows(windows: Windows, streaming: list[bool]) -> None:
@@ -270,7 +278,7 @@ def state_root(
     return root or "" if root is None or "://" in root else os.path.abspath(root)
 
 
-def _with_directory(definition: Definition, runs: str) -> Definition:
+def with_directory(definition: Definition, runs: str) -> Definition:
     """Create the directory of a join; remove that of a batch join when this process ends.
 
     A marker in it shows executors that they see the driver's directory.

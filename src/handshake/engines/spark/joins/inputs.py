@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from handshake.engines.spark.joins.connect import connect_alias
 from handshake.engines.spark.joins.definition import Definition, Idle
 from handshake.engines.spark.private import WATERMARK, analysed_plan, elements
-from handshake.engines.spark.types import arrow_type
+from handshake.engines.spark.types import arrow_type, spark_schema
 from handshake.errors import InputError, SchemaError, UnsupportedError, WindowError, suggest
 from handshake.joins.spec import SIDES
 from handshake.plan.expr import Column, walk
@@ -177,7 +177,7 @@ def check_texts(definition: Definition, frames: tuple[DataFrame, DataFrame]) -> 
 def check_output(definition: Definition, case_sensitive: bool) -> None:
     """Reject output names that differ only in case, unless the session distinguishes them."""
     seen: dict[str, str] = {}
-    for name in definition.spec.output.names if not case_sensitive else ():
+    for name in definition.output.names if not case_sensitive else ():
         if name.casefold() in seen:
             raise SchemaError(
                 f"output columns '{seen[name.casefold()]}' and '{name}' differ in case only, which Spark "
@@ -196,8 +196,10 @@ def output_type(definition: Definition, left: DataFrame, right: DataFrame) -> St
     ]
     named = [
         StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))
-        for name, field in zip(definition.spec.output.names, fields, strict=True)
+        for name, field in zip(definition.output.names, fields, strict=False)
     ]
+    if definition.ranking is not None:  # rank and value
+        named += spark_schema(pa.schema(list(definition.output)[len(named) :])).fields
     if definition.result_time is not None:
         named.append(StructField(definition.result_time, left.schema[str(definition.times[0])].dataType))
     return StructType(named)

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.ranked import add_hidden, choose_best
 from handshake.engines.spark.joins.routing import home_rows
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.private import batch_number, query_id, run_id
@@ -81,6 +82,8 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
             folder = f"{definition.scratch}/{task.stageId()}" if definition.refresh else definition.scratch
         if not finite and task.partitionId() == 0:
             _remove_old_batches(store, str(query), batch)
+        if definition.ranking is not None:
+            batches = add_hidden(definition, side, batches, task.partitionId())
         packed = pack(definition, side, batches, store, folder, task.partitionId())
         # equal in all attempts at a stage, and in no other run of the query
         attempt = f"{definition.identity}-{run_id(task)}-{task.stageId()}"
@@ -237,7 +240,10 @@ def join_task(definition: Definition) -> Callable[[Batches], Batches]:
 
 
 def _blob_batches(step: SegmentStep) -> Batches:
-    for blob in _blobs(step.results()):
+    results = step.results()
+    if step.definition.ranking is not None:
+        results = choose_best(step.definition, results)
+    for blob in _blobs(results):
         yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
 
 

@@ -1,0 +1,72 @@
+"""`handshake.nearest` for DataFrames: check the request, define the join, choose how it runs.
+
+All pairs of a left row are found in its home segment, as in outer joins, and the best ones are chosen there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from handshake.engines.spark.joins.dataflow import join_batches, join_static
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.explain import plan_of, remember
+from handshake.engines.spark.joins.frames import Predicate, check_root, define, predicate_for, with_directory
+from handshake.engines.spark.joins.inputs import arrow_schema, check_output
+from handshake.engines.spark.types import carrier
+from handshake.engines.spark.workers import use_this_python
+from handshake.errors import UnsupportedError
+from handshake.joins.nearest import add_mark, add_number
+from handshake.joins.ranking import Ranking, ranking_of
+from handshake.kinds import NEAREST
+from handshake.plan.build import Expression
+from handshake.windows import Windows
+
+__all__ = ["nearest_frames"]
+
+
+def nearest_frames(
+    left: DataFrame, right: DataFrame, on: Predicate, by: Any, *, windows: Windows,
+    times: tuple[str | None, str | None], aliases: tuple[str, str] | None, segments: int | None,
+    state_dir: str | None, **ranked: Any,
+) -> DataFrame:  # fmt: skip
+    """Join each row of a DataFrame with its best matches; `handshake.nearest` documents the arguments."""
+    if right.isStreaming:
+        raise UnsupportedError(
+            "on Spark, nearest takes a right DataFrame that does not stream: a better match may come at any "
+            "time; push both streams into a handshake.NearestJoin, or give a batch DataFrame"
+        )
+    use_this_python(left.sparkSession)
+    ranking = _ranking(left, right, by, aliases, **ranked)
+    definition = define(
+        left, right, on, windows, times, suffix=ranked["suffix"], aliases=aliases, segments=segments,
+        state_dir=state_dir, kind=NEAREST,
+    )  # fmt: skip
+    definition = replace(
+        definition, left=add_number(definition.left), right=add_mark(definition.right), ranking=ranking
+    )
+    check_output(definition, left.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true")
+    check_root(definition)
+    runs = "static" if left.isStreaming else "batch"
+    return _run(left, right, with_directory(definition, runs), runs)
+
+
+def _ranking(
+    left: DataFrame, right: DataFrame, by: Any, aliases: tuple[str, str] | None, **ranked: Any
+) -> Ranking:
+    """Check the ranking; its values are in types that Spark has."""
+    names = predicate_for(by, left, right, aliases)[1] if isinstance(by, (str, Expression)) else aliases
+    schemas = [arrow_schema(frame, side) for side, frame in enumerate((left, right))]
+    ranking = ranking_of(schemas[0], schemas[1], by, aliases=names, **ranked)
+    if not ranking.valued:
+        return ranking
+    *fields, last = ranking.output
+    return replace(ranking, output=pa.schema([*fields, last.with_type(carrier(last.type))]))
+
+
+def _run(left: DataFrame, right: DataFrame, definition: Definition, runs: str) -> DataFrame:
+    joined = (join_static if runs == "static" else join_batches)(left, right, definition)
+    return remember(joined, plan_of(left, right, definition, runs, None))
