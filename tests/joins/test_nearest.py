@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import runpy
+from pathlib import Path
 from random import Random
 
 import pandas as pd
@@ -338,6 +340,33 @@ def test_mistakes_are_explained(changes, kind, message):
     left, right = {"price": [1]}, {"a": [1], "xs": [[1]], "st": [{"f": 1}]}
     with pytest.raises(kind, match=re.escape(message)):
         hs.nearest(left, right, **{"by": "ABS(l.price - r.a)", **changes})
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nearest_sensor.py"
+
+
+def test_the_example_finds_what_a_plain_loop_finds():
+    module = runpy.run_path(str(EXAMPLE))
+    alarms, readings = module["make_rows"]()
+    expected = []
+    for alarm in alarms:
+        near = [r for r in readings if r["floor"] == alarm["floor"] and abs(r["t"] - alarm["t"]) < 60]
+        ranked = [
+            ((a["x"] - r["x"]) ** 2 + (a["y"] - r["y"]) ** 2, -r["t"], r) for a in [alarm] for r in near
+        ]
+        best = sorted(ranked, key=lambda each: each[:2])[:3]
+        expected += [(alarm["alarm"], r["t"], rank) for rank, (_, _, r) in enumerate(best, 1)]
+        expected += [] if best else [(alarm["alarm"], None, None)]
+    found = [(row["alarm"], row["t_right"], row["rank"]) for row in module["run"]()]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    assert any(None in row for row in found)
+
+
+def test_the_guide_shows_the_code_that_runs():
+    guide = (EXAMPLE.parents[1] / "docs" / "guide-nearest-sensor.md").read_text()
+    shown = re.findall(r"```python\n(def .*?)```", guide, re.DOTALL)
+    assert len(shown) == 1
+    assert shown[0] in EXAMPLE.read_text()
 
 
 @pytest.mark.soak
