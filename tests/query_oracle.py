@@ -16,7 +16,8 @@ from fractions import Fraction
 from typing import Any
 
 from handshake.plan import algebra
-from handshake.plan.algebra import Node, Plan, Source
+from handshake.plan.algebra import MEMBER_TIME, Node, Plan, Source
+from handshake.plan.expr import Compare, conjuncts, sides
 from handshake.schema import UNITS, Decimal, Float
 from oracle import evaluate
 
@@ -137,14 +138,111 @@ def _shows(stream: Stream, place: float) -> float:
 
 
 def _join(node: algebra.WindowJoin, below: list[Stream], counts: Counts) -> Stream:
-    tuples, clock = [], _slowest(below)
+    clock, given = _slowest(below), below
     if any(window is not None and window.kind == "time" for window in node.windows):
         below = [Stream(list(_timely(stream, clock, counts)), stream.trace) for stream in below]
-    for members in itertools.product(*(enumerate(stream.tuples) for stream in below)):
-        if _meet(node, below, members) and evaluate(node.on, [t.row for _, t in members]) is True:
-            tuples.append(_together(node, [t for _, t in members]))
+    pairs = [
+        (_together(node, [t for _, t in members]), [own for own, _ in members])
+        for members in itertools.product(*(enumerate(stream.tuples) for stream in below))
+        if _meet(node, below, members) and evaluate(node.on, [_with_time(t) for _, t in members]) is True
+    ]
+    pairs.sort(key=lambda found: found[0][0])
+    if node.kind.name == "inner":
+        return Stream([t for (_, t), _ in pairs], clock)
+    tuples = list(_of_pairs(node, pairs))
+    for side in (0, 1):
+        if node.kind.preserved[side]:
+            matched = {own[side] for _, own in pairs}
+            alone = [(own, t) for own, t in enumerate(below[side].tuples) if own not in matched]
+            tuples += [_alone(node, below[side], clock, side, own, t) for own, t in alone]
+            tuples += [_without_time(node, side, t) for t in _timeless(given[side], below[side])]
     tuples.sort(key=lambda found: found[0])
     return Stream([t for _, t in tuples], clock)
+
+
+# Kinds of joins: rows with a match once, and rows without a match.
+
+
+def _of_pairs(node: algebra.WindowJoin, pairs: list[Any]) -> Iterable[tuple[Any, Stamped]]:
+    """The results of pairs, which come before rows without a match that have the same place."""
+    given = set()
+    for (key, t), own in pairs:
+        if node.kind.pairs == "first":
+            shown = own[node.kind.shown.index(True)]
+            if shown in given:
+                continue
+            given.add(shown)
+        if node.kind.pairs != "none":
+            yield (key[0], 0, *key[1:], *own), t
+
+
+def _alone(
+    node: algebra.WindowJoin,
+    stream: Stream,
+    clock: list[tuple[float, float]],
+    side: int,
+    own: int,
+    t: Stamped,
+) -> tuple[Any, Stamped]:
+    """A row without a match: when it is final, or at once if it can match nothing."""
+    window = node.windows[side]
+    end = None
+    if window is not None and window.kind == "time":
+        end = t.time - (-window.size // UNITS[node.clock.unit])
+    if _can_match_nothing(node, side, t):
+        place = t.place
+    elif end is not None:
+        place = max(t.place, min(at for at, shown in clock if shown >= end))
+    else:
+        after = [] if window is None else stream.tuples[own + window.size :]
+        place = after[0].place if after else clock[-1][0]
+    if end is None:
+        passed = max((shown for at, shown in clock if at <= place and shown < END), default=BEGINNING)
+        end = None if t.time is None else max(t.time, passed)
+        shown = max(t.clock, passed) if end is None else end
+    else:
+        shown = end
+    found = Stamped(_padded(node, side, t), end, shown, place)
+    return (place, 1, BEGINNING if end is None else end, side, own), found
+
+
+def _can_match_nothing(node: algebra.WindowJoin, side: int, t: Stamped) -> bool:
+    """Whether a part of the condition fails whatever the other row is."""
+    rows = [_with_time(t), _with_time(t)]
+    for part in conjuncts(node.on):
+        if sides(part) <= {side} and evaluate(part, rows) is not True:
+            return True
+        if isinstance(part, Compare) and part.op != "<>":
+            values = [evaluate(e, rows) for e in part.children if sides(e) == {side}]
+            if any(value is None or _key(value) == "NaN" for value in values):
+                return True
+    return False
+
+
+def _timeless(given: Stream, timely: Stream) -> list[tuple[int, Stamped]]:
+    """The rows that have no time, where one is needed; with their numbers."""
+    kept = [id(t) for t in timely.tuples]
+    return [(own, t) for own, t in enumerate(given.tuples) if t.time is None and id(t) not in kept]
+
+
+def _without_time(node: algebra.WindowJoin, side: int, found: tuple[int, Stamped]) -> tuple[Any, Stamped]:
+    """A row without a time under a time window: it comes at once."""
+    own, t = found
+    return (t.place, 1, BEGINNING, side, own), replace(t, row=_padded(node, side, t))
+
+
+def _padded(node: algebra.WindowJoin, side: int, t: Stamped) -> Row:
+    own = {f"{node.names[side]}.{k}": v for k, v in _shown_row(node, t).items()}
+    return {f.name: own.get(f.name) for f in node.schema}
+
+
+def _with_time(t: Stamped) -> Row:
+    """A row as conditions see it: chains of joins compare the times of rows."""
+    return {**t.row, MEMBER_TIME: t.time}
+
+
+def _shown_row(node: algebra.WindowJoin, t: Stamped) -> Row:
+    return _with_time(t) if node.times else t.row
 
 
 def _timely(stream: Stream, trace: list[tuple[float, float]], counts: Counts) -> Iterable[Stamped]:
@@ -159,7 +257,12 @@ def _timely(stream: Stream, trace: list[tuple[float, float]], counts: Counts) ->
 
 
 def _together(node: algebra.WindowJoin, members: list[Stamped]) -> tuple[Any, Stamped]:
-    row = {f"{name}.{k}": v for name, t in zip(node.names, members, strict=True) for k, v in t.row.items()}
+    row = {
+        f"{name}.{k}": v
+        for name, t in zip(node.names, members, strict=True)
+        for k, v in _shown_row(node, t).items()
+    }
+    row = {f.name: row[f.name] for f in node.schema}
     times = [t.time for t in members if t.time is not None]
     places = [t.place for t in members]
     stamped = Stamped(row, max(times, default=None), max(t.clock for t in members), max(places))

@@ -106,6 +106,7 @@ def test_computed_columns_have_the_bits_that_they_need() -> None:
     assert [str(arrow_of(f.type)) for f in fields] == ["int16", "int64", "decimal128(38, 0)"]
 
 
+_R, _S = "R [SIZE 1 TIME]", "S [SIZE 1 TIME]"
 WRONG = {
     "CREATE INPUT STREAM X (k int8) FROM R WHERE ": "cannot read the query near 'WHERE': a condition is missing, as in WHERE MsgType = 68",
     "SELECT v*v*v*v*v*v AS c FROM R": "values of type int192 cannot be held; cast them to a smaller type",
@@ -170,7 +171,31 @@ WRONG = {
     "SELECT k FROM R UNION SELECT t FROM R": "UNION of column 'k' (int8) with 't' (timestamp[ms]), which have no "
     "common type; cast one",
     "SELECT k FROM R ORDER BY k": "order has no meaning here",
-    "SELECT k FROM R LEFT JOIN S ON R.k = S.k": "streams are joined with a comma, or with JOIN",
+    "SELECT v FROM R LEFT JOIN S [SIZE 1 TIME] ON R.k = S.k": "stream R of the join has no window",
+    f"SELECT v FROM {_R} ASOF JOIN {_S} ON R.k = S.k": "no kind of join 'ASOF JOIN'; streams are joined with a comma, or "
+    "with JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, LEFT SEMI JOIN, LEFT ANTI JOIN, RIGHT SEMI JOIN or RIGHT ANTI JOIN … ON",
+    f"SELECT v FROM {_R} NATURAL LEFT JOIN {_S}": "no kind of join 'NATURAL LEFT JOIN'",
+    f"SELECT v FROM {_R} LEFT INNER JOIN {_S} ON R.k = S.k": "no kind of join 'LEFT INNER JOIN'",
+    f"SELECT v FROM {_R} OUTER JOIN {_S} ON R.k = S.k": "no kind of join 'OUTER JOIN'",
+    f"SELECT v FROM {_R} FULL OUTER JOIN {_S}": "FULL OUTER JOIN has no condition; write FULL OUTER JOIN … ON and when "
+    "rows match",
+    f"SELECT v FROM {_R} LEFT JOIN {_S} USING (k)": "LEFT JOIN … USING is not known; write the condition, as in ON",
+    f"SELECT v FROM {_R} LEFT JOIN {_S} LEFT JOIN U [SIZE 1 TIME] ON U.k = S.k ON R.k = S.k": "LEFT JOIN has its condition "
+    "behind another join; write ON behind its stream",
+    f"SELECT w FROM {_R} SEMI JOIN {_S} ON R.k = S.k": "no field 'w' in R (k, v, t)",
+    f"SELECT S.w FROM {_R} SEMI JOIN {_S} ON R.k = S.k": "results do not have the columns of S, which a semi or anti join "
+    "only searches; read them in ON (line 4, column 8)",
+    f"SELECT v FROM {_R} ANTI JOIN {_S} ON R.k = S.k WHERE S.w > 0": "results do not have the columns of S",
+    f"SELECT R.* FROM {_R} RIGHT ANTI JOIN {_S} ON R.k = S.k": "results do not have the columns of R",
+    f"SELECT S.* FROM {_R} SEMI JOIN {_S} ON R.k = S.k": "results do not have the columns of S",
+    f"SELECT v FROM {_R} SEMI JOIN {_S} ON R.k = S.k LEFT JOIN U [SIZE 1 TIME] ON U.k = S.k": "results do not have the "
+    "columns of S",
+    f"SELECT v FROM {_R} LEFT JOIN {_S} ON R.k = U.k LEFT JOIN U [SIZE 1 TIME] ON U.k = S.k": "no input 'U' (R, S)",
+    f"SELECT v FROM {_R} LEFT JOIN {_S} ON R.k = S.k LEFT JOIN U [SIZE 2 ROWS] ON U.k = S.k": "streams of several joins, "
+    "not all of them inner joins, need windows of time, and U has one of 2 tuples; put the first join in parentheses",
+    f"SELECT v FROM {_R} LEFT JOIN {_S} ON R.k = S.k LEFT JOIN U [SIZE 9999999999 w] ON U.k = S.k": "the windows "
+    "of the joins add up to more than 2^62 ms",
+    f"SELECT count() FROM {_R} LEFT JOIN {_S} ON R.k = S.k": "count() over the results of a join, which never end",
     "CREATE INPUT STREAM X (a it); SELECT a FROM X": "field 'a' has the unknown type it; did you mean 'int'?",
     "CREATE INPUT STREAM X (a int) TIMESTAMP BY b; SELECT a FROM X": "no field 'b' in stream X",
     "CREATE INPUT STREAM X (a string) TIMESTAMP BY a; SELECT a FROM X": "field 'a' is string; a time is a timestamp, or "

@@ -21,6 +21,7 @@ from handshake.windows import Window
 __all__ = [
     "ARRIVAL",
     "LONGEST",
+    "MEMBER_TIME",
     "POSITIONS",
     "Aggregate",
     "Apply",
@@ -63,6 +64,10 @@ POSITIONS = Clock(INT64, "tuples")
 
 LONGEST = 2**62
 """The longest window of time, in units of its stream's clock."""
+
+
+MEMBER_TIME = "\0time"
+"""The name that a row's own time has in the condition of a join, and in results with the times of rows."""
 
 
 @dataclass(frozen=True)
@@ -396,7 +401,8 @@ class WindowJoin(Node):
     """Combinations of one row per stream for which `on` holds, all in their windows when the last arrives.
 
     Columns of results are named `stream.column`. In `on`, `Column(k, name)` is a column of the k-th input.
-    The time of a result is the latest of its members' times.
+    The time of a result is the latest of its members' times; that of a row without a match is the end of its
+    window (docs/queries.md).
     """
 
     inputs: tuple[Node, ...]
@@ -408,14 +414,21 @@ class WindowJoin(Node):
     """A typed condition, as a whole: how it is split is each engine's affair."""
     kind: JoinKind = INNER
     """The kind of a join of two streams; of more, INNER."""
+    times: bool = False
+    """True if results also have the times of their members, in columns named `stream.` and `MEMBER_TIME`."""
+
+    @property
+    def shown(self) -> tuple[bool, ...]:
+        """Inputs whose columns results have."""
+        return self.kind.shown if len(self.inputs) == 2 else (True,) * len(self.inputs)
 
     @property
     def schema(self) -> Schema:
-        shown = self.kind.shown if len(self.inputs) == 2 else (True,) * len(self.inputs)
+        time = (Field(MEMBER_TIME, Timestamp(self.clock.unit)),) if self.times else ()
         fields = [
             Field(f"{name}.{f.name}", f.type)
-            for name, node, is_shown in zip(self.names, self.inputs, shown, strict=True)
-            for f in (node.schema if is_shown else ())
+            for name, node, is_shown in zip(self.names, self.inputs, self.shown, strict=True)
+            for f in ((*node.schema, *time) if is_shown else ())
         ]
         return Schema(tuple(fields), "join")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import singledispatch
 
+from handshake.kinds import INNER
 from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import (
     Aggregate,
@@ -152,7 +153,8 @@ def _(node: WindowJoin) -> str:
         f"{name} {'for ever' if window is None else window}"
         for name, window in zip(node.names, node.windows, strict=True)
     )
-    return f"⋈ {held}: {show(node.on)}"
+    kind = "" if node.kind == INNER else f" {node.kind.name}"
+    return f"⋈{kind} {held}: {show(node.on)}"
 
 
 def dot(plan: Plan) -> str:

@@ -103,6 +103,7 @@ class Continuous(Predicate):
     """The dialect of continuous queries."""
 
     class Parser(Predicate.Parser):
+        ADD_JOIN_ON_TRUE: ClassVar[bool] = False
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
             **Predicate.Parser.FUNCTIONS,
             **{name: _as_written(name) for name in AGGREGATE_NAMES},

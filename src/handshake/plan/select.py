@@ -10,8 +10,10 @@ from typing import Any, Protocol
 from sqlglot import exp
 
 from handshake.errors import ExpressionError, SchemaError, suggest
+from handshake.kinds import INNER
 from handshake.plan.aggregates import check_sortable
 from handshake.plan.algebra import (
+    LONGEST,
     POSITIONS,
     Aggregate,
     Concat,
@@ -22,17 +24,17 @@ from handshake.plan.algebra import (
     Project,
     Session,
     Windowing,
-    WindowJoin,
 )
 from handshake.plan.assemble import Fresh, add_filter, append_column
 from handshake.plan.bind import Scope, bind, bind_value
 from handshake.plan.dialect import sql_text
-from handshake.plan.expr import Column, Expr, Literal, Name, conjunction, show, transform, walk
+from handshake.plan.expr import Column, Expr, Literal, Name, conjunction, show, walk
+from handshake.plan.joined import Joined, JoinItem, join_kind
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.plan.window_syntax import WindowReader
-from handshake.schema import NULL, List, Schema, arrow_of
-from handshake.windows import Window, settle_now
+from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of
+from handshake.windows import Window
 
 __all__ = ["SelectPlanner"]
 
@@ -59,8 +61,25 @@ class _Item:
     tree: exp.Expr
 
 
+@dataclass(frozen=True)
 class QueryScope(Scope):
     """The scope of a query: the columns of the streams in FROM."""
+
+    hidden: tuple[str, ...] = ()
+    """Streams of FROM whose columns cannot be read: the other sides of semi and anti joins."""
+
+    def resolve_path(self, name: Name) -> tuple[Column, tuple[str, ...]]:
+        """Return the column that a name begins with, and the fields below it."""
+        self.check_visible(name)
+        return super().resolve_path(name)
+
+    def check_visible(self, name: Name) -> None:
+        """Raise an `ExpressionError` if a name begins with a stream whose columns cannot be read."""
+        if len(name.parts) > 1 and name.parts[0] in self.hidden:
+            raise fail(
+                f"results do not have the columns of {name.parts[0]}, which a semi or anti join only "
+                "searches; read them in ON", name
+            )  # fmt: skip
 
     def _find_unqualified(self, name: Name) -> Column:
         found = [side for side, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
@@ -102,22 +121,14 @@ class SelectPlanner:
         if first is None:
             raise self._reader.error("FROM is missing: a query reads a stream", self._node)
         joins = self._node.args.get("joins") or []
-        items = [self._item(first.this), *(self._item(self._check_join(join)) for join in joins)]
+        self._kinds = [join_kind(join, self._reader.error) for join in joins]
+        items = [self._item(first.this), *(self._item(join.this) for join in joins)]
         for at, item in enumerate(items):
             if item.name.casefold() in (other.name.casefold() for other in items[:at]):
                 raise self._reader.error(
                     f"two streams in FROM are called '{item.name}'; give one an alias with AS", item.tree
                 )
         return items
-
-    def _check_join(self, join: exp.Join) -> Any:
-        kind = str(join.args.get("kind") or "").upper()
-        unread = {k for k, v in join.args.items() if v and k not in ("this", "kind", "on")}
-        if unread or kind not in ("", "CROSS", "INNER"):
-            raise self._reader.error(
-                "streams are joined with a comma, or with JOIN … ON; no other kind is known", join
-            )
-        return join.this
 
     def _item(self, tree: exp.Expr) -> _Item:
         alias = tree.args.get("alias")
@@ -187,7 +198,7 @@ class SelectPlanner:
 
     # The list of what is selected.
 
-    def _list(self, scope: Scope) -> list[tuple[str | None, Expr]]:
+    def _list(self, scope: QueryScope) -> list[tuple[str | None, Expr]]:
         """Return the names and expressions of the list in order, and collect its aggregates."""
         self._reader.noted = {}
         listed: list[tuple[str | None, Expr]] = []
@@ -206,12 +217,13 @@ class SelectPlanner:
         self._reader_noted, self._reader.noted = dict(self._reader.noted), None
         return self._complete_names(listed)
 
-    def _star(self, node: exp.Expr, scope: Scope) -> list[tuple[str | None, Expr]]:
+    def _star(self, node: exp.Expr, scope: QueryScope) -> list[tuple[str | None, Expr]]:
         self._reader.check(node, frozenset(("this", "table")))
         sides = range(len(scope.schemas))
         if isinstance(node, exp.Column):
             table = node.args["table"].name
             if table not in scope.qualifiers:
+                scope.check_visible(Name((table, "*"), at=self._reader.at(node)))
                 hint = suggest(table, scope.qualifiers)
                 raise self._reader.error(f"no stream '{table}' in FROM{hint}", node)
             sides = range(scope.qualifiers[table], scope.qualifiers[table] + 1)
@@ -369,40 +381,62 @@ class SelectPlanner:
     # Several streams.
 
     def _plan_join(self, items: list[_Item]) -> Node:
-        schemas = tuple(Schema(item.node.schema.fields, item.name) for item in items)
-        scope = QueryScope(schemas, {item.name: side for side, item in enumerate(items)})
-        conditions = [join.args["on"] for join in self._node.args["joins"] if join.args.get("on") is not None]
-        if self._node.args.get("where") is not None:
-            conditions.append(self._node.args["where"].this)
-        on = conjunction(tuple(bind(self._expr(c), scope) for c in conditions))
-        join = WindowJoin(
-            tuple(item.node for item in items),
-            tuple(item.name for item in items),
-            settle_now(self._join_window(item) for item in items),
-            on,
-        )
-        self._fresh.take(join.schema.names)
+        streams = [JoinItem(i.name, i.node, self._join_window(i), i.tree) for i in items]
+        where = self._node.args.get("where")
+        if all(kind == INNER for kind in self._kinds):
+            conditions = [join.args.get("on") for join in self._node.args["joins"]]
+            conditions += [] if where is None else [where.this]
+            scope = _scope_of(tuple(item.schema for item in streams))
+            bound = [bind(self._expr(c), scope) for c in conditions if c is not None]
+            joined = Joined.inner(streams, conjunction(tuple(bound)))
+            node = joined.node
+        else:
+            joined = self._chain(streams)
+            scope, node = _scope_of(joined.schemas, joined.hidden), joined.node
+            self._fresh.take(node.schema.names)
+            if where is not None:
+                node = add_filter(node, joined.flat(bind(self._expr(where.this), scope)), self._fresh)
+        self._fresh.take(node.schema.names)
         listed = self._list(scope)
         for clause in ("group", "having"):
             if self._node.args.get(clause) is not None:
                 raise self._no_join_window_error("GROUP BY", self._node.args[clause])
         if self._reader_noted:
             raise self._no_join_window_error(f"{next(iter(self._reader_noted)).function}()", self._node)
-        return self._compute(join, [(n, self._flat(bind_value(e, scope), items), e) for n, e in listed])
+        return self._compute(node, [(n, joined.flat(bind_value(e, scope)), e) for n, e in listed])
+
+    def _chain(self, streams: list[JoinItem]) -> Joined:
+        """Join the streams one after the other."""
+        if len(streams) > 2:
+            self._check_chain(streams)
+        joined = Joined.of(streams[0])
+        for at, (item, kind) in enumerate(zip(streams[1:], self._kinds, strict=True), 2):
+            written = self._node.args["joins"][at - 2].args.get("on")
+            scope = _scope_of((*joined.schemas, item.schema), joined.hidden)
+            on = Literal(True, type=BOOL) if written is None else bind(self._expr(written), scope)
+            joined = joined.join(item, kind, on, last=at == len(streams))
+        return joined
+
+    def _check_chain(self, streams: list[JoinItem]) -> None:
+        for item in streams:
+            if not item.window.timed:
+                raise self._reader.error(
+                    f"streams of several joins, not all of them inner joins, need windows of time, and "
+                    f"{item.name} has one of {item.window}; put the first join in parentheses: "
+                    "FROM (SELECT …) [SIZE 600 TIME] LEFT JOIN …", item.tree
+                )  # fmt: skip
+        unit = min((item.node.clock.unit for item in streams), key=UNITS.__getitem__)
+        longest = max(item.window.size for item in streams)
+        if longest * len(streams) > LONGEST * UNITS[unit]:
+            raise self._reader.error(
+                f"the windows of the joins add up to more than 2^62 {unit}; make them shorter", self._node
+            )
 
     def _no_join_window_error(self, what: str, node: exp.Expr) -> ExpressionError:
         return self._reader.error(
             f"{what} over the results of a join, which never end; put the join in parentheses and give it a "
             "window: FROM (SELECT …) [SIZE 600 ADVANCE 60 TIME]", node
         )  # fmt: skip
-
-    def _flat(self, expr: Expr, items: list[_Item]) -> Expr:
-        """Turn an expression on the inputs of a join into one on its results."""
-
-        def flat(e: Expr) -> Expr:
-            return replace(e, side=0, name=f"{items[e.side].name}.{e.name}") if isinstance(e, Column) else e
-
-        return transform(expr, flat)
 
     def _join_window(self, item: _Item) -> Window:
         if item.slide is None:
@@ -411,6 +445,11 @@ class SelectPlanner:
                 f"{item.name} [SIZE 600 TIME]", item.tree
             )  # fmt: skip
         return self._windows.of_join(item.slide)
+
+
+def _scope_of(schemas: tuple[Schema, ...], hidden: tuple[str, ...] = ()) -> QueryScope:
+    names = {str(schema.stream): side for side, schema in enumerate(schemas)}
+    return QueryScope(schemas, names, hidden)
 
 
 def _check_held(node: Node, column: str, written: Expr) -> None:

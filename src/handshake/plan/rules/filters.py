@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
+from handshake.kinds import INNER
 from handshake.plan.algebra import (
     Apply,
     Group,
@@ -98,16 +100,47 @@ def _(node: Group, condition: Expr) -> Node:
 
 @_sink.register
 def _(node: WindowJoin, condition: Expr) -> Node:
-    """Add the condition to that of the join."""
+    """Add the condition to that of an inner join; of others, push parts on a side that is never NULL."""
+    if node.kind != INNER:
+        return _below_kind(node, condition)
+    on = transform(condition, _read_inputs(node))
+    parts = (*conjuncts(node.on), *conjuncts(on))
+    wanted = tuple(part for part in parts if not (isinstance(part, Literal) and part.value is True))
+    return _into_inputs(replace(node, on=conjunction(wanted)))
+
+
+def _below_kind(node: WindowJoin, condition: Expr) -> Node:
+    """Push parts of a condition below a join that is not an inner join.
+
+    Dropping a row before the join, instead of its results, is the same if every result has such a row: so
+    rows of the other side must not be preserved.
+    """
+    inputs, staying = list(node.inputs), []
+    for part in conjuncts(condition):
+        on = transform(part, _read_inputs(node))
+        side = next(iter(sides(on)), 0)
+        if len(sides(on)) == 1 and not node.kind.preserved[1 - side] and not _counts(node, side):
+            inputs[side] = _sink(inputs[side], _alone(on))
+        else:
+            staying.append(part)
+    below = replace(node, inputs=tuple(inputs)) if len(staying) < len(conjuncts(condition)) else node
+    return _here(below, conjunction(tuple(staying))) if staying else below
+
+
+def _read_inputs(node: WindowJoin) -> Callable[[Expr], Expr]:
+    """Return the function that turns columns of results into those of inputs."""
     names = {
         f"{name}.{f.name}": Column(side, f.name, type=f.type, shown=f"{name}.{f.name}")
         for side, (name, child) in enumerate(zip(node.names, node.inputs, strict=True))
         for f in child.schema
     }
-    on = transform(condition, lambda e: names[e.name] if isinstance(e, Column) else e)
-    parts = (*conjuncts(node.on), *conjuncts(on))
-    wanted = tuple(part for part in parts if not (isinstance(part, Literal) and part.value is True))
-    return _into_inputs(replace(node, on=conjunction(wanted)))
+    return lambda e: names[e.name] if isinstance(e, Column) else e
+
+
+def _counts(node: WindowJoin, side: int) -> bool:
+    """Return whether the window of a side counts rows, also those that a filter would drop."""
+    window = node.windows[side]
+    return window is not None and window.counted
 
 
 def _names(expr: Expr) -> set[str]:
@@ -115,14 +148,17 @@ def _names(expr: Expr) -> set[str]:
 
 
 def _into_inputs(node: WindowJoin) -> Node:
-    """Push conditions on one input below the join, unless its tuple window counts the dropped rows."""
+    """Push conditions on one input below the join.
+
+    They stay if a tuple window counts the dropped rows, and if rows without a match are results: there, the
+    condition says which rows match.
+    """
     inputs = list(node.inputs)
     staying = []
     for part in conjuncts(node.on):
         read = sides(part)
         side = min(read, default=0)
-        window = node.windows[side]
-        if len(read) == 1 and (window is None or not window.counted):
+        if len(read) == 1 and not _counts(node, side) and not _preserves(node, side):
             inputs[side] = _sink(inputs[side], _alone(part))
         else:
             staying.append(part)
@@ -130,6 +166,10 @@ def _into_inputs(node: WindowJoin) -> Node:
         return node
     on = conjunction(tuple(staying)) if staying else Literal(True, type=BOOL)
     return replace(node, inputs=tuple(inputs), on=on)
+
+
+def _preserves(node: WindowJoin, side: int) -> bool:
+    return node.kind != INNER and node.kind.preserved[side]
 
 
 def _alone(expr: Expr) -> Expr:
