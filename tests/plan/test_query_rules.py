@@ -62,8 +62,21 @@ _BY_TEXT = """SELECT count(k) AS k, CAST(sum(v + 1) + max(v + 1) AS BIGINT) AS v
 _UNION = "SELECT k, v, g FROM {a} UNION SELECT k, v - 1, g FROM {b}{where} UNION SELECT v, k, g FROM R"
 _JOIN = """SELECT x.k, y.v, x.g FROM {a} [SIZE {n} TIME] x, {b} {held} y
     WHERE x.k <= y.k AND y.v > {n} AND x.g > ''"""
+_OUTER = """SELECT x.k, y.v, x.g FROM {a} [SIZE .00{n} TIME] x {kind} JOIN {b} {held} y
+    ON x.k <= y.k AND y.v > {n} AND x.g > ''{where}"""
+_ONE_SIDED = """SELECT x.k, x.v, x.g FROM {a} {held} x LEFT {one} JOIN {b} [SIZE .00{n} TIME] y
+    ON x.k <= y.k AND y.v > {n} AND x.g > ''{where}"""
 _FORMS = (_PLAIN, _GROUPED, _COUNTED, _BY_TEXT, _UNION)
+_JOINS = (_JOIN, _OUTER, _OUTER, _ONE_SIDED)
 _HELD = ("[SIZE .004 TIME]", "[SIZE 2 TUPLES]")
+
+
+_WHERE = ("", *(f" WHERE {c}" for c in _CONDITIONS))
+_WHERES = {
+    _OUTER: ("", " WHERE x.k > 0", " WHERE y.v > 3 OR y.v IS NULL", " WHERE x.k IS NULL", " WHERE x.k < y.v"),
+    _ONE_SIDED: ("", " WHERE x.k > 0", " WHERE x.v IS NULL OR x.k = 1"),
+}
+"""Conditions of joins that are not inner joins: on each side, and on both."""
 
 
 @st.composite
@@ -72,14 +85,16 @@ def texts(draw: Any, joins: bool) -> str:
     streams = ["R", "S"]
     parts = [STREAMS]
     for at in range(draw(st.integers(1, 3))):
-        form = draw(st.sampled_from((*_FORMS, _JOIN) if joins else _FORMS))
+        form = draw(st.sampled_from((*_FORMS, *_JOINS) if joins else _FORMS))
         text = form.format(
             a=draw(st.sampled_from(streams)),
             b=draw(st.sampled_from(streams)),
             n=draw(st.integers(1, 2)),
             window=draw(st.sampled_from(_WINDOWS)),
             held=draw(st.sampled_from(_HELD)),
-            where=draw(st.sampled_from(("", *(f" WHERE {c}" for c in _CONDITIONS)))),
+            kind=draw(st.sampled_from(("LEFT", "RIGHT", "FULL"))),
+            one=draw(st.sampled_from(("SEMI", "ANTI"))),
+            where=draw(st.sampled_from(_WHERES.get(form, _WHERE))),
         )
         if draw(st.booleans()):
             text = f"SELECT k, v, g FROM ({text}) WHERE {draw(st.sampled_from(_CONDITIONS))}"
@@ -174,6 +189,41 @@ def test_filters_stay_above_what_counts_tuples() -> None:
         "push_down_filters",
     )
     assert "Select" not in kinds(join)
+
+
+_KINDS = ("LEFT", "RIGHT", "FULL", "LEFT SEMI", "LEFT ANTI", "RIGHT SEMI", "RIGHT ANTI")
+
+
+def filtered(kind: str, on: str, where: str = "TRUE", held: str = "[SIZE 1 TIME]") -> tuple[bool, bool]:
+    """Whether there are selections below the left and below the right side of a join."""
+    text = f"SELECT * FROM R {held} x {kind} JOIN S {held} y ON x.k = y.k AND {on} WHERE {where}"
+    join = next(n for n in walk(one(text, "push_down_filters")) if isinstance(n, WindowJoin))
+    return "Select" in kinds(join.inputs[0]), "Select" in kinds(join.inputs[1])
+
+
+def test_conditions_of_on_stay_above_preserved_rows() -> None:
+    both = {kind: filtered(kind, "x.v > 1 AND y.v > 1") for kind in _KINDS}
+    assert both == {
+        "LEFT": (False, True), "RIGHT": (True, False), "FULL": (False, False), "LEFT SEMI": (True, True),
+        "LEFT ANTI": (False, True), "RIGHT SEMI": (True, True), "RIGHT ANTI": (True, False),
+    }  # fmt: skip
+    assert filtered("LEFT", "y.v > 1", held="[SIZE 2 TUPLES]") == (False, False)
+
+
+def test_conditions_of_where_stay_above_rows_that_may_be_null() -> None:
+    left = {kind: filtered(kind, "TRUE", "x.v > 1") for kind in _KINDS if not kind.startswith("RIGHT ")}
+    right = {kind: filtered(kind, "TRUE", "y.v > 1") for kind in _KINDS if not kind.startswith("LEFT ")}
+    none = (False, False)
+    assert left == {
+        "LEFT": (True, False), "RIGHT": none, "FULL": none, "LEFT SEMI": (True, False),
+        "LEFT ANTI": (True, False),
+    }  # fmt: skip
+    assert right == {
+        "LEFT": none, "RIGHT": (False, True), "FULL": none, "RIGHT SEMI": (False, True),
+        "RIGHT ANTI": (False, True),
+    }  # fmt: skip
+    assert filtered("LEFT", "TRUE", "x.v > y.v") == none
+    assert filtered("LEFT", "TRUE", "x.v > 1", held="[SIZE 2 TUPLES]") == none
 
 
 def test_columns_that_nobody_reads_go() -> None:

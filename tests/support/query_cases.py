@@ -3,7 +3,20 @@
 
 from __future__ import annotations
 
-__all__ = ["JOINS", "LAYERED", "NOW", "ODD", "ODD_JOINS", "PAPER", "QUERIES", "TRADES", "TWO", "WINDOWS"]
+__all__ = [
+    "CHAINS",
+    "JOINS",
+    "KINDS",
+    "LAYERED",
+    "NOW",
+    "ODD",
+    "ODD_JOINS",
+    "PAPER",
+    "QUERIES",
+    "TRADES",
+    "TWO",
+    "WINDOWS",
+]
 
 TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
 TIMESTAMP BY Ts;"""
@@ -178,3 +191,46 @@ NOW = {
         SELECT S.k, v, w FROM S [NOW], A [SIZE .01 TIME] WHERE S.k = A.k INTO B; SELECT k, count() n FROM B [SESSION 2 ms] GROUP BY k INTO C""",
 }  # fmt: skip
 """Joins of a stream that has no window of its own."""
+KINDS = {
+    "left": "SELECT R.k, v, w FROM R [SIZE .006 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k AND v > 3",
+    "right outer": "SELECT * FROM R [SIZE .004 TIME] RIGHT OUTER JOIN S [SIZE .006 TIME] ON v BETWEEN w - 10 AND w + 10",
+    "full": "SELECT R.k a, S.k b, v, w FROM R [SIZE .005 TIME] FULL OUTER JOIN S [SIZE .003 TIME] ON R.k = S.k AND v > w AND w > 0",
+    "left semi": "SELECT * FROM R [SIZE .008 TIME] LEFT SEMI JOIN S [SIZE .005 TIME] ON R.k <= S.k AND v < w",
+    "right semi": "SELECT k, w + 1 AS u FROM R [SIZE .008 TIME] RIGHT SEMI JOIN S [SIZE .005 TIME] ON v < w WHERE k > 0",
+    "anti": "SELECT * FROM R [SIZE .006 TIME] ANTI JOIN S [SIZE .005 TIME] ON R.k = S.k",
+    "right anti": "SELECT k, w FROM R [SIZE .006 TIME] RIGHT ANTI JOIN S [SIZE .005 TIME] ON R.k = S.k AND w > v",
+    "by tuples": "SELECT R.k, v, w FROM R [SIZE 3 TUPLES] FULL JOIN S [SIZE 2 TUPLES] ON R.k = S.k",
+    "mixed windows": "SELECT R.k, v, w FROM R [SIZE 2 TUPLES] FULL JOIN S [SIZE .005 TIME] ON R.k <= S.k AND v > w",
+    "semi by tuples": "SELECT v FROM R [SIZE 3 TUPLES] SEMI JOIN S [SIZE .01 TIME] ON R.k = S.k",
+    "left of now": "SELECT v, w FROM R [NOW] LEFT JOIN S [SIZE .004 TIME] ON R.k <= S.k",
+    "full of now by arrival": "SELECT v, w FROM R [SIZE 3 TUPLES] FULL JOIN S [NOW] ON R.k <= S.k",
+    "selected": "SELECT v, w FROM R [SIZE .006 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k WHERE v > 2 AND (w IS NULL OR w < 50)",
+    "itself outer": "SELECT a.v, b.v AS u FROM R [SIZE .006 TIME] a LEFT JOIN R [SIZE .004 TIME] b ON a.k = b.k AND a.v < b.v",
+    "windows over left": """SELECT k, count() AS n, count(w) AS m, sum(v) AS s, window_end() AS e FROM (SELECT R.k, v, w FROM R [SIZE .006 TIME]
+        LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k AND v > 3) [SIZE .006 ADVANCE .003 TIME] GROUP BY k""",
+    "windows over anti": """SELECT count() AS n, max(v) AS m FROM (SELECT * FROM R [SIZE 2 TUPLES] ANTI JOIN S [SIZE .004 TIME] ON R.k = S.k) [SIZE .006 ADVANCE .003 TIME]""",
+    "tuples over semi": """SELECT sum(v) AS s, window_end() AS e FROM (SELECT * FROM R [SIZE .006 TIME] SEMI JOIN S [SIZE .006 TIME] ON R.k = S.k) [SIZE 2 TUPLES];
+        SELECT max(v) AS s, count() AS n FROM (SELECT * FROM R [SIZE .006 TIME] SEMI JOIN S [SIZE .006 TIME] ON R.k = S.k) [SIZE .005 ADVANCE .005 TIME] INTO B""",
+    "sessions over full": """SELECT k, count() AS n, max(v) AS m, window_end() AS e FROM (SELECT COALESCE(R.k, S.k) AS k, v, w FROM R [SIZE .004 TIME]
+        FULL JOIN S [SIZE .003 TIME] ON R.k = S.k) [SESSION 2 ms] GROUP BY k""",
+    "outer of windows": """SELECT count() AS n, k FROM R [SIZE .006 ADVANCE .003 TIME] GROUP BY k INTO A;
+        SELECT n, A.k, w FROM A [SIZE .006 TIME] FULL JOIN S [SIZE .004 TIME] ON A.k = S.k INTO B;
+        SELECT count() AS n, sum(w) AS s FROM B [SIZE 3 ADVANCE 2 TUPLES] INTO C""",
+    "outer of a join": """SELECT R.k, v - w AS d FROM R [SIZE .008 TIME], S [SIZE .01 TIME] WHERE R.k <= S.k INTO P;
+        SELECT d, z, U.k FROM P [SIZE .004 TIME] RIGHT JOIN U [SIZE .006 TIME] ON P.k = U.k INTO Q""",
+    "anti of outer": """SELECT R.k, w FROM R [SIZE .004 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k INTO P;
+        SELECT * FROM P [SIZE .004 TIME] ANTI JOIN U [SIZE .004 TIME] ON P.k = U.k INTO Q""",
+    "never": "SELECT v, w FROM R [SIZE .004 TIME] LEFT JOIN S [SIZE .004 TIME] ON 1 = 2",
+    "always": "SELECT v, w FROM R [SIZE .003 TIME] FULL JOIN S [SIZE .003 TIME] ON TRUE",
+}  # fmt: skip
+"""Joins of all kinds, of the streams of TWO."""
+CHAINS = {
+    "left left": "SELECT R.k, v, w, z FROM R [SIZE .006 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k LEFT JOIN U [SIZE .005 TIME] ON R.k = U.k",
+    "left left of the second": "SELECT v, w, z FROM R [SIZE .006 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k LEFT JOIN U [SIZE .003 TIME] ON S.k = U.k AND z > 0 WHERE v > 2",
+    "inner left": "SELECT v, w, z FROM R [SIZE .006 TIME] JOIN S [SIZE .004 TIME] ON R.k <= S.k LEFT JOIN U [SIZE .003 TIME] ON S.k = U.k",
+    "full right": "SELECT v, w, z FROM R [SIZE .003 TIME] FULL JOIN S [SIZE .004 TIME] ON R.k = S.k RIGHT JOIN U [SIZE .003 TIME] ON S.k = U.k OR R.k = U.k",
+    "semi anti": "SELECT * FROM R [SIZE .006 TIME] SEMI JOIN S [SIZE .004 TIME] ON R.k = S.k ANTI JOIN U [SIZE .004 TIME] ON R.k = U.k",
+    "left inner": "SELECT v, w, z FROM R [SIZE .004 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k JOIN U [SIZE .005 TIME] ON R.k = U.k AND w IS NULL",
+    "four": "SELECT R.v, w, z, x.v AS y FROM R [SIZE .004 TIME] LEFT JOIN S [SIZE .003 TIME] ON R.k = S.k LEFT JOIN U [SIZE .003 TIME] ON R.k = U.k LEFT JOIN R [NOW] x ON x.k = U.k",
+}  # fmt: skip
+"""Chains of joins that are not all inner joins, of the streams of TWO."""

@@ -18,13 +18,13 @@ from handshake.joins.pieces import pieces
 from handshake.joins.plan import JoinPlan, MultiPlan, prepare, prepare_streams
 from handshake.kernels.columns import integers
 from handshake.operators.chunk import Array
-from handshake.plan.algebra import WindowJoin
+from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
 
 __all__ = ["TIME", "Held", "JoinEngine"]
 
-TIME = "\0time"
+TIME = MEMBER_TIME
 """The column with the times of rows that are pushed, after the stream's name and a dot."""
 _PROGRESS = ("newest", "arrived", "met")
 
@@ -38,7 +38,7 @@ class Held:
 
 
 class JoinEngine:
-    """A join of streams whose columns, and times if they matter, are given.
+    """An inner join of streams whose columns, and times if they matter, are given.
 
     Callers must not push rows older than the last `advance()`.
     """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from handshake.kinds import INNER
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
 from handshake.operators.join_engines import TIME as _TIME
 from handshake.operators.join_engines import JoinEngine
+from handshake.operators.join_kinds import JoinStep, KindOfJoin
 from handshake.operators.pipeline import chain
 from handshake.operators.union import Clocks, in_unit
 from handshake.plan.algebra import Source, WindowJoin
@@ -19,6 +22,7 @@ from handshake.windows import Windows, is_late
 __all__ = ["JoinOperator"]
 
 _CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
+_NONE = np.empty(0, np.int64)
 
 
 class JoinOperator:
@@ -30,8 +34,10 @@ class JoinOperator:
     def __init__(self, node: WindowJoin, cores: int) -> None:
         self._node, self._unit, self._cores = node, node.clock.unit, cores
         self._timed = Windows(*node.windows).timed
-        self._ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
-        """True if several rows of an input may come at one place; positions then tell them apart."""
+        ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
+        self._kind = None if node.kind == INNER else KindOfJoin(node)
+        self._numbered = ties or self._kind is not None
+        """True if positions tell rows apart: several of an input may come at one place, or may match."""
         self._units = [child.clock.unit for child in node.inputs]
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
@@ -41,7 +47,7 @@ class JoinOperator:
 
     def __getstate__(self) -> dict[str, Any]:
         """Save rows and counts; the engine is created again."""
-        kept = ("_node", "_cores", "_clocks", "_arrived", "late", "no_time")
+        kept = ("_node", "_cores", "_clocks", "_arrived", "_kind", "late", "no_time")
         return {**{name: getattr(self, name) for name in kept}, "held": self._engine.save()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -54,18 +60,19 @@ class JoinOperator:
         name = self._node.names[k]
         own = [(f"{name}.{f.name}", arrow_of(f.type)) for f in self._node.inputs[k].schema]
         hidden = [(_TIME, pa.timestamp(self._unit)), (_CLOCK, pa.int64()), (_PLACE, pa.int64())]
-        hidden += [(_POSITION, pa.int64())] if self._ties else []
+        hidden += [(_POSITION, pa.int64())] if self._numbered else []
         return pa.schema([*own, *((f"{name}.{h}", kind) for h, kind in hidden)])
 
     def step(self, flows: list[Flow]) -> Flow:
         """Join the rows that have come on all inputs."""
         flows = [in_unit(flow, own, self._unit) for flow, own in zip(flows, self._units, strict=True)]
         before, trace = self._clocks.least, self._clocks.step(flows)
-        chunks = [flow.chunk for flow in flows]
+        given = chunks = [flow.chunk for flow in flows]
         if self._timed:
             for chunk in chunks:
                 check_results(chunk)
             chunks = [self._timely(chunk, trace, before) for chunk in chunks]
+        arrived, ended = list(self._arrived), all(flow.ended for flow in flows)
         found: list[pa.RecordBatch] = []
         for k, chunk in enumerate(chunks):
             if chunk.rows:
@@ -76,7 +83,11 @@ class JoinOperator:
             if self._timed and last is not None and BEGINNING < last < END:
                 self._engine.advance(k, last)
         results = self._results([batch for batch in found if batch.num_rows], chunks[0].times is not None)
-        return Flow(results, trace, all(flow.ended for flow in flows))
+        if self._kind is None:
+            return Flow(results.chunk, trace, ended)
+        timeless = [_timeless(chunk) if self._timed else chunk.take(_NONE) for chunk in given]
+        step = JoinStep(chunks, timeless, arrived, trace, before, ended)
+        return Flow(self._kind.step(step, results.chunk, results.positions), trace, ended)
 
     def _timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
         """Keep rows that have a time and were not late for the clock of the join.
@@ -105,7 +116,7 @@ class JoinOperator:
             pa.array(zeros if chunk.clocks is None else chunk.clocks),
             pa.array(chunk.places),
         ]
-        if self._ties:
+        if self._numbered:
             stamps.append(pa.array(np.arange(self._arrived[k], self._arrived[k] + chunk.rows)))
         columns = [chunk.columns[f.name] for f in self._node.inputs[k].schema]
         return pa.RecordBatch.from_arrays([*columns, *stamps], schema=self._schemas[k])
@@ -126,17 +137,17 @@ class JoinOperator:
         window = self._node.windows[j]
         return len(self._node.inputs) == 2 or (window is not None and window.counted)
 
-    def _results(self, batches: list[pa.RecordBatch], timed: bool) -> Chunk:
+    def _results(self, batches: list[pa.RecordBatch], timed: bool) -> _Pairs:
         """Sort results by the arrival of their last rows, then of the others."""
-        none = np.empty(0, np.int64)
         if not batches:
             columns = empty(self._node.schema)
+            nothing = np.empty((len(self._node.inputs), 0), np.int64)
             if not timed:
-                return Chunk(columns, 0, places=none)
-            return Chunk(columns, 0, none, None, none, none)
+                return _Pairs(Chunk(columns, 0, places=_NONE), nothing)
+            return _Pairs(Chunk(columns, 0, _NONE, None, _NONE, _NONE), nothing)
         table = pa.Table.from_batches(batches).combine_chunks()
         places, times, clocks = (self._stamps(table, h) for h in (_PLACE, _TIME, _CLOCK))
-        positions = self._stamps(table, _POSITION) if self._ties else places[:0]
+        positions = self._stamps(table, _POSITION) if self._numbered else places[:0]
         order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
         rows = pa.array(order)
         columns = {f.name: _array(table.column(f.name)).take(rows) for f in self._node.schema}
@@ -144,8 +155,9 @@ class JoinOperator:
         timed_rows = None if np.all(known > BEGINNING) else known > BEGINNING
         last = places.max(axis=0)[order]
         if not timed:
-            return Chunk(columns, len(order), places=last)
-        return Chunk(columns, len(order), known, timed_rows, clocks.max(axis=0)[order], last)
+            return _Pairs(Chunk(columns, len(order), places=last), positions[:, order])
+        stamped = Chunk(columns, len(order), known, timed_rows, clocks.max(axis=0)[order], last)
+        return _Pairs(stamped, positions[:, order])
 
     def _stamps(self, table: pa.Table, what: str) -> Array:
         arrays = [_array(table.column(f"{name}.{what}")) for name in self._node.names]
@@ -154,6 +166,18 @@ class JoinOperator:
     def close(self) -> None:
         """Stop the engine."""
         self._engine.close()
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The pairs of a step, and the positions of their rows, one array per stream."""
+
+    chunk: Chunk
+    positions: Array
+
+
+def _timeless(chunk: Chunk) -> Chunk:
+    return chunk.take(_NONE if chunk.timed is None else np.flatnonzero(~chunk.timed))
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

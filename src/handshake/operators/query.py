@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.io.frames import table_of
-from handshake.kinds import INNER
 from handshake.metrics import combine
 from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
@@ -266,8 +265,6 @@ def _operator(node: Node, query: Query) -> Any:
         case Union():
             return UnionOperator(node)
         case WindowJoin():
-            if node.kind != INNER:
-                raise UnsupportedError(f"queries have inner joins only, not {node.kind.name} joins")
             return JoinOperator(node, query._cores)
         case Windowing():
             return _windows(node)

@@ -1,0 +1,244 @@
+"""Kinds of ⋈: which pairs are results, and the rows without a match, with their places, times and clocks.
+
+docs/queries.md defines them. Everything follows from the pairs of an inner join and from the stamps of rows.
+So results depend neither on batches nor on the join engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.kernels.evaluate import Evaluator
+from handshake.kernels.keys import has_value
+from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Trace, concat_chunks
+from handshake.operators.pending import Pending
+from handshake.plan.algebra import MEMBER_TIME, WindowJoin
+from handshake.plan.expr import Column, Compare, Expr, conjuncts, sides, walk
+from handshake.schema import arrow_of
+
+__all__ = ["JoinStep", "KindOfJoin"]
+
+_NEVER = int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class JoinStep:
+    """The input of a join in one step."""
+
+    chunks: list[Chunk]
+    """The rows of both sides that take part in the join."""
+    timeless: list[Chunk]
+    """Rows without a time, if the join needs times."""
+    arrived: list[int]
+    """The number of rows of each side that took part before this step."""
+    trace: Trace
+    before: int
+    """The clock of the join before this step."""
+    ended: bool
+
+    def clock_at(self, places: Array) -> Array:
+        """Return what the clock of the join shows at places; at the end of the input, what it showed last."""
+        shown = np.concatenate([[self.before], self.trace.clocks])
+        shown = np.where(shown >= END, shown[shown < END][-1], shown)
+        found: Array = shown[np.searchsorted(self.trace.places, places, "right")]
+        return found
+
+    @property
+    def clock(self) -> int:
+        """The clock of the join after this step."""
+        last = self.trace.last
+        return self.before if last is None else last
+
+
+class KindOfJoin:
+    """The rows of a join of two streams that wait for a match, and the results of its kind."""
+
+    def __init__(self, node: WindowJoin) -> None:
+        self._node, self._kind = node, node.kind
+        self._pending = tuple(Pending() if tracked else None for tracked in node.kind.tracked)
+        self._build()
+
+    def _build(self) -> None:
+        self._schema = {f.name: arrow_of(f.type) for f in self._node.schema}
+        self._hopeless = tuple(_Hopeless(self._node.on, side) for side in (0, 1))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("_node", "_kind", "_pending")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._build()
+
+    def step(self, step: JoinStep, pairs: Chunk, positions: Array) -> Chunk:
+        """Return the results of a step.
+
+        Args:
+            step: The input.
+            pairs: The pairs that it completes, in the order of queries.
+            positions: The positions of their rows in both streams, one array per side.
+        """
+        alone: list[_Alone] = []
+        for side, pending in enumerate(self._pending):
+            if pending is not None:
+                alone += self._enter(pending, side, step)
+        for side, pending in enumerate(self._pending):
+            if pending is not None:
+                first = pending.match(positions[side])
+                if self._kind.pairs == "first":
+                    pairs = pairs.take(first)
+                alone += self._leave(pending, side, step)
+        if self._kind.pairs == "none":
+            pairs = pairs.take(np.empty(0, np.int64))
+        return _in_order(pairs, alone) if alone else pairs
+
+    def _enter(self, pending: Pending, side: int, step: JoinStep) -> list[_Alone]:
+        """Let rows wait; return those that can match nothing, and those without a time."""
+        chunk, preserved = step.chunks[side], self._kind.preserved[side]
+        positions = np.arange(step.arrived[side], step.arrived[side] + chunk.rows)
+        hopeless = self._hopeless[side].find(chunk)
+        waiting = np.flatnonzero(~hopeless)
+        kept = chunk.take(waiting) if preserved else Chunk({}, len(waiting))
+        ends = self._ends(side, chunk, positions)
+        pending.add(kept, positions[waiting], ends[waiting])
+        if not preserved:
+            return []
+        alone = []
+        if step.timeless[side].rows:
+            rows = step.timeless[side]
+            alone.append(self._lone(side, rows, np.arange(rows.rows)))
+        if hopeless.any():
+            which = np.flatnonzero(hopeless)
+            rows = chunk.take(which)
+            assert rows.places is not None
+            alone.append(self._final(side, step, rows, positions[which], ends[which], rows.places))
+        return alone
+
+    def _ends(self, side: int, chunk: Chunk, positions: Array) -> Array:
+        """Return when rows leave their window: the clock, or the number of rows in their stream."""
+        window = self._node.windows[side]
+        if window is None:
+            return np.full(chunk.rows, _NEVER)
+        reach = window.reach(self._node.clock.unit) + 1
+        if window.counted:
+            return positions + reach
+        assert chunk.times is not None
+        return chunk.times + reach
+
+    def _leave(self, pending: Pending, side: int, step: JoinStep) -> list[_Alone]:
+        """Return the rows that have become final."""
+        window, chunk = self._node.windows[side], step.chunks[side]
+        counted = window is not None and window.counted
+        arrived = step.arrived[side] + chunk.rows
+        left = pending.leave(None if step.ended else arrived if counted else step.clock)
+        if left is None or not self._kind.preserved[side]:
+            return []
+        own, trace = left.chunk.places, step.trace
+        assert own is not None
+        if counted:
+            assert chunk.places is not None
+            pushing = np.append(chunk.places, trace.places[-1:])  # at the end of the input, no row does
+            places = pushing[np.minimum(left.ends - 1 - step.arrived[side], len(pushing) - 1)]
+        else:
+            at = np.searchsorted(trace.clocks, left.ends)
+            places = np.maximum(own, trace.places[np.minimum(at, len(trace.places) - 1)])
+        return [self._final(side, step, left.chunk, left.positions, left.ends, places)]
+
+    def _final(
+        self, side: int, step: JoinStep, rows: Chunk, positions: Array, ends: Array, places: Array
+    ) -> _Alone:
+        """Stamp rows without a match with the end of their window, or the later of time and clock."""
+        assert rows.times is not None
+        assert rows.clocks is not None
+        window = self._node.windows[side]
+        if window is not None and window.timed:
+            stamped = Chunk(rows.columns, rows.rows, ends, None, ends, places)
+        else:
+            passed = step.clock_at(places)
+            times = np.maximum(rows.times, passed)
+            clocks = (
+                times if rows.timed is None else np.where(rows.timed, times, np.maximum(rows.clocks, passed))
+            )
+            stamped = Chunk(rows.columns, rows.rows, times, rows.timed, clocks, places)
+        return self._lone(side, stamped, positions, rows)
+
+    def _lone(self, side: int, stamped: Chunk, positions: Array, rows: Chunk | None = None) -> _Alone:
+        """Return rows of one side as results, with NULLs for the other; `rows` have the times of rows."""
+        name = self._node.names[side]
+        own = {f"{name}.{column}": values for column, values in stamped.columns.items()}
+        if self._node.times:
+            own[f"{name}.{MEMBER_TIME}"] = _times(stamped if rows is None else rows, self._node.clock.unit)
+        columns = {
+            column: own[column] if column in own else pa.nulls(stamped.rows, kind)
+            for column, kind in self._schema.items()
+        }
+        return _Alone(stamped.with_columns(columns), side, positions)
+
+
+def _times(rows: Chunk, unit: str) -> pa.Array:
+    missing = None if rows.timed is None else ~rows.timed
+    return pa.array(rows.times, mask=missing).view(pa.timestamp(unit))
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """Rows of one side without a match, as results."""
+
+    chunk: Chunk
+    side: int
+    positions: Array
+
+
+def _in_order(pairs: Chunk, alone: list[_Alone]) -> Chunk:
+    """Merge results by place: pairs first, then rows without a match by time, left ones first, by arrival."""
+    chunks = [pairs, *(rows.chunk for rows in alone)]
+    whole = concat_chunks(chunks)
+    assert whole.times is not None
+    assert whole.places is not None
+    known = whole.times if whole.timed is None else np.where(whole.timed, whole.times, BEGINNING)
+    is_pair = np.arange(whole.rows) < pairs.rows
+    side = np.repeat([0, *(rows.side for rows in alone)], [chunk.rows for chunk in chunks])
+    rank = np.concatenate([np.arange(pairs.rows), *(rows.positions for rows in alone)])
+    return whole.take(np.lexsort((rank, side, np.where(is_pair, 0, known), ~is_pair, whole.places)))
+
+
+class _Hopeless:
+    """The test for rows of a side that can match nothing: a part of the condition fails for any other row."""
+
+    def __init__(self, on: Expr, side: int) -> None:
+        parts = conjuncts(on)
+        self._conditions = [(part, Evaluator(part)) for part in parts if sides(part) <= {side}]
+        compared = [
+            operand
+            for part in parts
+            if isinstance(part, Compare) and part.op != "<>" and len(sides(part)) == 2
+            for operand in part.children
+            if sides(operand) == {side} and not _reads_time(operand)
+        ]
+        self._operands = [(operand, Evaluator(operand)) for operand in dict.fromkeys(compared)]
+
+    def find(self, chunk: Chunk) -> Array:
+        """Return which rows can match nothing."""
+        hopeless = np.zeros(chunk.rows, np.bool_)
+        if not chunk.rows:
+            return hopeless
+        for part, compute in self._conditions:
+            held = compute(_arrays(part, chunk), chunk.rows).fill_null(False)
+            hopeless |= ~np.asarray(held.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        for operand, compute in self._operands:
+            value = has_value(compute(_arrays(operand, chunk), chunk.rows))
+            if value is not None:
+                hopeless |= ~value
+        return hopeless
+
+
+def _arrays(expr: Expr, chunk: Chunk) -> dict[Column, pa.Array]:
+    return {e: chunk.columns[e.name] for e in walk(expr) if isinstance(e, Column)}
+
+
+def _reads_time(expr: Expr) -> bool:
+    """Return whether an operand reads the row's own time, which all rows that take part in a chain have."""
+    return any(isinstance(e, Column) and e.name == MEMBER_TIME for e in walk(expr))
