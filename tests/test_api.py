@@ -122,7 +122,7 @@ def test_unknown_kind_of_join():
 
 def test_circuits_have_inner_joins_only():
     with pytest.raises(
-        hs.UnsupportedError, match="the circuit engine has inner joins only, and how='left' is asked for"
+        hs.UnsupportedError, match="inner joins only, and the join of left and right is a left join"
     ):
         hs.join(X, A, ON, how="leftouter", engine="circuit")
 

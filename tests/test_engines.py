@@ -22,7 +22,7 @@ from handshake.plan.algebra import Plan, Source
 from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
 from query_backends import by_time, plain, restored, tables
-from query_cases import JOINS, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
+from query_cases import CHAINS, JOINS, KINDS, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import Item, seen
 
 NOT_EVERYWHERE = (
@@ -38,16 +38,19 @@ NOT_EVERYWHERE = (
     "states of sessions",
 )
 """Cases that add nothing on engines other than the local one."""
+KINDS_EVERYWHERE = ("left", "full", "left semi", "anti", "selected", "left left")
 CASES = {
     # Two windows at a time instead of ten: a window of a circuit is a copy of its sub-plan.
     **{name: TRADES + text.replace("SIZE 600 ADVANCE", "SIZE 120 ADVANCE") for name, text in PAPER.items()},
     **{name: "".join(case) for name, case in QUERIES.items()},
     **{f"join {name}": TWO + text for name, text in JOINS.items()},
+    **{name: TWO + text for name, text in (KINDS | CHAINS).items() if name in KINDS_EVERYWHERE},
     **{name: text for name, text in (WINDOWS | NOW).items() if name not in NOT_EVERYWHERE},
 }
 GAPS: dict[str, dict[str, str]] = {
     "circuit": {
         "aggregates of sessions": "no session windows",
+        "anti": "the join of R and S is a left_anti join",
         "arithmetic": "float64",
         "averages": "no unit for avg",
         "collected": r"string_agg\(\) needs all tuples of a window",
@@ -56,17 +59,22 @@ GAPS: dict[str, dict[str, str]] = {
         "cumulating": "not CUMULATE 0.002 SIZE 0.006 TIME OFFSET 0.005",
         "distinct": r"count\(DISTINCT\) needs all tuples of a window",
         "extremes": "no unit for min",
+        "full": "the join of R and S is a full join",
         "grouped from the first": "not SIZE 0.005 ADVANCE 0.002 TIME OFFSET FIRST",
         "holistic sessions": "no session windows",
         "holistic": "needs all",
         "join aggregated": r"stddev_samp\(\) has no component",
         "join mixed": "float64",
         "keys": "cannot group by 'h'",
+        "left": "inner joins only, and the join of R and S is a left join; the local engine and Spark",
+        "left left": r"the join of \(R, S\) and U is a left join",
+        "left semi": "the join of R and S is a left_semi join",
         "now by arrival": r"goes by arrival without a window \(NOW\)",
         "offset": "not SIZE 0.005 ADVANCE 0.002 TIME OFFSET 0.001",
         "partial": "not SIZE 5 ADVANCE 2 TUPLES PARTIAL",
         "picks of tuples": r"first\(\) has no component",
         "picks": r"first\(\) has no component",
+        "selected": "the join of R and S is a left join",
         "sessions of a join": "no session windows",
         "sessions of a union": "no session windows",
         "sessions of some": "no session windows",
@@ -95,7 +103,8 @@ VALUES: dict[pa.DataType, list[Any]] = {
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "spark": ("Q2", "Q3", "Q4", "uneven", "lateness", "cascade", "union", "carried", "computed keys",
-              "weighted", "holistic", *(f"join {name}" for name in JOINS if name != "band")),
+              "weighted", "holistic", "full", "left left", "left semi",
+              *(f"join {name}" for name in JOINS if name != "band")),
     "circuit": ("Q2", "Q3", "Q4", "counts", "positions", "gaps", "tuple gaps", "no advance",
                 "late extremes", "constants"),
 }  # fmt: skip

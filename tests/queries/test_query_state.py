@@ -18,7 +18,7 @@ from handshake.plan.algebra import Output, Plan, Source, walk
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from query_backends import by_time, plain
-from query_cases import JOINS, LAYERED, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
+from query_cases import CHAINS, JOINS, KINDS, LAYERED, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import Item, arrivals, batch_of, compare, cuts, seen
 
 pytest.importorskip("pyspark")
@@ -62,6 +62,8 @@ OVER_JOINS = {
     "sessions": f"""SELECT k, sum(d) AS s, max(d) AS m, window_end() AS z
         FROM (SELECT R.k, v - w AS d {JOIN}) [SESSION 2 ms] GROUP BY k""",
 }
+SAVED_KINDS = ("full", "left semi", "mixed windows", "itself outer", "windows over left", "outer of windows",
+               "left left")  # fmt: skip
 TUPLES = [name for name in TEXTS if name != "carried"]
 _ORDERED = "needs an order, which results of a join have in one task only"
 WHY = {
@@ -77,6 +79,8 @@ WHY = {
     "itself": "it counts tuples of streams that it does not name in the order of their declarations",
     "union with a join": "it has windows over a union with the results of a join",
     "nanoseconds": "it counts nanoseconds, and Spark microseconds",
+    "windows over left": "it has windows over a left join, whose rows go by the clock of each tuple",
+    "left left": "it joins results of a join",
 }
 
 
@@ -195,12 +199,19 @@ def test_windows_and_joins_go_on_from_what_was_saved(name: str, data: st.DataObj
     goes_on_from_what_was_saved((NOW | WINDOWS)[name], data)
 
 
+@pytest.mark.parametrize("name", SAVED_KINDS)
+@settings(FEW, max_examples=2)
+@given(data=st.data())
+def test_rows_that_wait_for_a_match_are_saved(name: str, data: st.DataObject) -> None:
+    goes_on_from_what_was_saved(TWO + (KINDS | CHAINS)[name], data)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [*JOINS, *LAYERED])
+@pytest.mark.parametrize("name", [*JOINS, *LAYERED, *KINDS, *CHAINS])
 @settings(FEW, max_examples=150)
 @given(data=st.data())
 def test_joins_go_on_at_length(name: str, data: st.DataObject) -> None:
-    goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED}[name], data)
+    goes_on_from_what_was_saved(TWO + {**JOINS, **LAYERED, **KINDS, **CHAINS}[name], data)
 
 
 def goes_on_from_what_was_saved(text: str, data: st.DataObject) -> None:
@@ -227,9 +238,9 @@ def goes_on_from_what_was_saved(text: str, data: st.DataObject) -> None:
     assert state.last.rows == len(items)
 
 
-@pytest.mark.parametrize("name", ["of a join", "three by tuples"])
+@pytest.mark.parametrize("name", ["of a join", "three by tuples", "full", "left left"])
 def test_what_is_saved_of_joins_is_their_windows(name: str) -> None:
-    plan = optimise(parse_query(TWO + LAYERED[name]))
+    plan = optimise(parse_query(TWO + {**LAYERED, **KINDS, **CHAINS}[name].replace("R.k = S.k", "v <> v")))
     sources = declared_sources(plan.outputs[0], ["R", "S", "U"])
     query, rows, sizes = TupleQuery(plan.outputs[0], sources), Query(plan), []
     for turn in range(8):
@@ -249,11 +260,13 @@ def test_what_runs_in_one_task_and_why() -> None:
     nanoseconds = "CREATE INPUT STREAM N (k int8, t long) TIMESTAMP BY t IN NANOSECONDS;"
     by_nanoseconds = "SELECT z FROM N [SIZE .01 TIME], U [SIZE .01 TIME] WHERE N.k = U.k"
     texts = {n: TWO + t for n, t in {**LAYERED, "aggregated": JOINS["aggregated"]}.items()}
+    texts |= {name: TWO + (KINDS | CHAINS)[name] for name in ("windows over left", "left left")}
     texts["nanoseconds"] = TWO + nanoseconds + by_nanoseconds
     told = {name: explain_placement(parse_query(text)) for name, text in texts.items()}
     assert {name: lines[-1].partition(", since ")[2] for name, lines in told.items()} == WHY
     assert all(": on Spark in one task, since " in line for lines in told.values() for line in lines)
     others = [text for name, text in JOINS.items() if name != "aggregated"]
+    others += [KINDS[name] for name in ("left", "full", "by tuples", "anti", "right semi", "selected")]
     assert not any(explain_placement(parse_query(TWO + text)) for text in others)
 
 

@@ -24,7 +24,7 @@ from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
 from oracle_values import rows as physical_rows
 from query_backends import by_time, frames, plain, restored, tables
-from query_cases import JOINS, LAYERED, PAPER, QUERIES, TRADES, TWO, WINDOWS
+from query_cases import CHAINS, JOINS, KINDS, LAYERED, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import seen, together
 from spark_session import Feed, Sink, spark, spark_columns
 
@@ -44,6 +44,10 @@ STREAMS = {
     **{name: TWO + JOINS[name] for name in ("band", "three", "windowed")},
     "over a join": TWO + OVER,
     **{name: TWO + LAYERED[name] for name in ("tuples over a join", "of a window", "ahead")},
+    **{
+        name: TWO + (KINDS | CHAINS)[name]
+        for name in ("full", "right semi", "by tuples", "anti", "left left", "windows over left")
+    },
     "carried": "".join(QUERIES["carried"]),
     **{name: "".join(QUERIES[name]) for name in ("spreads", "picks", "collected")},
     **{name: WINDOWS[name] for name in ("sessions", "states of sessions", "cumulating", "partial")},
@@ -56,6 +60,9 @@ SOME_STREAMS = (
     "three",
     "over a join",
     "of a window",
+    "full",
+    "right semi",
+    "windows over left",
     "carried",
     "spreads",
     "picks",

@@ -172,9 +172,10 @@ def check_inner(plan: Plan, engine: str) -> None:
     for output in plan.outputs:
         for node in walk(output):
             if isinstance(node, WindowJoin) and node.kind != INNER:
+                streams = " and ".join(node.names)
                 raise UnsupportedError(
-                    f"the {engine} engine has inner joins only, and how='{node.kind.name}' is asked for; "
-                    "the local engine runs every kind: join tables or frames of pandas, Polars or Arrow"
+                    f"the {engine} engine has inner joins only, and the join of {streams} is a "
+                    f"{node.kind.name} join; the local engine and Spark run every kind"
                 )
 
 

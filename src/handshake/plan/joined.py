@@ -45,9 +45,7 @@ def join_kind(join: exp.Join, error: Callable[[str, exp.Expr], ExpressionError])
     if join.args.get("using"):
         raise error(f"{written} … USING is not known; write the condition, as in ON a.x = b.x", join)
     if join.this.args.get("joins"):
-        raise error(
-            f"{written} has its condition behind another join; write ON right behind its stream", join
-        )
+        raise error(f"{written} has its condition behind another join; write ON behind its stream", join)
     unread = {k for k, v in join.args.items() if v and k not in ("this", "side", "kind", "on")}
     odd = kind in ("CROSS", "INNER") if side else kind not in (*_PLAIN, "SEMI", "ANTI")
     if unread or odd:

@@ -80,6 +80,7 @@ class CircuitEngine:
     def compile(self, plan: Plan, options: Options) -> Compiled:
         """Return the circuit of a plan."""
         options.check(self.name)
+        check_inner(plan, self.name)
         return compile_plan(
             plan, _bounds(options, _by_stream(options.nullable, plan)), without=options.without,
             input_adapter=options.input_adapter, output_adapter=options.output_adapter,
@@ -92,7 +93,7 @@ class CircuitEngine:
 
 
 def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
-    check_inner(plan, "circuit")
+    check_inner(plan, CircuitEngine.name)
     return None if options.order == "arrival" else plain_join(plan)
 
 

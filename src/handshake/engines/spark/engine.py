@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from handshake.engines.engine import Run
 from handshake.engines.inputs import Address, check_inputs, read_inputs
-from handshake.engines.joins import PlainJoin, check_inner, join_plan, join_tables, plain_join
+from handshake.engines.joins import PlainJoin, join_plan, join_tables, plain_join
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
 from handshake.engines.spark.joins.inputs import arrow_schema, event_time
@@ -56,7 +56,6 @@ class SparkEngine:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
         if _join_of(plan, options) is None:
-            check_inner(plan, self.name)
             _refuse_for_queries(options)
         if (
             options.master is not None

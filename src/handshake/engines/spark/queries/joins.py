@@ -1,8 +1,8 @@
 """Window joins of a query as a sequence of two-stream joins by `handshake.join`.
 
 A combination of several streams is a result if its last tuple finds all others in their windows, that is, if
-t_j - t_i < T_i for any two of its tuples. So joins of two with these additional conditions are exact. Joins
-of other shapes run in one task (`placement`).
+t_j - t_i < T_i for any two of its tuples. So joins of two with these additional conditions are exact. A join
+of two streams may be of any kind. Joins of other shapes run in one task (`placement`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def join_inputs(
     held = sides[0]
     for side in sides[1:]:
         held, waiting = _join_next(node, held, side, waiting, state_dir, timed)
-    names = [f"`{k}_{i}`" for k, child in enumerate(node.inputs) for i in range(len(child.schema.fields))]
+    shown = [(k, child) for k, child in enumerate(node.inputs) if node.shown[k]]
+    names = [f"`{k}_{i}`" for k, child in shown for i in range(len(child.schema.fields))]
     if not timed:
         return held.frame.select(*names).toDF(*node.schema.names)
     return held.frame.select(*names, str(held.time)).toDF(*node.schema.names, TIME)
@@ -124,7 +125,7 @@ def _join_next(
     at = f"{streams[-1]}_at" if timed or len(streams) < len(node.inputs) else None
     joined = join_frames(
         left.frame, right.frame, Expression(on), left_window=left.window, right_window=right.window,
-        left_time=left.time, right_time=right.time, state_dir=state_dir, result_time=at,
+        left_time=left.time, right_time=right.time, state_dir=state_dir, result_time=at, how=node.kind.name,
     )  # fmt: skip
     return _Side(joined, streams, at, _shorter(left.window, right.window)), later
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from handshake.errors import UnsupportedError
+from handshake.kinds import INNER
 from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Aggregate, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
@@ -125,6 +126,9 @@ def _about_windows(output: Output) -> Iterator[str]:
     windows = [node for node in nodes if isinstance(node, Windowing)]
     if windows and join_below(output) is None:
         yield "it has windows over a union with the results of a join"
+    for node in nodes:
+        if windows and isinstance(node, WindowJoin) and node.kind != INNER:
+            yield f"it has windows over a {node.kind.name} join, whose rows go by the clock of each tuple"
     if any(node.window.kind == "tuples" for node in windows):
         yield "a window of tuples needs an order, which results of a join have in one task only"
     for node in nodes:
