@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import query_oracle
+from handshake.errors import InputError
+from handshake.operators.chunk import Chunk
+from handshake.operators.pending import Pending
+from handshake.operators.query import Query
 from handshake.plan.query import parse_query
-from query_backends import Local, Spark, check, many
+from query_backends import Local, Spark, check, many, plain
 from query_cases import CHAINS, KINDS, TWO
-from query_streams import arrivals
+from query_streams import arrivals, compare, results_together, seen, slices
 
 FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -55,3 +64,195 @@ def test_all_kinds_on_spark(spark: Any, name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_kinds_at_length(name: str, data: st.DataObject) -> None:
     prove({**KINDS, **CHAINS}[name], data, 1, 32)
+
+
+@FEW
+@given(data=st.data())
+def test_kinds_on_several_cores(data: st.DataObject) -> None:
+    text = TWO + KINDS[data.draw(st.sampled_from(["full", "left semi", "mixed windows", "itself outer"]))]
+    plan = parse_query(text)
+    items = data.draw(arrivals(plan, most=16))
+    query = Query(plan, cores=2)
+    wanted = query_oracle.run(plan, seen(query, items))
+    compare(results_together(query, slices(data.draw, items)), wanted)
+
+
+# Chains by their definition: windows compare the times of rows, whatever the intermediate results are.
+
+Rows = list[dict[str, Any]]
+Combination = dict[str, dict[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A join of a chain: its kind, the stream with its window in milliseconds, and the streams of equal k."""
+
+    kind: str
+    stream: str
+    size: int
+    same: str
+
+    def __str__(self) -> str:
+        window = f"[SIZE {self.size / 1000} TIME]"
+        return f"{self.kind} JOIN {self.stream} {window} ON {self.same}.k = {self.stream}.k"
+
+
+def chained(rows: dict[str, Rows], size: int, steps: list[Step]) -> list[Combination]:
+    """The results of a chain that begins with R, as docs/queries.md says."""
+    combinations: list[Combination] = [{"R": row} for row in rows["R"]]
+    sizes = {"R": size}
+    for step in steps:
+        sizes[step.stream] = step.size
+        matches = [
+            (left, right)
+            for left in range(len(combinations))
+            for right, row in enumerate(rows[step.stream])
+            if _matches(combinations[left], row, sizes, step)
+        ]
+        combinations = list(_of_kind(step, combinations, rows[step.stream], matches))
+    return combinations
+
+
+def _matches(combination: Combination, row: dict[str, Any], sizes: dict[str, int], step: Step) -> bool:
+    for name, member in combination.items():
+        if member is not None and not (
+            row["t"] - member["t"] < sizes[name] and member["t"] - row["t"] < step.size
+        ):
+            return False
+    other = combination[step.same]
+    return other is not None and other["k"] is not None and other["k"] == row["k"]
+
+
+def _of_kind(
+    step: Step, combinations: list[Combination], rows: Rows, matches: list[tuple[int, int]]
+) -> Iterator[Combination]:
+    found = {left for left, _ in matches}
+    if step.kind in ("", "LEFT", "RIGHT", "FULL"):
+        yield from ({**combinations[left], step.stream: rows[right]} for left, right in matches)
+    for at, combination in enumerate(combinations):
+        if step.kind in ("SEMI", "ANTI") and (at in found) == (step.kind == "SEMI"):
+            yield combination
+        if step.kind in ("LEFT", "FULL") and at not in found:
+            yield {**combination, step.stream: None}
+    if step.kind in ("RIGHT", "FULL"):
+        others = {right for _, right in matches}
+        names = [name for combination in combinations for name in combination]
+        nothing: Combination = dict.fromkeys(names or ["R"])
+        yield from ({**nothing, step.stream: row} for n, row in enumerate(rows) if n not in others)
+
+
+@st.composite
+def chains(draw: Any) -> tuple[int, list[Step]]:
+    """A window of R, and two joins."""
+    size = st.integers(1, 6)
+    second = draw(st.sampled_from(["LEFT", "RIGHT", "FULL", "", "SEMI", "ANTI"]))
+    first = draw(st.sampled_from(["LEFT", "RIGHT", "FULL"] if second in ("", "SEMI", "ANTI") else
+                                 ["LEFT", "RIGHT", "FULL", ""]))  # fmt: skip
+    steps = [Step(first, "S", draw(size), "R"), Step(second, "U", draw(size), draw(st.sampled_from("RS")))]
+    return draw(size), steps
+
+
+def prove_chain(data: st.DataObject) -> None:
+    """A chain has the results of its definition, if no row is late."""
+    size, steps = data.draw(chains())
+    shown = ["v", "w", "z"] if steps[1].kind not in ("SEMI", "ANTI") else ["v", "w"]
+    text = f"SELECT {', '.join(shown)} FROM R [SIZE {size / 1000} TIME] {' '.join(map(str, steps))}"
+    plan = parse_query(TWO + text)
+    items = data.draw(arrivals(plan, most=16, sorted_times=True))
+    query = Query(plan)
+    rows = {name: [row for given, row in items if given == name] for name in "RSU"}
+    columns = {"v": "R", "w": "S", "z": "U"}
+    wanted = [
+        {name: (found.get(columns[name]) or {}).get(name) for name in shown}
+        for found in chained(rows, size, steps)
+    ]
+    assert plain(results_together(query, slices(data.draw, items))) == plain({"result": wanted})
+    assert query.metrics().late == 0
+
+
+@settings(FEW, max_examples=20)
+@given(data=st.data())
+def test_chains_compare_the_times_of_rows(data: st.DataObject) -> None:
+    prove_chain(data)
+
+
+@pytest.mark.soak
+@MANY
+@given(data=st.data())
+def test_chains_at_length(data: st.DataObject) -> None:
+    prove_chain(data)
+
+
+# Rows that wait.
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_rows_wait_until_they_match_or_leave(data: st.DataObject) -> None:
+    pending, waiting, count = Pending(), dict[int, int](), 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        ends = np.array(data.draw(st.lists(st.integers(0, 9), max_size=9)), np.int64)
+        positions = np.arange(count, count + len(ends))
+        pending.add(Chunk({"n": pa.array(positions)}, len(ends)), positions, ends)
+        waiting |= dict(zip(positions.tolist(), ends.tolist(), strict=True))
+        count += len(ends)
+        asked = data.draw(st.lists(st.integers(0, max(count - 1, 0)), max_size=9))
+        chosen = pending.match(np.array(asked, np.int64)).tolist()
+        assert chosen == [n for n, p in enumerate(asked) if p in waiting and p not in asked[:n]]
+        waiting = {p: end for p, end in waiting.items() if p not in asked}
+        until = data.draw(st.none() | st.integers(0, 9))
+        left = pending.leave(until)
+        gone = [p for p, end in waiting.items() if until is None or end <= until]
+        assert ([] if left is None else left.chunk.columns["n"].to_pylist()) == gone
+        waiting = {p: end for p, end in waiting.items() if p not in gone}
+        assert len(pending) == len(waiting)
+
+
+# By hand.
+
+TWO_OF_SECONDS = """CREATE INPUT STREAM A (x int, t int) TIMESTAMP BY t;
+    CREATE INPUT STREAM B (y int, t int) TIMESTAMP BY t;"""
+
+
+def pushed(text: str, *steps: tuple[str, dict[str, list[Any]]]) -> list[list[dict[str, Any]]]:
+    """The results of each step, and of the end."""
+    with Query(TWO_OF_SECONDS + text) as query:
+        found = [query.push(name, rows)["result"] for name, rows in steps]
+        found.append(query.finish()["result"])
+    return [[row for batch in batches for row in batch.to_pylist()] for batches in found]
+
+
+def test_a_row_without_a_match_comes_when_the_slower_clock_has_passed_its_window() -> None:
+    found = pushed(
+        "SELECT x, y FROM A [SIZE 10 TIME] LEFT JOIN B [SIZE 10 TIME] ON x = y",
+        ("A", {"x": [1, 2, None], "t": [0, 1, 2]}),
+        ("A", {"x": [3], "t": [30]}),
+        ("B", {"y": [2], "t": [9]}),
+        ("B", {"y": [9], "t": [10]}),
+    )
+    null = {"x": None, "y": None}  # matches nothing, and comes at once
+    assert found == [[null], [], [{"x": 2, "y": 2}], [{"x": 1, "y": None}], [{"x": 3, "y": None}]]
+
+
+def test_the_time_of_a_row_without_a_match_is_the_end_of_its_window() -> None:
+    found = pushed(
+        """SELECT window_start() AS s, count() AS n, count(y) AS m FROM (SELECT x, y FROM A [SIZE 10 TIME]
+            LEFT JOIN B [SIZE 10 TIME] ON x = y) [TUMBLE 10]""",
+        ("A", {"x": [1, 2], "t": [5, 5]}),
+        ("B", {"y": [2], "t": [6]}),
+    )
+    assert found == [[], [], [{"s": 0, "n": 1, "m": 1}, {"s": 10, "n": 1, "m": 0}]]
+
+
+def test_times_at_the_end_of_their_range() -> None:
+    text = "SELECT x, y FROM A [SIZE 10 TIME] FULL JOIN B [SIZE 10 TIME] ON x = y"
+    last = 2**62 - 1
+    declared = TWO_OF_SECONDS.replace("t int", "t long")
+    with Query(declared + text) as query:
+        query.push("A", {"x": [1], "t": [last]})
+        (batch,) = query.finish()["result"]
+        assert batch.to_pylist() == [{"x": 1, "y": None}]
+    with Query(f"{declared} SELECT count() AS n FROM ({text}) [TUMBLE 10]") as query:
+        query.push("A", {"x": [1], "t": [last]})
+        with pytest.raises(InputError, match="the time of a result of a window is beyond 62 bits"):
+            query.finish()
