@@ -22,8 +22,8 @@ from oracle_functions import TYPED
 from oracle_values import FUNCTIONS, SKIP_NULL, TIME, cast, fit, logical, physical, rows
 
 __all__ = [
-    "TIME", "Advance", "Result", "asof", "cast", "evaluate", "final_after", "join", "join_many", "logical",
-    "nearest", "of_kind", "physical", "rows",
+    "TIME", "Advance", "Result", "asof", "asof_steps", "cast", "evaluate", "final_after", "join", "join_many",
+    "logical", "nearest", "of_kind", "physical", "rows",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -387,6 +387,45 @@ def asof(
                     best = ((-distance, -now, place), index)
         found.append(None if best is None else best[1])
     return found
+
+
+def asof_steps(
+    left: Sequence[Row], right: Sequence[Row], on: tree.Expr, direction: str, tolerance: int, exact: bool,
+    steps: Sequence[tuple[int, Sequence[int] | Advance]], lateness: int, needed: Sequence[str],
+) -> tuple[list[list[tuple[int, int | None]]], list[int]]:  # fmt: skip
+    """The as-of join of streams: pairs of indices after each step and at the end, and late rows per stream.
+
+    A step brings rows of a stream, by index, or a promise. A left row is joined with all right rows that are
+    ever accepted. It is final when the watermark has passed the latest time of a match; or at once if it has
+    no time, or no value in a column that is needed.
+    """
+    clocks = [[row[TIME] for row in side] for side in (left, right)]
+    arrivals: list[tuple[int, Any]] = []
+    ends = []
+    for stream, step in steps:
+        arrivals += [(stream, step)] if isinstance(step, Advance) else [(stream, index) for index in step]
+        ends.append(len(arrivals))
+    accepted, late, _ = _accept(arrivals, clocks, True, lateness)
+    known = [r.index for r in accepted[1]]
+    best = asof(left, [right[index] for index in known], on, direction, tolerance, exact)
+    ahead = 0 if direction == "backward" else tolerance
+    found: list[list[tuple[int, int | None]]] = []
+    done = {index for stream, index in late if stream == 0}
+    for end in [*ends, None]:
+        newest = _newest(arrivals[:end], _accept(arrivals[:end], clocks, True, lateness)[0])
+        mark = None if None in newest else min(time for time in newest if time is not None) - lateness
+        final = []
+        for stream, index in arrivals[:end]:
+            if stream == 1 or isinstance(index, Advance) or index in done:
+                continue
+            now, values = clocks[0][index], [left[index][name] for name in needed]
+            alone = now is None or any(value is None or value != value for value in values)
+            if end is None or alone or (mark is not None and mark > now + ahead):
+                other = best[index]
+                final.append((index, None if other is None else known[other]))
+                done.add(index)
+        found.append(final)
+    return found, [sum(stream == side for stream, _ in late) for side in (0, 1)]
 
 
 def _may_follow(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         WindowError,
     )
+    from handshake.joins.asof_streams import AsOfJoin
     from handshake.joins.join import (
         Join,
         JoinPlan,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 from handshake.version import __version__
 
 __all__ = [
+    "AsOfJoin",
     "Condition",
     "ExpressionError",
     "HandshakeError",
@@ -86,6 +88,7 @@ __all__ = [
 
 _HOMES = {
     "api": ("asof", "explain", "join", "listener", "nearest", "progress", "run", "watch"),
+    "joins.asof_streams": ("AsOfJoin",),
     "joins.join": (
         "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
         "explain_streams", "join_streams", "prepare", "prepare_streams",

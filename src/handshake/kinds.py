@@ -7,7 +7,7 @@ from typing import Literal
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["INNER", "KINDS", "NEAREST", "JoinKind", "kind_of_join"]
+__all__ = ["BEST", "INNER", "KINDS", "NEAREST", "JoinKind", "kind_of_join"]
 
 Sides = tuple[bool, bool]
 """A fact about the left side and about the right one."""
@@ -27,8 +27,9 @@ class JoinKind:
     """Sides whose rows without a match are results."""
     shown: Sides = (True, True)
     """Sides whose columns results have."""
-    pairs: Literal["all", "first", "none"] = "all"
-    """The pairs that give results: all, the first one of each row of the side that is shown, or none."""
+    pairs: Literal["all", "first", "best", "none"] = "all"
+    """The pairs that give results: all, the first one of each row of the side that is shown, the best ones of
+    each left row, or none."""
     announced: bool = False
     """Whether every row of a preserved side is a result once it is final, also if it has matched."""
 
@@ -40,8 +41,9 @@ class JoinKind:
     @property
     def tracked(self) -> Sides:
         """Sides of which the join must know which rows have matched."""
-        first = self.pairs == "first"
-        return self.preserved[0] or (first and self.shown[0]), self.preserved[1] or (first and self.shown[1])
+        first, best = self.pairs == "first", self.pairs == "best"
+        left = self.preserved[0] or best or (first and self.shown[0])
+        return left, self.preserved[1] or (first and self.shown[1])
 
 
 INNER = JoinKind("inner", "each matching pair")
@@ -60,6 +62,11 @@ NEAREST = JoinKind("nearest", "the best pairs of each left row, once it is final
 """The kind of joins that choose pairs when a left row is final; it has no name that users can ask for."""
 KINDS: dict[str, JoinKind] = {kind.name: kind for kind in _EACH}
 """All kinds by name."""
+BEST: dict[str, JoinKind] = {
+    "left": JoinKind("left", "each left row with its best match, or with NULLs", _LEFT, pairs="best"),
+    "inner": JoinKind("inner", "each left row that has a match, with its best one", pairs="best"),
+}
+"""The kinds of as-of joins, by the `how` that users give."""
 _SPELLINGS = {
     **{name.replace("_", ""): name for name in KINDS},
     "cross": "inner", "leftouter": "left", "rightouter": "right", "outer": "full", "fullouter": "full",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from handshake.joins.plan import JoinPlan, prepare
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES, common_unit, result_schema
 from handshake.joins.ties import order_by_columns
-from handshake.kernels.asof import keep_best, latest_before, mark_ties
+from handshake.kernels.asof import keep_best, last_of_keys, latest_before, mark_ties
 from handshake.kinds import KINDS
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
@@ -32,7 +32,7 @@ from handshake.plan.expr import Arithmetic, Column, Compare, Expr, Literal, Name
 from handshake.schema import INT64, UNITS, Schema
 from handshake.windows import Duration, TimeWindow, Windows
 
-__all__ = ["DIRECTIONS", "AsOf"]
+__all__ = ["DIRECTIONS", "AsOf", "Found"]
 
 DIRECTIONS = ("backward", "forward", "nearest")
 Array = np.ndarray[Any, Any]
@@ -48,6 +48,14 @@ _SAMPLE = (1 << 10, 1 << 15)
 _AT_ONCE = -1
 _CANDIDATES, _WIDER = 64, 16
 """Right rows under the first window, about; and how much wider the next window is."""
+
+
+class Found(NamedTuple):
+    """The result of a join of left rows with their best matches."""
+
+    table: pa.Table
+    matched: Array
+    """Which left rows have a match."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +79,41 @@ class AsOf:
 
     def run(self) -> pa.Table:
         """Return the joined table; left rows stay in their order."""
+        return self.find().table
+
+    def find(self) -> Found:
+        """Return the joined table, and which left rows have a match."""
         search = _Search(self)
         found = search.by_predicate() if self.on is not None else search.by_time()
         left, right = search.tables
+        matched = found >= 0
         if self.how == "inner":
-            rows = np.flatnonzero(found >= 0)
+            rows = np.flatnonzero(matched)
             left, found = left.take(pa.array(rows)), found[rows]
         columns = right.take(pa.array(found, mask=found < 0)).columns
-        return pa.table([*left.columns, *columns], schema=search.schema)
+        return Found(pa.table([*left.columns, *columns], schema=search.schema), matched)
+
+    def last_rows(self) -> Array | None:
+        """Return the numbers of the right rows that are the last ones of their keys; None if it is unknown.
+
+        Left rows that are later than all right rows find nothing else.
+        """
+        return None if self.on is not None or self.direction == "forward" else _Search(self).last_rows()
+
+    def reach(self) -> tuple[str, int, int]:
+        """Return how far a left row looks back and ahead, at most: the unit of time, and two numbers."""
+        search = _Search(self)
+        back, ahead = self.direction != "forward", self.direction != "backward"
+        return search.unit, search.within if back else 0, search.within if ahead else 0
+
+    def condition(self) -> Expr:
+        """Return what must hold for a pair, apart from times: keys are equal, and `on`."""
+        names = self.aliases or ("l", "r")
+        parts: list[Expr] = [
+            Compare("=", *(Name((name, column)) for name, column in zip(names, pair, strict=True)))
+            for pair in _pairs(self.by)
+        ]
+        return conjunction((*parts, *([] if self.on is None else [self.on])))
 
 
 class _Search:
@@ -108,11 +143,11 @@ class _Search:
                     f"name one of {', '.join(schema.names)} (time=…, or {schema.stream}_time=…)"
                 )
         self._by = [self._key(pair) for pair in _pairs(join.by)]
-        self._unit = common_unit((schemas[0], schemas[1]), Windows(None, None), join.times)
-        self._within = self._tolerance()
+        self.unit = common_unit((schemas[0], schemas[1]), Windows(None, None), join.times)
+        self.within = self._tolerance()
         self._strict = not join.allow_exact_matches
         dated = [
-            times_of(table.column(schema.get(str(time)).name), self._unit, str(time), schema.stream)
+            times_of(table.column(schema.get(str(time)).name), self.unit, str(time), schema.stream)
             for table, schema, time in zip(self.tables, schemas, join.times, strict=True)
         ]
         self._times = [times.astype(np.int64, copy=False) for times, _ in dated]
@@ -129,7 +164,7 @@ class _Search:
         length = Duration.parse(text).nanoseconds
         if length < 0:
             raise WindowError(f"tolerance cannot be negative; '{text}' is")
-        return min(length // UNITS[self._unit], _ANY)
+        return min(length // UNITS[self.unit], _ANY)
 
     def _key(self, pair: tuple[str, str]) -> Compare:
         """Return the bound equality of a pair of columns; raises if they cannot be compared."""
@@ -159,13 +194,25 @@ class _Search:
             return found[self._join.direction]
         return self._nearer(found["backward"], found["forward"])
 
+    def last_rows(self) -> Array | None:
+        """Return the right rows that are the last ones of their keys; None if keys cannot be numbered."""
+        keys = self._codes()
+        if keys is None:
+            return None
+        known = self._known[1]
+        codes = keys[1] if known is None else np.where(known, keys[1], -1)
+        count = int(codes.max(initial=-1)) + 1
+        latest = np.full(count, -1, np.int64)
+        last_of_keys(codes, self._by_moment(1, self._rank_ties(codes, count), False), latest)
+        return latest[latest >= 0]
+
     def _pass(self, keys: list[Array], count: int, ranked: Array | None, *, forward: bool) -> Array:
         left, right = (~times if forward else times for times in self._times)
         found = np.full(len(left), -1, np.int64)
         latest_before(
             left, keys[0], self._by_moment(0, None, forward), right, keys[1],
             self._by_moment(1, ranked, forward), self._strict,
-            np.uint64(self._within), np.full(count, -1, np.int64), found,
+            np.uint64(self.within), np.full(count, -1, np.int64), found,
         )  # fmt: skip
         return found
 
@@ -286,10 +333,10 @@ class _Search:
         times = self._times[1][self._dated_rows(1)]
         span = int(times.max(initial=0)) - int(times.min(initial=0)) if len(times) else 0
         width = max(span * _CANDIDATES // max(len(times), 1), 1)
-        while width < min(self._within, span):
+        while width < min(self.within, span):
             yield width
             width *= _WIDER
-        yield None if self._within >= _LONGEST else self._within
+        yield None if self.within >= _LONGEST else self.within
 
     def _side(self, side: int, predicate: Expr, rows: Array) -> pa.Table:
         """Return the columns of a side that the predicate reads, the times, and the numbers of the rows."""
@@ -309,8 +356,8 @@ class _Search:
         parts = [predicate]
         if self._join.direction != "nearest":
             parts.append(Compare("<=" if self._join.direction == "backward" else ">=", theirs, mine))
-        if self._within < _LONGEST:
-            length = Literal(self._within, type=INT64)
+        if self.within < _LONGEST:
+            length = Literal(self.within, type=INT64)
             if self._join.direction != "forward":
                 parts.append(Compare(">=", theirs, Arithmetic("-", mine, length)))
             if self._join.direction != "backward":

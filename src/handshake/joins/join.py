@@ -32,6 +32,7 @@ from handshake.joins.plan import (
 )
 from handshake.joins.replay import MultiReplay, Replay
 from handshake.joins.spec import SIDES
+from handshake.joins.waiting import WaitingPlan
 from handshake.joins.why import Why, explain_pair
 from handshake.plan.build import Expression
 
@@ -45,13 +46,14 @@ __all__ = [
     "MultiPlan",
     "MultiReplay",
     "Replay",
+    "TwoStreamPush",
     "explain_streams",
     "join_streams",
     "prepare",
     "prepare_streams",
 ]
 
-PlanT = TypeVar("PlanT", bound=JoinPlan | MultiPlan)
+PlanT = TypeVar("PlanT", bound=JoinPlan | MultiPlan | WaitingPlan)
 
 
 class PushJoin(Generic[PlanT]):
@@ -195,7 +197,28 @@ def _close_elsewhere(engine: RunningJoin | Gate) -> None:
     threading.Thread(target=engine.close, daemon=True).start()
 
 
-class Join(PushJoin[JoinPlan]):
+class TwoStreamPush(PushJoin[PlanT]):
+    """A running join of two streams that rows are pushed into."""
+
+    def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
+        """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
+        return self._push(0, tuples)
+
+    def push_right(self, tuples: Any) -> list[pa.RecordBatch]:
+        """Push rows of the right stream, in the same forms."""
+        return self._push(1, tuples)
+
+    def advance(self, *, left: Any = None, right: Any = None) -> list[pa.RecordBatch]:
+        """Promise that no row older than this will come on a side; a value as in its time column.
+
+        A silent stream then no longer holds back the watermark. Returns results that were held back for their
+        order and may go now, and rows that are final now (outer, anti and as-of joins).
+        """
+        given = enumerate((left, right))
+        return self._advance({side: time for side, time in given if time is not None})
+
+
+class Join(TwoStreamPush[JoinPlan]):
     """A running join of two streams; each push returns the results that it completes.
 
     With `overload="shed"` a push never waits for the join: it returns the results that are ready, `take`
@@ -224,23 +247,6 @@ class Join(PushJoin[JoinPlan]):
                     "(handshake.join)"
                 )
         super().__init__(plan, on_shed)
-
-    def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
-        """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
-        return self._push(0, tuples)
-
-    def push_right(self, tuples: Any) -> list[pa.RecordBatch]:
-        """Push rows of the right stream, in the same forms."""
-        return self._push(1, tuples)
-
-    def advance(self, *, left: Any = None, right: Any = None) -> list[pa.RecordBatch]:
-        """Promise that no row older than this will come on a side; a value as in its time column.
-
-        A silent stream then no longer holds back the watermark. Returns results that were held back for their
-        order and may go now, and rows without a match that are final now (outer and anti joins).
-        """
-        given = enumerate((left, right))
-        return self._advance({side: time for side, time in given if time is not None})
 
     def explain(self) -> str:
         """Describe the plan."""

@@ -257,7 +257,8 @@ def with_matches(figures: Metrics, driver: Driver) -> Metrics:
         return figures
     matched, pending = sum(s.matched for s in held), sum(s.pending for s in held)
     unmatched = sum(s.unmatched for s in held) if driver.spec.kind.preserves else 0
-    pairs = {"all": figures.results, "first": matched, "none": 0}[driver.spec.kind.pairs]
+    found = figures.results
+    pairs = {"all": found, "first": matched, "best": found, "none": 0}[driver.spec.kind.pairs]
     return replace(
         figures, matched=matched, unmatched=unmatched, pending=pending, results=pairs + unmatched,
         state_bytes=figures.state_bytes + sum(s.nbytes for s in held),

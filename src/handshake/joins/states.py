@@ -80,6 +80,14 @@ class RowStates:
             matched: Array = known & (self._states[np.where(known, places, 0)] == _MATCHED)
         return matched
 
+    def are_pending(self, numbers: Array) -> Array:
+        """Return which rows are in the window and have not matched."""
+        with self._lock:
+            places = self._places(numbers)
+            known = places < self._rows
+            pending: Array = known & (self._states[np.where(known, places, 0)] == _PENDING)
+        return pending
+
     def leave(self, numbers: Array, *, matched: bool = False) -> Array:
         """Record that rows have left their window; return which of them have left now, without a match.
 

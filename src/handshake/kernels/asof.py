@@ -7,7 +7,7 @@ import numpy as np
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT
 
-__all__ = ["keep_best", "latest_before", "mark_ties"]
+__all__ = ["keep_best", "last_of_keys", "latest_before", "mark_ties"]
 
 
 @compile_loop(**JIT)
@@ -36,6 +36,15 @@ def latest_before(left, left_keys, left_order, right, right_keys, right_order, s
             # Differences of 64-bit times fit unsigned words.
             if best >= 0 and np.uint64(time) - np.uint64(right[best]) <= within:
                 found[row] = best
+
+
+@compile_loop(**JIT)
+def last_of_keys(keys, order, latest):  # type: ignore[no-untyped-def]
+    """Write the last row of each key in an order of rows; `latest` has a place per key, all -1."""
+    for place in range(keys.shape[0]):
+        row = order[place] if order.shape[0] > 0 else place
+        if keys[row] >= 0:
+            latest[keys[row]] = row
 
 
 @compile_loop(**JIT)

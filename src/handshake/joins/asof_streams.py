@@ -1,0 +1,129 @@
+"""As-of joins of streams: left rows wait until they are final, then the algorithm for tables joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.errors import WindowError
+from handshake.io.frames import schema_of
+from handshake.joins.asof import AsOf, Found
+from handshake.joins.join import TwoStreamPush
+from handshake.joins.plan import lateness_of, predicate_of
+from handshake.joins.spec import join_spec
+from handshake.joins.waiting import WaitingPlan, waiting_windows
+from handshake.kinds import BEST
+from handshake.plan.build import Expression
+from handshake.plan.expr import show
+from handshake.windows import Windows
+
+__all__ = ["AsOfJoin", "AsOfMatch", "plan_asof"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class AsOfMatch:
+    """The best match in time: an as-of join without its tables (see `BestMatch`)."""
+
+    join: AsOf
+    """The join of two empty tables."""
+
+    def find(self, left: pa.Table, right: pa.Table) -> Found:
+        """Return the results for left rows and all right rows in their reach."""
+        return replace(self.join, left=left, right=right).find()
+
+    def last_rows(self, right: pa.Table) -> Array | None:
+        """Return the numbers of the last right rows of each key; None if others matter, too."""
+        return replace(self.join, right=right).last_rows()
+
+    def describe(self) -> str:
+        """Return the join in a line of text."""
+        join = self.join
+        exact = "" if join.allow_exact_matches else ", not at the same time"
+        tolerance = "" if join.tolerance is None else f", within {join.tolerance}"
+        return f"as of, {join.direction}{tolerance}{exact}, on {show(join.condition())}"
+
+    def windows(self) -> Windows:
+        """Return windows that hold rows of streams as long as left rows wait."""
+        if self.join.tolerance is None:
+            raise WindowError(
+                "an as-of join of streams needs a tolerance, or right rows would be held for ever; give the "
+                "largest distance in time, such as tolerance='1 minute'"
+            )
+        return waiting_windows(*self.join.reach())
+
+
+def plan_asof(join: AsOf, lateness: str | None = None) -> WaitingPlan:
+    """Check and plan an as-of join of streams, given as one of two empty tables."""
+    best, (left, right) = AsOfMatch(join), (join.left.schema, join.right.schema)
+    join.find()  # raises if anything is wrong
+    spec = join_spec(
+        left, right, join.condition(), best.windows(), times=join.times, suffix=join.suffix,
+        aliases=join.aliases, kind=BEST[join.how],
+    )  # fmt: skip
+    return WaitingPlan(spec, lateness_of(lateness, spec.unit), "waiting", 1, best=best)
+
+
+class AsOfJoin(TwoStreamPush[WaitingPlan]):
+    """A running as-of join of two streams; each push returns the left rows that it makes final.
+
+    A left row is final once the watermark has passed it (`backward`), or passed it by more than the tolerance
+    (`forward`, `nearest`): then no better match can come. Results come in the order of the times of left
+    rows, except for left rows that can match nothing, which come at once.
+
+    Args:
+        left: The schema of the left stream: a PyArrow schema, a dict of names to types, or a frame.
+        right: The schema of the right stream.
+        on: A further condition on pairs: SQL text in which `l` and `r` are the inputs, or a built expression.
+        by: Columns that must be equal: a name, or names and pairs of names (left, right).
+        tolerance: The largest distance in time, inclusive, such as `"5 seconds"`.
+        time: The time column of both streams.
+        left_time: The time column of the left stream, if it differs.
+        right_time: The time column of the right stream, if it differs.
+        direction: `backward`, `forward` or `nearest`, as in `handshake.asof`.
+        allow_exact_matches: Whether rows of equal times match.
+        how: `left` keeps left rows without a match, with NULLs; `inner` drops them.
+        lateness: How far rows may be behind the watermark, such as `"5 seconds"`.
+        suffix: Added to a column name of the right stream that the left one has too.
+        aliases: Other names for `l` and `r` in the condition.
+        cores: The number of cores for joins with a condition; all by default.
+
+    Raises:
+        WindowError: There is no tolerance, or a time column is not named.
+        HandshakeError: Anything else is wrong with the join.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> trade = pa.schema([("t", pa.timestamp("s")), ("symbol", pa.string()), ("price", pa.int64())])
+        >>> quote = pa.schema([("t", pa.timestamp("s")), ("symbol", pa.string()), ("bid", pa.int64())])
+        >>> with AsOfJoin(left=trade, right=quote, by="symbol", time="t", tolerance="1 minute") as join:
+        ...     _ = join.push_right({"t": [1, 3], "symbol": ["A", "A"], "bid": [8, 9]})
+        ...     _ = join.push_left({"t": [4], "symbol": ["A"], "price": [10]})
+        ...     [batch["bid"].to_pylist() for batch in join.advance(left=5, right=5)]
+        [[9]]
+    """
+
+    def __init__(
+        self, *, left: Any, right: Any, on: str | Expression | None = None,
+        by: str | Sequence[str | tuple[str, str]] | None = None, tolerance: str | None = None,
+        time: str | None = None, left_time: str | None = None, right_time: str | None = None,
+        direction: str = "backward", allow_exact_matches: bool = True, how: str = "left",
+        lateness: str | None = None, suffix: str = "_right", aliases: tuple[str, str] | None = None,
+        cores: int | None = None,
+    ) -> None:  # fmt: skip
+        tables = [schema_of(given, name).empty_table() for given, name in ((left, "left"), (right, "right"))]
+        join = AsOf(
+            tables[0], tables[1], None if on is None else predicate_of(on), by,
+            (left_time or time, right_time or time), direction, tolerance, allow_exact_matches, how, suffix,
+            aliases, cores,
+        )  # fmt: skip
+        super().__init__(plan_asof(join, lateness), None)
+
+    def explain(self) -> str:
+        """Describe the plan."""
+        return self.plan.explain()

@@ -1,0 +1,310 @@
+"""Joins whose left rows wait until they are final, and then take their best matches among the right rows.
+
+A left row is final once the watermark says that no better right row can come. It is joined once, by an
+algorithm for tables (`BestMatch`), with all right rows in its reach, so results are those of the tables. The
+windows of the `JoinSpec` hold rows that long: the left one reaches as far as a row looks ahead, the right one
+as far as it looks back and ahead. Left rows that have left their window are final; right rows that have left
+theirs are wanted by no row that waits or comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.errors import UnsupportedError
+from handshake.joins.arrangements.arrangement import RunningJoin
+from handshake.joins.asof import Found
+from handshake.joins.driver import Driver, Seen, stored_column
+from handshake.joins.latency import Latencies
+from handshake.joins.matches import lone_rows
+from handshake.joins.metrics import (
+    CoreMetrics,
+    Metrics,
+    Stopwatch,
+    stream_metrics,
+    with_latency,
+    with_matches,
+)
+from handshake.joins.plan import Plan
+from handshake.joins.spec import ROW, TIME, JoinSpec
+from handshake.kernels.columns import integers
+from handshake.schema import UNITS, concat_batches
+from handshake.windows import TimeWindow, Windows
+
+__all__ = ["BestMatch", "TimedRows", "WaitingJoin", "WaitingPlan", "waiting_windows"]
+
+Array = np.ndarray[Any, Any]
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_MERGED = 1 << 16
+"""Rows of a run that small runs are merged into, at most."""
+_FEW = 1 << 12
+"""Right rows that are not worth reducing."""
+
+
+class BestMatch(Protocol):
+    """An algorithm for tables that joins left rows with their best matches."""
+
+    def find(self, left: pa.Table, right: pa.Table) -> Found:
+        """Return the results for left rows and all right rows in their reach, both in any order."""
+
+    def last_rows(self, right: pa.Table) -> Array | None:
+        """Return the numbers of the right rows that left rows later than all of them can find; None for all.
+
+        Args:
+            right: Right rows.
+        """
+
+    def describe(self) -> str:
+        """Return the join in a line of text."""
+
+
+def waiting_windows(unit: str, back: int, ahead: int) -> Windows:
+    """Return windows that hold rows as long as left rows wait, which look back and ahead this many units.
+
+    >>> [window.reach("s") for window in waiting_windows("s", 60, 5)]
+    [5, 65]
+    """
+    return Windows(*(TimeWindow((reach + 1) * UNITS[unit]) for reach in (ahead, back + ahead)))
+
+
+class _Run(NamedTuple):
+    """Rows in the order of time."""
+
+    batch: pa.RecordBatch
+    times: Array
+
+    def slice(self, start: int, stop: int) -> _Run:
+        return _Run(self.batch.slice(start, stop - start), self.times[start:stop])
+
+    def place(self, time: int, side: str = "left") -> int:
+        """Return the number of rows before a time (`left`), or up to it (`right`)."""
+        if not _LEAST <= time <= _MOST:
+            return 0 if time < _LEAST else len(self.times)
+        return int(np.searchsorted(self.times, np.int64(time), side))  # type: ignore[call-overload]
+
+
+class TimedRows:
+    """Rows of a stream in a few runs: each in the order of time, together in the order of arrival."""
+
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(len(run.times) for run in self.runs)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the rows and their times."""
+        return sum(int(run.batch.nbytes) + run.times.nbytes for run in self.runs)
+
+    def add(self, batch: pa.RecordBatch, times: Array) -> None:
+        """Add rows and their times."""
+        if len(times):
+            self.runs.append(_in_order(batch, times))
+            while len(self.runs) > 1 and _are_small(*self.runs[-2:]):
+                last = self.runs.pop()
+                self.runs[-1] = _merge([self.runs[-1], last])
+
+    def put_first(self, batch: pa.RecordBatch, times: Array) -> None:
+        """Put rows in the order of time before all others."""
+        self.runs.insert(0, _Run(batch, times))
+
+    def count_before(self, time: int) -> int:
+        """Return the number of rows before a time."""
+        return sum(run.place(time) for run in self.runs)
+
+    def take_before(self, time: int) -> tuple[pa.RecordBatch, Array] | None:
+        """Remove and return the rows before a time, in the order of time and arrival; None for no rows."""
+        places = [run.place(time) for run in self.runs]
+        if not any(places):
+            return None
+        taken = [run.slice(0, place) for run, place in zip(self.runs, places, strict=True) if place]
+        rest = [run.slice(place, len(run.times)) for run, place in zip(self.runs, places, strict=True)]
+        self.runs = [run for run in rest if len(run.times)]
+        return _merge(taken)
+
+    def between(self, first: int, last: int) -> list[pa.RecordBatch]:
+        """Return the rows from a time to another one, inclusive."""
+        parts = [run.slice(run.place(first), run.place(last, "right")) for run in self.runs]
+        return [part.batch for part in parts if part.batch.num_rows]
+
+
+def _in_order(batch: pa.RecordBatch, times: Array) -> _Run:
+    if not (times[1:] < times[:-1]).any():
+        return _Run(batch, times)
+    order = np.argsort(times, kind="stable")
+    return _Run(batch.take(pa.array(order)), times[order])
+
+
+def _merge(runs: list[_Run]) -> _Run:
+    if len(runs) == 1:
+        return runs[0]
+    return _in_order(concat_batches([run.batch for run in runs]), np.concatenate([run.times for run in runs]))
+
+
+def _are_small(first: _Run, second: _Run) -> bool:
+    sizes = len(first.times), len(second.times)
+    return sizes[0] < 2 * sizes[1] and sum(sizes) <= _MERGED
+
+
+@dataclass
+class WaitingJoin(RunningJoin):
+    """A running join in the caller's thread: rows wait, and final left rows take their best matches."""
+
+    spec: JoinSpec
+    best: BestMatch
+    lateness: int = 0
+
+    def __post_init__(self) -> None:
+        self.driver: Driver = Driver(self.spec, self.lateness)
+        self.latencies, self.watch = Latencies(1), Stopwatch()
+        self._left, self._right = TimedRows(), TimedRows()
+        self._reduced = 0
+        """Right rows that were left after the last reduction."""
+        self._found = self._expired = self._batches = 0
+
+    def _push(
+        self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
+    ) -> Iterator[pa.RecordBatch]:
+        self.watch.start()
+        admitted = self.driver.admit(stream, batch, seen)
+        times = integers(stored_column(admitted, self.spec.sides[stream], TIME))
+        (self._left, self._right)[stream].add(admitted, times)
+        self._batches += 1
+        self.watch.stop()
+        return iter(())
+
+    def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+    def _finalise(self, last: bool) -> Iterator[pa.RecordBatch]:
+        tracked = self.driver.tracked[0]
+        assert tracked is not None
+        for batch in tracked.take_alone():
+            yield lone_rows(self.spec, 0, batch, None)
+        final = _MOST + 1 if last else self.driver.oldest(0)
+        taken = None if final is None else self._left.take_before(final)
+        if taken is not None:
+            yield from self._join(*taken)
+        self._drop()
+
+    def _join(self, batch: pa.RecordBatch, times: Array) -> Iterator[pa.RecordBatch]:
+        """Yield the results of final left rows."""
+        back, ahead = self._reach
+        right = self._right.between(int(times[0]) - back, int(times[-1]) + ahead)
+        found = self.best.find(*(self._table(side, each) for side, each in enumerate(([batch], right))))
+        tracked = self.driver.tracked[0]
+        assert tracked is not None
+        numbers = integers(batch.column(ROW))
+        tracked.states.mark(numbers[found.matched])
+        alone = int(tracked.states.leave(numbers).sum())
+        tracked.states.forget()
+        self._found += found.table.num_rows - (alone if tracked.preserved else 0)
+        yield from found.table.cast(self.spec.output).combine_chunks().to_batches()
+
+    @property
+    def _reach(self) -> tuple[int, int]:
+        """How far left rows look back and ahead."""
+        ahead, both = self.spec.reach(0), self.spec.reach(1)
+        assert ahead is not None
+        assert both is not None
+        return both - ahead, ahead
+
+    def _table(self, side: int, batches: list[pa.RecordBatch]) -> pa.Table:
+        """Return the rows of a side without hidden columns."""
+        schema = self.spec.sides[side].schema
+        shown = [each.select(range(len(schema))) for each in batches]
+        return pa.Table.from_batches(shown, schema)
+
+    def _drop(self) -> None:
+        """Drop right rows that no left row to come can find."""
+        oldest, first = self.driver.oldest(1), self.driver.oldest(0)
+        if oldest is None or first is None:
+            return
+        expired = self._right.take_before(oldest)
+        self._expired += 0 if expired is None else expired[0].num_rows
+        if self._right.count_before(first) > max(2 * self._reduced, _FEW):
+            self._reduce(first)
+
+    def _reduce(self, first: int) -> None:
+        """Keep the right rows before a time that left rows from that time on can find."""
+        taken = self._right.take_before(first)
+        assert taken is not None
+        batch, times = taken
+        rows = self.best.last_rows(self._table(1, [batch]))
+        if rows is not None:
+            rows = np.sort(rows)
+            self._expired += len(times) - len(rows)
+            batch, times = batch.take(pa.array(rows)), times[rows]
+        self._reduced = len(times)
+        self._right.put_first(batch, times)
+
+    def wake(self) -> None:
+        """Do nothing: no thread waits."""
+
+    def expire(self) -> None:
+        """Do nothing: `drain` drops rows after final ones have been joined."""
+
+    def close(self) -> None:
+        """Do nothing: no thread runs."""
+
+    def metrics(self) -> Metrics:
+        """Return counts and sizes so far."""
+        sides = self._left, self._right
+        figures = Metrics(
+            stream_metrics(self.driver, [side.name for side in self.spec.sides]),
+            results=self._found,
+            comparisons=0,
+            basic_windows=sum(len(side.runs) for side in sides),
+            state_bytes=sum(side.nbytes for side in sides),
+            expired=self._expired,
+            elapsed=self.watch.seconds,
+            algorithm="waiting",
+            cores=(CoreMetrics(self._found, 0, self._left.rows, self._right.rows, self._batches),),
+        ).with_windows(side.rows for side in sides)
+        return with_latency(with_matches(figures, self.driver), self.latencies)
+
+
+@dataclass(frozen=True)
+class WaitingPlan(Plan[JoinSpec]):
+    """A join of left rows with their best matches that is checked and planned but not running."""
+
+    best: BestMatch | None = None
+
+    def _make_ordering(self) -> NoReturn:
+        raise UnsupportedError("results come in the order of left times already; leave ordered out")
+
+    @property
+    def tracks(self) -> bool:
+        """True: left rows are results when they are final."""
+        return True
+
+    @property
+    def preserves(self) -> bool:
+        """True: left rows that wait are results to come."""
+        return True
+
+    def start(self) -> WaitingJoin:
+        """Start a join without rows, in the caller's thread."""
+        assert self.best is not None
+        return WaitingJoin(self.spec, self.best, self.lateness or 0)
+
+    def explain(self) -> str:
+        """Describe the plan."""
+        assert self.best is not None
+        left, right = self.spec.windows
+        return "\n".join(
+            (
+                f"join        {self.best.describe()}",
+                f"kind        {self.spec.kind.name}: {self.spec.kind.help}",
+                f"final       left rows, when they have left {left}: no better match can come",
+                f"held        right rows, for {right}, unless later ones of their keys replace them",
+            )
+        )
