@@ -1,7 +1,8 @@
 """`handshake bench asof`: as-of joins by key, compared with Polars and DuckDB, without and with a band.
 
 All run in one process on the same tables, in turn; the best of some rounds counts. Neither of the others can
-use an index for the band: Polars has no such join, and DuckDB joins by key and filters.
+use an index for the band: Polars has no such join, and DuckDB joins by key and filters. The streaming part
+pushes both streams in batches of a twentieth of a second, and counts processor time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from handshake import asof
+from handshake import AsOfJoin, asof
 from handshake_bench import report
 
 __all__ = ["run"]
@@ -27,19 +28,32 @@ SELECT l.*, best.rt, best.a FROM l LEFT JOIN (
     GROUP BY l.n) AS best USING (n)"""
 
 
-def run(rows: int = 10_000_000, keys: int = 1000, band_rows: int = 1_000_000, rounds: int = 3) -> None:
-    """Measure both joins; print a table, `vs_polars`, `vs_duckdb` and `band_vs_best`."""
+_STREAM_RATE, _STREAM_BATCHES = 200_000, 20
+"""Rows per second of each stream, by their times, and batches per second."""
+
+
+def run(
+    rows: int = 10_000_000,
+    keys: int = 1000,
+    band_rows: int = 1_000_000,
+    rounds: int = 3,
+    stream_rows: int = 4_000_000,
+) -> None:
+    """Measure all joins; print a table, `vs_polars`, `vs_duckdb`, `band_vs_best` and `stream_rate`."""
     plain, band = _plain(rows, keys, rounds), _band(band_rows, keys, rounds)
     lines = [
         (f"{name}{band_text}", f"{size:,}", f"{seconds:.2f}", f"{seconds / measured['handshake']:.2f}")
         for measured, size, band_text in ((plain, rows, ""), (band, band_rows, ", with a band"))
         for name, seconds in measured.items()
     ]
+    stream_rate = max(_stream(stream_rows, keys) for _ in range(rounds))
+    print(f"streams, tolerance 1 minute: {stream_rate:,.0f} rows/s per stream, on one core")
     heads = ("engine", "rows a side", "seconds", "times handshake's")
     report.table(f"the last right row of {keys:,} keys at or before each left row", heads, lines)
     report.result(
         vs_polars=plain["polars"] / plain["handshake"], vs_duckdb=plain["duckdb"] / plain["handshake"],
         band_vs_best=band["duckdb"] / band["handshake"], seconds=plain["handshake"],
+        stream_rate=stream_rate,
     )  # fmt: skip
 
 
@@ -67,6 +81,28 @@ def _band(rows: int, keys: int, rounds: int) -> dict[str, float]:
         handshake=lambda: asof(left, right, _BAND, by="k", time="t")["a"].null_count,
         duckdb=lambda: connection.sql(_DUCKDB_BAND).to_arrow_table()["a"].null_count,
     )
+
+
+def _stream(rows: int, keys: int) -> float:
+    """Return the rows per second of processor time and stream of an as-of join of streams."""
+    left, right = (_timed(table) for table in _tables(rows, keys))
+    results, size = 0, _STREAM_RATE // _STREAM_BATCHES
+    with AsOfJoin(left=left, right=right, by="k", time="t", tolerance="1 minute") as join:
+        began = time.process_time()
+        for start in range(0, rows, size):
+            for push, table in ((join.push_right, right), (join.push_left, left)):
+                results += sum(batch.num_rows for batch in push(table.slice(start, size)))
+        results += sum(batch.num_rows for batch in join.finish())
+        seconds = time.process_time() - began
+    if results + join.metrics().late != rows:
+        raise AssertionError(f"{rows - results:,} of {rows:,} left rows are missing")
+    return rows / seconds
+
+
+def _timed(table: pa.Table) -> pa.Table:
+    """Return a table whose times are those of a stream of the rate to measure with."""
+    times = np.arange(table.num_rows) * (10**6 // _STREAM_RATE)
+    return table.set_column(0, "t", pa.array(times).cast(pa.timestamp("us")))
 
 
 def _tables(rows: int, keys: int) -> tuple[pa.Table, pa.Table]:

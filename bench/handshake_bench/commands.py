@@ -125,7 +125,7 @@ Examples:
 
     @bench.command(
         "asof",
-        help="""Compare as-of joins by key with Polars and DuckDB, also with a band.
+        help="""Compare as-of joins by key with Polars and DuckDB, also with a band; measure one of streams.
 
 \b
 Examples:
@@ -138,8 +138,9 @@ Examples:
         keys: Annotated[int, typer.Option(min=1, help="Different keys.")] = 1000,
         band_rows: Annotated[int, typer.Option(min=1, help="Rows a side, with the band.")] = 1_000_000,
         rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the best counts.")] = 3,
+        stream_rows: Annotated[int, typer.Option(min=1, help="Rows of each stream.")] = 4_000_000,
     ) -> None:
-        call("asof", rows=rows, keys=keys, band_rows=band_rows, rounds=rounds)
+        call("asof", rows=rows, keys=keys, band_rows=band_rows, rounds=rounds, stream_rows=stream_rows)
 
     @bench.command(
         "kinds",

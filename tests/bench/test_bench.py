@@ -74,8 +74,8 @@ def test_sustained(capsys, method, algorithm):
 
 
 def test_asof_agrees_with_polars_and_duckdb(capsys):
-    asof.run(rows=2000, keys=10, band_rows=2000, rounds=1)
-    assert {"vs_polars", "vs_duckdb", "band_vs_best"} <= result(capsys).keys()
+    asof.run(rows=2000, keys=10, band_rows=2000, rounds=1, stream_rows=20_000)
+    assert {"vs_polars", "vs_duckdb", "band_vs_best", "stream_rate"} <= result(capsys).keys()
 
 
 def test_kinds(capsys):
