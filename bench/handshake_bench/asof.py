@@ -85,7 +85,7 @@ def _band(rows: int, keys: int, rounds: int) -> dict[str, float]:
 
 def _stream(rows: int, keys: int) -> float:
     """Return the rows per second of processor time and stream of an as-of join of streams."""
-    left, right = (_timed(table) for table in _tables(rows, keys))
+    left, right = (_with_times(table) for table in _tables(rows, keys))
     results, size = 0, _STREAM_RATE // _STREAM_BATCHES
     with AsOfJoin(left=left, right=right, by="k", time="t", tolerance="1 minute") as join:
         began = time.process_time()
@@ -99,7 +99,7 @@ def _stream(rows: int, keys: int) -> float:
     return rows / seconds
 
 
-def _timed(table: pa.Table) -> pa.Table:
+def _with_times(table: pa.Table) -> pa.Table:
     """Return a table whose times are those of a stream of the rate to measure with."""
     times = np.arange(table.num_rows) * (10**6 // _STREAM_RATE)
     return table.set_column(0, "t", pa.array(times).cast(pa.timestamp("us")))

@@ -163,7 +163,7 @@ def join(
 def asof(
     left: Any,
     right: Any,
-    on: str | Expression | None = None,
+    on: str | Expression | Any | None = None,
     *,
     by: str | Sequence[str | tuple[str, str]] | None = None,
     time: str | None = None,
@@ -175,7 +175,7 @@ def asof(
     how: str = "left",
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
-    cores: int | None = None,
+    **options: Unpack[GivenOptions],
 ) -> Any:
     """Join each left row with the right row that is best in time.
 
@@ -183,32 +183,35 @@ def asof(
     the result does not depend on the order of rows.
 
     Args:
-        left: An Arrow table or batch, a pandas or Polars frame, a dict of lists or a list of dicts; its rows
-            may be in any order.
+        left: An Arrow table or batch, a pandas, Polars or Spark frame, a dict of lists or a list of dicts;
+            its rows may be in any order.
         right: The other input.
-        on: A further condition on pairs: SQL text in which `l` and `r` are the inputs, or a built expression.
+        on: A further condition on pairs: SQL text in which `l` and `r` are the inputs, a built expression, or
+            (for Spark DataFrames) a Spark `Column`.
         by: Columns that must be equal: a name, or names and pairs of names (left, right).
         time: The time column of both inputs.
         left_time: The time column of the left input, if it differs.
         right_time: The time column of the right input, if it differs.
         direction: `backward` takes the last right row at or before the left one, `forward` the first at or
             after it, `nearest` the nearer of both, and of equally near ones the earlier.
-        tolerance: The largest distance in time, inclusive, such as `"5 seconds"`.
+        tolerance: The largest distance in time, inclusive, such as `"5 seconds"`; streams need one.
         allow_exact_matches: Whether rows of equal times match.
         how: `left` keeps left rows without a match, with NULLs; `inner` drops them.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in the condition.
-        cores: The number of cores for joins with a condition; all by default.
+        **options: `cores` for joins with a condition, in process; `segments`, `state_dir`, `name` and
+            `result_time` for Spark. See `handshake.options.Options`.
 
     Returns:
         All columns of the left input, then those of the right, one row per left row, in the order of the left
-        input; of the kind that was given, or Arrow if the kinds differ.
+        input; of the kind that was given, or Arrow if the kinds differ. Spark DataFrames have no order; the
+        result streams if the left one does, and a row comes once no better match can come.
 
     Raises:
         ExpressionError: The condition cannot be read or typed, or a key is missing.
         SchemaError: A column is missing, doubled, or no time.
         WindowError: A time column is not named, or the tolerance is no length of time.
-        UnsupportedError: There is no such direction or kind, or an input is a Spark DataFrame.
+        UnsupportedError: There is no such direction or kind, or the engine does not take an option.
 
     Examples:
         >>> trades = {"t": [3, 7], "symbol": ["A", "B"], "price": [10, 20]}
@@ -218,17 +221,28 @@ def asof(
         >>> asof(trades, quotes, "r.bid < 9", by="symbol", time="t", how="inner")["bid"].to_pylist()
         [8]
     """
-    if is_spark(left) or is_spark(right):
-        raise UnsupportedError(
-            "asof takes tables and frames, and an input is a Spark DataFrame; collect it first "
-            "(toArrow() or toPandas())"
-        )
-    times, condition = (left_time or time, right_time or time), None if on is None else predicate_of(on)
+    spark = _on_spark(left, right)
+    _check_asof_options(options, ("segments", "state_dir", "name", "result_time") if spark else ("cores",))
+    times = (left_time or time, right_time or time)
+    if spark:
+        return spark_module("joins.asof").asof_frames(
+            left, right, on, by=by, times=times, direction=direction, tolerance=tolerance,
+            allow_exact_matches=allow_exact_matches, how=how, suffix=suffix, aliases=aliases, **options,
+        )  # fmt: skip
+    condition = None if on is None else predicate_of(on)
     found = AsOf(
         table_of(left), table_of(right), condition, by, times, direction, tolerance, allow_exact_matches, how,
-        suffix, aliases, cores,
+        suffix, aliases, options.get("cores"),
     ).run()  # fmt: skip
     return restore(found, {kind_of(left), kind_of(right)})
+
+
+def _check_asof_options(options: GivenOptions, taken: tuple[str, ...]) -> None:
+    """Check the values of options; refuse those that an as-of join does not take."""
+    Options(**options)
+    for name in options:
+        if name not in taken:
+            raise UnsupportedError(f"asof does not take the option {name} here; it takes {', '.join(taken)}")
 
 
 def nearest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from random import Random
 
@@ -14,37 +13,10 @@ from hypothesis import strategies as st
 
 import handshake as hs
 import handshake.joins.waiting as waiting
+from asof_streams import CONDITIONS, DIRECTIONS, SECOND, make_stream, pairs, predicate_of, seconds
 from handshake.joins.waiting import TimedRows
-from handshake.plan import bind, parse
 from oracle import Advance, asof_steps, rows
 from pairs import EXAMPLES
-from strategies import scope_of
-
-DIRECTIONS = ("backward", "forward", "nearest")
-CONDITIONS = {None: (), "l.x BETWEEN r.x - 1 AND r.x + 1": ("x",), "l.k < r.k": ("k",)}
-SECOND = 10**9
-
-
-def seconds(values: list[int | None], kind: pa.DataType) -> pa.Array:
-    """Seconds as a time column."""
-    whole = pa.array(values, pa.int64())
-    return (
-        whole.cast(pa.timestamp("s", kind.tz)).cast(kind) if pa.types.is_timestamp(kind) else whole.cast(kind)
-    )
-
-
-def make_stream(rng: Random, size: int, kind: pa.DataType, side: str) -> pa.Table:
-    """Rows in the order of time, more or less: with ties, NULL and NaN."""
-    times = [place // 2 + rng.choice((0, 0, 0, 0, 1, 3, -2, -6)) for place in range(size)]
-    known = [None if rng.random() < 0.05 else time for time in times]
-    return pa.table(
-        {
-            "k": pa.array(rng.choices((None, 1, 2, 3), (1, 6, 6, 6), k=size), pa.int64()),
-            "x": pa.array(rng.choices((None, math.nan, -0.0, 0.5, 2.0), (1, 1, 4, 4, 4), k=size)),
-            "t": seconds(known, kind),
-            f"row of {side}": pa.array(range(size), pa.int64()),
-        }
-    )
 
 
 class Pushes:
@@ -91,24 +63,12 @@ class Pushes:
         self.found.append(pairs(batches))
 
 
-def pairs(batches: list[pa.RecordBatch]) -> list[tuple[int, int | None]]:
-    return [
-        pair
-        for batch in batches
-        for pair in zip(
-            *(batch.column(f"row of {side}").to_pylist() for side in ("left", "right")), strict=True
-        )
-    ]
-
-
 def check(seed: int, sizes: tuple[int, int], on: str | None, by: str | None, how: str, **options) -> None:
     pushes = Pushes(seed, sizes, on=on, by=by, how=how, **options)
     pushes.run()
     left, right = pushes.tables
-    parts = [part for part in (on and f"({on})", by and f"l.{by} = r.{by}") if part]
-    predicate = bind(parse(" AND ".join(parts) or "TRUE"), scope_of(left.schema, right.schema))
     want, late = asof_steps(
-        rows(left, "t"), rows(right, "t"), predicate, options["direction"],
+        rows(left, "t"), rows(right, "t"), predicate_of(left, right, on, by), options["direction"],
         int(options["tolerance"].split()[0]) * SECOND, options["allow_exact_matches"], pushes.steps,
         pushes.late * SECOND, [*CONDITIONS[on], *([by] if by else [])],
     )  # fmt: skip
@@ -195,9 +155,9 @@ def test_many_small_pushes_make_few_runs():
     assert len(held.runs) <= 12
     taken = held.take_before(400)
     assert taken is not None
-    assert taken[0]["n"].to_pylist() == list(range(400))
+    assert taken.batch["n"].to_pylist() == list(range(400))
     assert (held.rows, held.count_before(500), held.take_before(400)) == (600, 100, None)
-    assert sum(batch.num_rows for batch in held.between(450, 459)) == 10
+    assert sum(batch.num_rows for batch in held.between(450, 459, lambda batch: batch, 459)) == 10
 
 
 def test_extremes_of_time():

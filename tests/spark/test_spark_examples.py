@@ -23,6 +23,7 @@ GUIDES = {
     "guide-sensors.md": "sensors",
     "guide-orders.md": "orders",
     "guide-unpaid-orders.md": "unpaid",
+    "guide-last-quote.md": "last_quote",
     "guide-buckets.md": "buckets",
     "guide-ip-ranges.md": "ip_ranges",
 }
@@ -138,6 +139,32 @@ def test_orders_without_a_payment(spark, tmp_path):
     assert sorted(row.id for row in found) == expected
     assert all(row.noticed == row.time + hour for row in found)
     assert 50 < len(expected) < 200
+
+
+def test_trades_with_the_last_quote(spark, tmp_path):
+    module = example("last_quote")
+    after_the_last = "spark.sql.streaming.noDataMicroBatches.enabled"
+    spark.conf.set(after_the_last, "true")
+    try:
+        found = module.run(spark, tmp_path)
+    finally:
+        spark.conf.set(after_the_last, "false")
+    trades, quotes = module.make_rows()
+    mark = min(trades[-1]["time"], quotes[-1]["time"]) - timedelta(seconds=5)
+    expected = {}
+    for trade in trades:
+        if trade["time"] < mark:
+            candidates = [
+                quote
+                for quote in quotes
+                if quote["symbol"] == trade["symbol"]
+                and quote["ask"] - quote["bid"] <= 0.1
+                and timedelta(0) <= trade["time"] - quote["time"] <= timedelta(seconds=10)
+            ]
+            last = max(candidates, key=lambda quote: quote["time"], default={"bid": None})
+            expected[trade["id"]] = last["bid"]
+    assert {row.id: row.bid for row in found} == expected
+    assert len(found) == len(expected) > 550
 
 
 def test_buckets_and_one_line_agree(spark, tmp_path):

@@ -93,12 +93,15 @@ class AsOf:
         columns = right.take(pa.array(found, mask=found < 0)).columns
         return Found(pa.table([*left.columns, *columns], schema=search.schema), matched)
 
-    def last_rows(self) -> Array | None:
-        """Return the numbers of the right rows that are the last ones of their keys; None if it is unknown.
+    def edge_rows(self, *, forward: bool) -> Array | None:
+        """Return the numbers of the right rows that count for left rows on one side of them; None for all.
 
-        Left rows that are later than all right rows find nothing else.
+        Left rows that are later than all right rows find the last row of their key, or nothing. Earlier ones
+        find the first one (`forward`).
         """
-        return None if self.on is not None or self.direction == "forward" else _Search(self).last_rows()
+        other = "backward" if forward else "forward"
+        wanted = self.on is None and self.direction != other
+        return _Search(self).edge_rows(forward) if wanted else None
 
     def reach(self) -> tuple[str, int, int]:
         """Return how far a left row looks back and ahead, at most: the unit of time, and two numbers."""
@@ -194,17 +197,17 @@ class _Search:
             return found[self._join.direction]
         return self._nearer(found["backward"], found["forward"])
 
-    def last_rows(self) -> Array | None:
-        """Return the right rows that are the last ones of their keys; None if keys cannot be numbered."""
+    def edge_rows(self, forward: bool) -> Array | None:
+        """Return the last right row of each key, or the first one; None if keys cannot be numbered."""
         keys = self._codes()
         if keys is None:
             return None
         known = self._known[1]
         codes = keys[1] if known is None else np.where(known, keys[1], -1)
         count = int(codes.max(initial=-1)) + 1
-        latest = np.full(count, -1, np.int64)
-        last_of_keys(codes, self._by_moment(1, self._rank_ties(codes, count), False), latest)
-        return latest[latest >= 0]
+        edge = np.full(count, -1, np.int64)
+        last_of_keys(codes, self._by_moment(1, self._rank_ties(codes, count), forward), edge)
+        return edge[edge >= 0]
 
     def _pass(self, keys: list[Array], count: int, ranked: Array | None, *, forward: bool) -> Array:
         left, right = (~times if forward else times for times in self._times)

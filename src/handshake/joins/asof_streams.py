@@ -37,9 +37,9 @@ class AsOfMatch:
         """Return the results for left rows and all right rows in their reach."""
         return replace(self.join, left=left, right=right).find()
 
-    def last_rows(self, right: pa.Table) -> Array | None:
-        """Return the numbers of the last right rows of each key; None if others matter, too."""
-        return replace(self.join, right=right).last_rows()
+    def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
+        """Return the last right row of each key, or the first one; None if others matter, too."""
+        return replace(self.join, right=right).edge_rows(forward=forward)
 
     def describe(self) -> str:
         """Return the join in a line of text."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from handshake.errors import UnsupportedError
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.asof import Found
-from handshake.joins.driver import Driver, Seen, stored_column
+from handshake.joins.driver import Driver, Seen, Tracked, stored_column
 from handshake.joins.latency import Latencies
 from handshake.joins.matches import lone_rows
 from handshake.joins.metrics import (
@@ -36,7 +36,15 @@ from handshake.kernels.columns import integers
 from handshake.schema import UNITS, concat_batches
 from handshake.windows import TimeWindow, Windows
 
-__all__ = ["BestMatch", "TimedRows", "WaitingJoin", "WaitingPlan", "waiting_windows"]
+__all__ = [
+    "BestMatch",
+    "Joined",
+    "TimedRows",
+    "WaitingJoin",
+    "WaitingPlan",
+    "join_finals",
+    "waiting_windows",
+]
 
 Array = np.ndarray[Any, Any]
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -52,11 +60,12 @@ class BestMatch(Protocol):
     def find(self, left: pa.Table, right: pa.Table) -> Found:
         """Return the results for left rows and all right rows in their reach, both in any order."""
 
-    def last_rows(self, right: pa.Table) -> Array | None:
-        """Return the numbers of the right rows that left rows later than all of them can find; None for all.
+    def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
+        """Return the numbers of the right rows that count for left rows on one side of them; None for all.
 
         Args:
             right: Right rows.
+            forward: Whether left rows are earlier than all of them; else they are later than all.
         """
 
     def describe(self) -> str:
@@ -72,11 +81,14 @@ def waiting_windows(unit: str, back: int, ahead: int) -> Windows:
     return Windows(*(TimeWindow((reach + 1) * UNITS[unit]) for reach in (ahead, back + ahead)))
 
 
-class _Run(NamedTuple):
+@dataclass(slots=True)
+class _Run:
     """Rows in the order of time."""
 
     batch: pa.RecordBatch
     times: Array
+    firsts: pa.RecordBatch | None = None
+    """The rows that count for left rows before all of them, if they have been looked for."""
 
     def slice(self, start: int, stop: int) -> _Run:
         return _Run(self.batch.slice(start, stop - start), self.times[start:stop])
@@ -120,20 +132,39 @@ class TimedRows:
         """Return the number of rows before a time."""
         return sum(run.place(time) for run in self.runs)
 
-    def take_before(self, time: int) -> tuple[pa.RecordBatch, Array] | None:
+    def take_before(self, time: int) -> _Run | None:
         """Remove and return the rows before a time, in the order of time and arrival; None for no rows."""
         places = [run.place(time) for run in self.runs]
         if not any(places):
             return None
         taken = [run.slice(0, place) for run, place in zip(self.runs, places, strict=True) if place]
-        rest = [run.slice(place, len(run.times)) for run, place in zip(self.runs, places, strict=True)]
-        self.runs = [run for run in rest if len(run.times)]
+        self.runs = [
+            run.slice(place, len(run.times)) if place else run
+            for run, place in zip(self.runs, places, strict=True)
+            if place < len(run.times)
+        ]
         return _merge(taken)
 
-    def between(self, first: int, last: int) -> list[pa.RecordBatch]:
-        """Return the rows from a time to another one, inclusive."""
-        parts = [run.slice(run.place(first), run.place(last, "right")) for run in self.runs]
-        return [part.batch for part in parts if part.batch.num_rows]
+    def between(
+        self, first: int, last: int, firsts: Callable[[pa.RecordBatch], pa.RecordBatch], after: int
+    ) -> list[pa.RecordBatch]:
+        """Return the rows from a time to another one, inclusive.
+
+        Args:
+            first: The first time.
+            last: The last time.
+            firsts: Returns the rows that count, of rows that are all later than `after`.
+            after: See `firsts`.
+        """
+        parts = []
+        for run in self.runs:
+            if after < run.times[0] <= last and len(run.times) > _FEW:
+                if run.firsts is None:
+                    run.firsts = firsts(run.batch)
+                parts.append(run.firsts)
+            else:
+                parts.append(run.slice(run.place(first), run.place(last, "right")).batch)
+        return [part for part in parts if part.num_rows]
 
 
 def _in_order(batch: pa.RecordBatch, times: Array) -> _Run:
@@ -152,6 +183,36 @@ def _merge(runs: list[_Run]) -> _Run:
 def _are_small(first: _Run, second: _Run) -> bool:
     sizes = len(first.times), len(second.times)
     return sizes[0] < 2 * sizes[1] and sum(sizes) <= _MERGED
+
+
+class Joined(NamedTuple):
+    """The results of final left rows."""
+
+    batches: list[pa.RecordBatch]
+    pairs: int
+    """The number of results that are not rows without a match."""
+
+
+def join_finals(
+    spec: JoinSpec, best: BestMatch, tracked: Tracked, left: list[pa.RecordBatch], right: list[pa.RecordBatch]
+) -> Joined:
+    """Join final left rows with all right rows in their reach, and record which ones have a match."""
+    found = best.find(_show_columns(spec, 0, left), _show_columns(spec, 1, right))
+    numbers = np.concatenate([integers(batch.column(ROW)) for batch in left])
+    tracked.states.mark(numbers[found.matched])
+    alone = int(tracked.states.leave(numbers).sum())
+    tracked.states.forget()
+    pairs = found.table.num_rows - (alone if tracked.preserved else 0)
+    return Joined(found.table.cast(spec.output).combine_chunks().to_batches(), pairs)
+
+
+def _show_columns(spec: JoinSpec, side: int, batches: list[pa.RecordBatch]) -> pa.Table:
+    """Return rows of a side without hidden columns."""
+    schema = spec.sides[side].schema
+    columns = [each.columns[: len(schema)] for each in batches]
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_arrays(each, schema=schema) for each in columns], schema
+    )
 
 
 @dataclass
@@ -192,22 +253,19 @@ class WaitingJoin(RunningJoin):
         final = _MOST + 1 if last else self.driver.oldest(0)
         taken = None if final is None else self._left.take_before(final)
         if taken is not None:
-            yield from self._join(*taken)
+            yield from self._join(taken)
         self._drop()
 
-    def _join(self, batch: pa.RecordBatch, times: Array) -> Iterator[pa.RecordBatch]:
+    def _join(self, final: _Run) -> Iterator[pa.RecordBatch]:
         """Yield the results of final left rows."""
         back, ahead = self._reach
-        right = self._right.between(int(times[0]) - back, int(times[-1]) + ahead)
-        found = self.best.find(*(self._table(side, each) for side, each in enumerate(([batch], right))))
+        first, last = int(final.times[0]), int(final.times[-1])
+        right = self._right.between(first - back, last + ahead, self._firsts, last)
         tracked = self.driver.tracked[0]
         assert tracked is not None
-        numbers = integers(batch.column(ROW))
-        tracked.states.mark(numbers[found.matched])
-        alone = int(tracked.states.leave(numbers).sum())
-        tracked.states.forget()
-        self._found += found.table.num_rows - (alone if tracked.preserved else 0)
-        yield from found.table.cast(self.spec.output).combine_chunks().to_batches()
+        found = join_finals(self.spec, self.best, tracked, [final.batch], right)
+        self._found += found.pairs
+        yield from found.batches
 
     @property
     def _reach(self) -> tuple[int, int]:
@@ -217,19 +275,13 @@ class WaitingJoin(RunningJoin):
         assert both is not None
         return both - ahead, ahead
 
-    def _table(self, side: int, batches: list[pa.RecordBatch]) -> pa.Table:
-        """Return the rows of a side without hidden columns."""
-        schema = self.spec.sides[side].schema
-        shown = [each.select(range(len(schema))) for each in batches]
-        return pa.Table.from_batches(shown, schema)
-
     def _drop(self) -> None:
         """Drop right rows that no left row to come can find."""
         oldest, first = self.driver.oldest(1), self.driver.oldest(0)
         if oldest is None or first is None:
             return
         expired = self._right.take_before(oldest)
-        self._expired += 0 if expired is None else expired[0].num_rows
+        self._expired += 0 if expired is None else len(expired.times)
         if self._right.count_before(first) > max(2 * self._reduced, _FEW):
             self._reduce(first)
 
@@ -237,14 +289,19 @@ class WaitingJoin(RunningJoin):
         """Keep the right rows before a time that left rows from that time on can find."""
         taken = self._right.take_before(first)
         assert taken is not None
-        batch, times = taken
-        rows = self.best.last_rows(self._table(1, [batch]))
+        batch, times = taken.batch, taken.times
+        rows = self.best.edge_rows(_show_columns(self.spec, 1, [batch]), forward=False)
         if rows is not None:
             rows = np.sort(rows)
             self._expired += len(times) - len(rows)
             batch, times = batch.take(pa.array(rows)), times[rows]
         self._reduced = len(times)
         self._right.put_first(batch, times)
+
+    def _firsts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the right rows that left rows before all of them can find."""
+        rows = self.best.edge_rows(_show_columns(self.spec, 1, [batch]), forward=True)
+        return batch if rows is None else batch.take(pa.array(rows))
 
     def wake(self) -> None:
         """Do nothing: no thread waits."""

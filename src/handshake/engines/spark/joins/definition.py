@@ -17,6 +17,7 @@ from handshake.joins.core import JoinCore
 from handshake.joins.ranking import Ranking
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
+from handshake.joins.waiting import BestMatch
 from handshake.kinds import INNER, JoinKind
 from handshake.plan.expr import Expr, show
 from handshake.windows import Windows
@@ -72,6 +73,8 @@ class Definition:
     """Seconds after which a static side is read again; 0: in every micro-batch; None: never."""
     ranking: Ranking | None = None
     """The ranking of a nearest join, whose inputs have hidden columns (`joins.nearest`)."""
+    best: BestMatch | None = None
+    """The algorithm that joins final left rows with their best matches, if the join is such a one."""
     versions: Versions = ()
     """The releases that the driver runs; workers with other releases refuse to work."""
     tuning: Tuning = TUNING
@@ -87,8 +90,10 @@ class Definition:
     def properties(self) -> dict[str, Any]:
         """The properties that a restarted query must share with its checkpoint, by name."""
         kind = {} if self.kind == INNER else {"kind": self.kind.name}
+        best = {} if self.best is None else {"best match": self.best.describe()}
         return {
             **kind,
+            **best,
             "predicate": show(self.on),
             "method": self.method,
             "windows": str(self.windows),

@@ -44,7 +44,7 @@ class FramePlan:
 
 def _lines(plan: FramePlan) -> Iterator[str]:
     definition = plan.definition
-    yield definition.spec.explain()
+    yield _join(definition)
     if definition.ranking is not None:
         yield definition.ranking.explain()
     yield from _times(plan)
@@ -60,6 +60,13 @@ def _lines(plan: FramePlan) -> Iterator[str]:
         yield f"progress    observedMetrics['{plan.name}'] of the query's progress"
 
 
+def _join(definition: Definition) -> str:
+    if definition.best is None:
+        return definition.spec.explain()
+    kind = definition.kind
+    return f"join        {definition.best.describe()}\nkind        {kind.name}: {kind.help}"
+
+
 def _kind(plan: FramePlan) -> Iterator[str]:
     """Describe where pairs are found if the join must know which rows match, and what it holds longer."""
     definition, anchored = plan.definition, plan.definition.anchored
@@ -70,7 +77,13 @@ def _kind(plan: FramePlan) -> Iterator[str]:
     yield f"matches     {names} rows find them in their own segment; {others} rows stay wherever they visit"
     if plan.runs == "streaming":
         yield f"held        a number of 4 bytes and 2 bits of state per {names} row in the window"
-        yield from explain_unmatched(definition.spec)
+        yield from explain_unmatched(definition.spec) if definition.best is None else _finals(definition)
+
+
+def _finals(definition: Definition) -> Iterator[str]:
+    """Describe when left rows take their best matches, and how long rows are held."""
+    left, right = definition.windows
+    yield f"final       left rows, when they have left {left}; right rows are held for {right}"
 
 
 def _times(plan: FramePlan) -> Iterator[str]:

@@ -37,6 +37,7 @@ from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.workers import check_workers, use_this_python, versions
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.joins.spec import SIDES
+from handshake.joins.waiting import BestMatch
 from handshake.kinds import INNER, JoinKind, kind_of_join
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal
@@ -46,13 +47,16 @@ from handshake.windows import Spec, Windows, windows_of
 
 __all__ = [
     "Predicate",
+    "check_kind",
     "check_root",
     "check_windows",
     "define",
     "explain_frames",
     "join_frames",
+    "plan_frames",
     "predicate_for",
     "prepare_session",
+    "run_plan",
     "state_root",
     "with_directory",
 ]
@@ -94,7 +98,7 @@ class _JoinRequest:
     def plan(self) -> FramePlan:
         """Check the request and plan the join; every error shows here, before the join runs."""
         kind = kind_of_join(self.how)
-        _check_kind(kind, (self.left.isStreaming, self.right.isStreaming))
+        check_kind(kind, (self.left.isStreaming, self.right.isStreaming))
         definition = define(
             self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
             (self.left_time or self.time, self.right_time or self.time), method=self.method,
@@ -102,25 +106,37 @@ class _JoinRequest:
             kind=kind, result_time=self.result_time, idle=self.idle,
         )  # fmt: skip
         check_result_time(definition, self.result_time)
-        runs = self._runs(definition)
-        definition = replace(definition, refresh=refresh_period(self.refresh, runs))
-        if runs != "native":
-            check_root(definition)
-        return plan_of(self.left, self.right, definition, runs, self.name)
+        return plan_frames(self.left, self.right, definition, self.name, self.refresh)
 
-    def _runs(self, definition: Definition) -> str:
-        if self.left.isStreaming and self.right.isStreaming:
-            return "streaming"
-        if self.left.isStreaming or self.right.isStreaming:
-            return "static"
-        return "native" if is_native(self.left, self.right, definition) else "batch"
+
+def plan_frames(
+    left: DataFrame, right: DataFrame, definition: Definition, name: str | None, refresh: str | None = None
+) -> FramePlan:
+    """Choose how a join runs."""
+    runs = _runs(left, right, definition)
+    definition = replace(definition, refresh=refresh_period(refresh, runs))
+    if runs != "native":
+        check_root(definition)
+    return plan_of(left, right, definition, runs, name)
+
+
+def _runs(left: DataFrame, right: DataFrame, definition: Definition) -> str:
+    if left.isStreaming and right.isStreaming:
+        return "streaming"
+    if left.isStreaming or right.isStreaming:
+        return "static"
+    return "native" if is_native(left, right, definition) else "batch"
 
 
 def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> DataFrame:
     """Join DataFrames; the result streams if one of them does. Takes the options of `handshake.join`."""
     request = _JoinRequest(left, right, on, **options)
     use_this_python(left.sparkSession)
-    plan = request.plan()
+    return run_plan(left, right, request.plan(), request.result_time)
+
+
+def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: str | None) -> DataFrame:
+    """Return the DataFrame of a planned join."""
     if plan.runs != "native":
         check_workers(left.sparkSession)
     plan = plan if plan.name is not None else replace(plan, name=_label())
@@ -135,8 +151,8 @@ def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **optio
             joined = join_natively(left, right, definition)
         case _:
             joined = join_batches(left, right, definition)
-    if request.result_time is not None:
-        joined = add_result_time(joined, left, right, plan.definition, request.result_time)
+    if result_time is not None:
+        joined = add_result_time(joined, left, right, plan.definition, result_time)
     return remember(joined, plan)
 
 
@@ -150,6 +166,7 @@ def define(
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
     kind: JoinKind = INNER, result_time: str | None = None, idle: str | None = None,
+    best: BestMatch | None = None,
 ) -> Definition:  # fmt: skip
     """Return the definition of a join, which is sent to its tasks."""
     frames, session = (left, right), left.sparkSession
@@ -173,6 +190,7 @@ def define(
         versions=versions(), kind=kind,
         result_time=result_time if all(streaming) and kind != INNER else None,
         idle=None if idle is None else idle_rule(idle, (left, right), (named[0], named[1]), windows),
+        best=best,
     )  # fmt: skip
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
@@ -202,7 +220,7 @@ def check_windows(windows: Windows, streaming: list[bool]) -> None:
         )
 
 
-def _check_kind(kind: JoinKind, streaming: tuple[bool, bool]) -> None:
+def check_kind(kind: JoinKind, streaming: tuple[bool, bool]) -> None:
     """Refuse kinds that ask which rows of a static DataFrame match: a stream that passes by has no end."""
     for side, name in enumerate(SIDES):
         if kind.tracked[side] and any(streaming) and not streaming[side]:
@@ -313,7 +331,7 @@ def prepare_session(session: SparkSession) -> None:
         warnings.warn(
             f"{_PARTITIONS} is {partitions} on {cores} cores: every micro-batch runs that many tasks, most "
             f'of them empty; before the query first starts, call spark.conf.set("{_PARTITIONS}", {cores})',
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

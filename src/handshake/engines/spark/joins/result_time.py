@@ -96,5 +96,7 @@ class Dating:
         yield self._with_times(columns, moments[rows])
 
     def _with_times(self, columns: list[pa.Array], moments: Array) -> pa.RecordBatch:
-        times = pa.array(moments).cast(self._schema.types[-1])
+        # a row without a time has the watermark's, and none before there is a watermark
+        unknown = moments == np.iinfo(np.int64).min
+        times = pa.array(moments, mask=unknown if unknown.any() else None).cast(self._schema.types[-1])
         return pa.RecordBatch.from_arrays([*columns, times], schema=self._schema)

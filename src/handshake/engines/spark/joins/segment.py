@@ -36,9 +36,10 @@ from handshake.joins.driver import (
     stored_column,
     times_of,
 )
-from handshake.joins.matches import Finals
+from handshake.joins.matches import Finals, lone_rows
 from handshake.joins.segment import Segment
 from handshake.joins.spec import TIME
+from handshake.joins.waiting import BestMatch, join_finals
 from handshake.kernels.columns import integers
 from handshake.kinds import KINDS
 from handshake.schema import concat_batches
@@ -144,7 +145,8 @@ class SegmentStep:
 
     def _results(self) -> Iterator[pa.RecordBatch]:
         limits = self._limits()
-        self._expire(limits, tracked=False)
+        if self.definition.best is None:  # else tuples that are final now still want expired ones
+            self._expire(limits, tracked=False)
         loaded = self._load()
         if loaded:
             self._route(loaded, limits)
@@ -152,6 +154,10 @@ class SegmentStep:
         self._add_lone()
         held = list(self._given or self._open(self.manifest.windows))
         guests = self._open(self.manifest.guests)
+        if self.definition.best is not None:
+            yield from self._join_finals(self.definition.best, held, new)
+            self._count(loaded)
+            return
         fresh = [seal(window) for window in new[1].kept]
         yield from self._probe(self.core, new[0].probing, held[1] + fresh)
         yield from self._probe(self.core, new[1].probing, held[0])
@@ -314,6 +320,27 @@ class SegmentStep:
             pieces.append(concat_batches(held))
         return [BasicWindow(spec, piece) for piece in pieces]
 
+    # Left tuples that take their best matches
+
+    def _join_finals(
+        self, best: BestMatch, held: list[list[BasicWindow]], new: list[_NewTuples]
+    ) -> Iterator[pa.RecordBatch]:
+        """Join the left tuples that are final now with their best matches, and keep the others."""
+        kept = (new[0].kept, new[1].kept)
+        left, right = (mine + more for mine, more in zip(held, kept, strict=True))
+        oldest, tracked = self._oldest(0), self.tracked[0]
+        assert tracked is not None
+        for batch in tracked.take_alone():
+            yield lone_rows(self.spec, 0, batch, None)
+        if oldest is not None or not self.lasting:
+            final = [_pending(window, tracked, oldest if self.lasting else None) for window in left]
+            rows = [batch for batch in final if batch.num_rows]
+            if rows:
+                batches = [window.batch for window in right]
+                yield from join_finals(self.spec, best, tracked, rows, batches).batches
+        if self.lasting:
+            self._keep(held, self._open(self.manifest.guests), kept, new)
+
     # Tuples without a match
 
     def _finals(self, windows: list[list[BasicWindow]]) -> Iterator[pa.RecordBatch]:
@@ -334,7 +361,9 @@ class SegmentStep:
     def _schedule(self, side: int, windows: list[BasicWindow], oldest: int | None) -> None:
         """Note when the next tuple of a side leaves its window, if it may be a result then."""
         window, rule = self.spec.windows[side], self.spec.rules[side]
-        if window is None or rule is None or not window.timed or not self.spec.kind.preserved[side]:
+        kind = self.spec.kind
+        awaited = kind.preserved[side] or (kind.pairs == "best" and kind.tracked[side])
+        if window is None or rule is None or not window.timed or not awaited:
             return
         least = [at for at in (_least(each, oldest) for each in windows) if at is not None]
         if least:
@@ -414,6 +443,17 @@ class SegmentStep:
             tally.unmatchable = sum(a.unmatchable for a in self.arrivals)
         if self.spec.windows.timed and loaded:
             tally.newest = max(chunk.arrival.newest for chunk in loaded)
+
+
+def _pending(window: BasicWindow, tracked: Tracked, oldest: int | None) -> pa.RecordBatch:
+    """Return the left tuples of a basic window that have left it and are not results yet."""
+    stamp = window.spec.expiring
+    if oldest is not None and window.second[0] >= oldest:
+        return window.batch.slice(0, 0)
+    mask = tracked.states.are_pending(window.numbers)
+    if oldest is not None and stamp is not None:
+        mask &= integers(stored_column(window.batch, window.spec, stamp.name)) < oldest
+    return window.batch if mask.all() else window.batch.filter(pa.array(mask))
 
 
 def _least(window: BasicWindow, oldest: int | None) -> int | None:

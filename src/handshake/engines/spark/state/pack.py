@@ -152,7 +152,7 @@ def _add_times(
         batch, times = batch.filter(pa.array(valid)), times[valid]
         for key, column in hidden.items():
             hidden[key] = column.filter(pa.array(valid))
-    elif valid is not None:
+    elif valid is not None and spec.windows.counted:  # only these go by the order of arrival
         hidden[TIME] = pa.array(np.where(valid, times, np.iinfo(np.int64).max))  # without a time: last
     if TIME not in hidden and not lies_ready(batch.schema.field(name).type, spec.unit):
         hidden[TIME] = pa.array(times)
