@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -19,6 +20,7 @@ import handshake as hs
 from handshake.joins.nearest import Nearest
 from handshake.plan import parse
 from handshake.plan.bind import bind_value
+from handshake.windows import Windows
 from join_plans import options
 from oracle import TIME, final_after, nearest, rows
 from pairs import EXAMPLES, numbered
@@ -107,6 +109,37 @@ def test_tables_agree_with_the_oracle(case, by, k, how, many):
 def test_rankings_of_any_type_agree_with_the_oracle(case, k, seed):
     by = make_ranking(Random(seed), case.left.schema, case.right.schema, 1)
     check_tables(case, by, k, "left", 0)
+
+
+@settings(EXAMPLES, max_examples=40)
+@given(
+    seed=SEEDS, sizes=st.tuples(SIZES, st.integers(0, 60)), k=st.sampled_from((1, 2, 3, 9)),
+    kind=st.sampled_from((pa.int16(), pa.int64(), pa.uint64(), pa.float64(), pa.float32())),
+)  # fmt: skip
+def test_the_index_of_distances_agrees_with_the_oracle(seed, sizes, k, kind):
+    """With ties, missing values, infinities and differences that overflow."""
+    rng = Random(seed)
+    edges = (1e308, -1e308, math.inf, -math.inf, math.nan) if kind == pa.float64() else ()
+    pool = [None, *edges, *rng.choices(range(200), k=rng.choice((3, 30, 300)))]
+    if kind == pa.int64() and rng.random() < 0.2:
+        pool += [2**63 - 1, -(2**63)]
+    left = pa.table({"x": pa.array(rng.choices(pool, k=sizes[0]), kind)})
+    right = pa.table({"a": pa.array(rng.choices(pool, k=sizes[1]), kind)})
+    by = rng.choice(("ABS(l.x - r.a)", "ABS(r.a - l.x)"))
+    case = Case(left, right, "TRUE", Windows(None, None))
+    found = Nearest(*numbered(case), None, by, k, many=rng.choice((0, 100)), share=rng.choice((0.1, 1))).run()
+    assert found_in(found, None) == [row[:3] for row in wanted(case, by, k, "left", expect(case))]
+
+
+def test_a_distance_is_searched_in_an_index():
+    """Ten billion pairs would take minutes."""
+    rng = np.random.default_rng(2)
+    left, right = (pa.table({name: rng.integers(0, 10**9, 10**5)}) for name in "xa")
+    found = hs.nearest(left, right, by="ABS(l.x - r.a)", value="off")
+    sorted_right = np.sort(right["a"].to_numpy())
+    places = np.searchsorted(sorted_right, left["x"].to_numpy())
+    near = [np.abs(left["x"].to_numpy() - sorted_right[np.clip(places - n, 0, 10**5 - 1)]) for n in (0, 1)]
+    assert found["off"].to_numpy().tolist() == np.minimum(*near).tolist()
 
 
 # Streams.

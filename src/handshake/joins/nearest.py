@@ -6,7 +6,7 @@ numbers of rows and the columns that the predicate or the ranking reads go throu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Unpack
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import conform, plain_table, schema_of
+from handshake.joins.distance import Candidates, find_candidates
 from handshake.joins.gate import OnShed
 from handshake.joins.join import PushJoin
 from handshake.joins.metrics import Metrics
@@ -24,6 +25,7 @@ from handshake.joins.ranking import Best, Ranking, ranking_of
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.ties import order_by_columns
+from handshake.kernels.columns import as_array
 from handshake.kinds import NEAREST
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
@@ -57,6 +59,8 @@ class Nearest:
     cores: int | None = None
     many: int = 1 << 14
     """Pairs that wait to be sorted, at least."""
+    share: float = 0.125
+    """The largest share of all pairs that an index may find; more are ranked without one."""
 
     def run(self) -> pa.Table:
         """Return the joined table: left rows in their order, the matches of each by rank."""
@@ -74,7 +78,7 @@ class _Search:
             left, right, join.by, k=join.k, how=join.how, rank=join.rank, value=join.value,
             suffix=join.suffix, aliases=join.aliases,
         )  # fmt: skip
-        self._sides = [self._side(side) for side in (0, 1)]
+        self._sides = self._side(0), self._side(1)
         self._plan = self._prepare(self._sides[0].schema, self._sides[1].schema)
 
     def _side(self, side: int) -> pa.Table:
@@ -102,14 +106,31 @@ class _Search:
         left, right = self._sides
         best = Best(self._join.k, self._tie_numbers, self._join.many)
         evaluate = self._ranking.evaluator(left.schema, right.schema)
-        for pairs in Replay(self._plan, left, right):
+        for pairs in self._pairs():
             rows = np.asarray(pairs.column(left.num_columns - 1))
             best.add(rows, evaluate(pairs), pairs.select([pairs.num_columns - 1]))
-        chosen = best.take_all()
-        others = (
-            self._tables[1].slice(0, 0) if chosen is None else self._tables[1].take(chosen.payload.column(0))
-        )
+        chosen, others = best.take_all(), self._tables[1]
+        others = others.slice(0, 0) if chosen is None else others.take(chosen.payload.column(0))
         return self._ranking.results(self._tables[0], np.arange(left.num_rows), chosen, others)
+
+    def _pairs(self) -> Iterator[pa.RecordBatch]:
+        """Yield pairs with the columns of both sides: all matches, or those that may be among the best."""
+        left, right = self._sides
+        found = self._candidates()
+        if found is None:
+            yield from Replay(self._plan, left, right)
+            return
+        for rows, others in found.pairs():
+            columns = [*left.take(pa.array(rows)).columns, *right.take(pa.array(others)).columns]
+            yield pa.RecordBatch.from_arrays([*map(as_array, columns)], schema=self._plan.output_schema)
+        if len(found.rest):
+            yield from Replay(self._plan, left.take(pa.array(found.rest)), right)
+
+    def _candidates(self) -> Candidates | None:
+        """Search for the best matches in an index, if all pairs are matches and the ranking is a distance."""
+        if self._join.on is not None or not self._plan.spec.windows.unbounded:
+            return None
+        return find_candidates(self._ranking.by, *self._sides, self._join.k, self._join.share)
 
     def _tie_numbers(self, others: pa.RecordBatch) -> Array:
         numbers: Array = self._places[np.asarray(others.column(0))]

@@ -1,11 +1,11 @@
-"""Compiled loop of nearest joins: drops pairs that cannot be among the best of their left row."""
+"""Compiled loops of nearest joins: pairs that cannot be among the best, and the nearest of sorted numbers."""
 
 from __future__ import annotations
 
 from handshake.kernels.compile_cache import compile_loop
-from handshake.kernels.intrinsics import JIT
+from handshake.kernels.intrinsics import JIT, lower_bound
 
-__all__ = ["keep_candidates"]
+__all__ = ["find_nearest", "keep_candidates"]
 
 
 @compile_loop(**JIT)
@@ -34,3 +34,26 @@ def keep_candidates(rows, keys, first, counts, best, keep):  # type: ignore[no-u
             best[row, place] = best[row, place - 1]
             place -= 1
         best[row, place] = key
+
+
+@compile_loop(**JIT)
+def find_nearest(values, keys, k, starts, stops):  # type: ignore[no-untyped-def]
+    """Write the ranges of sorted keys with the k nearest of each value, and all keys as near as the k-th.
+
+    There are at least k keys. No value and no key is infinite or NaN.
+    """
+    last = keys.shape[0]
+    for row in range(values.shape[0]):
+        value = values[row]
+        start = stop = lower_bound(keys, 0, last, value)
+        while stop - start < k:
+            if start == 0 or (stop < last and keys[stop] - value < value - keys[start - 1]):
+                stop += 1
+            else:
+                start -= 1
+        far = max(value - keys[start], keys[stop - 1] - value)
+        while start > 0 and value - keys[start - 1] <= far:
+            start -= 1
+        while stop < last and keys[stop] - value <= far:
+            stop += 1
+        starts[row], stops[row] = start, stop
