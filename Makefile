@@ -12,7 +12,7 @@ PLAIN := src bench tools scripts
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: help setup demo test matrix lint docs dist bench synth soak clean
+.PHONY: help setup demo test matrix sources lint docs dist bench synth soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: lint ## Run lint, then the test suite
 
 matrix: setup ## Run the Spark tests with PySpark 4.0 to 4.3, oldest and newest packages
 	@$(BIN)/python scripts/matrix.py
+
+sources: setup ## Run the tests with S3, pipelines, Kafka and Delta Lake (downloads packages once)
+	@$(BIN)/python scripts/sources.py
 
 lint: setup ## Check style, format, types, import directions and plain English
 	@$(BIN)/ruff check .

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import re
 import statistics
-import sys
 from collections import Counter
 from datetime import timedelta
 from decimal import Decimal
@@ -17,6 +15,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from example_runs import load_example as example
+
 ROOT = Path(__file__).parents[2]
 GUIDES = {
     "guide-trades-quotes.md": "trades_quotes",
@@ -26,22 +26,9 @@ GUIDES = {
     "guide-last-quote.md": "last_quote",
     "guide-buckets.md": "buckets",
     "guide-ip-ranges.md": "ip_ranges",
+    "guide-s3.md": "on_s3",
 }
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-
-
-def example(name: str) -> Any:
-    """Load an example as a module."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(ROOT / "examples"))  # as `python examples/NAME.py` does
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    return module
 
 
 scaffold = example("_scaffold")

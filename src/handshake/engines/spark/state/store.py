@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterable
 from functools import lru_cache
@@ -142,8 +143,8 @@ def _write_local(target: str, parts: Iterable[Any]) -> None:
 def _filesystem(root: str) -> tuple[fs.FileSystem, str]:
     if "://" not in root:
         return fs.LocalFileSystem(), os.path.abspath(root)
-    try:
-        filesystem, base = fs.FileSystem.from_uri(root)
+    try:  # `s3a` is Hadoop's name for the same store
+        filesystem, base = fs.FileSystem.from_uri(re.sub("^s3a://", "s3://", root))
         return filesystem, base.rstrip("/")
     except pa.ArrowInvalid as error:
         found = _by_fsspec(root)
