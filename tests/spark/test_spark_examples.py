@@ -27,6 +27,9 @@ GUIDES = {
     "guide-buckets.md": "buckets",
     "guide-ip-ranges.md": "ip_ranges",
     "guide-s3.md": "on_s3",
+    "guide-kafka.md": "on_kafka",
+    "guide-delta.md": "on_delta",
+    "guide-pipelines.md": "pipeline/transformations/matches",
 }
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
@@ -191,10 +194,13 @@ def test_addresses_in_their_networks(spark, tmp_path):
 @pytest.mark.parametrize(("page", "name"), GUIDES.items())
 def test_a_guide_shows_code_of_its_example(page, name):
     code = (ROOT / "examples" / f"{name}.py").read_text()
-    blocks = BLOCK.findall((ROOT / "docs" / "spark" / page).read_text())
+    text = (ROOT / "docs" / "spark" / page).read_text()
+    blocks = BLOCK.findall(text)
     assert blocks
     for block in blocks:
         assert block in code
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        assert block == (ROOT / "examples" / "pipeline" / "spark-pipeline.yml").read_text()
 
 
 def test_links_in_the_pages_lead_somewhere():

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 import handshake
 from handshake.engines.spark.joins.connect import translate_connect
 from handshake.engines.spark.joins.inputs import arrow_schema
-from handshake.errors import ExpressionError
+from handshake.errors import ExpressionError, SchemaError, UnsupportedError
 from handshake.plan.build import Expression
 
 LEFT = {
@@ -108,6 +109,32 @@ def check_streams(spark: Any, folder: Path) -> None:
     ]
 
 
+def check_pipelines(spark: Any, folder: Path) -> None:
+    """Join in the query function of a pipeline: with declared columns, and nothing set in the session."""
+    try:
+        from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+        from pyspark.pipelines.block_session_mutations import block_session_mutations
+        from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
+    except ImportError:  # they came with PySpark 4.1, in another form
+        return
+    graph = create_dataflow_graph(spark, default_catalog=None, default_database=None, sql_conf={})
+    schema = StructType().add("n", "integer").add("t", "timestamp")
+    files = spark.readStream.schema(schema).parquet(str(folder / "n"))
+    marked, declared = (frame.withWatermark("t", "1 second") for frame in (files, files.to(schema)))
+    inside = add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name="flow")
+    with inside, block_session_mutations():
+        with pytest.raises(SchemaError, match="columns of the right DataFrame are unknown: Spark analyses"):
+            handshake.join(declared, marked, "l.n < r.n", window="3 s")
+        with pytest.raises(UnsupportedError, match="providerClass cannot be set here"):
+            handshake.join(declared, declared, "l.n < r.n", window="3 s")
+        batch = spark.read.schema(schema).parquet(str(folder / "n")).to(schema)
+        joined = handshake.join(batch, batch.alias("q"), "l.n < q.n", how="left", suffix="_q")
+        assert joined.columns == ["n", "t", "n_q", "t_q"]
+    assert joined.count() == 0
+    text = handshake.explain(declared, declared, "l.n < r.n", window="3 s")
+    assert "l.t (watermark 1 second behind), r.t (watermark 1 second behind)" in text, text
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     (folder / "n").mkdir()
@@ -119,6 +146,7 @@ if __name__ == "__main__":
     check_predicates(left, right)
     check_names(left, right)
     check_kinds(left, right)
+    check_pipelines(spark, folder)
     check_streams(spark, folder)
     spark.stop()
     print("done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -11,10 +12,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from spark_cluster import PATIENCE, end
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+
+from spark_cluster import end
 from waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE = 600
+"""Seconds after which an example that does not go on is an error."""
 WINDOW, BAND = timedelta(seconds=20), 0.5
 """The windows and the band of the examples that join bids with offers."""
 
@@ -42,6 +48,21 @@ def expected_pairs(bids: Iterable[dict[str, Any]], offers: Iterable[dict[str, An
         for offer in offers
         if abs(bid["time"] - offer["time"]) < WINDOW and abs(bid["price"] - offer["price"]) <= BAND
     )
+
+
+def sink_pairs(folder: str, files: fs.FileSystem | None = None) -> list[tuple[int, int]]:
+    """Return the pairs of ids in Parquet files that Spark's file sink has committed, sorted.
+
+    Files of a micro-batch that failed are there too; the log of the sink does not name them.
+    """
+    files = files or fs.LocalFileSystem()
+    names = set()
+    for batch in files.get_file_info(fs.FileSelector(f"{folder}/_spark_metadata")):
+        if not batch.base_name.startswith("."):
+            lines = files.open_input_file(batch.path).read().decode().splitlines()[1:]
+            names |= {json.loads(line)["path"].rpartition("/")[2] for line in lines}
+    tables = [pq.read_table(f"{folder}/{name}", filesystem=files) for name in sorted(names)]
+    return sorted((row["id"], row["id_right"]) for table in tables for row in table.to_pylist())
 
 
 def start_example(

@@ -20,6 +20,7 @@ from handshake.engines.joins import PlainJoin, join_plan, join_tables, plain_joi
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
 from handshake.engines.spark.joins.inputs import arrow_schema, event_time
+from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.live import LOST, Live, Receiver, Where, parse_input, typed_batches, unreadable
 from handshake.engines.spark.queries import QueryFrames, query_frames
 from handshake.engines.spark.queries.placement import explain_placement
@@ -130,6 +131,7 @@ def frames_plan(
     kind: JoinKind = INNER,
 ) -> Plan:
     """Build the plan of a join of DataFrames; see `join_plan`. Streams have the times of their watermarks."""
+    left, right = readable(left, 0), readable(right, 1)
     check_windows(windows, [left.isStreaming, right.isStreaming])
     schemas = [arrow_schema(frame, side) for side, frame in enumerate((left, right))]
     found = [event_time(frame, side, times[side], windows) for side, frame in enumerate((left, right))]

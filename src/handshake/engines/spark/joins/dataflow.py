@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
@@ -25,8 +25,9 @@ from handshake.metrics import REPORTS
 
 __all__ = ["join_batches", "join_static", "join_streams"]
 
-_SQL = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
-_REFERENCES = ", ".join(f"`{field.name}` {_SQL[str(field.type)]}" for field in REFERENCES)
+_TYPES = {"int32": IntegerType(), "int64": LongType(), "string": StringType(), "binary": BinaryType()}
+_REFERENCES = StructType([StructField(field.name, _TYPES[str(field.type)]) for field in REFERENCES])
+_BLOBS = StructType([StructField("blob", BinaryType())])
 
 
 def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name: str) -> DataFrame:
@@ -39,7 +40,8 @@ def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name
         .transformWithStateInPandas(SegmentProcessor(definition, name), RESULTS, "append", mode)
         .observe(name, *_metrics())
     )
-    blobs = joined.where("blob IS NOT NULL").select("blob")
+    # `to` tells PySpark the columns; it would ask Spark for them, which pipelines do not allow
+    blobs = joined.where("blob IS NOT NULL").select("blob").to(_BLOBS)
     return _unpack(blobs, definition, output_type(definition, left, right))
 
 
@@ -48,7 +50,7 @@ def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> D
     references = _pack(left, definition, 0).union(_pack(right, definition, 1))
     # explicit, because adaptive execution would put the small references of all segments into one task
     references = references.repartition(definition.partitions, "segment")
-    blobs = references.mapInArrow(join_task(definition), "blob binary")
+    blobs = references.mapInArrow(join_task(definition), _BLOBS)
     return _unpack(blobs, definition, output_type(definition, left, right))
 
 
@@ -75,7 +77,7 @@ def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> Da
         .join(held, "segment", "left")
         .repartition(definition.partitions, "segment")
     )
-    blobs = pairs.mapInArrow(probe_task(definition, streaming), "blob binary")
+    blobs = pairs.mapInArrow(probe_task(definition, streaming), _BLOBS)
     return _unpack(blobs, definition, output_type(definition, left, right))
 
 

@@ -30,6 +30,7 @@ from handshake.engines.spark.joins.inputs import (
     qualifiers,
 )
 from handshake.engines.spark.joins.native import is_native, join_natively
+from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.refresh import refresh_period
 from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
 from handshake.engines.spark.private import has_class
@@ -130,6 +131,7 @@ def _runs(left: DataFrame, right: DataFrame, definition: Definition) -> str:
 
 def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> DataFrame:
     """Join DataFrames; the result streams if one of them does. Takes the options of `handshake.join`."""
+    left, right = readable(left, 0), readable(right, 1)
     request = _JoinRequest(left, right, on, **options)
     use_this_python(left.sparkSession)
     return run_plan(left, right, request.plan(), request.result_time)
@@ -158,7 +160,7 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
 
 def explain_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> str:
     """Explain how a join of DataFrames would run."""
-    return _JoinRequest(left, right, on, **options).plan().explain()
+    return _JoinRequest(readable(left, 0), readable(right, 1), on, **options).plan().explain()
 
 
 def define(

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     TimerValues,
 )
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.ranked import add_hidden, choose_best
@@ -58,7 +59,12 @@ REFERENCES = pa.schema(
 )  # fmt: skip
 FIGURES = names("micro_batch")
 """The figures of a segment's micro-batch; the last two are times in milliseconds."""
-RESULTS = "blob binary, segment string, " + ", ".join(f"{name} bigint" for name in FIGURES)
+RESULTS = StructType(
+    [
+        StructField("blob", BinaryType()), StructField("segment", StringType()),
+        *(StructField(name, LongType()) for name in FIGURES),
+    ]
+)  # fmt: skip
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
 _BLOB_ROWS, _BLOB_BYTES = 1 << 16, 1 << 24
 _BLOB = pa.schema([("blob", pa.binary())])
