@@ -18,7 +18,7 @@ from matrix import environment
 ROOT = Path(__file__).parents[1]
 SERVERS = ROOT / "build" / "sources"
 LOCK = ROOT / "requirements-sources.txt"
-RELEASE = "4.0"
+RELEASE = "4.0-oldest"
 """The environment of the matrix for Kafka and Delta Lake."""
 NEWEST = ["tests/spark/test_source_s3.py", "tests/spark/test_source_pipelines.py"]
 OLDER = ["tests/spark/test_source_kafka.py", "tests/spark/test_source_delta.py"]
