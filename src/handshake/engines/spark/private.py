@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
 __all__ = [
+    "NO_ANALYSIS",
     "WATERMARK",
     "analysed_plan",
     "batch_number",
@@ -36,6 +37,9 @@ __all__ = [
 
 WATERMARK = "spark.watermarkDelayMs"
 """The key of the metadata that marks an event-time column; plain: name the time column (`time=`)."""
+
+NO_ANALYSIS = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+"""The class of the error by which Spark refuses to analyse in a pipeline; plain: none."""
 
 
 # Columns

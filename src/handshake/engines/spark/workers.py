@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from handshake.engines.spark.failures import reason
+from handshake.engines.spark.private import NO_ANALYSIS
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.version import __version__
 
@@ -84,6 +85,8 @@ def check_workers(session: SparkSession) -> None:
         found = session.range(0, 1, 1, 1).mapInArrow(_look_for_packages(), "python string, missing string")
         python, missing = found.collect()[0]
     except PySparkException as error:
+        if NO_ANALYSIS in str(error):  # a pipeline's query function may run nothing
+            return
         raise UnsupportedError(f"Spark's Python workers do not start: {reason(error)}") from error
     if missing:
         raise UnsupportedError(

@@ -13,14 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from handshake.engines.spark.private import WATERMARK, connect_relation
+from handshake.engines.spark.private import NO_ANALYSIS, WATERMARK, connect_relation
 from handshake.errors import SchemaError
 from handshake.joins.spec import SIDES
 from handshake.windows import Duration
 
 __all__ = ["readable"]
 
-_NO_ANALYSIS = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 _TRANSPARENT = ("filter", "subquery_alias", "to_schema", "with_watermark")
 """Parts of a plan that keep the columns of their input, or declare them."""
 
@@ -39,7 +38,7 @@ def readable(frame: DataFrame, side: int) -> DataFrame:
     try:
         frame.isStreaming  # noqa: B018  (asks Spark)
     except PySparkException as error:
-        if _NO_ANALYSIS not in str(error):
+        if NO_ANALYSIS not in str(error):
             raise
         raise SchemaError(
             f"the columns of the {SIDES[side]} DataFrame are unknown: Spark analyses nothing in the query "
