@@ -183,10 +183,11 @@ class SegmentProcessor(StatefulProcessor):
         """Ask Spark to call this segment when the next tuple without a match is final."""
         if step.next_final is None:
             return
-        # a timer expires when the watermark has passed it
-        wanted = -(-step.next_final * UNITS[step.spec.unit] // UNITS["ms"]) - 1
+        # A timer at the watermark expires in this micro-batch, in which there is nothing more to do.
+        mark = timer.getCurrentWatermarkInMs()
+        wanted = max(-(-step.next_final * UNITS[step.spec.unit] // UNITS["ms"]) - 1, mark + 1)
         known = step.manifest.timer
-        if known is not None and known < timer.getCurrentWatermarkInMs():
+        if known is not None and known <= mark:
             known = None  # it has expired
         if wanted > 0 and (known is None or wanted < known):
             self.handle.registerTimer(wanted)
