@@ -65,8 +65,9 @@ def _local(value: int, kind: Type) -> tuple[int, int]:
 
 def _offset(ns: int, zone: str, read: tzinfo) -> int:
     """The offset of a zone in nanoseconds; `ns` counts in UTC, or on the wall clock of the zone."""
-    cycle = _CYCLE * UNITS["d"]
-    near = ns % cycle + (cycle if ns % cycle < UNITS["d"] else 0) if ns // cycle > 19 or ns < -cycle else ns
+    cycle, first = _CYCLE * UNITS["d"], (2 - _EPOCH) * UNITS["d"]
+    # the last rules of a zone repeat every 400 years; before its first rule there is one offset
+    near = ns % cycle + (cycle if ns % cycle < UNITS["d"] else 0) if ns // cycle > 19 else max(ns, first)
     moment = datetime(1970, 1, 1, tzinfo=read) + timedelta(microseconds=near // 1000)
     offset = (moment if read is not UTC else moment.astimezone(_zone(zone))).utcoffset()
     return offset // timedelta(microseconds=1) * 1000
