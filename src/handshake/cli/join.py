@@ -7,7 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from handshake.cli.options import BACKEND, check_options, given_options, with_options
+from handshake.cli.options import (
+    BACKEND,
+    LeftTime,
+    LeftWindow,
+    RightTime,
+    RightWindow,
+    Time,
+    Window,
+    check_options,
+    given_options,
+    with_options,
+)
 from handshake.cli.report import Delivery, reporting
 from handshake.engines.engine import engine
 from handshake.engines.joins import JOIN, join_plan
@@ -28,22 +39,12 @@ def join(
     left: Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")],
     right: Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")],
     on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
-    window: Annotated[
-        Text, typer.Option(metavar="SPEC", help="Window of both: '15 minutes', '900s' or '1000 tuples'.")
-    ] = None,
-    left_window: Annotated[Text, typer.Option(metavar="SPEC", help="Window of LEFT, if it differs.")] = None,
-    right_window: Annotated[
-        Text, typer.Option(metavar="SPEC", help="Window of RIGHT, if it differs.")
-    ] = None,
-    time: Annotated[
-        Text, typer.Option(metavar="COL", help="Time column of both; a time window needs one.")
-    ] = None,
-    left_time: Annotated[
-        Text, typer.Option(metavar="COL", help="Time column of LEFT, if it differs.")
-    ] = None,
-    right_time: Annotated[
-        Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
-    ] = None,
+    window: Window = None,
+    left_window: LeftWindow = None,
+    right_window: RightWindow = None,
+    time: Time = None,
+    left_time: LeftTime = None,
+    right_time: RightTime = None,
     how: Annotated[str, typer.Option(metavar="KIND", help=f"Kind of join: {', '.join(KINDS)}.")] = "inner",
     backend: Annotated[str, typer.Option(metavar="|".join(BACKEND.choices), help=BACKEND.help)] = "local",
     output: Annotated[

@@ -12,7 +12,31 @@ import typer
 from handshake.errors import UnsupportedError
 from handshake.options import ENGINES, OPTIONS, Option, Options
 
-__all__ = ["BACKEND", "OWN", "check_options", "engines_of", "given_options", "is_typed", "with_options"]
+__all__ = [
+    "BACKEND",
+    "OWN",
+    "LeftTime",
+    "LeftWindow",
+    "RightTime",
+    "RightWindow",
+    "Time",
+    "Window",
+    "check_options",
+    "engines_of",
+    "given_options",
+    "is_typed",
+    "with_options",
+]
+
+Text = str | None
+Window = Annotated[
+    Text, typer.Option(metavar="SPEC", help="Window of both: '15 minutes', '900s' or '1000 tuples'.")
+]
+LeftWindow = Annotated[Text, typer.Option(metavar="SPEC", help="Window of LEFT, if it differs.")]
+RightWindow = Annotated[Text, typer.Option(metavar="SPEC", help="Window of RIGHT, if it differs.")]
+Time = Annotated[Text, typer.Option(metavar="COL", help="Time column of both; a time window needs one.")]
+LeftTime = Annotated[Text, typer.Option(metavar="COL", help="Time column of LEFT, if it differs.")]
+RightTime = Annotated[Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")]
 
 BACKEND = Option("The engine that runs it.", ENGINES, choices=ENGINES, noun="backend")
 OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {

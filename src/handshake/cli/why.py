@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from handshake.cli.options import LeftTime, LeftWindow, RightTime, RightWindow, Time, Window
 from handshake.cli.report import reporting
 from handshake.io import read
 from handshake.joins.why import why as explain_rows
@@ -23,18 +24,12 @@ def why(
     left_row: Annotated[int, typer.Argument(metavar="N", min=0, help="Row of LEFT, counted from 0.")],
     right_row: Annotated[int, typer.Argument(metavar="M", min=0, help="Row of RIGHT, counted from 0.")],
     on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
-    window: Annotated[Text, typer.Option(metavar="SPEC", help="Window of both.")] = None,
-    left_window: Annotated[Text, typer.Option(metavar="SPEC", help="Window of LEFT, if it differs.")] = None,
-    right_window: Annotated[
-        Text, typer.Option(metavar="SPEC", help="Window of RIGHT, if it differs.")
-    ] = None,
-    time: Annotated[Text, typer.Option(metavar="COL", help="Time column of both.")] = None,
-    left_time: Annotated[
-        Text, typer.Option(metavar="COL", help="Time column of LEFT, if it differs.")
-    ] = None,
-    right_time: Annotated[
-        Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")
-    ] = None,
+    window: Window = None,
+    left_window: LeftWindow = None,
+    right_window: RightWindow = None,
+    time: Time = None,
+    left_time: LeftTime = None,
+    right_time: RightTime = None,
     watermark: Annotated[
         Text, typer.Option(metavar="TIME", help="The watermark, to see whether a row was late.")
     ] = None,
