@@ -104,6 +104,8 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
+    if name == "metrics":  # a module, so that `handshake.metrics.export` needs no import of its own
+        return import_module("handshake.metrics")
     if name not in __all__:
         raise AttributeError(f"module 'handshake' has no attribute '{name}'")
     found: object = getattr(import_module(f"handshake.{_MODULES.get(name, 'errors')}"), name)

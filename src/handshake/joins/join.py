@@ -182,6 +182,11 @@ class PushJoin(Generic[PlanT]):
                 self._engine = None
 
     @property
+    def closed(self) -> bool:
+        """True once the join is closed and takes no more rows."""
+        return self._engine is None
+
+    @property
     def output_schema(self) -> pa.Schema:
         """The columns of results."""
         return self.plan.output_schema

@@ -233,6 +233,11 @@ class Query:
         figures |= {"rows": {name: operator.rows for name, operator in self._sources.items()}}
         return QueryMetrics(**{**figures, "results": dict(self._results), "unknown": self._unknown})
 
+    @property
+    def closed(self) -> bool:
+        """True once the query has ended and takes no more rows."""
+        return self._ended
+
     def close(self) -> None:
         """Free what is held."""
         if not self._ended:

@@ -1,0 +1,279 @@
+"""Metrics for operators: OpenMetrics as text and over HTTP, and instruments of OpenTelemetry."""
+
+from __future__ import annotations
+
+import importlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from handshake.errors import InputError, UnsupportedError
+from handshake.metrics.families import FAMILIES, Family
+from handshake.metrics.snapshot import Sample, Snapshot
+from handshake.metrics.watch import Watch
+
+__all__ = ["Exporter", "export", "openmetrics", "parse_address"]
+
+BOUNDS = tuple(1e-6 * 10 ** (k / 100) for k in range(100, 801, 25))
+"""Upper bounds of exported latencies in seconds, four per decade; each is one of the histogram's own."""
+_QUANTILES = {"0.5": "p50", "0.9": "p90", "0.99": "p99", "1": "longest"}
+
+
+class Exporter:
+    """Things under watch whose metrics are exported until `close`."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, Watch] = {}
+        self._closing: list[Callable[[], object]] = []
+        self.address = ""
+        """The address at which the metrics are served; empty if they are not."""
+
+    def add(self, thing: Any, name: str | None = None) -> Self:
+        """Export one more join or query; one of the same name replaces the former.
+
+        Args:
+            thing: A `Join`, `MultiJoin`, `Query`, replay or run, or a `StreamingQuery` of Spark.
+            name: The label `query` of its metrics.
+        """
+        watch = Watch(thing, name)
+        self._watches[watch.name] = watch
+        return self
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the figures of everything under watch."""
+        return [each for watch in list(self._watches.values()) for each in watch.snapshots()]
+
+    def text(self) -> str:
+        """Return all metrics in the OpenMetrics text format."""
+        return _text(self.snapshots)
+
+    def serve(self, address: str) -> Self:
+        """Serve the metrics over HTTP, in OpenMetrics or Prometheus' own format, as the reader asks.
+
+        Args:
+            address: `HOST:PORT`, such as `127.0.0.1:9464`; port 0 takes a free one.
+        """
+        prometheus = _package("prometheus_client", "metrics")
+        host, port = parse_address(address)
+        try:
+            server, thread = prometheus.start_http_server(port, host, _registry(self.snapshots))
+        except OSError as error:
+            raise InputError(f"metrics cannot be served at '{address}': {error.strerror or error}") from error
+        self._closing += [server.shutdown, server.server_close, thread.join]
+        self.address = f"http://{host}:{server.server_port}/metrics"
+        return self
+
+    def instrument(self, provider: Any) -> Self:
+        """Create observable instruments of OpenTelemetry, which its readers ask for values.
+
+        Args:
+            provider: A `MeterProvider`.
+        """
+        _Instruments(provider, self.snapshots)
+        return self
+
+    def close(self) -> None:
+        """Stop serving and forget what is watched."""
+        while self._closing:
+            self._closing.pop(0)()
+        self._watches.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def export(
+    *things: Any, name: str | None = None, address: str | None = None, provider: Any = None
+) -> Exporter:
+    """Export the metrics of joins and queries to OpenMetrics, OpenTelemetry, or both.
+
+    Args:
+        *things: Joins, queries, runs, or streaming queries of Spark; `add` takes more later.
+        name: The label `query` of the thing, if there is one thing.
+        address: Serve OpenMetrics at this `HOST:PORT`; needs the extra `metrics`.
+        provider: A `MeterProvider` of OpenTelemetry, whose readers get the metrics.
+
+    Returns:
+        An `Exporter`: `text()` is the OpenMetrics text, `address` where it is served; `close` ends it.
+
+    Raises:
+        InputError: A thing has no metrics, or the address cannot be used.
+        UnsupportedError: A package is missing.
+
+    Examples:
+        >>> import handshake, pyarrow
+        >>> rows = pyarrow.schema([("x", pyarrow.int64())])
+        >>> with handshake.Join(left=rows, right=rows, on="l.x < r.x", window="10 tuples") as join:
+        ...     _ = join.push_left({"x": [1, 2]}), join.push_right({"x": [2]})
+        ...     text = export(join, name="pairs").text()
+        >>> [line for line in text.splitlines() if line.startswith("handshake_results_total")]
+        ['handshake_results_total{engine="local",query="pairs",result="join"} 1.0']
+    """
+    if name is not None and len(things) != 1:
+        raise InputError(f"name '{name}' is for one thing, and {len(things)} are given; use add(thing, name)")
+    exporter = Exporter()
+    for thing in things:
+        exporter.add(thing, name)
+    if address is not None:
+        exporter.serve(address)
+    if provider is not None:
+        exporter.instrument(provider)
+    return exporter
+
+
+def openmetrics(*snapshots: Snapshot) -> str:
+    """Return snapshots in the OpenMetrics text format.
+
+    Args:
+        *snapshots: What `Watch.snapshots` returned.
+    """
+    return _text(lambda: list(snapshots))
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address.
+
+    Args:
+        address: `HOST:PORT`, `:PORT` or `PORT`; the host is loopback by default.
+
+    >>> parse_address("[::1]:8642"), parse_address("8642")
+    (('::1', 8642), ('127.0.0.1', 8642))
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InputError(f"address '{address}' is not HOST:PORT with a port up to 65535")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def _package(name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"this needs the package {name.partition('.')[0]}, which is not installed: {error}; from a "
+            f"checkout: pip install -e '.[{extra}]'"
+        ) from error
+
+
+# OpenMetrics
+
+
+def _text(snapshots: Callable[[], list[Snapshot]]) -> str:
+    exposition = _package("prometheus_client.openmetrics.exposition", "metrics")
+    text: bytes = exposition.generate_latest(_registry(snapshots))
+    return text.decode()
+
+
+def _registry(snapshots: Callable[[], list[Snapshot]]) -> Any:
+    registry = _package("prometheus_client", "metrics").CollectorRegistry()
+    registry.register(_Collector(snapshots))
+    return registry
+
+
+class _Collector:
+    """Metric families of this moment, as the Prometheus client asks for them."""
+
+    def __init__(self, snapshots: Callable[[], list[Snapshot]]) -> None:
+        self._snapshots = snapshots
+
+    def describe(self) -> list[Any]:
+        """Return nothing: the families are made when they are asked for."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families that have samples."""
+        core = _package("prometheus_client.core", "metrics")
+        snapshots = self._snapshots()
+        by_family = _by_family(snapshots)
+        for family in FAMILIES.values():
+            if family.type == "histogram":
+                yield from _histograms(core, family, snapshots)
+            elif family.name in by_family:
+                yield _make_family(core, family, by_family[family.name])
+
+
+def _by_family(snapshots: list[Snapshot]) -> dict[str, list[tuple[dict[str, str], float]]]:
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for name, labels, value in (sample for each in snapshots for sample in _add_labels(each)):
+        found.setdefault(name, []).append((labels, value))
+    return found
+
+
+def _add_labels(snapshot: Snapshot) -> Iterator[Sample]:
+    own = {"query": snapshot.name, "engine": snapshot.engine}
+    return ((name, {**own, **labels}, value) for name, labels, value in snapshot.samples())
+
+
+def _make_family(core: Any, family: Family, samples: list[tuple[dict[str, str], float]]) -> Any:
+    makers = {"counter": "Counter", "gauge": "Gauge", "info": "Info"}
+    made = getattr(core, f"{makers[family.type]}MetricFamily")(f"handshake_{family.name}", family.help)
+    made.unit = family.unit
+    for labels, value in samples:
+        suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+        made.add_sample(f"handshake_{family.name}{suffix}", dict(sorted(labels.items())), value)
+    return made
+
+
+def _histograms(core: Any, family: Family, snapshots: list[Snapshot]) -> Iterator[Any]:
+    held = [each for each in snapshots if each.latency is not None]
+    if held:
+        made = core.HistogramMetricFamily(f"handshake_{family.name}", family.help, unit=family.unit)
+        for each in held:
+            own = {"engine": each.engine, "query": each.name}
+            for bound, count in cumulate(each.latency.buckets):
+                made.add_sample(f"handshake_{family.name}_bucket", {**own, "le": bound}, count)
+        yield made
+
+
+def cumulate(buckets: Any) -> list[tuple[str, int]]:
+    """Return numbers of results up to each exported bound, from the buckets of a histogram."""
+    counts = [0] * (len(BOUNDS) + 1)
+    for bound, count in buckets:
+        counts[bisect_left(BOUNDS, bound)] += count
+    total, found = 0, []
+    for bound, count in zip([*map(repr, BOUNDS), "+Inf"], counts, strict=True):
+        total += count
+        found.append((bound, total))
+    return found
+
+
+# OpenTelemetry
+
+
+class _Instruments:
+    """One observable instrument per family; latencies are gauges of quantiles."""
+
+    def __init__(self, provider: Any, snapshots: Callable[[], list[Snapshot]]) -> None:
+        self._observation = _package("opentelemetry.metrics", "metrics").Observation
+        self._snapshots = snapshots
+        meter = provider.get_meter("handshake")
+        for family in FAMILIES.values():
+            counts = family.type == "counter"
+            make = meter.create_observable_counter if counts else meter.create_observable_gauge
+            unit = {"seconds": "s", "bytes": "By"}.get(family.unit, "1")
+            name = f"handshake.{family.name.removesuffix('_' + family.unit) if family.unit else family.name}"
+            make(name, [self._callback(family)], unit=unit, description=family.help)
+
+    def _callback(self, family: Family) -> Callable[[Any], list[Any]]:
+        def observe(options: Any) -> list[Any]:
+            snapshots = self._snapshots()
+            if family.type == "histogram":
+                return [self._observation(value, labels) for labels, value in _quantiles(snapshots)]
+            found = _by_family(snapshots).get(family.name, ())
+            return [self._observation(value, labels) for labels, value in found]
+
+        return observe
+
+
+def _quantiles(snapshots: list[Snapshot]) -> Iterator[tuple[dict[str, str], float]]:
+    for each in snapshots:
+        if each.latency is not None and each.latency.results:
+            own = {"query": each.name, "engine": each.engine}
+            for quantile, figure in _QUANTILES.items():
+                yield {**own, "quantile": quantile}, getattr(each.latency, figure)

@@ -1,0 +1,80 @@
+"""Running things, watched from outside: joins, queries, runs of engines, streaming queries on Spark."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from handshake.errors import HandshakeError, InputError
+from handshake.metrics.snapshot import Snapshot, of_join, of_query, of_report
+from handshake.metrics.spark_progress import StreamingWatch
+
+__all__ = ["Watch"]
+
+_numbers = itertools.count(1)
+
+
+class Watch:
+    """A named thing whose figures can be read at any moment; reading changes nothing.
+
+    Joins and queries are not kept alive: once nothing else refers to one, it counts as ended.
+
+    Args:
+        thing: A `Join`, `MultiJoin`, `Query`, replay or run, or a `StreamingQuery` of Spark.
+        name: What it is called. By default the name of the streaming query, or a number.
+
+    Examples:
+        >>> import handshake, pyarrow
+        >>> rows = pyarrow.schema([("x", pyarrow.int64())])
+        >>> with handshake.Join(left=rows, right=rows, on="l.x < r.x", window="10 tuples") as join:
+        ...     _ = join.push_left({"x": [1, 2]}), join.push_right({"x": [2]})
+        ...     Watch(join, "pairs").snapshots()[0].results
+        {'join': 1}
+    """
+
+    def __init__(self, thing: Any, name: str | None = None) -> None:
+        self._streaming = StreamingWatch(thing, name) if hasattr(thing, "lastProgress") else None
+        if self._streaming is None and not hasattr(thing, "metrics"):
+            raise InputError(
+                f"{type(thing).__name__} has no metrics to read; give a Join, a MultiJoin, a Query or a "
+                "StreamingQuery of Spark"
+            )
+        self.name = name or _default_name(thing)
+        pushed = self._streaming is None and (hasattr(thing, "push") or hasattr(thing, "push_left"))
+        self._thing: Callable[[], Any] = weakref.ref(thing) if pushed else lambda: thing
+        self._last = [Snapshot(self.name, "spark" if self._streaming else "local", "waiting")]
+        self._finished = ""
+
+    def finish(self, error: str = "") -> None:
+        """Say that the thing is done, or failed with an error; for runs, which do not say so themselves."""
+        self._finished, self._error = "failed" if error else "ended", error
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the figures of this moment: one snapshot, or one per join of a streaming query."""
+        thing = self._thing()
+        if thing is None:
+            self._finished = self._finished or "ended"
+        elif self._streaming is not None:
+            self._last = self._streaming.snapshots()
+        else:
+            self._last = [self._read(thing)]
+        if self._finished:
+            self._last = [each.with_state(self._finished, getattr(self, "_error", "")) for each in self._last]
+        return self._last
+
+    def _read(self, thing: Any) -> Snapshot:
+        try:
+            found = thing.metrics()
+        except HandshakeError:  # a replay that has not begun
+            return self._last[0]
+        if isinstance(found, Mapping):
+            return of_report(self.name, found) if found else self._last[0]
+        snapshot = of_join(self.name, found) if hasattr(found, "cores") else of_query(self.name, found)
+        return snapshot.with_state("ended") if getattr(thing, "closed", False) else snapshot
+
+
+def _default_name(thing: Any) -> str:
+    named = getattr(thing, "name", None)
+    return str(named) if named else f"{type(thing).__name__.lower()}-{next(_numbers)}"
