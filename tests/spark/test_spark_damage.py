@@ -264,7 +264,7 @@ def test_a_segment_that_has_lost_its_state_says_so(tmp_path):
     cluster.states[0] = None
     with pytest.raises(StateError) as error:
         cluster.run(stream.batch(5, 5))
-    place = f"{tmp_path}/query/segment-{cluster.definition.fingerprint}-0"
+    place = f"{tmp_path}/query/join-test/segment-{cluster.definition.fingerprint}-0"
     assert str(error.value) == (
         f"'{place}' holds tuples of batch 0, but the checkpoint has no state that refers to them; "
         "spark.sql.shuffle.partitions is 2 now: set the number that the checkpoint began with before "

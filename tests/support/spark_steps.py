@@ -20,7 +20,7 @@ from handshake.schema import UNITS
 from oracle_values import TIME, rows
 from strategies import Case
 
-FOLDER = "query"
+FOLDER = "query/join-test"
 
 
 def definition_of(
@@ -85,7 +85,7 @@ class Cluster:
                 )  # fmt: skip
                 mine = list(step.results())
             step.manifest.timer = step.next_final  # tests count timers in the unit of the join
-            self.states[segment] = step.manifest.dump()
+            self.states[segment] = step.commit()
             results += mine
             tallies.append(step.tally)
             routers.append([(e.cuts, e.newest) for e in step.manifest.router.epochs])

@@ -21,6 +21,7 @@ from handshake.cli.multijoin import multijoin
 from handshake.cli.receive import receive, send
 from handshake.cli.report import BAD_USAGE, INTERRUPTED, close_output, complain, fail, reporting
 from handshake.cli.run import run as run_query
+from handshake.cli.state import state
 from handshake.cli.why import why
 from handshake.io import describe_formats, one_line
 from handshake.options import options_table
@@ -63,6 +64,7 @@ Examples:
 """,
 )
 app.add_typer(bench, name="bench")
+app.add_typer(state, name="state")
 
 
 def main() -> NoReturn:

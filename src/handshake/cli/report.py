@@ -292,15 +292,15 @@ def _lines_of_progress(run: Run) -> Iterator[None]:
 class Preview:
     """Keeps the first rows of a result, and counts the rest."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+    def __init__(self, schema: pa.Schema, rows: int = _ROWS) -> None:
+        self._schema, self._most = schema, rows
         self._kept: list[pa.RecordBatch] = []
         self._rows = 0
         self._total = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Keep the rows of a batch that are still wanted, and count all of them."""
-        wanted = min(batch.num_rows, _ROWS - self._rows)
+        wanted = min(batch.num_rows, self._most - self._rows)
         if wanted:
             self._kept.append(batch.slice(0, wanted))
         self._rows += wanted

@@ -24,6 +24,7 @@ from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chu
 from handshake.engines.spark.state.clean_up import check_is_first, clean_up
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
+from handshake.engines.spark.state.published import publish
 from handshake.engines.spark.state.store import Store
 from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.core import JoinCore
@@ -110,6 +111,7 @@ class SegmentStep:
                 check_is_first(store, place, batch, definition.partitions)
         self.manifest = manifest
         self.manifest.updates += 1
+        self._describe()
         self._advance(watermark)
         idle = definition.idle
         # only with new tuples do all segments run this micro-batch
@@ -124,6 +126,16 @@ class SegmentStep:
         self.tally = SegmentTally()
         self.next_final: int | None = None
         """The watermark at which the next tuple without a match may be final, if there is one."""
+
+    def _describe(self) -> None:
+        """Note what readers from outside need to know."""
+        about = self.manifest.about
+        about.segment, about.retain, about.unit = self.segment, self.definition.retain, self.spec.unit
+        about.stamps = [None if side.expiring is None else side.expiring.name for side in self.spec.sides]
+
+    def commit(self) -> bytes:
+        """Return the manifest for the state store, after a copy has been written for readers from outside."""
+        return publish(self.manifest, self.store, self.batch)
 
     def _advance(self, watermark: int | None) -> None:
         """Advance the watermark; it never goes back, not even at a restart."""
@@ -389,9 +401,11 @@ class SegmentStep:
         kept: tuple[list[BasicWindow], list[BasicWindow]], new: list[_NewTuples],
     ) -> None:  # fmt: skip
         """Keep the new tuples, drop those that have left, and remove files that are no longer needed."""
-        limits = self._limits()
+        limits, about = self._limits(), self.manifest.about
+        about.oldest = list(limits)
         for side in (0, 1):
             windows = self._merge(side, self.manifest.windows[side], held[side], kept[side])
+            about.held[side] = _span(windows, limits[side])
             self._merge(side, self.manifest.guests[side], guests[side], new[side].guests)
             self._schedule(side, windows, limits[side])
         self._expire(limits, tracked=True)
@@ -454,6 +468,13 @@ def _pending(window: BasicWindow, tracked: Tracked, oldest: int | None) -> pa.Re
     if oldest is not None and stamp is not None:
         mask &= integers(stored_column(window.batch, window.spec, stamp.name)) < oldest
     return window.batch if mask.all() else window.batch.filter(pa.array(mask))
+
+
+def _span(windows: list[BasicWindow], oldest: int | None) -> list[int] | None:
+    """Return the extremes of the stamps that basic windows expire by, of those that have not expired."""
+    spans = [window.second if window.spec.side == 0 else window.first for window in windows]
+    held = [span for span in spans if oldest is None or span[1] >= oldest]
+    return [min(low for low, _ in held), max(high for _, high in held)] if held else None
 
 
 def _least(window: BasicWindow, oldest: int | None) -> int | None:

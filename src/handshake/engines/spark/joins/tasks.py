@@ -172,7 +172,7 @@ class SegmentProcessor(StatefulProcessor):
         for blob in _blobs(step.results()):
             yield _frame(blob, None, [0] * len(FIGURES))
         self._set_timer(step, timer)
-        self.state.update((step.manifest.dump(),))
+        self.state.update((step.commit(),))
         yield _figures_row(step)
 
     def _manifest(self) -> Manifest | None:

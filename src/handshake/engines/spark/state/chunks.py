@@ -21,7 +21,7 @@ from handshake.joins.spec import SideSpec
 from handshake.kernels.cluster import Cells
 from handshake.kernels.keys import sort_key
 
-__all__ = ["ChunkCache", "ChunkRef", "read_chunk", "write_chunk"]
+__all__ = ["ChunkCache", "ChunkRef", "read_chunk", "read_parts", "write_chunk"]
 
 _TRAILER = struct.Struct("<8sQ")
 _MAGIC = b"handshk1"
@@ -52,6 +52,12 @@ def write_chunk(store: Store, name: str, window: BasicWindow, newest: int = 0) -
 
 def read_chunk(store: Store, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
     """Map a chunk file and verify its checksum."""
+    batch, index = read_parts(store, ref)
+    return _window(spec, batch, _cells(index))
+
+
+def read_parts(store: Store, ref: ChunkRef) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the rows and the index of a chunk file, after a check of its checksum."""
     data = store.read(ref.name)
     if data.size != ref.bytes or zlib.crc32(data) != ref.check:
         raise StateError(
@@ -63,7 +69,7 @@ def read_chunk(store: Store, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
         raise StateError(f"'{store.path(ref.name)}' has a layout that this release does not read")
     batch = pa.ipc.open_stream(data[:length]).read_next_batch()
     index = pa.ipc.open_stream(data[length : data.size - _TRAILER.size]).read_next_batch()
-    return _window(spec, batch, _cells(index))
+    return batch, index
 
 
 def _stream(batch: pa.RecordBatch) -> pa.Buffer:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import StateError, Store
 
-__all__ = ["check_is_first", "clean_up"]
+__all__ = ["check_is_first", "claimed_by", "clean_up", "stale_files"]
 
 _SWEEP = 32
 """Updates between two searches for files without references."""
@@ -52,10 +54,32 @@ def _sweep(manifest: Manifest, store: Store, oldest: int) -> None:
     the same input, so each has made its claim long before the first sweep.
     """
     needed = {ref.name for ref in manifest.refs} | {name for name, _ in manifest.dropped}
-    names = [name.split("-") for name in store.list(manifest.place)]
-    others = {owner for owner, what, *_ in names if what == _CLAIM} - {manifest.owner}
-    for owner, number, *rest in names:
-        path = f"{manifest.place}/{'-'.join([owner, number, *rest])}"
-        stale = number.isdigit() and int(number) < oldest
-        if stale and owner not in others and path not in needed:
-            store.remove(path)
+    names = store.list(manifest.place)
+    others = claimed_by(names) - {manifest.owner}
+    for path in stale_files(names, manifest.place, oldest, needed, others):
+        store.remove(path)
+
+
+def claimed_by(names: Iterable[str]) -> set[str]:
+    """Return the owners that have claimed their files, from the names of a segment's files."""
+    parts = [name.split("-") for name in names]
+    return {owner for owner, what, *_ in parts if what == _CLAIM}
+
+
+def stale_files(
+    names: Iterable[str], place: str, oldest: int, needed: set[str], spared: set[str]
+) -> Iterator[str]:
+    """Yield files that were written before the micro-batch `oldest` and that nobody needs.
+
+    Args:
+        names: The names of a segment's files.
+        place: Their folder.
+        oldest: Files of this micro-batch and of later ones stay.
+        needed: Paths that manifests refer to.
+        spared: Owners whose files stay.
+    """
+    for name in names:
+        owner, number, *_ = name.split("-")
+        path = f"{place}/{name}"
+        if number.isdigit() and int(number) < oldest and owner not in spared and path not in needed:
+            yield path

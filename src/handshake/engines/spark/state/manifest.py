@@ -19,7 +19,7 @@ from handshake.engines.spark.state.clocks import Clocks
 from handshake.engines.spark.state.store import StateError
 from handshake.joins.states import RowStates
 
-__all__ = ["Manifest"]
+__all__ = ["About", "Manifest"]
 
 _VERSION = 2
 _HEAD = struct.Struct("<4sIII")
@@ -27,6 +27,28 @@ _HEAD = struct.Struct("<4sIII")
 _MARK = b"hsm2"
 Refs = tuple[list[ChunkRef], list[ChunkRef]]
 States = tuple[RowStates | None, ...]
+
+
+@dataclass
+class About:
+    """Facts about a segment that its query does not need, but readers from outside do."""
+
+    segment: int = 0
+    batch: int = -1
+    """The micro-batch that wrote the manifest."""
+    since: int = -1
+    """The first micro-batch with the present definition of the join."""
+    retain: int = 100
+    """The number of past micro-batches that a checkpoint can return to."""
+    unit: str = "us"
+    stamps: list[str | None] = field(default_factory=lambda: [None, None])
+    """The columns by which rows of each side expire."""
+    oldest: list[int | None] = field(default_factory=lambda: [None, None])
+    """The oldest stamp of each side that can still join; older rows have expired."""
+    held: list[list[int] | None] = field(default_factory=lambda: [None, None])
+    """The extremes of these stamps in the chunks of each side."""
+    published: list[int] = field(default_factory=list)
+    """The micro-batches of which a copy of the manifest is in the state directory."""
 
 
 @dataclass
@@ -53,6 +75,8 @@ class Manifest:
     """Files that the windows no longer need, and the update since which they do not."""
     clocks: Clocks = field(default_factory=Clocks)
     """The clocks of both streams, if silent ones are left out of the watermark."""
+    about: About = field(default_factory=lambda: About())
+    """Facts for readers outside of the query."""
 
     @property
     def refs(self) -> list[ChunkRef]:
@@ -84,6 +108,7 @@ class Manifest:
             "epochs": [[epoch.cuts, epoch.newest, epoch.guests] for epoch in self.router.epochs],
             "rested": self.router.rested,
             "clocks": asdict(self.clocks),
+            "about": asdict(self.about),
         }
         head = zlib.compress(json.dumps(fields).encode(), 1)
         parts = [b"" if states is None else states.dump() for states in self.states]
@@ -92,6 +117,13 @@ class Manifest:
     @classmethod
     def load(cls, data: bytes, definition: Definition) -> Manifest:
         """Load a manifest from the state store; refuse the state of another join."""
+        manifest = cls.parse(data)
+        _check(manifest.plan, definition.properties)
+        return manifest
+
+    @classmethod
+    def parse(cls, data: bytes) -> Manifest:
+        """Load a manifest of any join; refuse a version that this release does not know."""
         head, *parts = _parts(data)
         fields = json.loads(zlib.decompress(head))
         if fields["version"] > _VERSION:
@@ -99,16 +131,15 @@ class Manifest:
                 f"the checkpoint holds join state of version {fields['version']}, this release reads up to "
                 f"version {_VERSION}; go on with the release that wrote it, or start from a new checkpoint"
             )
-        _check(fields["plan"], definition.properties)
         weights = np.frombuffer(base64.b64decode(fields["weights"]), "<f8").copy()
         epochs = [Epoch(*epoch) for epoch in fields["epochs"]]
-        router = Router(definition.segments, definition.routing.cells, weights, epochs, fields["rested"])
+        router = Router(fields["plan"]["segments"], len(weights), weights, epochs, fields["rested"])
         states = tuple(RowStates.load(part) if part else None for part in parts)
         return cls(
             fields["plan"], fields["place"], fields["owner"], router, fields["updates"], fields["arrived"],
             fields["watermark"], _refs(fields["windows"]), _refs(fields.get("guests", [[], []])), states,
             fields.get("timer"), [(name, update) for name, update in fields["dropped"]],
-            Clocks(**fields.get("clocks", {})),
+            Clocks(**fields.get("clocks", {})), About(**fields.get("about", {})),
         )  # fmt: skip
 
 
