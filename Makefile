@@ -23,7 +23,9 @@ setup: $(STAMP) ## Create .venv with the locked packages; find or install Java
 demo: setup ## Join two live streams on Spark and check the results with a double loop
 	@$(BIN)/handshake demo
 
-test: lint ## Run lint, then the test suite
+# Java's class-data archive for the tests of Spark is written while lint runs.
+test: setup ## Run lint, then the test suite
+	@$(BIN)/python tests/support/spark_home.py & $(MAKE) lint && wait
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 20
 
 matrix: setup ## Run the Spark tests with PySpark 4.0 to 4.3, oldest and newest packages

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from hypothesis import HealthCheck, settings
 
-from spark_home import use_home_without_archive
+from spark_home import use_quick_home
 from spark_session import spark
 
 __all__ = ["spark"]
@@ -20,6 +19,4 @@ settings.load_profile("handshake")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests run each plan once: what the second compiler of a virtual machine would gain is less than it costs.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-use_home_without_archive()
+use_quick_home()
