@@ -19,7 +19,7 @@ from handshake.plan import algebra
 from handshake.plan.algebra import MEMBER_TIME, Node, Plan, Source
 from handshake.plan.expr import Compare, conjuncts, sides
 from handshake.schema import UNITS, Decimal, Float
-from oracle import evaluate
+from handshake.testing.oracle import evaluate
 
 Row = dict[str, Any]
 BEGINNING, END = -math.inf, math.inf

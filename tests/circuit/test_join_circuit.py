@@ -29,12 +29,12 @@ from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.plan import prepare
 from handshake.plan.bind import bind
 from handshake.plan.parse import parse
+from handshake.testing.oracle import join as oracle_join
+from handshake.testing.oracle import rows as oracle_rows
 from handshake_bench.circuit_workload import keys, papers_condition
 from handshake_bench.join_picture import draw
 from handshake_bench.lockstep import GlobalDesign, LockstepJoin, join_of, original
 from handshake_bench.nested_loops import NestedLoops
-from oracle import join as oracle_join
-from oracle import rows as oracle_rows
 from predicates import make_predicate
 from strategies import make_array, scope_of
 

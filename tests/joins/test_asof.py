@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import handshake as hs
 from handshake.joins.asof import AsOf
 from handshake.plan import bind, parse
-from oracle import asof, rows
+from handshake.testing.oracle import asof, rows
 from pairs import EXAMPLES
 from strategies import scope_of
 

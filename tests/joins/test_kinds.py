@@ -15,8 +15,8 @@ from handshake.errors import HandshakeError, UnsupportedError, WindowError
 from handshake.joins.join import Join, Replay, prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import KINDS, kind_of_join
+from handshake.testing.oracle import TIME, evaluate, final_after, of_kind
 from join_plans import METHODS, planned
-from oracle import TIME, evaluate, final_after, of_kind
 from pairs import EXAMPLES, numbered
 from pushes import Pushes
 from strategies import Case, Clock, bound, cases, expect, make_times, make_windows

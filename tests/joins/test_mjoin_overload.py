@@ -26,8 +26,8 @@ from handshake.joins.plan import prepare_streams
 from handshake.joins.replay import MultiReplay
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
+from handshake.testing.oracle import TIME, rows
 from multiway_cases import SECOND, Case, dealing
-from oracle import TIME, rows
 from pairs import EXAMPLES
 
 NUMBERS = pa.schema([("x", pa.int64())])

@@ -20,9 +20,9 @@ import handshake as hs
 from handshake.joins.nearest import Nearest
 from handshake.plan import parse
 from handshake.plan.bind import bind_value
+from handshake.testing.oracle import TIME, final_after, nearest, rows
 from handshake.windows import Windows
 from join_plans import options
-from oracle import TIME, final_after, nearest, rows
 from pairs import EXAMPLES, numbered
 from predicates import make_ranking
 from pushes import Pushes

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from handshake.plan import bind, call, left, parse
 from handshake.plan.expr import IsNull
 from handshake.schema import DATE, FLOAT32, FLOAT64, Decimal, Int, Interval, Schema, TimeOfDay, Timestamp
+from handshake.testing.oracle import TIME, Result, cast, evaluate, join, join_many, logical, physical, rows
 from handshake.windows import Windows, windows_of
-from oracle import TIME, Result, cast, evaluate, join, join_many, logical, physical, rows
 from strategies import Case, bound, cases, expect, make_case, scope_of
 
 SCHEMA = pa.schema(

@@ -22,8 +22,8 @@ from handshake.io import sink_for
 from handshake.joins.gate import Gate
 from handshake.joins.join import Join, Replay, prepare
 from handshake.plan.build import call, col
+from handshake.testing.oracle import TIME, rows
 from join_plans import options, planned
-from oracle import TIME, rows
 from pairs import numbered, pairs_of
 from strategies import Case, expect, known_cases
 

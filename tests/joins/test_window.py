@@ -17,6 +17,7 @@ from handshake.errors import HandshakeError, WindowError
 from handshake.joins.join import MultiReplay, prepare_streams
 from handshake.plan import bind, parse
 from handshake.schema import UNITS
+from handshake.testing.oracle import TIME, join
 from handshake.windows import (
     Duration,
     Time,
@@ -30,7 +31,6 @@ from handshake.windows import (
     watermark,
     windows_of,
 )
-from oracle import TIME, join
 from strategies import make_windows, scope_of, windows
 
 SECOND = 10**9

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 import handshake as hs
-import oracle
 from expressions import FAMILIES, as_constants, make_expression, make_rows, mutate
 from handshake.errors import HandshakeError
 from handshake.kernels.evaluate import evaluate
@@ -21,6 +20,7 @@ from handshake.plan.bind import bind_value
 from handshake.plan.expr import Column, Literal, sides, transform
 from handshake.plan.fold import fold
 from handshake.schema import FLOAT64, UNITS, Interval, Opaque, Timestamp, Type
+from handshake.testing import oracle
 from strategies import scope_of
 
 ROWS = 12

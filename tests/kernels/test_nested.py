@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import handshake as hs
-import oracle
 from handshake.errors import ExpressionError
 from handshake.plan import bind, parse
+from handshake.testing import oracle
 from strategies import scope_of
 
 LEFT = pa.table(

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from handshake.plan import Analysis, Bound, Equality, analyse, bind, call, left, parse, right
 from handshake.plan.analyse import describe
 from handshake.plan.expr import show, sides
-from oracle import evaluate, rows
+from handshake.testing.oracle import evaluate, rows
 from strategies import Case, bound, cases, scope_of
 
 LEFT = pa.schema(

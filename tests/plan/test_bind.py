@@ -32,7 +32,7 @@ from handshake.schema import (
     Timestamp,
     type_from_arrow,
 )
-from oracle import evaluate
+from handshake.testing.oracle import evaluate
 from strategies import Case, bound, cases, rows, scope_of
 
 LEFT = pa.schema(

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from handshake.errors import ExpressionError
 from handshake.plan import Expression, bind, call, col, left, lit, parse, right, sql
 from handshake.plan.expr import Udf
-from oracle import evaluate
+from handshake.testing.oracle import evaluate
 from strategies import Case, cases, scope_of
 
 LEFT = pa.schema(

@@ -10,7 +10,7 @@ import pytest
 
 import handshake as hs
 from asof_streams import make_stream, predicate_of
-from oracle import TIME, asof, rows
+from handshake.testing.oracle import TIME, asof, rows
 from spark_session import Feed, Sink
 
 pytest.importorskip("pyspark")

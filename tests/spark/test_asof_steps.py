@@ -19,8 +19,8 @@ from handshake.joins.asof_streams import AsOfMatch
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import BEST
 from handshake.plan import parse
+from handshake.testing.oracle import TIME, asof, rows
 from handshake.windows import Windows
-from oracle import TIME, asof, rows
 from pairs import EXAMPLES
 from spark_steps import Cluster
 

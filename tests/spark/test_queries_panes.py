@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import query_oracle
 from handshake.operators.query import Query
 from handshake.plan.query import parse_query
-from oracle_values import rows as physical_rows
+from handshake.testing.oracle_values import rows as physical_rows
 from query_backends import Spark, by_time, check, frames, many, plain, restored, tables
 from query_streams import seen
 from spark_session import Feed, Sink, spark, spark_columns

@@ -22,7 +22,7 @@ from handshake.operators.query import Query
 from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
-from oracle_values import rows as physical_rows
+from handshake.testing.oracle_values import rows as physical_rows
 from query_backends import by_time, frames, plain, restored, tables
 from query_cases import CHAINS, JOINS, KINDS, LAYERED, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import seen, together

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
 
+from handshake.testing.oracle_values import TIME, rows
 from handshake.windows import Duration, windows_of
-from oracle_values import TIME, rows
 from spark_cluster import PATIENCE, Cluster, end, kill, running
 from spark_driver import DELAY, ON, WINDOW
 from spark_kinds import expected_kind

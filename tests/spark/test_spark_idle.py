@@ -21,7 +21,7 @@ from handshake.schema import UNITS
 pytest.importorskip("pyspark")
 from handshake.engines.spark.joins.definition import Idle
 from handshake.engines.spark.state.store import Store
-from oracle_values import TIME, rows
+from handshake.testing.oracle_values import TIME, rows
 from spark_kinds import expected_kind
 from spark_session import Feed, Sink
 from spark_steps import Cluster, arrivals_of, cut, definition_of, row_pairs, with_row_numbers

@@ -24,8 +24,8 @@ pytest.importorskip("pyspark")
 import pyspark
 from pyspark.sql import functions as F
 
-from oracle import of_kind
-from oracle_values import TIME, rows
+from handshake.testing.oracle import of_kind
+from handshake.testing.oracle_values import TIME, rows
 from spark_kinds import expected_kind
 from spark_session import Feed, Sink
 from spark_steps import arrivals_of

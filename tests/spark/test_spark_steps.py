@@ -16,8 +16,8 @@ from handshake.errors import UnsupportedError
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import INNER, KINDS
 from handshake.schema import UNITS
+from handshake.testing.oracle_values import TIME, rows
 from handshake.windows import TupleWindow, Windows
-from oracle_values import TIME, rows
 from spark_kinds import expected_kind, matchable_rows
 from spark_steps import Cluster, arrivals_of, cut, definition_of, row_pairs, with_row_numbers
 from strategies import Case, expect, known_cases

@@ -16,7 +16,7 @@ from handshake.engines.circuit.simulation.simulate import ALWAYS, Beat, Feed, Ru
 from handshake.operators.sources import arrow_schema
 from handshake.plan.algebra import Plan
 from handshake.schema import STRING, Field, Int
-from oracle_values import rows as physical_rows
+from handshake.testing.oracle_values import rows as physical_rows
 
 SMALL = Row((wire(Field("a", Int(8))), wire(Field("b", Int(4, signed=False)))))
 TEXT = Row((wire(Field("key", STRING), length=2, nullable=True), wire(Field("v", Int(16)), nullable=True)))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import oracle
 from handshake.engines.circuit.components.types import Row, wire
 from handshake.engines.circuit.join.arrivals import feed_of, steps
 from handshake.engines.circuit.join.condition import Condition
@@ -17,6 +16,7 @@ from handshake.engines.circuit.simulation.testbench import ALWAYS, Run
 from handshake.plan.bind import Scope, bind
 from handshake.plan.parse import parse
 from handshake.schema import Field, Int, Schema
+from handshake.testing import oracle
 from handshake.windows import windows_of
 from handshake_bench.lockstep import OVERLOADS, GlobalDesign, join_of
 from join_model import Beat, Trace, run_model

@@ -17,8 +17,8 @@ from handshake.joins.multiway.stats import Statistics
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan import Scope, bind, parse
 from handshake.schema import UNITS, Schema
+from handshake.testing.oracle import TIME, Result, join_many, rows
 from handshake.windows import TimeWindow, TupleWindow, Window
-from oracle import TIME, Result, join_many, rows
 from strategies import make_array
 
 SECOND = 10**9

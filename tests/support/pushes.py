@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from handshake.testing.oracle import TIME, Advance, rows
 from join_plans import options
-from oracle import TIME, Advance, rows
 from pairs import numbered
 from strategies import Case, expect
 

@@ -15,7 +15,7 @@ import query_oracle
 from handshake.operators.query import Query
 from handshake.plan.algebra import Plan, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
-from oracle_values import rows as physical_rows
+from handshake.testing.oracle_values import rows as physical_rows
 from query_streams import Item, batch_of, cuts, results, results_together, seen, slices
 
 __all__ = [

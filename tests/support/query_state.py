@@ -17,7 +17,7 @@ from handshake.operators.sources import arrow_schema
 from handshake.plan import expr
 from handshake.plan.algebra import Output, Source
 from handshake.plan.expr import conjunction
-from oracle_values import rows as physical_rows
+from handshake.testing.oracle_values import rows as physical_rows
 from query_streams import Item, batch_of
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from handshake.operators.query import Query, Results
 from handshake.plan.algebra import Plan
 from handshake.schema import arrow_of
-from oracle_values import rows as physical_rows
+from handshake.testing.oracle_values import rows as physical_rows
 
 Item = tuple[str, dict[str, Any]]
 """A stream, and a tuple of it."""

@@ -9,8 +9,8 @@ from dataclasses import replace
 from handshake.joins.driver import can_match, derive_columns
 from handshake.joins.spec import SIDES
 from handshake.schema import concat_batches
-from oracle import of_kind
-from oracle_values import TIME, rows
+from handshake.testing.oracle import of_kind
+from handshake.testing.oracle_values import TIME, rows
 from spark_steps import definition_of
 from strategies import Case, expect
 

@@ -17,7 +17,7 @@ from handshake.engines.spark.state.store import Store
 from handshake.joins.spec import SIDES
 from handshake.plan.parse import parse
 from handshake.schema import UNITS
-from oracle_values import TIME, rows
+from handshake.testing.oracle_values import TIME, rows
 from strategies import Case
 
 FOLDER = "query/join-test"

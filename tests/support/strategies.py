@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from handshake.plan import Expr, Scope, bind, parse
 from handshake.schema import UNITS, Schema
+from handshake.testing.oracle import TIME, Result, join, rows
 from handshake.windows import TimeWindow, TupleWindow, Window, Windows
-from oracle import TIME, Result, join, rows
 from predicates import make_predicate, predicates
 
 __all__ = [

@@ -70,6 +70,7 @@ def _offset(ns: int, zone: str, read: tzinfo) -> int:
     near = ns % cycle + (cycle if ns % cycle < UNITS["d"] else 0) if ns // cycle > 19 else max(ns, first)
     moment = datetime(1970, 1, 1, tzinfo=read) + timedelta(microseconds=near // 1000)
     offset = (moment if read is not UTC else moment.astimezone(_zone(zone))).utcoffset()
+    assert offset is not None
     return offset // timedelta(microseconds=1) * 1000
 
 
