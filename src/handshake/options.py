@@ -60,6 +60,7 @@ class GivenOptions(TypedDict, total=False):
     cores: int | None
     method: str
     algorithm: str
+    device: str
     order: str
     pace: float | None
     overload: str
@@ -124,6 +125,13 @@ class Options:
             ("three_step", "cell", "handshake", "low_latency"), neutral=("low_latency",), noun="algorithm",
         ),
     ] = "low_latency"  # fmt: skip
+    device: Annotated[
+        str,
+        Option(
+            "Where the windows of a join are held and searched: the processor, or an NVIDIA GPU.", _LOCAL,
+            ("join",), ("cpu", "gpu"), neutral=("cpu",), noun="device",
+        ),
+    ] = "cpu"  # fmt: skip
     order: Annotated[
         str,
         Option(

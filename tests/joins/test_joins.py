@@ -66,7 +66,9 @@ def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
         check_replay(make_case(seed, *sizes), tuning=tuning)
 
 
-def check_pushes(case: Case, seed: int, method: str = "auto", tuning: Tuning = TUNING) -> None:
+def check_pushes(
+    case: Case, seed: int, method: str = "auto", tuning: Tuning = TUNING, device: str = "cpu"
+) -> None:
     """Push both sides in random batches; arrival order is the order of pushes."""
     rng = Random(f"pushes {seed}")
     tables = numbered(case)
@@ -75,8 +77,9 @@ def check_pushes(case: Case, seed: int, method: str = "auto", tuning: Tuning = T
     arrivals, batches = [], []
     text = {"lateness": f"{lateness} s"} if lateness is not None else {}
     with Join(
-        left=tables[0], right=tables[1], on=case.on, method=method, tuning=tuning, **options(case), **text
-    ) as join:
+        left=tables[0], right=tables[1], on=case.on, method=method, tuning=tuning, device=device,
+        **options(case), **text,
+    ) as join:  # fmt: skip
         while any(left_at[side] < t.num_rows for side, t in zip(left_at, tables, strict=True)):
             side = rng.choice(("left", "right"))
             table, start = tables[side == "right"], left_at[side]

@@ -21,6 +21,7 @@ from handshake.joins.arrangements.registry import (
     ALGORITHMS,
     ARRANGEMENTS,
     check_adapt,
+    check_device,
     cores_of,
     cpus_of,
 )
@@ -120,9 +121,13 @@ class Plan(ABC, Generic[SpecT]):
 class JoinPlan(Plan[JoinSpec]):
     """A join of two streams that is checked and planned but not running."""
 
+    device: str = "cpu"
+
     @property
     def runs_as(self) -> str:
         """The arrangement, or `unbounded`: without windows, one side is held and the other passes by."""
+        if self.device == "gpu":
+            return "gpu"
         return "unbounded" if self.spec.windows.unbounded else self.algorithm
 
     def _make_ordering(self) -> InOrder:
@@ -140,7 +145,7 @@ class JoinPlan(Plan[JoinSpec]):
 
     def start(self) -> Arrangement:
         """Arrange the join cores and start them."""
-        return ARRANGEMENTS[self.algorithm].build(self)
+        return ARRANGEMENTS["gpu" if self.device == "gpu" else self.algorithm].build(self)
 
     @property
     def method(self) -> str:
@@ -158,7 +163,10 @@ class JoinPlan(Plan[JoinSpec]):
 
     def _explain_cores(self) -> Iterator[str]:
         cores = f"1 to {self.cores}, as the load asks for" if self.adapt else str(self.cores)
-        yield f"algorithm   {self.runs_as}, cores: {cores}"
+        if self.device == "gpu":
+            yield "device      gpu: windows are held and searched there; the host makes the results"
+        else:
+            yield f"algorithm   {self.runs_as}, cores: {cores}"
         yield from self._explain_kind()
         if self.cpus:
             yield f"pinned      to processors {', '.join(map(str, self.cpus))}"
@@ -166,7 +174,8 @@ class JoinPlan(Plan[JoinSpec]):
             yield f"overload    a batch is shed when {self.room:,} tuples of its side wait before the join"
         coded = [show(a.inner) for side in self.spec.sides for a in side.coded]
         if coded:
-            yield f"codes       of {', '.join(coded)}, a byte each, which scans compare first"
+            size = "16 bits" if self.device == "gpu" else "a byte"
+            yield f"codes       of {', '.join(coded)}, {size} each, which scans compare first"
         if self.runs_as == "cell":
             held = max((w.capacity for w in self.spec.windows if w is not None and w.capacity), default=None)
             yield f"cost model  {model_text(cost_model(), held, self.method)}"
@@ -231,6 +240,8 @@ class JoinOptions(_PlanOptions, total=False):
     """The access method: `scan`, `hash` or `band`; `auto` picks one."""
     algorithm: str
     """The arrangement of the join cores."""
+    device: str
+    """Where windows are searched: `cpu`, or `gpu` for an NVIDIA GPU."""
     how: str
     """The kind of join: `inner`, `left`, `right`, `full`, `left_semi`, `left_anti`; `handshake.kinds`."""
     suffix: str
@@ -271,6 +282,7 @@ def prepare(
     room: int | None = None,
     adapt: bool = False,
     pin: bool = False,
+    device: str = "cpu",
     tuning: Tuning = TUNING,
 ) -> JoinPlan:
     """Check and plan a join of two streams; `JoinOptions` documents the options.
@@ -283,6 +295,7 @@ def prepare(
     >>> prepare(schema, schema, "ABS(l.x - r.x) <= 10").method
     'band'
     """
+    check_device(device, algorithm, cores, adapt=adapt, pin=pin)
     left, right = plain_schema(left), plain_schema(right)
     windows = windows_of(window, left_window, right_window)
     times = (left_time or time, right_time or time)
@@ -293,7 +306,7 @@ def prepare(
             Schema.from_arrow(schema, stream).get(name)
     spec = join_spec(
         left, right, predicate_of(on), windows, times=times, method=method, suffix=suffix, aliases=aliases,
-        tuning=tuning, kind=kind_of_join(how), ordered=ordered,
+        tuning=tuning, kind=kind_of_join(how), ordered=ordered, device=device,
     )  # fmt: skip
     count = cores_of(algorithm, cores)
     check_adapt(algorithm, adapt)
@@ -307,6 +320,7 @@ def prepare(
         room=room_of(room),
         adapt=adapt,
         cpus=cpus_of(algorithm, count) if pin else (),
+        device=device,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from handshake.errors import SchemaError, WindowError
-from handshake.joins.access import METHODS, AccessMethod, choose_method
+from handshake.errors import SchemaError, UnsupportedError, WindowError
+from handshake.joins.access import ACCESS_METHODS, METHODS, AccessMethod, choose_method
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
 from handshake.kinds import INNER, JoinKind
@@ -16,6 +16,7 @@ from handshake.plan.analyse import Analysis, Bound, analyse, describe
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
     Arithmetic,
+    Call,
     Column,
     Compare,
     Expr,
@@ -177,7 +178,7 @@ class JoinSpec:
 def join_spec(
     left: pa.Schema, right: pa.Schema, on: Expr, windows: Windows, *, times: tuple[str | None, str | None],
     method: str = "auto", suffix: str = "_right", aliases: tuple[str, str] | None = None,
-    tuning: Tuning = TUNING, kind: JoinKind = INNER, ordered: bool = False,
+    tuning: Tuning = TUNING, kind: JoinKind = INNER, ordered: bool = False, device: str = "cpu",
 ) -> JoinSpec:  # fmt: skip
     """Bind and analyse a predicate, and choose an access method."""
     schemas = tuple(Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True))
@@ -185,7 +186,9 @@ def join_spec(
     predicate = bind(on, Scope.of(schemas[0], schemas[1], aliases))
     analysis = analyse(predicate)
     access, why = choose_method(analysis, method)
-    prepared = prepare(conjunction(_two_sided_parts(analysis)))
+    prepared = _prepare(conjunction(_two_sided_parts(analysis)), device)
+    if device == "gpu":
+        access, why = _on_device(access, why, method)
     unit = common_unit(schemas, windows, times)
     stamps = tuple(_stamps(side, windows) for side in (0, 1))
     interior = prepared.expr
@@ -203,6 +206,27 @@ def join_spec(
         result_schema(left, right, suffix, kind), interior, boundary, show(on), tuning, kind,
         dated=ordered and kind.pairs == "first",
     )  # fmt: skip
+
+
+def _prepare(predicate: Expr, device: str) -> Prepared:
+    if device != "gpu":
+        return prepare(predicate)
+    from handshake.kernels.gpu.exact import compiles
+
+    prepared = prepare(predicate, compiles)
+    if all(isinstance(part, Call) and part.name == "maybe" for part in conjuncts(prepared.expr)):
+        raise UnsupportedError(
+            f"a GPU cannot decide any condition of {show(predicate)}, so every pair would be tested on the "
+            'host; use device="cpu"'
+        )
+    return prepared
+
+
+def _on_device(access: AccessMethod, why: str, asked: str) -> tuple[AccessMethod, str]:
+    """Return the access method on a GPU."""
+    if asked not in ("auto", "scan"):
+        raise UnsupportedError(f"a GPU scans its windows, and method '{asked}' was given; use auto or scan")
+    return ACCESS_METHODS["scan"], "a GPU compares all pairs"
 
 
 def _check_names(schemas: tuple[Schema, ...]) -> None:

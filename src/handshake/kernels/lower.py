@@ -43,7 +43,7 @@ __all__ = ["FUNCTIONS", "LANES", "Env", "Lowered", "Number", "Truth", "emit", "n
 LANES = 16
 """Tuples per vector: 512 bits of int32, and a mask of 16 bits."""
 
-I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _(expr: IsNull, env: Env) -> Lowered:
 def _(expr: Compare, env: Env) -> Lowered:
     if isinstance(expr.left.type, Bool):
         return _compare_truths(expr, env)
-    a, b = _operands(expr, env)
+    a, b = operands(expr, env)
     valid = both(env, a.valid, b.valid)
     if isinstance(expr.left.type, Float):
         x, y = align(env, a.value, b.value)
@@ -273,7 +273,7 @@ def _ir_op(op: str) -> str:
     return {"=": "==", "<>": "!="}.get(op, op)
 
 
-def _operands(expr: Compare, env: Env) -> tuple[Number, Number]:
+def operands(expr: Compare, env: Env) -> tuple[Number, Number]:
     """Return the operands; exact sums are rearranged so that the outer tuple's part is computed once."""
     if env.inner is not None and is_exact(expr.left.type) and (moved := separate(expr)):
         offset = Literal(moved.offset, type=INT64)

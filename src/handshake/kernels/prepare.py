@@ -7,6 +7,7 @@ Conditions that these do not decide are `doubtful`: candidates are tested with t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
@@ -69,11 +70,16 @@ class Prepared:
     expr: Expr
     sources: dict[Column, Source] = field(default_factory=dict)
     doubtful: tuple[Expr, ...] = ()
+    compiles: Callable[[Expr], bool] | None = field(default=None, repr=False)
+    """Whether kernels compute a node, given its operands, if they are not those of this processor."""
 
 
-def prepare(predicate: Expr) -> Prepared:
-    """Split a predicate into its compiled part and its doubtful conjuncts."""
-    prepared = Prepared(predicate)
+def prepare(predicate: Expr, compiles: Callable[[Expr], bool] | None = None) -> Prepared:
+    """Split a predicate into its compiled part and its doubtful conjuncts.
+
+    `compiles` says which nodes kernels compute, if not all that those of this processor do.
+    """
+    prepared = Prepared(predicate, compiles=compiles)
     parts: list[Expr] = []
     doubtful: list[Expr] = []
     for part in conjuncts(predicate):
@@ -108,7 +114,7 @@ def _atom(expr: Expr, prepared: Prepared) -> Expr | None:
 
 
 def _operand(expr: Expr, prepared: Prepared) -> Expr | None:
-    if node_compiles(expr):
+    if (prepared.compiles or node_compiles)(expr):
         children = tuple(_operand(child, prepared) for child in expr.children)
         if any(child is None for child in children):
             return None

@@ -44,6 +44,7 @@ class LocalEngine:
         options.check(self.name)
         join = _fast_join(plan, options)
         if join is None:
+            _check_device(options)
             Query(plan, optimised=options.optimised, cores=options.cores or 1).close()
         else:
             _prepare(join, *join.schemas, options)
@@ -62,8 +63,17 @@ class LocalEngine:
         check_inputs(plan, inputs)
         join = _fast_join(plan, options)
         if join is None or any(map(comes_live, inputs.values())):
+            _check_device(options)
             return QueryRun(plan, inputs, options)
         return JoinRun(join, join_tables(plan, join, inputs), options)
+
+
+def _check_device(options: Options) -> None:
+    if options.device == "gpu":
+        raise UnsupportedError(
+            'device="gpu" runs a single join of two inputs (handshake.join, Join); queries run on processor '
+            'cores, so use device="cpu"'
+        )
 
 
 def _fast_join(plan: Plan, options: Options) -> PlainJoin | None:
@@ -77,6 +87,7 @@ def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Option
         left_time=join.times[0], right_time=join.times[1], method=options.method,
         algorithm=options.algorithm, cores=options.cores, ordered=options.order == "time", suffix=_SUFFIX,
         overload=options.overload, room=options.room, adapt=options.adapt, pin=options.pin,
+        device=options.device,
         how=join.kind.name,
     )  # fmt: skip
 

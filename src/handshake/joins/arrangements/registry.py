@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from handshake.errors import UnsupportedError
+from handshake.errors import UnsupportedError, suggest
 from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.cell.cell import CELL
+from handshake.joins.arrangements.gpu import GPU
 from handshake.joins.arrangements.handshake.line import HANDSHAKE
 from handshake.joins.arrangements.low_latency.low_latency import LOW_LATENCY
 from handshake.joins.arrangements.placement import placement, usable_cores
 from handshake.joins.arrangements.three_step import THREE_STEP
 
-__all__ = ["ALGORITHMS", "ARRANGEMENTS", "check_adapt", "cores_of", "cpus_of"]
+__all__ = ["ALGORITHMS", "ARRANGEMENTS", "DEVICES", "check_adapt", "check_device", "cores_of", "cpus_of"]
 
-ARRANGEMENTS: dict[str, Entry] = {entry.name: entry for entry in (THREE_STEP, CELL, HANDSHAKE, LOW_LATENCY)}
-ALGORITHMS = tuple(ARRANGEMENTS)
+_ENTRIES = (THREE_STEP, CELL, HANDSHAKE, LOW_LATENCY, GPU)
+ARRANGEMENTS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+ALGORITHMS = tuple(name for name in ARRANGEMENTS if name != "gpu")
+DEVICES = ("cpu", "gpu")
 
 
 def cores_of(algorithm: str, cores: Any) -> int:
@@ -28,7 +31,7 @@ def cores_of(algorithm: str, cores: Any) -> int:
     Raises:
         UnsupportedError: If there is no such arrangement, or `cores` is not a positive number.
     """
-    if algorithm not in ARRANGEMENTS:
+    if algorithm not in ALGORITHMS:
         raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
     if cores is not None and (not isinstance(cores, int) or cores < 1):
         raise UnsupportedError(f"cores is a whole number from 1 up, or None for all; {cores!r} was given")
@@ -45,6 +48,18 @@ def check_adapt(algorithm: str, adapt: bool) -> None:
             f"cores come and go with the load under algorithm {able} only, and '{algorithm}' was given; "
             f"choose {able.replace(chr(39), '')}, or a fixed number of cores"
         )
+
+
+def check_device(device: str, algorithm: str, cores: Any, *, adapt: bool, pin: bool) -> None:
+    """Raise `UnsupportedError` if there is no such device, or an option is not for a GPU."""
+    if device not in DEVICES:
+        raise UnsupportedError(f"no device '{device}'; choose cpu or gpu{suggest(str(device), DEVICES)}")
+    if device == "cpu":
+        return
+    given = {"algorithm": algorithm != "low_latency", "cores": cores is not None, "adapt": adapt, "pin": pin}
+    for name, is_given in given.items():
+        if is_given:
+            raise UnsupportedError(f'{name} is for joins on processor cores; leave it out with device="gpu"')
 
 
 def cpus_of(algorithm: str, cores: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -29,11 +30,15 @@ class ThreeStep(Arrangement):
     core: JoinCore = field(init=False)
     driver: Driver = field(init=False)
     expired: int = 0
+    name: ClassVar[str] = "three_step"
 
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness)
-        self.core = JoinCore(self.spec, self.driver.tracked)
+        self.core = self._make_core()
         self.latencies, self.watch = Latencies(1), Stopwatch()
+
+    def _make_core(self) -> JoinCore:
+        return JoinCore(self.spec, self.driver.tracked)
 
     def _push(
         self, stream: int, batch: pa.RecordBatch, seen: Seen | None, came: float, more: bool
@@ -72,7 +77,7 @@ class ThreeStep(Arrangement):
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
-        figures = collect_metrics(self.driver, [self.core], "three_step", self.expired, self.watch.seconds)
+        figures = collect_metrics(self.driver, [self.core], self.name, self.expired, self.watch.seconds)
         return with_latency(with_matches(figures, self.driver), self.latencies)
 
     def wake(self) -> None:

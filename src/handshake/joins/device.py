@@ -1,0 +1,561 @@
+"""Windows in the memory of a GPU, and the join core that searches them there.
+
+The host keeps the batches, the order of arrival and expiry, as for every core. The device holds the columns
+that the predicate reads, in the order of arrival. A search returns pairs of a probe and a slot; the host
+turns slots into rows of basic windows, tests what the device could not decide, and makes the results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from handshake.joins.basic_window import BasicWindow
+from handshake.joins.core import JoinCore, Outer
+from handshake.joins.driver import stored_column
+from handshake.joins.results import Made, Pairs
+from handshake.joins.segment import Segment
+from handshake.joins.spec import SideSpec
+from handshake.kernels.columns import extremes, integers
+from handshake.kernels.compile import BLOCK, Program, memory_bytes
+from handshake.kernels.gpu.driver import Device, DeviceError, Launchable, size
+from handshake.kernels.gpu.filters import small
+from handshake.kernels.gpu.scan import PROBES, Scan, scan_module
+from handshake.kernels.gpu.target import THREADS
+from handshake.kernels.keys import sort_key
+from handshake.plan.expr import Column, Literal
+from handshake.plan.ranges import storage_bits
+from handshake.schema import Bool, Int
+
+__all__ = ["DeviceCore", "DeviceSegment", "DeviceWindow"]
+
+Array = np.ndarray[Any, Any]
+_PAD = THREADS * 32
+"""Slots behind the last one that kernels may load, but not count."""
+_FEWEST = 1 << 14
+"""Slots of the smallest window."""
+_MOST_SLOTS = 1 << 32
+_COPIED = 1 << 12
+"""Pairs that are copied together with their number."""
+_LARGEST = 1 << 22
+"""Tuples of the largest basic window on the host."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """How much a search may return at once; tests make it small."""
+
+    first: int = 1 << 17
+    """Pairs that the output holds to begin with."""
+    most: int = 1 << 26
+    """Pairs beyond which a search is cut into parts, instead of making the output larger."""
+
+
+BUFFERS = Buffers()
+
+
+class DeviceSegment(Segment):
+    """The basic windows of a side on the host, each with the number of its first row on the device."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.first_rows: dict[int, int] = {}
+        """By the identity of each basic window."""
+
+    def place(self, window: BasicWindow) -> range:
+        """Return the rows of a basic window."""
+        first = self.first_rows[id(window)]
+        return range(first, first + window.rows)
+
+    def _group(self, newest: BasicWindow, most: int) -> list[BasicWindow]:
+        """Merge neighbours only, so that a basic window is a run of rows."""
+        group = super()._group(newest, most)
+        for at in range(len(group) - 1, 0, -1):
+            if self.place(group[at - 1]).stop != self.place(group[at]).start:
+                return group[at:]
+        return group
+
+    def _replace(self, group: list[BasicWindow], together: BasicWindow) -> None:
+        super()._replace(group, together)
+        self.first_rows[id(together)] = self.first_rows[id(group[0])]
+        self._forget()
+
+    def expire(self, oldest: int) -> int:
+        """Drop basic windows whose stamps are all below `oldest`; return the number of dropped tuples."""
+        gone = super().expire(oldest)
+        if gone:
+            self._forget()
+        return gone
+
+    def _forget(self) -> None:
+        kept = {id(window) for window in self.windows}
+        self.first_rows = {key: row for key, row in self.first_rows.items() if key in kept}
+
+
+class _Store:
+    """An array on the device with an element per slot."""
+
+    def __init__(self, device: Device, width: int, fill: int = 0) -> None:
+        self.device, self.width, self.fill = device, width, fill
+        self.address = 0
+        self._held: weakref.finalize[Any, Any] | None = None
+
+    def grow(self, slots: int, start: int, used: int) -> None:
+        """Make room for so many slots; keep `used` ones from `start` on, which become the first."""
+        size = (slots + _PAD) * self.width
+        made = self.device.allocate(size)
+        if self.fill:
+            self.device.fill(made, self.fill, size)
+        if used:
+            self.device.move(made, self.address + start * self.width, used * self.width)
+        self.release()
+        self.address = made
+        self._held = weakref.finalize(self, self.device.free, made)
+        self._held.atexit = False
+
+    def shift(self, start: int, used: int) -> None:
+        """Move slots to the front."""
+        if used:
+            self.device.move(self.address, self.address + start * self.width, used * self.width)
+
+    def write(self, slot: int, source: int, count: int) -> None:
+        """Write elements from the host."""
+        self.device.upload(self.address + slot * self.width, source, count * self.width)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        if self._held is not None:
+            self._held()
+            self._held = None
+
+
+class DeviceWindow:
+    """The tuples of one side on the device, in the order of arrival, in one run of slots."""
+
+    def __init__(self, device: Device, spec: SideSpec) -> None:
+        self.device, self.spec = device, spec
+        self.data = [_Store(device, _width(column)) for column in spec.columns]
+        self.validity: list[_Store] = []
+        self.codes = [_Store(device, 2) for _ in spec.coded]
+        self.base = self.first = self.next = 0
+        """Rows: of the first slot, the oldest that counts, and the one that comes next."""
+        self.slots = 0
+        self.headroom = self.tame = True
+        self._checked = [c for c in spec.columns if isinstance(c.type, Int) and storage_bits(c.type) >= 32]
+
+    @property
+    def stores(self) -> list[_Store]:
+        """All arrays."""
+        return [*self.data, *self.validity, *self.codes]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all arrays."""
+        return (self.slots + _PAD) * sum(store.width for store in self.stores) if self.slots else 0
+
+    def append(self, piece: BasicWindow) -> int:
+        """Copy tuples to the device; return the number of their first row."""
+        columns = piece.columns
+        if columns.nullable and not self.validity:
+            self.validity = [_Store(self.device, 1, fill=1) for _ in self.data]
+            if self.slots:
+                self._check_memory(self.slots, len(self.validity))
+                for store in self.validity:
+                    store.grow(self.slots, 0, 0)
+        self._reserve(piece.rows)
+        slot, row = self.next - self.base, self.next
+        for store, column, view in zip(self.data, self.spec.columns, columns.views, strict=True):
+            if isinstance(column.type, Bool):
+                store.write(slot, _unpacked(view.data, piece.rows).ctypes.data, piece.rows)
+            elif view.data:
+                store.write(slot, view.data, piece.rows)
+        for store, view in zip(self.validity, columns.views, strict=False):
+            if view.validity:
+                store.write(slot, _unpacked(view.validity, piece.rows).ctypes.data, piece.rows)
+            else:
+                self.device.fill(store.address + slot, 1, piece.rows)
+        self.headroom &= columns.headroom
+        self.tame = self.tame and self._is_tame(piece)
+        self.next += piece.rows
+        return row
+
+    def _is_tame(self, piece: BasicWindow) -> bool:
+        for column in self._checked:
+            values = integers(stored_column(piece.batch, self.spec, column.name))
+            if len(values) and not small(column.type, *map(int, extremes(values))):
+                return False
+        return True
+
+    def write_codes(self, row: int, codes: list[Array]) -> None:
+        """Write the codes of some rows."""
+        for store, values in zip(self.codes, codes, strict=True):
+            store.write(row - self.base, values.ctypes.data, len(values))
+
+    def addresses(self, nullable: bool) -> list[int]:
+        """Return the addresses of data and validity of each column."""
+        if nullable and not self.validity:
+            self.validity = [_Store(self.device, 1, fill=1) for _ in self.data]
+            self._check_memory(self.slots, len(self.validity))
+            for store in self.validity:
+                store.grow(self.slots, 0, 0)
+        places = self.validity if nullable else self.data
+        return [address for a, b in zip(self.data, places, strict=True) for address in (a.address, b.address)]
+
+    def _reserve(self, rows: int) -> None:
+        used, start = self.next - self.first, self.first - self.base
+        if self.slots and self.next - self.base + rows <= self.slots:
+            return
+        if self.slots and used <= start and used + rows <= self.slots:
+            for store in self.stores:
+                store.shift(start, used)
+        else:
+            slots = max(2 * (used + rows), _FEWEST)
+            if slots > _MOST_SLOTS:
+                raise DeviceError(
+                    f"the {self.spec.name} window has {used + rows:,} rows, and a GPU holds up to "
+                    f'{_MOST_SLOTS // 2:,}; use a shorter window, or device="cpu"'
+                )
+            self._check_memory(slots, sum(store.width for store in self.stores))
+            for store in self.stores:
+                store.grow(slots, start, used)
+            self.slots = slots
+        self.base = self.first
+
+    def _check_memory(self, slots: int, width: int) -> None:
+        need, (free, total) = (slots + _PAD) * width, self.device.memory()
+        if need > free:
+            raise DeviceError(
+                f"the {self.spec.name} window has outgrown the GPU's memory: {slots:,} rows of {width} bytes "
+                f"need {size(need)}, and {size(free)} of {size(total)} are free; use a "
+                'shorter window, or device="cpu"'
+            )
+
+    def release(self) -> None:
+        """Give all memory back."""
+        for store in self.stores:
+            store.release()
+        self.slots = 0
+
+
+def _width(column: Column) -> int:
+    return 1 if isinstance(column.type, Bool) else memory_bytes(column)
+
+
+def _unpacked(address: int, rows: int) -> Array:
+    """Return a bitmap as bytes."""
+    packed = np.ctypeslib.as_array((ctypes.c_uint8 * ((rows + 7) // 8)).from_address(address))
+    return np.unpackbits(packed, count=rows, bitorder="little")
+
+
+class Coder:
+    """16-bit codes of the two bands of a side: parts of equal width, counted from some value on.
+
+    Codes wrap, so values may drift. A tuple inside of a band has a code at most `most` above that of its
+    lower limit.
+    """
+
+    def __init__(self, spec: SideSpec) -> None:
+        self.attributes = spec.coded
+        self.rows = 0
+        """Tuples that the parts were chosen by; none if they have not been."""
+        self._parts: list[tuple[float, float]] = []
+
+    def calibrate(self, values: list[Array], limits: list[tuple[Array, Array]]) -> None:
+        """Choose parts by the values of a window, and by the bands of some probes."""
+        self.rows = len(values[0])
+        spans = [(_least(v), max(_most(v) - _least(v), 1e-30)) for v in map(_floats, values)]
+        widths = [float(np.median(_floats(high) - _floats(low))) for low, high in limits]
+        shares = [w / s for w, (_, s) in zip(widths, spans, strict=True) if np.isfinite(w) and w > 0]
+        parts = min(max(65536.0 * min(shares, default=0.0), 16.0), 8192.0)
+        self._parts = []
+        for (least, span), width in zip(spans, widths, strict=True):
+            scale = parts / width if np.isfinite(width) and width > 0 else 65536.0 / span
+            self._parts.append((least, scale if np.isfinite(scale) else 1.0))
+
+    def codes(self, values: list[Array]) -> list[Array]:
+        """Return the codes of tuples."""
+        pairs = zip(self._parts, values, strict=True)
+        return [_part(v, *parts).astype(np.uint16) for parts, v in pairs]
+
+    def words(self, limits: list[tuple[Array, Array]]) -> tuple[Array, int]:
+        """Return two words for each probe, and the largest distance of codes inside of a band."""
+        words, most = [], 0
+        for parts, (low, high) in zip(self._parts, limits, strict=True):
+            first, last = _part(low, *parts), _part(high, *parts)
+            most = max(most, int((last - first).max()))
+            back = (-first).astype(np.uint16).astype(np.uint32)
+            words.append(back | (back << np.uint32(16)))
+        return np.stack(words, axis=1), min(most + 1, 0xFFFF)
+
+
+def _floats(values: Array) -> Array:
+    return values.astype(np.float64)
+
+
+def _least(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.min()) if len(finite) else 0.0
+
+
+def _most(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if len(finite) else 0.0
+
+
+def _part(values: Array, least: float, scale: float) -> Array:
+    """Return the number of each value's part; never less than that of a smaller value."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = np.floor((_floats(values) - least) * scale)
+    return np.clip(parts, -(2.0**61), 2.0**61).astype(np.int64)
+
+
+@dataclass
+class DeviceCore(JoinCore):
+    """A join core whose searches run on a GPU."""
+
+    device: Callable[[], Device] = field(kw_only=True)
+    """Opens the device for the calling thread."""
+    buffers: Buffers = field(default_factory=lambda: BUFFERS, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        device = self.device()
+        left, right = (DeviceSegment(self.spec, side, lazy=True, largest=_LARGEST) for side in (0, 1))
+        self.segments: tuple[DeviceSegment, DeviceSegment] = (left, right)
+        self.windows = tuple(DeviceWindow(device, side) for side in self.spec.sides)
+        self.coders = tuple(Coder(side) for side in self.spec.sides)
+        self._loaded: dict[Any, tuple[Scan, Launchable]] = {}
+        self._output, self._words = _Output(device, self.buffers.first), _Store(device, 8)
+        self._word_slots = 0
+        self._placed: tuple[BasicWindow, int] | None = None
+
+    def search(
+        self, piece: BasicWindow, windows: Iterable[BasicWindow] | None = None, outer: Outer | None = None
+    ) -> Iterator[Made]:
+        """Yield results as a core on the host does; the new tuples are on the device then."""
+        self.device()
+        if piece.rows and not self.spec.analysis.never:
+            self._place(piece)
+        yield from super().search(piece, windows, outer)
+
+    def insert(self, piece: BasicWindow) -> None:
+        """Put tuples into their side's window."""
+        if piece.rows == 0:
+            return
+        self.device()
+        segment = self.segments[piece.spec.side]
+        segment.first_rows[id(piece)] = self._place(piece)
+        self._placed = None
+        segment.insert(piece)
+
+    def expire(self, side: int, oldest: int) -> int:
+        """Forget tuples of a side whose expiring stamp is below `oldest`, in whole basic windows."""
+        gone = super().expire(side, oldest)
+        if gone:
+            segment, window = self.segments[side], self.windows[side]
+            window.first = min((segment.place(w).start for w in segment.windows), default=window.next)
+        return gone
+
+    def _place(self, piece: BasicWindow) -> int:
+        """Copy tuples to the device unless they are there; return the number of their first row."""
+        if self._placed is None or self._placed[0] is not piece:
+            side = piece.spec.side
+            row = self.windows[side].append(piece)
+            if self.coders[side].rows:
+                self.windows[side].write_codes(row, self.coders[side].codes(_coded_values(piece)))
+            self._placed = (piece, row)
+        return self._placed[1]
+
+    def pairs(self, piece: BasicWindow, windows: list[BasicWindow], outer: Outer) -> Iterator[Pairs]:
+        """Yield all pairs of new tuples with some basic windows."""
+        near = self._near(piece, windows)
+        inner = self.windows[1 - piece.spec.side]
+        segment = self.segments[1 - piece.spec.side]
+        for found in self.found(piece, near):
+            keys = np.sort(found)
+            slots = (keys >> np.uint64(32)).astype(np.int64)
+            starts = np.array([segment.place(w).start - inner.base for w in near])
+            ends = np.searchsorted(slots, starts + [w.rows for w in near])
+            counts = np.diff(ends, prepend=0)
+            here = (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
+            there = (slots - np.repeat(starts, counts)).astype(np.int32)
+            yield Pairs(piece, here, near, there, ends)
+
+    def _near(self, piece: BasicWindow, windows: list[BasicWindow]) -> list[BasicWindow]:
+        """Return the basic windows that are not apart from a piece, in the order of their rows."""
+        near = [window for window in windows if self._relation(piece, window) != "apart"]
+        self.skipped += len(windows) - len(near)
+        place = self.segments[1 - piece.spec.side].place
+        return sorted(near, key=lambda window: place(window).start)
+
+    def found(self, piece: BasicWindow, near: list[BasicWindow]) -> Iterator[Array]:
+        """Yield pairs as words, a slot and the number of a probe, in any order; each until the next one."""
+        if not near:
+            return
+        side = piece.spec.side
+        row = self._place(piece)
+        place = self.segments[1 - side].place
+        self._prepare_codes(piece, near)
+        runs: list[list[int]] = []
+        for window in near:
+            rows = place(window)
+            if runs and runs[-1][1] == rows.start:
+                runs[-1][1] = rows.stop
+            else:
+                runs.append([rows.start, rows.stop])
+        for first, stop in runs:
+            self.check()
+            self.comparisons += piece.rows * (stop - first)
+            yield from self._search_rows(piece, row, 0, piece.rows, first, stop)
+
+    # Codes.
+
+    def _prepare_codes(self, piece: BasicWindow, near: list[BasicWindow]) -> None:
+        """Give codes to the other side if it has bands and enough tuples; give the probes their words."""
+        inner = 1 - piece.spec.side
+        coder, rows = self.coders[inner], sum(window.rows for window in near)
+        self._most = 0
+        if not coder.attributes or rows < self.spec.tuning.coded_from or self.coding.without:
+            return
+        limits = [piece.limits(attribute) for attribute in coder.attributes]
+        if rows >= 4 * coder.rows and coder.rows < 1 << 16:
+            self._calibrate(inner, limits)
+        words, self._most = coder.words(limits)
+        if len(words) > self._word_slots:
+            self._word_slots = 2 * len(words)
+            self._words.grow(self._word_slots, 0, 0)
+        self._words.write(0, words.ctypes.data, len(words))
+
+    def _calibrate(self, side: int, limits: list[tuple[Array, Array]]) -> None:
+        coder, segment = self.coders[side], self.segments[side]
+        values = [_coded_values(window) for window in segment.windows]
+        coder.calibrate([np.concatenate(column) for column in zip(*values, strict=True)], limits)
+        for window, columns in zip(segment.windows, values, strict=True):
+            self.windows[side].write_codes(segment.place(window).start, coder.codes(columns))
+
+    # Scans.
+
+    def _search_rows(
+        self, piece: BasicWindow, row: int, start: int, probes: int, first: int, stop: int
+    ) -> Iterator[Array]:
+        """Yield the pairs of some probes with some rows; in parts if there are too many."""
+        count = self._launch(piece.spec.side, row + start, start, probes, first, stop)
+        if count > self._output.room and count <= self.buffers.most:
+            self._output.grow(count)
+            count = self._launch(piece.spec.side, row + start, start, probes, first, stop)
+        if count <= self._output.room:
+            if count:
+                yield self._output.take(count) + np.uint64(start)
+            return
+        self.check()
+        if probes > 1:
+            half = max(probes // 2 & ~3, 1)
+            yield from self._search_rows(piece, row, start, half, first, stop)
+            yield from self._search_rows(piece, row, start + half, probes - half, first, stop)
+        else:
+            middle = (first + stop) // 2
+            yield from self._search_rows(piece, row, start, 1, first, middle)
+            yield from self._search_rows(piece, row, start, 1, middle, stop)
+
+    def _launch(self, outer: int, row: int, start: int, probes: int, first: int, stop: int) -> int:
+        """Run a scan; return how many pairs it has found."""
+        own, other = self.windows[outer], self.windows[1 - outer]
+        # Words of probes are read two at a time.
+        coded = self._most > 0 and start % 2 == 0
+        nullable = bool(own.validity or other.validity)
+        scan, kernel = self._kernel_for(
+            own.headroom and other.headroom, nullable, 1 - outer, own.tame and other.tame, coded
+        )
+        tile = THREADS * scan.tuples
+        base = (first - other.base) & ~1
+        codes = [store.address for store in other.codes] if coded else [0, 0]
+        self._output.clear()
+        kernel(
+            (-(-(stop - other.base - base) // tile), -(-probes // PROBES)),
+            (
+                *own.addresses(nullable), *other.addresses(nullable),
+                row - own.base, probes, base, first - other.base, stop - other.base,
+                self._output.address + 16, self._output.address, self._output.room,
+                self._words.address + 8 * start, *codes, self._most, 1,
+            ),
+        )  # fmt: skip
+        count, looked = self._output.read()
+        together = self.windows[0].device.target.lanes * scan.tuples * scan.at_once
+        self.coding.note(looked * together // BLOCK if coded else 0, probes * (stop - first))
+        return count
+
+    def _kernel_for(
+        self, headroom: bool, nullable: bool, inner: int, tame: bool, coded: bool
+    ) -> tuple[Scan, Launchable]:
+        key = (headroom, nullable, inner, tame, coded)
+        if key not in self._loaded:
+            spec = self.spec
+            columns = (spec.sides[0].columns, spec.sides[1].columns)
+            guard = None if isinstance(spec.interior, Literal) else spec.interior
+            scan = Scan(Program(spec.boundary, columns, headroom, nullable, guard), inner, tame, coded)
+            device = self.device()
+            self._loaded[key] = scan, device.load(scan_module(scan, device.target), "scan")
+        return self._loaded[key]
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        self.device()
+        for window in self.windows:
+            window.release()
+        self._words.release()
+        self._output.release()
+
+    @property
+    def device_bytes(self) -> int:
+        """The device's memory that both windows take."""
+        return sum(window.nbytes for window in self.windows)
+
+
+def _coded_values(window: BasicWindow) -> list[Array]:
+    return [sort_key(window.values(attribute.inner)) for attribute in window.spec.coded]
+
+
+class _Output:
+    """The pairs that a search found, behind two counters; on the device, and copied to the host."""
+
+    def __init__(self, device: Device, room: int) -> None:
+        self._device, self._store = device, _Store(device, 8)
+        self.room = 0
+        self.grow(room)
+
+    @property
+    def address(self) -> int:
+        """The address of the counters."""
+        return self._store.address
+
+    def grow(self, pairs: int) -> None:
+        """Make room for so many pairs."""
+        self.room = 1 << (pairs - 1).bit_length()
+        self._store.grow(self.room + 2, 0, 0)
+        self._host = self._device.host_array(8 * (self.room + 2)).view(np.uint64)
+
+    def clear(self) -> None:
+        """Set the counters to 0."""
+        self._device.fill(self.address, 0, 16)
+
+    def read(self) -> tuple[int, int]:
+        """Return both counters, and copy the first pairs."""
+        self._copied = min(_COPIED, self.room)
+        self._device.download(self._host[: self._copied + 2], self.address)
+        return int(self._host[0]), int(self._host[1])
+
+    def take(self, count: int) -> Array:
+        """Return the pairs, valid until the next search."""
+        if count > self._copied:
+            rest = slice(self._copied + 2, count + 2)
+            self._device.download(self._host[rest], self.address + 8 * rest.start)
+        return self._host[2 : count + 2]
+
+    def release(self) -> None:
+        """Give the device's memory back."""
+        self._store.release()

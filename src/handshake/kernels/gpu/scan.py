@@ -1,0 +1,310 @@
+"""The scan of a window in device memory by a batch of probes, for any predicate.
+
+A thread keeps some tuples of the window in registers, and all probes pass by. A loose filter is accumulated
+over several pairs; where it lets one through, the warp tests those pairs exactly, one for each lane, and
+appends what matches to the output with one atomic addition. The number of matches is counted even if the
+output is full, so the host can make room and repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from handshake.kernels.compile import Program, _memory_type, _truth_of, _widen
+from handshake.kernels.gpu.filters import rejects
+from handshake.kernels.gpu.target import THREADS, Kernel, Target, call
+from handshake.kernels.loosen import loosen
+from handshake.kernels.lower import I1, I8, I16, I32, I64, Env, Lowered, Number, truth
+from handshake.plan.expr import Column, Expr, walk
+from handshake.schema import Bool
+
+__all__ = ["PROBES", "SCALARS", "Scan", "scan_module"]
+
+PROBES = 1024
+"""Probes that a block lets pass."""
+SCALARS = ("start", "probes", "base", "first", "end", "out", "count", "room",
+           "words", "codes", "others", "most", "one")  # fmt: skip
+"""The arguments of a scan behind the addresses of columns.
+
+Probe 0 is in slot `start`; blocks begin in slot `base`; slots from `first` to `end` count. Then come the
+addresses of the output and of its two counters (pairs, and warps that looked again), and the pairs that fit;
+for codes, the addresses of the probes' words and of both columns, and the largest distance; and the number 1.
+"""
+_PAIR, _QUAD = ir.VectorType(I16, 2), ir.VectorType(I32, 4)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan is compiled from."""
+
+    program: Program
+    """The exact predicate, with the window rule; its guard is the condition that is filtered by."""
+    inner: int
+    tame: bool = False
+    """Whether all whole numbers are `small` (see `filters`)."""
+    coded: bool = False
+    """Whether the filter compares 16-bit codes of two bands."""
+
+    @property
+    def filter(self) -> Expr:
+        """The condition that pairs are filtered by."""
+        condition = self.program.guard or self.program.expr
+        return loosen(condition, self.inner) or condition
+
+    @property
+    def tuples(self) -> int:
+        """Tuples of the window that a thread keeps."""
+        if self.coded:
+            return 32
+        kinds = [_device_type(c) for c in _used(self.filter, self.inner)]
+        size = sum(8 * _size(kind) for kind in kinds)
+        if self.program.nullable:
+            size += 32 * len(kinds)
+        return 32 if size <= 64 else 16 if size <= 96 else 8 if size <= 256 else 4
+
+    @property
+    def at_once(self) -> int:
+        """Probes between two looks at the filter."""
+        return 4
+
+
+def _used(expr: Expr, side: int) -> list[Column]:
+    return list(dict.fromkeys(n for n in walk(expr) if isinstance(n, Column) and n.side == side))
+
+
+def _device_type(column: Column) -> ir.Type:
+    return I8 if isinstance(column.type, Bool) else _memory_type(column)
+
+
+def _size(kind: ir.Type) -> int:
+    """Return the bytes of a value in memory."""
+    return int(kind.width) // 8 if isinstance(kind, ir.IntType) else 8 if kind == ir.DoubleType() else 4
+
+
+class _Frame:
+    """The parts of a scan's kernel that need its arguments."""
+
+    def __init__(self, scan: Scan, target: Target, kernel: Kernel) -> None:
+        self.scan, self.target, self.kernel, self.builder = scan, target, kernel, kernel.builder
+        columns = (1 - scan.inner, scan.inner)
+        self.addresses: dict[Column, tuple[ir.Value, ir.Value]] = {}
+        at = 0
+        for side in columns:
+            for column in scan.program.columns[side]:
+                self.addresses[column] = (kernel.args[at], kernel.args[at + 1])
+                at += 2
+        self.scalars = dict(zip(SCALARS, kernel.args[at:], strict=True))
+        self._once = self.builder.module.add_metadata([])
+
+    def load(self, kind: ir.Type, address: ir.Value, index: ir.Value, align: int) -> ir.Value:
+        """Load an element that never changes while the kernel runs."""
+        b = self.builder
+        loaded = b.load(b.gep(self.target.pointer(b, address, kind), [index]), align=align)
+        loaded.set_metadata("invariant.load", self._once)
+        return loaded
+
+    def value(self, column: Column, index: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+        """Load a value of a column as it is in memory, and its validity."""
+        data, validity = self.addresses[column]
+        kind = _device_type(column)
+        valid = self.load(I8, validity, index, 1) if self.scan.program.nullable else None
+        return self.load(kind, data, index, min(_size(kind), 16)), valid
+
+    def lowered(self, column: Column, raw: ir.Value, valid: ir.Value | None) -> Lowered:
+        """Return a loaded value as the lowering of predicates wants it."""
+        known = None if valid is None else self.builder.trunc(valid, I1)
+        if isinstance(column.type, Bool):
+            return _truth_of(self.builder, self.builder.trunc(raw, I1), known)
+        return Number(_widen(self.builder, column, raw, self.scan.program.headroom), known)
+
+    def env(self, find: Callable[[Column], Lowered]) -> Env:
+        return Env(self.builder, find, self.scan.program.headroom, self.scan.inner)
+
+    def variable(self, kind: ir.Type) -> ir.Value:
+        """Return a place for a value that changes; it becomes a register."""
+        with self.builder.goto_entry_block():
+            return self.builder.alloca(kind)
+
+    @contextmanager
+    def loop(self, start: ir.Value, stop: ir.Value, step: int) -> Iterator[ir.Value]:
+        """Emit a loop over words of 32 bits."""
+        b = self.builder
+        before, head = b.block, b.append_basic_block("loop")
+        body, after = b.append_basic_block("turn"), b.append_basic_block("done")
+        b.branch(head)
+        b.position_at_end(head)
+        counter = b.phi(I32)
+        counter.add_incoming(start, before)
+        b.cbranch(b.icmp_signed("<", counter, stop), body, after)
+        b.position_at_end(body)
+        yield counter
+        counter.add_incoming(b.add(counter, I32(step)), b.block)
+        b.branch(head)
+        b.position_at_end(after)
+
+
+def scan_module(scan: Scan, target: Target) -> ir.Module:
+    """Return the module of a scan: a kernel `scan`."""
+    module = ir.Module("scan")
+    columns = sum(len(side) for side in scan.program.columns)
+    kernel = target.kernel(module, "scan", [I64] * (2 * columns + len(SCALARS)))
+    frame = _Frame(scan, target, kernel)
+    b, s = kernel.builder, frame.scalars
+    tile = THREADS * scan.tuples
+    base = b.add(s["base"], b.mul(b.zext(kernel.block_x, I64), I64(tile)))
+    probes, chunk = b.trunc(s["probes"], I32), b.mul(kernel.block_y, I32(PROBES))
+    stop = b.add(chunk, I32(PROBES))
+    stop = b.select(b.icmp_signed("<", probes, stop), probes, stop)
+    filtered = (_codes if scan.coded else _signs)(frame, base)
+    looked = frame.variable(I32)
+    b.store(I32(0), looked)
+    with frame.loop(chunk, stop, scan.at_once) as probe:
+        lanes = target.ballot(b, filtered(probe))
+        with b.if_then(b.icmp_unsigned("!=", lanes, I32(0)), likely=False):
+            b.store(b.add(b.load(looked), I32(1)), looked)
+            _look_again(frame, base, probe, lanes)
+    lane = b.and_(kernel.thread, I32(target.lanes - 1))
+    seen = b.load(looked)
+    with b.if_then(b.and_(b.icmp_signed("==", lane, I32(0)), b.icmp_signed("!=", seen, I32(0)))):
+        counters = target.pointer(b, s["count"], I64)
+        b.atomic_rmw("add", b.gep(counters, [I64(1)]), b.zext(seen, I64), "monotonic")
+    b.branch(kernel.end)
+    return module
+
+
+Filtered = Callable[[ir.Value], ir.Value]
+"""From the number of a probe: whether a pair of it, or of the next ones, passes the filter."""
+
+
+def _slot(frame: _Frame, base: ir.Value, thread: ir.Value, k: ir.Value | int) -> ir.Value:
+    """Return the slot of the tuple `k` of a thread. With codes, two neighbours share a register."""
+    b = frame.builder
+    k = I32(k) if isinstance(k, int) else k
+    if frame.scan.coded:
+        word = b.add(b.mul(b.lshr(k, I32(1)), I32(THREADS)), thread)
+        offset = b.or_(b.shl(word, I32(1)), b.and_(k, I32(1)))
+    else:
+        offset = b.add(b.mul(k, I32(THREADS)), thread)
+    return b.add(base, b.zext(offset, I64))
+
+
+def _signs(frame: _Frame, base: ir.Value) -> Filtered:
+    """Return the filter by the signs of differences, with tuples of the window in registers."""
+    scan, b, thread = frame.scan, frame.builder, frame.kernel.thread
+    condition, inner = scan.filter, scan.inner
+    held = [
+        {c: frame.value(c, _slot(frame, base, thread, k)) for c in _used(condition, inner)}
+        for k in range(scan.tuples)
+    ]
+
+    def filtered(probe: ir.Value) -> ir.Value:
+        word: ir.Value = ir.Constant(I32, -1)
+        for u in range(scan.at_once):
+            place = b.add(frame.scalars["start"], b.zext(b.add(probe, I32(u)), I64))
+            outer = {c: frame.value(c, place) for c in _used(condition, 1 - inner)}
+            for mine in held:
+                env = frame.env(_finder(frame, {**outer, **mine}))
+                word = b.and_(word, rejects(condition, env, scan.tame))
+        return b.icmp_signed(">=", word, I32(0))
+
+    return filtered
+
+
+def _finder(
+    frame: _Frame, values: dict[Column, tuple[ir.Value, ir.Value | None]]
+) -> Callable[[Column], Lowered]:
+    return lambda column: frame.lowered(column, *values[column])
+
+
+def _codes(frame: _Frame, base: ir.Value) -> Filtered:
+    """Return the filter by codes of 16 bits, two tuples to a register.
+
+    A tuple is near if its code is at most `most` above the probe's in both columns. The second sum is one of
+    32 bits, on the multipliers' pipe; its carry may add 1, which `most` allows for.
+    """
+    scan, b, s = frame.scan, frame.builder, frame.scalars
+    first = b.add(b.lshr(base, I64(1)), b.zext(frame.kernel.thread, I64))
+    held = []
+    for k in range(scan.tuples // 2):
+        at = b.add(first, I64(k * THREADS))
+        held.append([frame.load(I32, s[name], at, 4) for name in ("codes", "others")])
+    one, most = b.trunc(s["one"], I32), b.trunc(s["most"], I32)
+
+    def pick(name: str, x: ir.Value, y: ir.Value) -> ir.Value:
+        return call(b, f"{name}.v2i16", _PAIR, x, y)
+
+    def filtered(probe: ir.Value) -> ir.Value:
+        near: ir.Value = ir.Constant(_PAIR, [-1, -1])
+        quads = [
+            frame.load(_QUAD, s["words"], b.add(b.lshr(b.zext(probe, I64), I64(1)), I64(q)), 16)
+            for q in range(scan.at_once // 2)
+        ]
+        for u in range(scan.at_once):
+            x, y = (b.extract_element(quads[u // 2], I32(2 * (u % 2) + part)) for part in (0, 1))
+            for code, other in held:
+                one_way = b.add(b.bitcast(code, _PAIR), b.bitcast(x, _PAIR))
+                other_way = b.bitcast(b.add(b.mul(other, one), y), _PAIR)
+                near = pick("llvm.umin", near, pick("llvm.umax", one_way, other_way))
+        word = b.bitcast(near, I32)
+        low, high = b.and_(word, I32(0xFFFF)), b.lshr(word, I32(16))
+        return b.or_(b.icmp_unsigned("<=", low, most), b.icmp_unsigned("<=", high, most))
+
+    return filtered
+
+
+def _look_again(frame: _Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) -> None:
+    """Test all pairs of the lanes exactly, and append what matches."""
+    b, target, scan = frame.builder, frame.target, frame.scan
+    thread = frame.kernel.thread
+    lane = b.and_(thread, I32(target.lanes - 1))
+    warp = b.sub(thread, lane)
+    waiting = frame.variable(I32)
+    b.store(lanes, waiting)
+    head, body, after = (b.append_basic_block(name) for name in ("lanes", "lane", "looked"))
+    b.branch(head)
+    b.position_at_end(head)
+    left = b.load(waiting)
+    b.cbranch(b.icmp_unsigned("!=", left, I32(0)), body, after)
+    b.position_at_end(body)
+    its = call(b, "llvm.cttz.i32", I32, left, I1(1))
+    b.store(b.and_(left, b.sub(left, I32(1))), waiting)
+    with frame.loop(I32(0), I32(scan.tuples * scan.at_once), target.lanes) as turn:
+        number = b.add(turn, lane)
+        k, u = b.urem(number, I32(scan.tuples)), b.udiv(number, I32(scan.tuples))
+        slot, mine = _slot(frame, base, b.add(warp, its), k), b.add(probe, u)
+        _append(frame, lane, mine, slot, _matches(frame, mine, slot))
+    b.branch(head)
+    b.position_at_end(after)
+
+
+def _matches(frame: _Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
+    """Return whether a pair counts and the exact predicate is true of it."""
+    b, s, inner = frame.builder, frame.scalars, frame.scan.inner
+    places = {inner: slot, 1 - inner: b.add(s["start"], b.zext(probe, I64))}
+    counts = b.icmp_signed("<", b.zext(probe, I64), s["probes"])
+    counts = b.and_(counts, b.icmp_signed(">=", slot, s["first"]))
+    counts = b.and_(counts, b.icmp_signed("<", slot, s["end"]))
+    env = frame.env(lambda c: frame.lowered(c, *frame.value(c, places[c.side])))
+    return b.and_(counts, truth(frame.scan.program.expr, env).yes)
+
+
+def _append(frame: _Frame, lane: ir.Value, probe: ir.Value, slot: ir.Value, matches: ir.Value) -> None:
+    """Append the pairs of a warp: the slot in the upper half of a word, the probe in the lower."""
+    b, target, s = frame.builder, frame.target, frame.scalars
+    found = target.ballot(b, matches)
+    with b.if_then(b.icmp_unsigned("!=", found, I32(0)), likely=False):
+        place = frame.variable(I64)
+        b.store(I64(0), place)
+        with b.if_then(b.icmp_signed("==", lane, I32(0))):
+            total = b.zext(call(b, "llvm.ctpop.i32", I32, found), I64)
+            b.store(b.atomic_rmw("add", target.pointer(b, s["count"], I64), total, "monotonic"), place)
+        start = target.broadcast(b, b.load(place), I32(0))
+        before = b.and_(found, b.sub(b.shl(I32(1), lane), I32(1)))
+        at = b.add(start, b.zext(call(b, "llvm.ctpop.i32", I32, before), I64))
+        with b.if_then(b.and_(matches, b.icmp_unsigned("<", at, s["room"]))):
+            pair = b.or_(b.shl(slot, I64(32)), b.zext(probe, I64))
+            b.store(pair, b.gep(target.pointer(b, s["out"], I64), [at]))

@@ -1,0 +1,182 @@
+"""What a frame is compiled for: a warp of a GPU, or a single lane of this processor.
+
+Frames are written against these few operations. Tests run the same frames on the processor, one lane at a
+time, so that everything but the GPU itself is tested everywhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+
+from llvmlite import binding, ir
+
+from handshake.kernels.lower import I32, I64
+
+__all__ = ["THREADS", "HostTarget", "PtxTarget", "Target", "call", "optimised"]
+
+THREADS = 256
+"""Threads of a block."""
+_FULL = ir.Constant(I32, -1)
+
+
+class Target(ABC):
+    """The operations in which a warp differs from a single lane."""
+
+    lanes: int
+    """Threads of a warp."""
+    space: int
+    """The address space of device memory."""
+    triple: str
+
+    @abstractmethod
+    def machine(self) -> binding.TargetMachine:
+        """Return the machine that code is emitted for."""
+
+    @abstractmethod
+    def kernel(self, module: ir.Module, name: str, arguments: Sequence[ir.Type]) -> Kernel:
+        """Begin a kernel."""
+
+    @abstractmethod
+    def ballot(self, builder: ir.IRBuilder, flag: ir.Value) -> ir.Value:
+        """Return a word with a bit for each lane whose flag is set."""
+
+    @abstractmethod
+    def broadcast(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
+        """Return a 64-bit word of one lane in all lanes."""
+
+    def pointer(self, builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+        """Return a pointer into device memory."""
+        return builder.inttoptr(address, ir.PointerType(kind, addrspace=self.space))
+
+
+class Kernel:
+    """A kernel under construction: its arguments, and where its thread is."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, args: Sequence[ir.Value], place: Sequence[ir.Value], end: ir.Block
+    ) -> None:
+        self.builder, self.args, self.end = builder, args, end
+        self.thread, self.block_x, self.block_y, self.blocks_x = place
+
+
+def call(builder: ir.IRBuilder, name: str, kind: ir.Type, *args: ir.Value) -> ir.Value:
+    """Call an intrinsic function of LLVM."""
+    module = builder.module
+    function = module.globals.get(name) or ir.Function(
+        module, ir.FunctionType(kind, [arg.type for arg in args]), name
+    )
+    return builder.call(function, args)
+
+
+class PtxTarget(Target):
+    """A GPU by NVIDIA of some compute capability."""
+
+    lanes, space, triple = 32, 1, "nvptx64-nvidia-cuda"
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self.chip = next(f"sm_{10 * a + b}" for a, b in ((9, 0), (8, 0), (7, 0)) if (a, b) <= capability)
+
+    def machine(self) -> binding.TargetMachine:
+        """Return the machine that code is emitted for; PTX 8.0 is that of CUDA 12.0."""
+        return _nvptx().create_target_machine(cpu=self.chip, features="+ptx80", opt=3)
+
+    def kernel(self, module: ir.Module, name: str, arguments: Sequence[ir.Type]) -> Kernel:
+        """Begin a kernel: threads and blocks are in special registers."""
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), list(arguments)), name)
+        function.calling_convention = "ptx_kernel"
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        end = function.append_basic_block("end")
+        with builder.goto_block(end):
+            builder.ret_void()
+        names = ("tid.x", "ctaid.x", "ctaid.y", "nctaid.x")
+        place = [call(builder, f"llvm.nvvm.read.ptx.sreg.{register}", I32) for register in names]
+        return Kernel(builder, function.args, place, end)
+
+    def emit(self, module: ir.Module) -> str:
+        """Return the text of a module in PTX; the largest block is stated, so that registers fit it."""
+        parsed, machine = optimised(self, module)
+        text: str = machine.emit_assembly(parsed)
+        return text.replace(")\n{", f")\n.maxntid {THREADS}, 1, 1\n.minnctapersm 2\n{{", 1)
+
+    def ballot(self, builder: ir.IRBuilder, flag: ir.Value) -> ir.Value:
+        """Return a word with a bit for each lane whose flag is set."""
+        return call(builder, "llvm.nvvm.vote.ballot.sync", I32, _FULL, flag)
+
+    def broadcast(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
+        """Return a 64-bit word of one lane in all lanes."""
+        halves = [builder.trunc(word, I32), builder.trunc(builder.lshr(word, I64(32)), I32)]
+        low, high = (
+            builder.zext(call(builder, "llvm.nvvm.shfl.sync.idx.i32", I32, _FULL, half, lane, I32(31)), I64)
+            for half in halves
+        )
+        return builder.or_(low, builder.shl(high, I64(32)))
+
+
+class HostTarget(Target):
+    """This processor: a warp is one lane, and a kernel runs all blocks and threads in turn."""
+
+    lanes, space = 1, 0
+
+    def __init__(self) -> None:
+        self.triple = binding.get_process_triple()
+
+    def machine(self) -> binding.TargetMachine:
+        """Return the machine that code is emitted for."""
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        return binding.Target.from_triple(self.triple).create_target_machine(opt=2)
+
+    def kernel(self, module: ir.Module, name: str, arguments: Sequence[ir.Type]) -> Kernel:
+        """Begin a kernel, which gets its grid as two more arguments."""
+        kind = ir.FunctionType(ir.VoidType(), [*arguments, I32, I32])
+        function = ir.Function(module, kind, name)
+        wide, high = function.args[-2:]
+        builder = ir.IRBuilder(function.append_basic_block("entry"))
+        counters, ends = [], []
+        for stop in (high, wide, ir.Constant(I32, THREADS)):
+            before, head = builder.block, function.append_basic_block("head")
+            body, step, after = (function.append_basic_block(part) for part in ("body", "step", "after"))
+            builder.branch(head)
+            builder.position_at_end(head)
+            counter = builder.phi(I32)
+            counter.add_incoming(I32(0), before)
+            builder.cbranch(builder.icmp_unsigned("<", counter, stop), body, after)
+            with builder.goto_block(step):
+                counter.add_incoming(builder.add(counter, I32(1)), step)
+                builder.branch(head)
+            builder.position_at_end(body)
+            counters.append(counter)
+            ends.append((step, after))
+        for (_, after), outer in zip(ends, [None, *ends], strict=False):
+            with builder.goto_block(after):
+                builder.ret_void() if outer is None else builder.branch(outer[0])
+        y, x, thread = counters
+        return Kernel(builder, function.args[:-2], (thread, x, y, wide), ends[-1][0])
+
+    def ballot(self, builder: ir.IRBuilder, flag: ir.Value) -> ir.Value:
+        """Return the flag as a word."""
+        return builder.zext(flag, I32)
+
+    def broadcast(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
+        """Return the word: there is one lane."""
+        return word
+
+
+@lru_cache(maxsize=1)
+def _nvptx() -> binding.Target:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    return binding.Target.from_triple(PtxTarget.triple)
+
+
+def optimised(target: Target, module: ir.Module) -> tuple[binding.ModuleRef, binding.TargetMachine]:
+    """Return a checked and optimised module, and the machine to emit it for."""
+    machine = target.machine()
+    module.triple, module.data_layout = target.triple, str(machine.target_data)
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(parsed, passes)
+    return parsed, machine

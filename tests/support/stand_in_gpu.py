@@ -1,0 +1,83 @@
+"""A stand-in for a GPU: the same frames, compiled for this processor, over plain memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+
+from handshake.kernels.gpu.driver import DeviceError
+from handshake.kernels.gpu.target import HostTarget, optimised
+
+
+class StandIn:
+    """Everything that a join asks of a GPU; a warp has one lane, and blocks run one after another."""
+
+    name = "stand-in"
+
+    def __init__(self, total: int = 1 << 34) -> None:
+        self.target = HostTarget()
+        self.held: dict[int, np.ndarray[Any, Any]] = {}
+        self.total = total
+        self.launches = 0
+        self._engines: list[Any] = []
+
+    def load(self, module: ir.Module, name: str) -> Any:
+        parsed, machine = optimised(self.target, module)
+        words = len(module.globals[name].args) - 2
+        engine = binding.create_mcjit_compiler(parsed, machine)
+        engine.finalize_object()
+        self._engines.append(engine)
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * words, ctypes.c_int32, ctypes.c_int32)
+        function = kind(engine.get_function_address(name))
+
+        def launch(grid: tuple[int, int], args: Sequence[int]) -> None:
+            self.launches += 1
+            function(*args, *grid)
+
+        return launch
+
+    def allocate(self, size: int) -> int:
+        if size > self.memory()[0]:
+            raise DeviceError("the memory of the stand-in is exhausted")
+        # Aligned as the memory of a GPU is.
+        array = np.zeros(size + 256, np.uint8)
+        address = -(-array.ctypes.data // 256) * 256
+        self.held[address] = array
+        return address
+
+    def free(self, address: int) -> None:
+        del self.held[address]
+
+    def memory(self) -> tuple[int, int]:
+        return self.total - sum(array.nbytes for array in self.held.values()), self.total
+
+    def upload(self, address: int, source: int, size: int) -> None:
+        self._check(address, size)
+        ctypes.memmove(address, source, size)
+
+    def download(self, target: np.ndarray[Any, Any], address: int) -> None:
+        self._check(address, target.nbytes)
+        ctypes.memmove(target.ctypes.data, address, target.nbytes)
+
+    def move(self, target: int, source: int, size: int) -> None:
+        self._check(target, size)
+        self._check(source, size)
+        assert target + size <= source or source + size <= target, "a GPU copies what does not overlap"
+        ctypes.memmove(target, source, size)
+
+    def fill(self, address: int, byte: int, size: int) -> None:
+        self._check(address, size)
+        ctypes.memset(address, byte, size)
+
+    def host_array(self, size: int) -> np.ndarray[Any, Any]:
+        return np.empty(size, np.uint8)
+
+    def _check(self, address: int, size: int) -> None:
+        """A copy must stay inside of one allocation."""
+        ends = ((start, held.ctypes.data + held.nbytes) for start, held in self.held.items())
+        inside = any(start <= address and address + size <= end for start, end in ends)
+        assert inside, (address, size)
