@@ -43,6 +43,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None], reporting: Repor
         bench.command(name, help=f"{text}\n\n\b\nExample:\n  handshake bench {name} --out results\n")(
             _plain(name, call)
         )
+    _add_gpu(bench, call)
     _add_with_cores(bench, call)
     _add_latency(bench, call)
     _add_scaling(bench, call)
@@ -54,6 +55,25 @@ def add_commands(bench: typer.Typer, call: Callable[..., None], reporting: Repor
     _add_spark_queries(bench, call)
     _add_queries(bench, call)
     _add_sessions(bench, call)
+
+
+def _add_gpu(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Measure joins with full windows on a GPU: sustained rates by scan, and latency.
+
+\b
+Example:
+  handshake bench gpu --window 60 --rate 100000
+""",
+    )
+    def gpu(
+        window: Annotated[float, typer.Option(min=0.1, help="Window in seconds.")] = 900.0,
+        rate: Annotated[float, typer.Option(min=1, help="Rows per second and stream, for bands.")] = 92_000.0,
+        general: Annotated[float, typer.Option(min=1, help="The same for any comparisons.")] = 42_000.0,
+        latency: Annotated[float, typer.Option(min=1, help="The same for batches of 1 ms.")] = 100_000.0,
+        count: Annotated[int, typer.Option(min=1, help="Batches of each measurement.")] = 100,
+    ) -> None:
+        call("gpu", window=window, rate=rate, general=general, latency=latency, count=count)
 
 
 def _add_basic(bench: typer.Typer, call: Callable[..., None], reporting: Reporting) -> None:

@@ -27,6 +27,7 @@ from strategies import Case, cases, expect, known_cases, make_case
 
 SMALL = Tuning(coded_from=1, slice_rows=37)
 """Codes from the first tuple on, and slices of a few tuples."""
+TUNINGS = (TUNING, SMALL)
 XY = pa.schema([("t", pa.timestamp("us")), ("x", pa.int32()), ("y", pa.float32())])
 BANDS = "l.x BETWEEN r.x - 10 AND r.x + 10 AND l.y BETWEEN r.y - 10. AND r.y + 10."
 
@@ -87,7 +88,7 @@ def both_ways(left: pa.Table, right: pa.Table, on: str, **options) -> tuple[list
 @settings(EXAMPLES, max_examples=12)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(stand_in, case):
-    for tuning in (TUNING, SMALL):
+    for tuning in TUNINGS:
         on_gpu(case, tuning)
 
 

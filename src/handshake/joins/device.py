@@ -82,8 +82,9 @@ class DeviceSegment(Segment):
 
     def _replace(self, group: list[BasicWindow], together: BasicWindow) -> None:
         super()._replace(group, together)
-        self.first_rows[id(together)] = self.first_rows[id(group[0])]
-        self._forget()
+        if any(window is together for window in self.windows):
+            self.first_rows[id(together)] = self.first_rows[id(group[0])]
+            self._forget()
 
     def expire(self, oldest: int) -> int:
         """Drop basic windows whose stamps are all below `oldest`; return the number of dropped tuples."""
@@ -123,8 +124,12 @@ class _Store:
         if used:
             self.device.move(self.address, self.address + start * self.width, used * self.width)
 
+    def put(self, slot: int, values: Array) -> None:
+        """Write an array of the host, which is alive until it has been read."""
+        self.device.upload(self.address + slot * self.width, values.ctypes.data, values.nbytes)
+
     def write(self, slot: int, source: int, count: int) -> None:
-        """Write elements from the host."""
+        """Write elements from an address of the host."""
         self.device.upload(self.address + slot * self.width, source, count * self.width)
 
     def release(self) -> None:
@@ -171,12 +176,12 @@ class DeviceWindow:
         slot, row = self.next - self.base, self.next
         for store, column, view in zip(self.data, self.spec.columns, columns.views, strict=True):
             if isinstance(column.type, Bool):
-                store.write(slot, _unpacked(view.data, piece.rows).ctypes.data, piece.rows)
+                store.put(slot, _unpacked(view.data, piece.rows))
             elif view.data:
                 store.write(slot, view.data, piece.rows)
         for store, view in zip(self.validity, columns.views, strict=False):
             if view.validity:
-                store.write(slot, _unpacked(view.validity, piece.rows).ctypes.data, piece.rows)
+                store.put(slot, _unpacked(view.validity, piece.rows))
             else:
                 self.device.fill(store.address + slot, 1, piece.rows)
         self.headroom &= columns.headroom
@@ -194,7 +199,7 @@ class DeviceWindow:
     def write_codes(self, row: int, codes: list[Array]) -> None:
         """Write the codes of some rows."""
         for store, values in zip(self.codes, codes, strict=True):
-            store.write(row - self.base, values.ctypes.data, len(values))
+            store.put(row - self.base, values)
 
     def addresses(self, nullable: bool) -> list[int]:
         """Return the addresses of data and validity of each column."""
@@ -325,7 +330,9 @@ class DeviceCore(JoinCore):
     def __post_init__(self) -> None:
         super().__post_init__()
         device = self.device()
-        left, right = (DeviceSegment(self.spec, side, lazy=True, largest=_LARGEST) for side in (0, 1))
+        left, right = (
+            DeviceSegment(self.spec, side, lazy=True, largest=_LARGEST, aside=True) for side in (0, 1)
+        )
         self.segments: tuple[DeviceSegment, DeviceSegment] = (left, right)
         self.windows = tuple(DeviceWindow(device, side) for side in self.spec.sides)
         self.coders = tuple(Coder(side) for side in self.spec.sides)
@@ -373,7 +380,7 @@ class DeviceCore(JoinCore):
 
     def pairs(self, piece: BasicWindow, windows: list[BasicWindow], outer: Outer) -> Iterator[Pairs]:
         """Yield all pairs of new tuples with some basic windows."""
-        near = self._near(piece, windows)
+        near = self.near(piece, windows)
         inner = self.windows[1 - piece.spec.side]
         segment = self.segments[1 - piece.spec.side]
         for found in self.found(piece, near):
@@ -386,7 +393,7 @@ class DeviceCore(JoinCore):
             there = (slots - np.repeat(starts, counts)).astype(np.int32)
             yield Pairs(piece, here, near, there, ends)
 
-    def _near(self, piece: BasicWindow, windows: list[BasicWindow]) -> list[BasicWindow]:
+    def near(self, piece: BasicWindow, windows: list[BasicWindow]) -> list[BasicWindow]:
         """Return the basic windows that are not apart from a piece, in the order of their rows."""
         near = [window for window in windows if self._relation(piece, window) != "apart"]
         self.skipped += len(windows) - len(near)
@@ -429,7 +436,7 @@ class DeviceCore(JoinCore):
         if len(words) > self._word_slots:
             self._word_slots = 2 * len(words)
             self._words.grow(self._word_slots, 0, 0)
-        self._words.write(0, words.ctypes.data, len(words))
+        self._words.put(0, words)
 
     def _calibrate(self, side: int, limits: list[tuple[Array, Array]]) -> None:
         coder, segment = self.coders[side], self.segments[side]

@@ -1,0 +1,182 @@
+"""`handshake bench gpu`: full windows on a GPU; the rate that it sustains, and how long a batch takes.
+
+A second of both streams is pushed in batches. *Load* is seconds of work per second of stream, and work grows
+with the square of the rate, so the sustained rate is the one measured, divided by the root of its load. Pairs
+are on the host, as words of a row and the number of a probe. The last row makes Arrow results of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from handshake.joins.arrangements.gpu import OnGpu
+from handshake.joins.device import DeviceCore
+from handshake.joins.join import prepare
+from handshake.joins.pieces import pieces
+from handshake.kernels.gpu import driver
+from handshake_bench import report
+from handshake_bench.workload import BAND
+
+__all__ = ["GENERAL", "run"]
+
+GENERAL = "(l.x < r.a - 9970 OR l.y > r.b + 9985) AND l.y <= r.b + 9999 AND l.x + r.a > 5"
+"""No band, and one match in 180,000 pairs."""
+_LEFT = pa.schema([("ts", pa.timestamp("us")), ("x", pa.int32()), ("y", pa.float32())])
+_RIGHT = pa.schema([("ts", pa.timestamp("us")), ("a", pa.int32()), ("b", pa.float32())])
+_POOL = 1 << 22
+_WARM = 3
+
+
+@dataclass
+class _Streams:
+    """Both streams at a rate; values repeat after some millions, so that full windows are made in seconds."""
+
+    rate: float
+    pool: int = _POOL
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(7)
+        self._values = [
+            (
+                rng.integers(1, 10_001, 2 * self.pool, dtype=np.int32),
+                rng.uniform(1, 10_000, 2 * self.pool).astype(np.float32),
+            )
+            for _ in range(2)
+        ]
+
+    def batch(self, side: int, start: int, rows: int) -> pa.RecordBatch:
+        """Return rows of a stream; at most `pool`."""
+        times = (np.arange(start, start + rows) * (1e6 / self.rate)).astype(np.int64)
+        at = start % self.pool
+        columns = [pa.array(times).view(pa.timestamp("us"))]
+        columns += [pa.array(values[at : at + rows]) for values in self._values[side]]
+        return pa.RecordBatch.from_arrays(columns, schema=(_LEFT, _RIGHT)[side])
+
+
+@dataclass
+class _Run:
+    """A join with full windows."""
+
+    on: str
+    rate: float
+    window: float
+    method: str = "auto"
+
+    def __post_init__(self) -> None:
+        self.streams = _Streams(self.rate, min(_POOL, max(int(self.rate * self.window), 1)))
+        plan = prepare(
+            _LEFT, _RIGHT, self.on, f"{self.window} seconds", time="ts", method=self.method, device="gpu"
+        )
+        engine = plan.start()
+        assert isinstance(engine, OnGpu)
+        self.engine = engine
+        self.filled = int(self.rate * self.window)
+        for start in range(0, self.filled, self.streams.pool):
+            rows = min(self.streams.pool, self.filled - start)
+            for side in (0, 1):
+                engine.fill(side, self.streams.batch(side, start, rows))
+
+    def batches(self, seconds: float, count: int) -> Iterator[list[pa.RecordBatch]]:
+        """Yield batches of both streams, made before the clock starts."""
+        step = max(1, int(self.rate * seconds))
+        made = [
+            [self.streams.batch(side, self.filled + k * step, step) for side in (0, 1)] for k in range(count)
+        ]
+        self.filled += count * step
+        return iter(made)
+
+    def find(self, both: list[pa.RecordBatch]) -> int:
+        """Take a batch of each stream; return how many pairs are on the host."""
+        engine, pairs = self.engine, 0
+        core = engine.core
+        assert isinstance(core, DeviceCore)
+        for side, batch in enumerate(both):
+            for piece in pieces(engine.spec, side, engine.driver.admit(side, batch)):
+                near = core.near(piece, list(core.segments[1 - side].windows))
+                pairs += sum(len(found) for found in core.found(piece, near))
+                core.insert(piece)
+        engine.expire()
+        return pairs
+
+    def join(self, both: list[pa.RecordBatch]) -> int:
+        """Take a batch of each stream; return how many results there are."""
+        return sum(out.num_rows for side, batch in enumerate(both) for out in self.engine.push(side, batch))
+
+
+@dataclass
+class _Figures:
+    load: float
+    pairs: int
+    times: Any
+    sustained: float
+    comparisons: float
+
+
+def _measure(run: _Run, take: Any, batch: float, count: int) -> _Figures:
+    for both in run.batches(batch, _WARM):
+        take(both)
+    times, pairs = [], 0
+    for both in run.batches(batch, count):
+        began = time.perf_counter()
+        pairs += take(both)
+        times.append(time.perf_counter() - began)
+    load = sum(times) / (batch * count)
+    work = 2 * run.rate * run.rate * run.window
+    return _Figures(load, pairs, np.array(times), run.rate / load**0.5, work / load)
+
+
+def run(
+    window: float = 900.0, rate: float = 92_000.0, general: float = 42_000.0, latency: float = 100_000.0,
+    batch: float = 0.01, count: int = 100,
+) -> None:  # fmt: skip
+    """Measure scans of bands and of any comparisons, and the latency; print a table."""
+    device = driver.open_device()
+    rows, figures = [], dict[str, float | str]()
+
+    def note(name: str, run: _Run, found: _Figures, seconds: float) -> None:
+        p50, p99 = np.quantile(found.times, (0.5, 0.99)) * 1e3
+        rows.append(
+            (name, f"{run.rate:,.0f}", f"{seconds * 1e3:g}", f"{found.load:.3f}", f"{found.sustained:,.0f}",
+             f"{found.comparisons / 1e12:.2f}", f"{found.pairs / found.times.sum() / 1e6:.1f}",
+             f"{p50:.3f}", f"{p99:.3f}")
+        )  # fmt: skip
+        report.progress(f"{name}: load {found.load:.3f}, sustains {found.sustained:,.0f}, p99 {p99:.3f} ms")
+
+    scan = _Run(BAND, rate, window, "scan")
+    found = _measure(scan, scan.find, batch, count)
+    note("bands, scan", scan, found, batch)
+    figures["scan_rate"] = round(found.sustained)
+    made = _measure(scan, scan.join, batch, max(count // 4, 1))
+    note("bands, scan, Arrow results", scan, made, batch)
+    figures["arrow_load"] = round(made.load, 3)
+    scan.engine.close()
+    any_kind = _Run(GENERAL, general, window, "scan")
+    found = _measure(any_kind, any_kind.find, batch, count)
+    note("any comparisons, scan", any_kind, found, batch)
+    figures["general_rate"] = round(found.sustained)
+    any_kind.engine.close()
+    quick = _Run(BAND, latency, window)
+    found = _measure(quick, quick.find, 0.001, 10 * count)
+    note("bands, 1 ms batches", quick, found, 0.001)
+    figures["latency_p99"] = round(float(np.quantile(found.times, 0.99)) * 1e3, 3)
+    figures["latency_load"] = round(found.load, 3)
+    quick.engine.close()
+    heads = (
+        "join",
+        "rows/s/stream",
+        "batch ms",
+        "load",
+        "sustained",
+        "T pairs/s",
+        "M found/s",
+        "p50 ms",
+        "p99 ms",
+    )
+    report.table(f"{device.name}, windows of {window:g} s", heads, rows)
+    report.result(**figures, device=device.name.replace(" ", "_"))
