@@ -55,6 +55,27 @@ def add_commands(bench: typer.Typer, call: Callable[..., None], reporting: Repor
     _add_spark_queries(bench, call)
     _add_queries(bench, call)
     _add_sessions(bench, call)
+    _add_live(bench, call)
+
+
+def _add_live(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Measure how much of a join's throughput an open live page costs.
+
+\b
+Example:
+  handshake bench live --seconds 2 --pairs 12
+""",
+    )
+    def live(
+        seconds: Annotated[float, typer.Option(min=0.1, help="Length of a turn.")] = 2.0,
+        pairs: Annotated[int, typer.Option(min=1, help="Turns with the page, and turns without it.")] = 12,
+        updates: Annotated[float, typer.Option(min=1, max=50, help="Updates per second.")] = 50.0,
+        window: Annotated[
+            str, typer.Option(metavar="SPEC", help="Window of both streams.")
+        ] = "100000 tuples",
+    ) -> None:
+        call("live", seconds=seconds, pairs=pairs, updates=updates, window=window)
 
 
 def _add_gpu(bench: typer.Typer, call: Callable[..., None]) -> None:

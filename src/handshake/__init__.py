@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from handshake.joins.nearest import NearestJoin
     from handshake.joins.why import Condition, Why, why
     from handshake.operators.query import Query, QueryMetrics
+    from handshake.page.live import live
     from handshake.plan import call, col, left, lit, right, sql
     from handshake.windows import Time, Tuples
 
@@ -75,6 +76,7 @@ __all__ = [
     "left",
     "listener",
     "lit",
+    "live",
     "nearest",
     "prepare",
     "prepare_streams",
@@ -95,6 +97,7 @@ _HOMES = {
     ),
     "joins.nearest": ("NearestJoin",),
     "joins.why": ("Condition", "Why", "why"),
+    "page.live": ("live",),
     "operators.query": ("Query", "QueryMetrics"),
     "plan": ("call", "col", "left", "lit", "right", "sql"),
     "windows": ("Time", "Tuples"),

@@ -24,13 +24,13 @@ BACKENDS = {
     "demo": ("local", "spark"),
 }
 COMMON = {
-    "run": {"query", "input", "output", "backend", "bad", "strict", "cores", "metrics"},
+    "run": {"query", "input", "output", "backend", "bad", "strict", "cores", "metrics", "live", "live_at"},
     "join": {
         "left", "right", "on", "window", "left_window", "right_window", "time", "left_time", "right_time",
-        "backend", "cores", "how", "output", "metrics", "explain",
+        "backend", "cores", "how", "output", "metrics", "explain", "live", "live_at",
     },
     "explain": {"query", "backend", "circuit"},
-    "demo": {"seconds", "rate", "save", "backend"},
+    "demo": {"seconds", "rate", "save", "backend", "live", "live_at"},
 }  # fmt: skip
 """What every back end of a command uses."""
 ARGUMENTS = {

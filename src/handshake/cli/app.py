@@ -17,6 +17,7 @@ from handshake.cli.compile import compile_query
 from handshake.cli.demo import demo
 from handshake.cli.explain import explain
 from handshake.cli.join import join
+from handshake.cli.live import live
 from handshake.cli.multijoin import multijoin
 from handshake.cli.receive import receive, send
 from handshake.cli.report import BAD_USAGE, INTERRUPTED, close_output, complain, fail, reporting
@@ -138,7 +139,7 @@ def options() -> None:
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "join": join, "demo": demo, "multijoin": multijoin, "run": run_query, "explain": explain,
-    "compile": compile_query, "why": why, "receive": receive, "send": send, "options": options,
+    "compile": compile_query, "why": why, "live": live, "receive": receive, "send": send, "options": options,
 }  # fmt: skip
 for _name, _command in _COMMANDS.items():
     _help = str(_command.__doc__).replace("{formats}", describe_formats())

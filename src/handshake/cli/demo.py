@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ from rich.live import Live
 from rich.table import Table
 
 import handshake.api as api
+from handshake.cli.live_page import Live as LiveFlag
+from handshake.cli.live_page import LiveAt, hold, open_live
 from handshake.cli.options import check_options
 from handshake.cli.report import reporting
 from handshake.engines.engine import plain_table
@@ -28,11 +30,15 @@ from handshake.io import sink_for
 from handshake.joins.join import Join
 from handshake.options import Option
 
+if TYPE_CHECKING:
+    from handshake.page.live import Page
+
 __all__ = ["PREDICATE", "WINDOW", "Streams", "demo"]
 
 PREDICATE = "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05 AND l.symbol <> r.symbol"
 WINDOW = "2 seconds"
 _WINDOW_US = 2_000_000
+_TITLE = "trades with quotes"
 _BACKEND = Option("The engine that runs it.", ("local", "spark"), choices=("local", "spark"), noun="backend")
 _SYMBOLS = np.array(["ABBN", "CSGN", "NESN", "NOVN", "ROG", "UBSN", "ZURN", "SCMN"])
 _LOOPS = 20_000_000
@@ -56,6 +62,8 @@ def demo(
     ] = None,
     backend: Annotated[str, typer.Option(metavar="local|spark", help=_BACKEND.help)] = "spark",
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's own pages too, on this machine.")] = False,
+    live: LiveFlag = False,
+    live_at: LiveAt = None,
 ) -> None:
     """Join two made-up streams of trades and quotes live on Spark, then check the results.
 
@@ -68,6 +76,7 @@ def demo(
       handshake demo
       handshake demo --seconds 60 --rate 10000 --ui
       handshake demo --backend local --save demo-data
+      handshake demo --backend local --seconds 120 --live
     """
     with reporting():
         _BACKEND.check(backend)
@@ -81,10 +90,15 @@ def demo(
         print(
             f"join   {PREDICATE}\nwindow {WINDOW}; no equality in it, so Spark's own stream join refuses it"
         )
-        pairs, joined = _play_here(streams, length) if local else _play_on_spark(streams, length, ui)
-        if not _check(streams, pairs, joined):
-            raise typer.Exit(1)
-        _next_steps(save, "handshake demo --backend local" if local else "handshake demo")
+        with open_live(live, live_at) as page:
+            if local:
+                pairs, joined = _play_here(streams, length, page)
+            else:
+                pairs, joined = _play_on_spark(streams, length, ui, page)
+            if not _check(streams, pairs, joined):
+                raise typer.Exit(1)
+            _next_steps(save, "handshake demo --backend local" if local else "handshake demo")
+            hold(page)
 
 
 @dataclass(frozen=True)
@@ -226,7 +240,7 @@ Played = tuple[list[tuple[int, int]], tuple[int, int]]
 """Pairs of row numbers, and how many rows of each stream were joined."""
 
 
-def _play_here(streams: Streams, seconds: float) -> Played:
+def _play_here(streams: Streams, seconds: float, page: Page | None) -> Played:
     batches = streams.batches()
     trades, quotes = (batch.schema for batch in batches)
 
@@ -239,6 +253,8 @@ def _play_here(streams: Streams, seconds: float) -> Played:
             practice.push(_PRACTICE)
     with start() as join:
         run, console = _Run(streams, join, batches), Console()
+        if page is not None:
+            page.add(join, _TITLE)
         if console.is_terminal:
             with Live(_table(run), console=console, refresh_per_second=8) as live:
                 _push_at_rate(run, seconds + _GRACE, lambda: live.update(_table(run)), 0.125)
@@ -277,7 +293,7 @@ def _table(run: _Run) -> Table:
 # On Spark
 
 
-def _play_on_spark(streams: Streams, seconds: float, ui: bool) -> Played:
+def _play_on_spark(streams: Streams, seconds: float, ui: bool, page: Page | None) -> Played:
     print("starting Spark …", flush=True)
     with api.spark_module("cluster").start_cluster("handshake demo", ui=ui) as cluster:
         if cluster.address:
@@ -286,7 +302,9 @@ def _play_on_spark(streams: Streams, seconds: float, ui: bool) -> Played:
         _wait(practice, streams.rate)  # workers start and kernels are compiled, so the streams need not wait
         practice.stop()
         streams = replace(streams, start=time.time_ns() // 1000)  # so that the lag is one to the clock
-        query = _start(streams, cluster, "trades with quotes")
+        query = _start(streams, cluster, _TITLE)
+        if page is not None:
+            page.add(query)
         api.watch(query, seconds + _SETTLING, until=lambda: min(_joined_rows(query, streams)) >= streams.rows)
         query.stop()
         consumed = _joined_rows(query, streams)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import (
     BACKEND,
     LeftTime,
@@ -57,6 +58,8 @@ def join(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show how the join would run, and stop.")
     ] = False,
+    live: Live = False,
+    live_at: LiveAt = None,
     **options: Any,
 ) -> None:
     """Join two inputs, replayed as streams.
@@ -109,4 +112,5 @@ def join(
         if isinstance(run, JoinRun) and wanted.cores is not None and wanted.cores > run.plan.cores:
             note = f"{wanted.algorithm} runs on one core; --cores {wanted.cores} changes nothing"
             print(f"handshake: {note}", file=sys.stderr)
-        delivery.deliver(run)
+        with open_live(live, live_at) as page:
+            delivery.deliver(run, page)

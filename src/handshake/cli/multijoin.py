@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import given_options, with_options
 from handshake.cli.report import Delivery, reporting
 from handshake.engines.joins import JOIN
@@ -43,6 +44,8 @@ def multijoin(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show how the join would run, and stop.")
     ] = False,
+    live: Live = False,
+    live_at: LiveAt = None,
     **options: Any,
 ) -> None:
     """Join two or more inputs, replayed as streams.
@@ -82,7 +85,8 @@ def multijoin(
         if explain:
             print(replay.explain())
         else:
-            delivery.deliver(MultiJoinRun(replay, JOIN, plan.output_schema))
+            with open_live(live, live_at) as page:
+                delivery.deliver(MultiJoinRun(replay, JOIN, plan.output_schema), page)
 
 
 def _paths(inputs: Sequence[str]) -> dict[str, str]:

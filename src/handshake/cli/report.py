@@ -13,18 +13,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from handshake.cli.live_page import hold, showing
 from handshake.engines.engine import Run, plain_table
 from handshake.errors import HandshakeError, InputError, QueryError
 from handshake.io import check_output, one_line, sink_for
 from handshake.io.declared import BAD, BadRows
 from handshake.joins.replay import spare_old_objects
+
+if TYPE_CHECKING:
+    from handshake.page.live import Page
 
 __all__ = [
     "BAD_USAGE", "INTERRUPTED", "Delivery", "Preview", "close_output", "complain", "fail", "read_text",
@@ -140,11 +144,12 @@ class Delivery:
         files = [path for path in self.outputs.values() if path != "-"]
         return f"interrupted; '{files[0]}' was not written" if files else "interrupted"
 
-    def deliver(self, run: Run) -> int:
+    def deliver(self, run: Run, page: Page | None = None) -> int:
         """Do the work of a run: write its results, then its metrics and its summary.
 
         Args:
             run: The run, which has not started.
+            page: A live page that shows the run, and stays after it.
 
         Returns:
             The exit status: 130 if Ctrl-C ended the inputs, else 0.
@@ -158,8 +163,10 @@ class Delivery:
             if run.stoppable:
                 stack.enter_context(_stop_on_interrupt(run))
             stack.enter_context(self._progress(run))
+            show = stack.enter_context(showing(page, run))
             stack.enter_context(spare_old_objects())
             for name, batch in run:
+                show(name, batch)
                 if name in write:
                     write[name](batch)
                 if aside is not None and self.bad is not None and self.bad.rows:
@@ -167,6 +174,8 @@ class Delivery:
             if aside is not None and self.bad is not None and self.bad.rows:
                 aside.write(self.bad.take())
         self._report(run, previews)
+        if not run.stopped:
+            hold(page)
         return INTERRUPTED if run.stopped else 0
 
     @property

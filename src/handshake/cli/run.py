@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import BACKEND, check_options, given_options, with_options
 from handshake.cli.report import Delivery, read_text, reporting
 from handshake.engines.engine import engine
@@ -38,6 +39,8 @@ def run(
     metrics: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
     ] = None,
+    live: Live = False,
+    live_at: LiveAt = None,
     **options: Any,
 ) -> None:
     """Run continuous queries on files, or on standard input.
@@ -65,7 +68,8 @@ def run(
         delivery = Delivery(_output_paths(plan, output or ()), metrics, rows, bad, named=True)
         delivery.check()
         inputs = {name: Address(path, rows, text) for name, path in paths.items()}
-        status = delivery.deliver(engine(backend).run(plan, inputs, wanted))
+        with open_live(live, live_at) as page:
+            status = delivery.deliver(engine(backend).run(plan, inputs, wanted), page)
     if status:
         raise typer.Exit(status)
 

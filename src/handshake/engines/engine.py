@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -73,6 +73,10 @@ class Run(ABC):
     def progress(self) -> tuple[str, int, int | None]:
         """Return what is done so far: a text, the amount, and the whole amount if it is known."""
         return "running", 0, None
+
+    def sources_of_figures(self) -> Sequence[Any]:
+        """Return what has the figures of the run while it runs: joins, queries, or the run itself."""
+        return [self]
 
     def stop(self) -> None:
         """End the inputs; what has arrived is finished."""

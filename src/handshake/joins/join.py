@@ -7,7 +7,7 @@ import threading
 import time as clock
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -58,6 +58,9 @@ PlanT = TypeVar("PlanT", bound=JoinPlan | MultiPlan | WaitingPlan)
 
 class PushJoin(Generic[PlanT]):
     """A running join that rows are pushed into, from one thread at a time."""
+
+    on_results: Callable[[pa.RecordBatch], object] | None = None
+    """Called with the last batch of results of a push, such as by the live page."""
 
     def __init__(self, plan: PlanT, on_shed: OnShed | None) -> None:
         self.plan = plan
@@ -159,10 +162,12 @@ class PushJoin(Generic[PlanT]):
     def _in_order(
         self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
     ) -> list[pa.RecordBatch]:
-        if self._ordering is None:
-            return results
-        self._ordering.add(results)
-        return self._ordering.release(mark, all_of_them=last)
+        if self._ordering is not None:
+            self._ordering.add(results)
+            results = self._ordering.release(mark, all_of_them=last)
+        if self.on_results is not None and results:
+            self.on_results(results[-1])
+        return results
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far; after closing, the last ones."""

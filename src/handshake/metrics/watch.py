@@ -43,7 +43,8 @@ class Watch:
             )
         self.name = name or _default_name(thing)
         pushed = self._streaming is None and (hasattr(thing, "push") or hasattr(thing, "push_left"))
-        self._thing: Callable[[], Any] = weakref.ref(thing) if pushed else lambda: thing
+        self.thing: Callable[[], Any] = weakref.ref(thing) if pushed else lambda: thing
+        """Returns what is watched, or None if it is gone."""
         self._last = [Snapshot(self.name, "spark" if self._streaming else "local", "waiting")]
         self._finished = ""
 
@@ -53,7 +54,7 @@ class Watch:
 
     def snapshots(self) -> list[Snapshot]:
         """Return the figures of this moment: one snapshot, or one per join of a streaming query."""
-        thing = self._thing()
+        thing = self.thing()
         if thing is None:
             self._finished = self._finished or "ended"
         elif self._streaming is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -81,6 +81,9 @@ class Query:
     ...     [batch.to_pylist() for batch in query.finish()["Highs"]]
     [[{'High': 12}]]
     """
+
+    on_results: Callable[[pa.RecordBatch], object] | None = None
+    """Called with the last batch of each result of a push, such as by the live page."""
 
     def __init__(
         self, plan: Plan | str, *, optimised: bool = True, cores: int = 1, now: NowNanoseconds = time.time_ns
@@ -197,7 +200,11 @@ class Query:
                     flows.append(operator.step([flows[at] for at in inputs]))
                 case _:
                     flows.append(operator.step(flows[inputs[0]]))
-        return {name: self._deliver(name, schema, flows[at]) for name, schema, at in self._outputs}
+        found = {name: self._deliver(name, schema, flows[at]) for name, schema, at in self._outputs}
+        if self.on_results is not None:
+            for batch in (batches[-1] for batches in found.values() if batches):
+                self.on_results(batch)
+        return found
 
     def _feed(
         self, operator: SourceOperator, given: tuple[pa.RecordBatch, Array] | None, ended: bool

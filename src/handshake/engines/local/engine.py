@@ -118,6 +118,10 @@ class JoinRun(Run):
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         return found
 
+    def sources_of_figures(self) -> list[Any]:
+        """Return what has the figures while it runs."""
+        return [self._replay]
+
     def progress(self) -> tuple[str, int, int | None]:
         """Return how many rows have been joined."""
         return "joining", self._replay.done, self._replay.total
@@ -179,6 +183,10 @@ class MultiJoinRun(Run):
 
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         return ((self._name, batch) for batch in self._replay)
+
+    def sources_of_figures(self) -> list[Any]:
+        """Return what has the figures while it runs."""
+        return [self._replay]
 
     def progress(self) -> tuple[str, int, int | None]:
         """Return how many rows have been joined."""
@@ -245,6 +253,10 @@ class QueryRun(Run):
             return standard_input(self._plan, source, place.bad, is_stopped)
         tables = read_inputs(self._plan, self._inputs)
         return slices(self._plan, tables, pace=self._options.pace, stop=is_stopped)
+
+    def sources_of_figures(self) -> list[Any]:
+        """Return what has the figures while it runs."""
+        return [self._query]
 
     def progress(self) -> tuple[str, int, int | None]:
         """Return rows, rate, lag and results so far."""

@@ -403,6 +403,10 @@ class _LiveRun(_BatchRun):
         self._lost = self._live.lost
         self._seconds = time.perf_counter() - began
 
+    def sources_of_figures(self) -> list[Any]:
+        """Return the streaming queries that have started."""
+        return self._live.queries
+
     def progress(self) -> tuple[str, int, int | None]:
         """Return the rate and the lag of the last micro-batches, and the rows of each result."""
         results = ", ".join(f"{name} {rows:,}" for name, rows in self._rows.items())

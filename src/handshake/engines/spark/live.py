@@ -127,7 +127,8 @@ class Live:
         self._ready: queue.SimpleQueue[tuple[str, pa.RecordBatch]] = queue.SimpleQueue()
         self._adding, self._closed = threading.Lock(), False
         self._figures: dict[tuple[str, int], dict[str, Any]] = {}
-        self._queries: list[Any] = []
+        self.queries: list[Any] = []
+        """The streaming queries that have started, one per result."""
         self._began = time.perf_counter()
         self.lost = dict.fromkeys(LOST, 0)
         """Rows that are in no result, by the reason."""
@@ -137,7 +138,7 @@ class Live:
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield results until all senders of datagrams are done, or `stop` asks for an end."""
         self._began = time.perf_counter()
-        self._queries = [self._start(name, frame, folder) for name, frame in frames.items()]
+        self.queries = [self._start(name, frame, folder) for name, frame in frames.items()]
         try:
             while not stop() and (not receivers or any(receiver.running for receiver in receivers)):
                 time.sleep(_WAIT)
@@ -149,7 +150,7 @@ class Live:
         finally:
             with self._adding:  # a micro-batch that is stopped on its way is not delivered
                 self._closed = True
-            for query in self._queries:
+            for query in self.queries:
                 query.stop()
         yield from self._take()
 
@@ -172,7 +173,7 @@ class Live:
         """Let queries finish what their sources have; for sources that never end, one more micro-batch."""
         asked = datetime.now(UTC)
         time.sleep(_WAIT)  # an idle query looks for new rows more often than that
-        for query in self._queries:
+        for query in self.queries:
             while endless and query.isActive and not _is_drained(query, asked):
                 time.sleep(_WAIT / 4)
             if not endless:
@@ -181,7 +182,7 @@ class Live:
 
     def _note(self) -> None:
         """Count the rows that micro-batches have lost, before Spark forgets; raise if a query has failed."""
-        for query in self._queries:
+        for query in self.queries:
             if query.exception() is not None:
                 why = one_line(reason(query.exception()), 500)
                 raise HandshakeError(f"result {query.name} failed on Spark: {why}")
@@ -191,7 +192,7 @@ class Live:
 
     def describe_speed(self) -> str:
         """Return the seconds so far, and the rate and the lag of the last micro-batches."""
-        last = [json.loads(p.json) for p in (query.lastProgress for query in self._queries) if p is not None]
+        last = [json.loads(p.json) for p in (query.lastProgress for query in self.queries) if p is not None]
         rate = max((p.get("processedRowsPerSecond") or 0 for p in last), default=0)
         lag = max((_lag(p) for p in last), default=0)
         return f"{time.perf_counter() - self._began:6.0f} s  {rate:,.0f} rows/s  lag {lag:.1f} s"

@@ -1,0 +1,1 @@
+"""The live page: figures of running joins and queries, served on this machine and read-only."""

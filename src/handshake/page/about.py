@@ -1,0 +1,80 @@
+"""Facts about a query that do not change: its plan as a picture and as text, and its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from handshake.api import explain
+from handshake.errors import HandshakeError
+from handshake.joins.driver import StreamLike
+from handshake.joins.plan import JoinPlan, MultiPlan
+from handshake.plan.algebra import Node, Plan
+from handshake.plan.explain import label
+
+__all__ = ["describe"]
+
+Tree = dict[str, Any]
+
+
+def describe(thing: Any, plan: Any = None) -> dict[str, Any]:
+    """Return the plan of a thing as a tree and as text, its windows, and whether it can say why.
+
+    Args:
+        thing: What is shown.
+        plan: A plan, text, or DataFrame that describes it better, such as that of a streaming query.
+    """
+    held = getattr(thing, "plan", None)
+    return {
+        "tree": _tree(held), "text": _text(thing if plan is None else plan), "windows": _windows(held),
+        "why": _why_columns(thing),
+    }  # fmt: skip
+
+
+def _text(thing: Any) -> str:
+    if not (hasattr(thing, "explain") or isinstance(thing, (str, Plan))) or hasattr(thing, "lastProgress"):
+        return ""
+    try:
+        return explain(thing)
+    except HandshakeError as error:
+        return str(error)
+
+
+def _windows(plan: Any) -> dict[str, str]:
+    """Return the window of each stream as text."""
+    if not isinstance(plan, (JoinPlan, MultiPlan)):
+        return {}
+    streams: Sequence[StreamLike] = plan.spec.streams
+    windows = zip(streams, plan.spec.windows, strict=True)
+    return {stream.name: "no window" if window is None else str(window) for stream, window in windows}
+
+
+def _tree(plan: Any) -> Tree | None:
+    if isinstance(plan, Plan):
+        roots = [_node(output) for output in plan.outputs]
+        return roots[0] if len(roots) == 1 else {"label": "results", "children": roots}
+    if isinstance(plan, (JoinPlan, MultiPlan)):
+        return _join_tree(plan)
+    return None
+
+
+def _node(node: Node) -> Tree:
+    return {"label": label(node), "children": [_node(child) for child in node.children]}
+
+
+def _join_tree(plan: JoinPlan | MultiPlan) -> Tree:
+    streams = [
+        {"label": f"window of {window}", "children": [{"label": name, "children": []}]}
+        for name, window in _windows(plan).items()
+    ]
+    how = plan.spec.kind.name if isinstance(plan, JoinPlan) else "inner"
+    names = ", ".join(plan.output_schema.names)
+    join = {"label": f"{how} join on {plan.spec.text}", "children": streams}
+    return {"label": f"results ({names})", "children": [join]}
+
+
+def _why_columns(thing: Any) -> list[list[str]] | None:
+    """Return the columns of both streams, if the thing can explain a pair."""
+    if not hasattr(thing, "why"):
+        return None
+    return [list(side.schema.names) for side in thing.plan.spec.sides]

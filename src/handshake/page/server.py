@@ -1,0 +1,286 @@
+"""The web server of the page: static files, server-sent events, and nothing that changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import secrets
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from handshake.errors import HandshakeError, InputError
+from handshake.metrics.export import parse_address
+from handshake.page.board import FASTEST, Board
+
+__all__ = ["PORT", "Server", "is_loopback"]
+
+PORT = 8642
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_STATIC = {
+    "": ("page.html", "text/html"),
+    "page.js": ("page.js", "text/javascript"),
+    "charts.js": ("charts.js", "text/javascript"),
+    "page.css": ("page.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_COOKIE = "handshake_live"
+_RATE = 4.0
+"""Updates per second that a page asks for by default."""
+_LONGEST_ROW = 20_000
+
+
+def is_loopback(host: str) -> bool:
+    """Return true if an address can be reached from this machine only.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.1.2.3")]
+    [True, True, True, False, False]
+    """
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Guard:
+    """Refuses requests without the token, from pages of other hosts, and methods that could change things."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        refused = self._refuse(request)
+        if refused is not None:
+            await refused(scope, receive, send)
+            return
+        given = request.query_params.get("token")
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                added = {**_HEADERS}
+                if given and self._token is not None:
+                    added["Set-Cookie"] = f"{_COOKIE}={quote(given)}; HttpOnly; SameSite=Strict; Path=/"
+                message["headers"] += [(k.lower().encode(), v.encode()) for k, v in added.items()]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+    def _refuse(self, request: Request) -> Response | None:
+        if request.method not in ("GET", "HEAD"):
+            return PlainTextResponse("this page only shows; it takes no changes", 405, _HEADERS)
+        if self._token is None:
+            host = request.headers.get("host", "")
+            name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+            if is_loopback(name.removeprefix("[").removesuffix("]")):
+                return None
+            return PlainTextResponse("this page answers to 127.0.0.1 and localhost only", 421, _HEADERS)
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        given = (request.query_params.get("token"), request.cookies.get(_COOKIE), bearer)
+        if any(each and secrets.compare_digest(each.encode(), self._token.encode()) for each in given):
+            return None
+        return PlainTextResponse("this page needs its token: open it as …/?token=TOKEN", 401, _HEADERS)
+
+
+class _Pages:
+    """The answers of the server."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.closing = asyncio.Event()
+        folder = files("handshake.page") / "static"
+        self._files = {
+            path: (folder.joinpath(name).read_bytes(), kind) for path, (name, kind) in _STATIC.items()
+        }
+
+    def routes(self) -> list[Route]:
+        """Return all routes; each only reads."""
+        return [
+            Route("/events", self.events),
+            Route("/state", self.state),
+            Route("/query", self.query),
+            Route("/why", self.why),
+            Route("/metrics", self.metrics),
+            Route("/{path:path}", self.file),
+        ]
+
+    async def file(self, request: Request) -> Response:
+        """Return a file of the page."""
+        found = self._files.get(request.path_params["path"])
+        if found is None:
+            return PlainTextResponse("no such page; the live page is at /", 404)
+        return Response(found[0], media_type=found[1])
+
+    async def events(self, request: Request) -> Response:
+        """Send the figures again and again, as server-sent events."""
+        try:
+            rate = float(request.query_params.get("rate", _RATE))
+        except ValueError:
+            return PlainTextResponse("rate is a number of updates per second", 400)
+        if not 0 < rate <= FASTEST:
+            return PlainTextResponse(f"rate is at most {FASTEST} updates per second", 400)
+        return StreamingResponse(self._frames(rate), media_type="text/event-stream")
+
+    async def _frames(self, rate: float) -> AsyncIterator[str]:
+        viewer, seen, due = object(), -1, asyncio.get_running_loop().time()
+        self._board.look(viewer, rate)
+        try:
+            yield "retry: 1000\n\n"
+            while not self.closing.is_set():
+                if self._board.version != seen:
+                    seen = self._board.version
+                    yield f"data: {self._board.frame_text()}\n\n"
+                due = max(due + 1 / rate, asyncio.get_running_loop().time())
+                await asyncio.sleep(due - asyncio.get_running_loop().time())
+        finally:
+            self._board.leave(viewer)
+
+    async def state(self, request: Request) -> Response:
+        """Return the figures of this moment, for another page that collects several."""
+        return Response(self._board.frame_text(), media_type="application/json")
+
+    async def query(self, request: Request) -> Response:
+        """Return the history of a query, its plan and its windows."""
+        return await self._answer(lambda: self._board.describe(request.query_params.get("name", "")))
+
+    async def why(self, request: Request) -> Response:
+        """Explain why two rows are a pair, or not."""
+        asked = request.query_params
+
+        def explain() -> dict[str, str]:
+            rows = (_row(asked.get("left", ""), "left"), _row(asked.get("right", ""), "right"))
+            return {"text": self._board.why(asked.get("name", ""), *rows)}
+
+        return await self._answer(explain)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return all metrics in the OpenMetrics text format."""
+        try:
+            text = await run_in_threadpool(self._board.openmetrics)
+        except HandshakeError as error:
+            return PlainTextResponse(str(error), 501)
+        return Response(text, media_type="application/openmetrics-text; version=1.0.0; charset=utf-8")
+
+    async def _answer(self, work: Callable[[], Any]) -> Response:
+        try:
+            return JSONResponse(await run_in_threadpool(work))
+        except HandshakeError as error:
+            return JSONResponse({"error": str(error)}, 400)
+
+
+def _row(text: str, side: str) -> dict[str, Any]:
+    try:
+        row = json.loads(text) if len(text) <= _LONGEST_ROW else None
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(f'the {side} row is an object in JSON, such as {{"x": 1}}')
+    return row
+
+
+class Server:
+    """The server in a thread of its own."""
+
+    def __init__(self, board: Board, address: str | None, token: str | None) -> None:
+        host, port = parse_address(address) if address is not None else ("127.0.0.1", PORT)
+        if not is_loopback(host) and not token:
+            raise InputError(
+                f"a live page at '{host}' can be read by other machines, so it needs a token; give one "
+                "(token=…, or HANDSHAKE_LIVE_TOKEN for commands), or use 127.0.0.1"
+            )
+        self._socket = _bind(host, port, any_port=address is None)
+        self.host, self.port = host, self._socket.getsockname()[1]
+        self.token = token
+        self._pages = _Pages(board)
+        app = Starlette(routes=self._pages.routes(), middleware=[Middleware(_Guard, token=token or None)])
+        config = uvicorn.Config(
+            app, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = _Uvicorn(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="handshake-live-server", daemon=True)
+        self._thread.start()
+        self._server.ready.wait(10.0)
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            await self._server.serve(sockets=[self._socket])
+
+        asyncio.run(serve())
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with its token."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/" + (f"?token={quote(self.token)}" if self.token else "")
+
+    def close(self) -> None:
+        """End the server and all its connections."""
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._pages.closing.set)
+            self._server.should_exit = True
+            self._thread.join(5.0)
+        self._socket.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server that leaves Ctrl-C to the program, and says when it answers."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    def install_signal_handlers(self) -> None:
+        """Install none: the program handles Ctrl-C."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def _bind(host: str, port: int, *, any_port: bool) -> socket.socket:
+    """Return a bound socket; if the port was not asked for, any free one will do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        if any_port:
+            return _bind(host, 0, any_port=False)
+        raise InputError(
+            f"a live page cannot be served at '{host}:{port}': {error.strerror or error}"
+        ) from error
+    made.listen(128)
+    return made

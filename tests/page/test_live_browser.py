@@ -1,0 +1,116 @@
+"""The live page in a real browser: it loads, updates, survives restarts, and fits a phone."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+
+import handshake as hs
+from waiting import wait_until
+
+pytest.importorskip("starlette")
+pytest.importorskip("websockets")
+
+from browser import Browser, open_browser
+from handshake.page.live import Page
+
+ROWS = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64()), ("name", pa.string())])
+EVIL = "<img src=x onerror='document.title=1'><script>document.title=2</script>"
+
+
+@contextmanager
+def pushed(name: str, page: Page) -> Iterator[hs.Join]:
+    """Yield a join on the page that rows are pushed into all the time."""
+    over = threading.Event()
+    with hs.Join(left=ROWS, right=ROWS, on="l.x <= r.x", window="1 second", time="t", ordered=True) as join:
+        page.add(join, name)
+
+        def push() -> None:
+            for k in itertools.count():
+                if over.wait(0.05):
+                    return
+                rows = {
+                    "t": [100_000 * k + n for n in range(20)],
+                    "x": [n % 5 for n in range(20)],
+                    "name": [EVIL] * 20,
+                }
+                join.push_left(rows)
+                join.push_right(rows)
+
+        thread = threading.Thread(target=push)
+        thread.start()
+        try:
+            yield join
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+def rows_so_far(browser: Browser) -> str:
+    return browser.text(".stream.left span")
+
+
+def test_it_loads_updates_survives_a_restart_and_shows_data_as_text(browser: Browser) -> None:
+    with Page("127.0.0.1:0") as page:
+        browser.resize(1280, 900)
+        browser.open(page.url)
+        wait_until(lambda: "Nothing runs yet" in browser.text("#empty"))
+        with pushed(f"first {EVIL}", page) as join:
+            wait_until(lambda: browser.text("#name") == f"first {EVIL}")
+            wait_until(lambda: "rows/s" in browser.text(".stream.left .big"))
+            before = rows_so_far(browser)
+            wait_until(lambda: rows_so_far(browser) != before)
+            wait_until(lambda: browser.ask("document.querySelectorAll('#charts path.series').length") >= 5)
+            wait_until(lambda: EVIL in browser.text("#last"))
+            assert browser.text("#plan-text").strip() == join.explain().strip()
+            assert browser.ask("document.querySelectorAll('.plan-node').length") == 6
+            assert browser.ask("document.querySelectorAll('#last img, #last script, h2 img').length") == 0
+            browser.ask("document.getElementById('why-ask').click()")
+            wait_until(lambda: browser.text("#why-answer").startswith("the rows "))
+        wait_until(lambda: browser.text("#facts").startswith("ended"))
+        with pushed(f"first {EVIL}", page), pushed("second", page):
+            wait_until(lambda: browser.text("#facts").startswith("running"))
+            before = rows_so_far(browser)
+            wait_until(lambda: rows_so_far(browser) != before)
+            wait_until(lambda: browser.ask("document.querySelectorAll('nav button').length") == 2)
+            browser.ask("document.querySelectorAll('nav button')[1].click()")
+            wait_until(
+                lambda: browser.text("#name") == "second" and "rows/s" in browser.text(".stream.left .big")
+            )
+        assert browser.ask("document.title") == "second · Handshake live"
+    wait_until(lambda: browser.text("#link") == "reconnecting")
+    complaints = [each for each in browser.complaints if "ERR_CONNECTION_REFUSED" not in each]
+    assert [each for each in complaints if "ERR_INCOMPLETE_CHUNKED_ENCODING" not in each] == []
+    assert {url.split("/")[2] for url in browser.requested if url.startswith("http")} == {
+        page.url.split("/")[2]
+    }
+
+
+def test_it_fits_a_phone_and_a_dark_room(browser: Browser) -> None:
+    with Page("127.0.0.1:0") as page, pushed("on a phone", page):
+        browser.resize(375, 812, dark=True)
+        browser.open(page.url)
+        wait_until(lambda: browser.ask("document.querySelectorAll('#charts path.series').length") >= 5)
+        assert browser.ask("document.documentElement.scrollWidth") == 375
+        wide = """[...document.querySelectorAll("body *")]
+            .filter((e) => !e.closest(".scroll, pre, svg, .pipe"))
+            .filter((e) => e.getBoundingClientRect().right > 376)
+            .map((e) => e.outerHTML.slice(0, 80))"""
+        assert browser.ask(wide) == []
+        ground, ink = browser.ask(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        assert (ground, ink) == ("rgb(14, 21, 20)", "rgb(226, 235, 233)")
+        names = "[...document.querySelectorAll('[role=img]')].every((e) => e.getAttribute('aria-label'))"
+        assert browser.ask(names)
