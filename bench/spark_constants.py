@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
-from handshake.engines.spark.joins.tasks import _references
+from handshake.engines.spark.joins.tasks import references
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Store
@@ -90,7 +90,7 @@ class Bench:
 
 def _shuffle_bytes(arrival: PackedChunk, definition: Definition) -> bytes:
     """Return an arrival's references as they go into the shuffle, one row per segment."""
-    return bytes(_references(arrival, definition.keys).serialize())
+    return bytes(references(arrival, definition, definition.keys).serialize())
 
 
 def measure(arguments: Any, folder: str) -> tuple[Bench, list[Spent]]:

@@ -14,7 +14,7 @@ import pytest
 
 import spark_steps
 from handshake.engines.spark.joins.routing import choose_routing
-from handshake.engines.spark.joins.tasks import _references, _remove_old_batches
+from handshake.engines.spark.joins.tasks import _remove_old_batches, references
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import pack, record_once
 from handshake.joins.join import prepare
@@ -187,8 +187,8 @@ def test_a_partition_is_packed_once_in_a_run(tmp_path):
 
     def packed(rows: pa.Table, run: str) -> list[dict]:
         arrivals = pack(cluster.definition, 0, rows.to_batches(), cluster.store, "batch/0")
-        references = (_references(arrival, (0,)) for arrival in arrivals)
-        found = record_once(cluster.store, f"batch/0/left-{run}.packed", references)
+        rows = (references(arrival, cluster.definition, (0,)) for arrival in arrivals)
+        found = record_once(cluster.store, f"batch/0/left-{run}.packed", rows)
         return [row for batch in found for row in batch.to_pylist()]
 
     first = packed(table, "a")

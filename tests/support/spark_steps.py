@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pyarrow as pa
@@ -15,18 +15,28 @@ from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import pack
 from handshake.engines.spark.state.store import Store
 from handshake.joins.spec import SIDES
+from handshake.joins.tuning import TUNING
 from handshake.plan.parse import parse
 from handshake.schema import UNITS
 from handshake.testing.oracle_values import TIME, rows
 from strategies import Case
 
 FOLDER = "query/join-test"
+FILES = replace(TUNING, inline_bytes=0)
+"""All chunks are files, although they are small."""
 
 
 def definition_of(
     left: pa.Table, right: pa.Table, case: Case, segments: int, root: str, **changes
 ) -> Definition:
-    chosen = {"method": "auto", "suffix": "_right", "aliases": None, "retain": 3, **changes}
+    chosen = {
+        "method": "auto",
+        "suffix": "_right",
+        "aliases": None,
+        "retain": 3,
+        "tuning": replace(TUNING, inline_bytes=200),
+        **changes,
+    }
     return Definition(
         left.schema, right.schema, parse(case.on), case.windows, (case.left_time, case.right_time),
         segments=segments, partitions=segments, root=root, marker="", **chosen,

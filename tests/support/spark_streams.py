@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from handshake.engines.spark.state.store import Store
 from handshake.windows import Windows, windows_of
-from spark_steps import Cluster, definition_of
+from spark_steps import FILES, Cluster, definition_of
 from strategies import Case
 
 SECOND = 10**6
@@ -67,4 +67,6 @@ def cluster_of(on: str, window: str, root, segments: int) -> Cluster:
     windows = windows_of(window)
     empty = tuple(schema.empty_table() for schema in SCHEMAS)
     case = Case(*empty, on, windows, "t", "u")
-    return Cluster(definition_of(*empty, case, segments, str(root), retain=RETAIN), Store(str(root)))
+    return Cluster(
+        definition_of(*empty, case, segments, str(root), retain=RETAIN, tuning=FILES), Store(str(root))
+    )

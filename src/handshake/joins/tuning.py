@@ -48,6 +48,10 @@ class Tuning:
     tiny_batches: int = 4
     """Merging two batches takes as long as scanning twenty."""
 
+    # Chunks of new tuples on Spark.
+    inline_bytes: int = 4096
+    """Smaller chunks travel in their references: opening a file takes longer than sending these bytes."""
+
     # Results and replays.
     coalesced_rows: int = 1 << 15
     """Small batches of results are concatenated up to this many rows."""

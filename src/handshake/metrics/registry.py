@@ -156,6 +156,7 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
         held_right=("sum", "rows in the right window"),
         chunks=("sum", "files that hold them"),
         state_bytes=("sum", "the size of these files"),
+        read_bytes=("sum", "bytes of new rows that segments have read"),
         newest=("max", "the latest event time, if windows are of time"),
         watermark=("max", "Spark's watermark"),
     ),

@@ -37,6 +37,8 @@ class SegmentProgress:
     chunks: int
     """Files that contain them."""
     state_bytes: int
+    read_bytes: int
+    """Bytes of new rows that it has read."""
 
     @property
     def held(self) -> int:
@@ -74,6 +76,8 @@ class JoinProgress:
     held_right: int
     chunks: int
     state_bytes: int
+    read_bytes: int
+    """Bytes of new rows that segments have read."""
     newest: datetime | None
     """The latest event time of the micro-batch; None if no window is in time."""
     watermark: datetime | None

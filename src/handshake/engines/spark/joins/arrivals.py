@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.engines.spark.state.blocks import Ranges
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
-from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import add_columns
 from handshake.joins.spec import OTHER, OWN
 
@@ -24,7 +24,10 @@ class NewChunk:
     """A chunk of new tuples in memory, with their stamps."""
 
     arrival: PackedChunk
-    window: BasicWindow
+    batch: pa.RecordBatch
+    """The rows that were read."""
+    ranges: Ranges
+    """Which rows of the chunk they are."""
     admitted: Array | None
     """A mask of tuples that are not late; None if no tuple is late."""
     counts: tuple[Array, Array] | None = None
@@ -33,15 +36,27 @@ class NewChunk:
 
     def rows(self, start: int, stop: int) -> tuple[pa.RecordBatch, int]:
         """Return the stamped tuples of a range that are not late, and the number of late tuples."""
-        batch, length = self.window.batch.slice(start, stop - start), stop - start
+        mine = self.place(start, stop)
+        batch, length = self.batch.slice(mine.start, stop - start), stop - start
         if self.counts is not None:
-            own, other = (pa.array(c[start:stop]) for c in self.counts)
+            own, other = (pa.array(c[mine]) for c in self.counts)
             kept = [name for name in batch.schema.names if name not in (PLACE, *self.spare)]
             batch = add_columns(batch.select(kept), {OWN: own, OTHER: other})
         if self.admitted is None:
             return batch, 0
-        mask = self.admitted[start:stop]
+        mask = self.admitted[mine]
         return batch.filter(pa.array(mask)), length - int(mask.sum())
+
+    def place(self, start: int, stop: int) -> slice:
+        """Return where a range of the chunk's rows is in the batch."""
+        before = 0
+        for first, last in self.ranges:
+            if first <= start and stop <= last:
+                return slice(before + start - first, before + stop - first)
+            before += last - first
+        if start < stop:
+            raise AssertionError(f"rows {start} to {stop} of a chunk were not read")
+        return slice(0, 0)
 
 
 def arrival_stamps(

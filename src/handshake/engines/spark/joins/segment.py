@@ -20,6 +20,7 @@ from handshake.engines.spark.joins.arrivals import NewChunk, arrival_stamps
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.joins.routing import home_rows, visit_ranges
+from handshake.engines.spark.state.blocks import Ranges
 from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
 from handshake.engines.spark.state.clean_up import check_is_first, clean_up
 from handshake.engines.spark.state.manifest import Manifest
@@ -49,7 +50,6 @@ from handshake.windows import is_late
 __all__ = ["SegmentStep", "SegmentTally"]
 
 Array = np.ndarray[Any, Any]
-Ranges = list[tuple[int, int]]
 _PIECE = 1 << 20
 """Tuples per probe, at most."""
 
@@ -73,6 +73,7 @@ class SegmentTally:
     pending: int = 0
     chunks: int = 0
     state_bytes: int = 0
+    read_bytes: int = 0
     newest: int | None = None
     """The newest event time of the micro-batch."""
 
@@ -159,9 +160,12 @@ class SegmentStep:
         limits = self._limits()
         if self.definition.best is None:  # else tuples that are final now still want expired ones
             self._expire(limits, tracked=False)
+        if self._given is None:
+            self._read_ahead()
+        if self.arrivals:
+            self._learn(limits)
         loaded = self._load()
-        if loaded:
-            self._route(loaded, limits)
+        self._note(loaded)
         new = [self._new_tuples(loaded, side) for side in (0, 1)]
         self._add_lone()
         held = list(self._given or self._open(self.manifest.windows))
@@ -206,32 +210,40 @@ class SegmentStep:
     # Load new tuples
 
     def _load(self) -> list[NewChunk]:
+        """Read the new tuples that this segment needs, all files at the same time."""
+        reads = [arrival.rows(self.store, self._needed(arrival)) for arrival in self.arrivals]
+        self.tally.read_bytes += sum(read.bytes for read in reads)
         loaded = []
-        for arrival in self.arrivals:
-            window = chunks.get(self.store, arrival.ref, self.spec.sides[arrival.side])
-            chunks.drop(self.store, arrival.ref)
-            loaded.append(NewChunk(arrival, window, self._not_late(arrival, window)))
+        for read in reads:
+            batch = read.batch()
+            loaded.append(NewChunk(read.chunk, batch, read.ranges, self._not_late(read.chunk, batch)))
         if self.spec.windows.counted and loaded:
             self._stamp(loaded)
         return loaded
 
-    def _not_late(self, arrival: PackedChunk, window: BasicWindow) -> Array | None:
+    def _needed(self, arrival: PackedChunk) -> Ranges | None:
+        """Return the ranges of a chunk's tuples that this segment reads; None for all of them."""
+        if self.spec.windows.counted:  # the stamps of a tuple depend on all tuples before it
+            return None
+        return [self._home(arrival), *self._visits(arrival)]
+
+    def _not_late(self, arrival: PackedChunk, batch: pa.RecordBatch) -> Array | None:
         mark = self.manifest.watermark
         if mark is None or not self.spec.windows.timed or not is_late(arrival.oldest, mark):
             return None
-        times = integers(stored_column(window.batch, self.spec.sides[arrival.side], TIME))
+        times = integers(stored_column(batch, self.spec.sides[arrival.side], TIME))
         mask: Array = ~is_late(times, mark)
         return mask
 
     def _stamp(self, loaded: list[NewChunk]) -> None:
         everyone = [
-            np.ones(chunk.window.rows, np.bool_) if chunk.admitted is None else chunk.admitted
+            np.ones(chunk.batch.num_rows, np.bool_) if chunk.admitted is None else chunk.admitted
             for chunk in loaded
         ]
         counts = arrival_stamps(
             [chunk.arrival.side for chunk in loaded],
             [self._times(chunk) for chunk in loaded],
-            [integers(chunk.window.batch.column(PLACE)) for chunk in loaded],
+            [integers(chunk.batch.column(PLACE)) for chunk in loaded],
             everyone,
             self.manifest.arrived,
         )
@@ -241,11 +253,11 @@ class SegmentStep:
 
     def _times(self, chunk: NewChunk) -> Array | None:
         spec = self.spec.sides[chunk.arrival.side]
-        return None if spec.time is None else integers(stored_column(chunk.window.batch, spec, TIME))
+        return None if spec.time is None else integers(stored_column(chunk.batch, spec, TIME))
 
     def _spare(self, chunk: NewChunk) -> tuple[str, ...]:
         """Return the names of time columns that only replace missing times; results do not need them."""
-        name, schema = self.spec.sides[chunk.arrival.side].time, chunk.window.batch.schema
+        name, schema = self.spec.sides[chunk.arrival.side].time, chunk.batch.schema
         if name is None or self.spec.windows.timed or TIME not in schema.names:
             return ()
         return (TIME,) if lies_ready(schema.field(name).type, self.spec.unit) else ()
@@ -255,8 +267,7 @@ class SegmentStep:
         mark = self.manifest.watermark
         for arrival in self._lone:
             spec, tracked = self.spec.sides[arrival.side], self.tracked[arrival.side]
-            batch = chunks.get(self.store, arrival.ref, spec).batch
-            chunks.drop(self.store, arrival.ref)
+            batch = arrival.rows(self.store).batch()
             if mark is not None and spec.time is not None and self.spec.windows.timed:
                 times, known = times_of(batch.column(spec.time), self.spec.unit, spec.time, spec.name)
                 late = is_late(times, mark) if known is None else is_late(times, mark) & known
@@ -267,11 +278,14 @@ class SegmentStep:
 
     # Route them
 
-    def _route(self, loaded: list[NewChunk], limits: tuple[int | None, int | None]) -> None:
+    def _learn(self, limits: tuple[int | None, int | None]) -> None:
+        """Let the load of the new tuples move the cuts."""
+        counts = sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells))
+        self.manifest.router.learn(counts, limits)
+
+    def _note(self, loaded: list[NewChunk]) -> None:
+        """Note the newest tuples, by which cuts are forgotten."""
         router = self.manifest.router
-        router.learn(
-            sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells)), limits
-        )
         for chunk in loaded:
             side = chunk.arrival.side
             window = self.spec.windows[side]
@@ -286,7 +300,8 @@ class SegmentStep:
         for chunk in loaded:
             if chunk.arrival.side != side:
                 continue
-            home, visits = self._home(chunk), self._visits(chunk)
+            home, visits = self._home(chunk.arrival), self._visits(chunk.arrival)
+            self._count_home(chunk, *home)
             here = [home] if anchored[side] or not any(anchored) else visits
             kept += [chunk.rows(*rows)[0] for rows in here]
             if not any(anchored):
@@ -298,19 +313,21 @@ class SegmentStep:
             mine, mine if any(anchored) else self._windows(probing, side), self._windows(guests, side)
         )
 
-    def _home(self, chunk: NewChunk) -> tuple[int, int]:
-        """Return the range of a chunk's tuples whose home is this segment, and count them."""
-        span, side = self.manifest.router.home.span(self.segment), chunk.arrival.side
-        start, stop = home_rows(chunk.arrival.offsets, span, chunk.arrival.ref.check)
+    def _home(self, arrival: PackedChunk) -> tuple[int, int]:
+        """Return the range of a chunk's tuples whose home is this segment."""
+        span = self.manifest.router.home.span(self.segment)
+        return home_rows(arrival.offsets, span, arrival.ref.check)
+
+    def _count_home(self, chunk: NewChunk, start: int, stop: int) -> None:
+        side = chunk.arrival.side
         self.tally.rows[side] += stop - start
         if chunk.admitted is not None:
-            self.tally.late[side] += int((~chunk.admitted[start:stop]).sum())
-        return start, stop
+            self.tally.late[side] += int((~chunk.admitted[chunk.place(start, stop)]).sum())
 
-    def _visits(self, chunk: NewChunk) -> Ranges:
+    def _visits(self, arrival: PackedChunk) -> Ranges:
         """Return the ranges of a chunk's tuples that may have matches in this segment."""
         routing, router = self.definition.routing, self.manifest.router
-        return visit_ranges(chunk.arrival.offsets, router, routing, self.segment)
+        return visit_ranges(arrival.offsets, router, routing, self.segment)
 
     def _windows(
         self, batches: list[pa.RecordBatch], side: int, tracked: Tracked | None = None
@@ -387,6 +404,12 @@ class SegmentStep:
     def _open(self, held: tuple[list[ChunkRef], list[ChunkRef]]) -> list[list[BasicWindow]]:
         sides = zip(held, self.spec.sides, strict=True)
         return [[chunks.get(self.store, ref, spec) for ref in refs] for refs, spec in sides]
+
+    def _read_ahead(self) -> None:
+        """Begin to read the windows while new tuples are read."""
+        for sides in (self.manifest.windows, self.manifest.guests):
+            for refs, spec in zip(sides, self.spec.sides, strict=True):
+                chunks.read_ahead(self.store, refs, spec)
 
     def _oldest(self, side: int) -> int | None:
         """Return the oldest stamp of a side that later tuples can still join; None if all can."""

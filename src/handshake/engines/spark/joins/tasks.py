@@ -6,7 +6,6 @@ import json
 import platform
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +26,8 @@ from handshake.engines.spark.joins.ranked import add_hidden, choose_best
 from handshake.engines.spark.joins.routing import home_rows
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.private import batch_number, query_id, run_id
-from handshake.engines.spark.state.chunks import ChunkRef, read_chunk
+from handshake.engines.spark.state.blocks import Layout, block_edges
+from handshake.engines.spark.state.chunks import ChunkRef
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
 from handshake.engines.spark.state.store import StateError, Store, open_store
@@ -45,7 +45,9 @@ __all__ = [
     "SegmentProcessor",
     "join_task",
     "pack_task",
+    "packed_chunk",
     "probe_task",
+    "references",
     "unpack_task",
 ]
 
@@ -54,7 +56,7 @@ REFERENCES = pa.schema(
         ("segment", pa.int32()), ("side", pa.int32()), ("partition", pa.int32()), ("part", pa.int32()),
         ("name", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("check", pa.int64()),
         ("cells", pa.binary()), ("oldest", pa.int64()), ("newest", pa.int64()), ("no_time", pa.int64()),
-        ("unmatchable", pa.int64()),
+        ("unmatchable", pa.int64()), ("layout", pa.binary()), ("inline", pa.binary()),
     ]
 )  # fmt: skip
 FIGURES = names("micro_batch")
@@ -94,9 +96,9 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
         # equal in all attempts at a stage, and in no other run of the query
         attempt = f"{definition.identity}-{run_id(task)}-{task.stageId()}"
         record = f"{folder}/{SIDES[side]}-{task.partitionId()}-{attempt}.packed"
-        references = (_references(chunk, definition.keys[:1]) for chunk in packed)
-        for row in record_once(store, record, references):
-            yield _references(_packed_chunk(row.to_pylist()[0]), definition.keys)
+        found = (references(chunk, definition, definition.keys[:1]) for chunk in packed)
+        for row in record_once(store, record, found):
+            yield references(packed_chunk(row.to_pylist()[0], definition), definition, definition.keys)
 
     pack_tuples.__name__ = f"pack_{SIDES[side]}"
     return pack_tuples
@@ -109,24 +111,31 @@ def _remove_old_batches(store: Store, query: str, batch: int) -> None:
             store.remove_folder(f"{query}/batch/{old}")
 
 
-def _references(chunk: PackedChunk, keys: tuple[int, ...]) -> pa.RecordBatch:
+def references(chunk: PackedChunk, definition: Definition, keys: tuple[int, ...]) -> pa.RecordBatch:
+    """Return references to a chunk, one per key of a segment."""
     ref, cells = chunk.ref, np.diff(chunk.offsets).astype("<i4").tobytes()
+    given = (definition.left, definition.right)[chunk.side]
     row = (
         chunk.side, chunk.partition, chunk.part, ref.name, ref.rows, ref.bytes, ref.check,
         zlib.compress(cells, 1), chunk.oldest, chunk.newest, chunk.no_time, chunk.unmatchable,
+        chunk.layout.dump(given), chunk.inline,
     )  # fmt: skip
     columns = [list(keys), *([value] * len(keys) for value in row)]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, REFERENCES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=REFERENCES)
 
 
-def _packed_chunk(row: Any) -> PackedChunk:
+def packed_chunk(row: Any, definition: Definition) -> PackedChunk:
+    """Return the chunk of a reference."""
     counts = np.frombuffer(zlib.decompress(row["cells"]), "<i4")
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     ref = ChunkRef(row["name"], row["rows"], row["bytes"], row["check"], 0)
+    edges = block_edges(offsets, ref.rows, definition.segments)
+    given = (definition.left, definition.right)[row["side"]]
     return PackedChunk(
         row["side"], row["partition"], row["part"], ref, offsets,
         row["oldest"], row["newest"], row["no_time"], row["unmatchable"],
+        Layout.load(row["layout"], given, edges), row["inline"],
     )  # fmt: skip
 
 
@@ -149,7 +158,7 @@ class SegmentProcessor(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         """Run one micro-batch of one segment."""
-        chunks = [_packed_chunk(row) for frame in rows for row in frame.to_dict("records")]
+        chunks = [packed_chunk(row, self.definition) for frame in rows for row in frame.to_dict("records")]
         yield from self._run(key[0], self._manifest(), chunks, timerValues)
 
     def handleExpiredTimer(
@@ -210,7 +219,7 @@ def _figures_row(step: SegmentStep) -> pd.DataFrame:
     figures = [
         sum(tally.rows), sum(tally.late), tally.no_time, tally.unmatchable, tally.visits, tally.comparisons,
         tally.results, tally.matched, tally.unmatched, tally.pending, *tally.held, tally.chunks,
-        tally.state_bytes,
+        tally.state_bytes, tally.read_bytes,
         *(_milliseconds(at, step) for at in (tally.newest, step.manifest.watermark)),
     ]  # fmt: skip
     segment = {"segment": step.segment, **dict(zip(FIGURES, figures, strict=True))}
@@ -231,12 +240,12 @@ def _frame(blob: bytes | None, segment: str | None, figures: list[int]) -> pd.Da
 def join_task(definition: Definition) -> Callable[[Batches], Batches]:
     """Return a function for `mapInArrow` that joins all rows of the segments in one partition."""
 
-    def join_segments(references: Batches) -> Batches:
+    def join_segments(batches: Batches) -> Batches:
         freeze_libraries()
         chunks: dict[int, list[PackedChunk]] = {}
-        for batch in references:
+        for batch in batches:
             for row in batch.to_pylist():
-                chunks.setdefault(row["segment"], []).append(_packed_chunk(row))
+                chunks.setdefault(row["segment"], []).append(packed_chunk(row, definition))
         for key, packed in chunks.items():
             segment = definition.keys.index(key)
             store = _store(definition)
@@ -264,9 +273,9 @@ def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Ba
             for row in batch.to_pylist():
                 segment = definition.keys.index(row["segment"])
                 held: tuple[list[BasicWindow], list[BasicWindow]] = ([], [])
-                for chunk in map(_packed_chunk, row["held"] or ()):
-                    held[1 - streaming].append(_static(definition, chunk, segment))
-                moving = [_packed_chunk(row["moving"])]
+                for each in row["held"] or ():
+                    held[1 - streaming].append(_static(definition, packed_chunk(each, definition), segment))
+                moving = [packed_chunk(row["moving"], definition)]
                 step = SegmentStep(
                     definition, segment, None, moving, None, store, 0, "", lasting=False, held=held
                 )
@@ -278,11 +287,17 @@ def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Ba
 def _static(definition: Definition, chunk: PackedChunk, segment: int) -> BasicWindow:
     """Return the part of a static chunk that a segment holds: all of it if the stream is anchored."""
     _forget_outdated(definition, chunk)
-    whole = any(definition.anchored)
-    offsets = tuple(map(int, chunk.offsets))
-    return _static_part(definition, chunk.ref, offsets, chunk.side, None if whole else segment)
+    key = (definition.identity, chunk.ref.name, None if any(definition.anchored) else segment)
+    if key not in _static_parts:
+        if len(_static_parts) >= _STATIC_PARTS:
+            del _static_parts[next(iter(_static_parts))]
+        _static_parts[key] = _read_static(definition, chunk, key[-1])
+    return _static_parts[key]
 
 
+_STATIC_PARTS = 256
+_static_parts: dict[tuple[str, str, int | None], BasicWindow] = {}
+"""The indexed parts of static chunks, by definition, chunk and segment."""
 _static_folders: dict[str, str] = {}
 """By definition, the folder of the static chunks that this worker has read last."""
 
@@ -292,20 +307,20 @@ def _forget_outdated(definition: Definition, chunk: PackedChunk) -> None:
     folder = chunk.ref.name.rpartition("/")[0]
     if _static_folders.setdefault(definition.identity, folder) != folder:
         _static_folders[definition.identity] = folder
-        _static_part.cache_clear()
+        _static_parts.clear()
 
 
-@lru_cache(maxsize=256)
-def _static_part(
-    definition: Definition, ref: ChunkRef, offsets: tuple[int, ...], side: int, segment: int | None
-) -> BasicWindow:
-    """Return the indexed part of a static chunk whose home is a segment; cached in the worker."""
-    window = read_chunk(_store(definition), ref, definition.spec.sides[side])
+def _read_static(definition: Definition, chunk: PackedChunk, segment: int | None) -> BasicWindow:
+    """Return the indexed part of a static chunk whose home is a segment."""
+    spec, store = definition.spec.sides[chunk.side], _store(definition)
     if segment is None:
-        return seal(window)
+        return seal(BasicWindow(spec, chunk.rows(store).batch()))
     span = segment / definition.segments, (segment + 1) / definition.segments
-    start, stop = home_rows(np.asarray(offsets), span)
-    return seal(BasicWindow(window.spec, window.batch.slice(start, stop - start)))
+    start, stop = home_rows(chunk.offsets, span)
+    read = chunk.rows(store, [(start, stop)])
+    batch = read.batch()
+    first = start - read.ranges[0][0] if read.ranges else 0
+    return seal(BasicWindow(spec, batch.slice(first, stop - start)))
 
 
 # Results

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -117,13 +118,22 @@ class ChunkCache:
     def __init__(self, room: int = 2048) -> None:
         self._room = room
         self._held: OrderedDict[tuple[str, int], tuple[BasicWindow, Any]] = OrderedDict()
+        self._coming: dict[tuple[str, int], Callable[[], BasicWindow]] = {}
+
+    def read_ahead(self, store: Store, refs: Iterable[ChunkRef], spec: SideSpec) -> None:
+        """Begin to read the chunks that are not cached, if files are not local."""
+        for ref in () if store.is_local else refs:
+            key = (store.path(ref.name), ref.check)
+            if key not in self._held:
+                self._coming[key] = store.ahead(read_chunk, store, ref, spec)
 
     def get(self, store: Store, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
         """Return a chunk; map and verify it unless it is cached and unchanged on disk."""
         key, version = (store.path(ref.name), ref.check), store.version(ref.name)
         held = self._held.get(key)
         if held is None or held[1] != version or held[0].spec is not spec:
-            held = (read_chunk(store, ref, spec), version)
+            coming = self._coming.pop(key, None)
+            held = (read_chunk(store, ref, spec) if coming is None else coming(), version)
             self._held[key] = held
         self._held.move_to_end(key)
         while len(self._held) > self._room:
@@ -133,3 +143,4 @@ class ChunkCache:
     def drop(self, store: Store, ref: ChunkRef) -> None:
         """Drop a chunk that is no longer needed."""
         self._held.pop((store.path(ref.name), ref.check), None)
+        self._coming.pop((store.path(ref.name), ref.check), None)

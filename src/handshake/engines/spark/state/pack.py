@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.state.chunks import ChunkRef, write_chunk
+from handshake.engines.spark.state.blocks import Layout, Ranges, block_edges, decode_blocks, encode_blocks
+from handshake.engines.spark.state.chunks import ChunkRef
 from handshake.engines.spark.state.store import Store
-from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import add_columns, can_match, derive_columns, lies_ready, times_of
 from handshake.joins.spec import SIDES, TIME
 from handshake.kernels.prepare import HIDDEN
 from handshake.kernels.sorting import order_of
 from handshake.schema import concat_batches
 
-__all__ = ["PLACE", "PackedChunk", "canonical", "pack", "record_once"]
+__all__ = ["PLACE", "ChunkRows", "PackedChunk", "canonical", "pack", "record_once"]
 
 Array = np.ndarray[Any, Any]
 PLACE = HIDDEN + "place"
@@ -44,6 +44,9 @@ class PackedChunk:
     """The oldest and newest time, if a window is in time."""
     no_time: int
     unmatchable: int
+    layout: Layout
+    inline: bytes | None = None
+    """The chunk itself, if it is small; there is no file then."""
 
     @property
     def is_lone(self) -> bool:
@@ -54,6 +57,35 @@ class PackedChunk:
     def rank(self) -> tuple[int, int, int]:
         """The place in source order."""
         return self.side, self.partition, self.part
+
+    def rows(self, store: Store, ranges: Ranges | None = None) -> ChunkRows:
+        """Begin to read ranges of rows; all rows by default."""
+        return ChunkRows(self, store, [(0, self.ref.rows)] if ranges is None else ranges)
+
+
+class ChunkRows:
+    """Rows of a chunk that are being read: those of the blocks that hold given ranges."""
+
+    def __init__(self, chunk: PackedChunk, store: Store, ranges: Ranges) -> None:
+        self.chunk, self.store = chunk, store
+        self.blocks = chunk.layout.cover(ranges)
+        self.ranges = chunk.layout.rows_of(self.blocks)
+        """The ranges of rows, as they follow each other in the batch."""
+        places = chunk.layout.bytes_of(self.blocks)
+        self.bytes = sum(stop - start for start, stop in places)
+        self._read: Callable[[], list[Any]]
+        if chunk.inline is not None:
+            data = memoryview(chunk.inline)
+            self._read, self.bytes = lambda: [data[start:stop] for start, stop in places], len(data)
+        elif places:
+            self._read = store.ahead(store.read_ranges, chunk.ref.name, places)
+        else:
+            self._read = list
+
+    def batch(self) -> pa.RecordBatch:
+        """Wait for the rows, verify them and return them."""
+        name = self.chunk.ref.name
+        return decode_blocks(self.store.path(name), name, self.chunk.layout, self.blocks, self._read())
 
 
 def pack(
@@ -127,15 +159,29 @@ def _pack_piece(
     if definition.routing.cells > 1:
         kept = kept.take(pa.array(order_of(cells.astype(np.int64))))
     name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}-{uuid.uuid4().hex}"
-    ref = write_chunk(store, f"{name}.chunk", BasicWindow(spec.sides[side], kept))
+    ref, layout, inline = _write(definition, store, f"{name}.chunk", kept, offsets)
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
-    yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable)
+    yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable, layout, inline)
     if definition.kind.preserved[side]:
         lone = [timeless] if no_time else []
         lone += [full.filter(pa.array(~mask))] if mask is not None and unmatchable else []
         for number, batch in enumerate(lone):
-            ref = write_chunk(store, f"{name}-lone{number}.chunk", BasicWindow(spec.sides[side], batch))
-            yield PackedChunk(side, *at, ref, np.zeros_like(offsets), oldest, newest, 0, 0)
+            none = np.zeros_like(offsets)
+            ref, layout, inline = _write(definition, store, f"{name}-lone{number}.chunk", batch, none)
+            yield PackedChunk(side, *at, ref, none, oldest, newest, 0, 0, layout, inline)
+
+
+def _write(
+    definition: Definition, store: Store, name: str, batch: pa.RecordBatch, offsets: Array
+) -> tuple[ChunkRef, Layout, bytes | None]:
+    """Write a chunk, or return its bytes if it is small."""
+    rows = batch.num_rows
+    data, layout, check = encode_blocks(name, batch, block_edges(offsets, rows, definition.segments))
+    ref = ChunkRef(name, rows, len(data), check, 0)
+    if len(data) < definition.tuning.inline_bytes:
+        return ref, layout, data
+    store.write(name, [data])
+    return ref, layout, None
 
 
 def _add_times(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as fs
@@ -15,6 +16,11 @@ import pyarrow.fs as fs
 from handshake.errors import HandshakeError, InputError
 
 __all__ = ["StateError", "Store", "open_store"]
+
+
+T = TypeVar("T")
+_READERS = 16
+"""Reads at the same time, if files are not local."""
 
 
 class StateError(HandshakeError):
@@ -25,6 +31,12 @@ class StateError(HandshakeError):
 def open_store(root: str) -> Store:
     """Return the store at a path or URI; one per process and root."""
     return Store(root)
+
+
+@lru_cache(maxsize=1)
+def _readers(process: int) -> ThreadPoolExecutor:
+    """Return the threads that read; a forked process gets its own."""
+    return ThreadPoolExecutor(_READERS, "handshake-read")
 
 
 class Store:
@@ -83,6 +95,23 @@ class Store:
                 return source.read_buffer()
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unreadable(name, error) from error
+
+    def read_ranges(self, name: str, ranges: Iterable[tuple[int, int]]) -> list[pa.Buffer]:
+        """Return byte ranges of a file; what lies behind its end is missing."""
+        if self.is_local:
+            data = self.read(name)
+            return [data[start:stop] for start, stop in ranges]
+        try:
+            with self._filesystem.open_input_file(f"{self._base}/{name}") as source:
+                return [pa.py_buffer(source.read_at(stop - start, start)) for start, stop in ranges]
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+
+    def ahead(self, read: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+        """Begin a read and return a function that waits for it; local files are read by that function."""
+        if self.is_local:
+            return partial(read, *arguments)
+        return _readers(os.getpid()).submit(read, *arguments).result
 
     def version(self, name: str) -> tuple[int, int] | None:
         """Return size and modification time of a local file, which show that it changed."""
