@@ -78,13 +78,13 @@ class Bench:
 
     def _join(self, segment: int, arrivals: list[PackedChunk], watermark: int | None) -> SegmentTally:
         held = self.states.get(segment)
-        manifest = None if held is None else Manifest.load(held, self.definition)
+        manifest = None if held is None else Manifest.parse(held)
         step = SegmentStep(
             self.definition, segment, manifest, arrivals, watermark, self.store, self.batch, "query"
         )
         for result in step.results():
             result.serialize()
-        self.states[segment] = step.manifest.dump()
+        self.states[segment] = step.commit()
         return step.tally
 
 

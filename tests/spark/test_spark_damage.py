@@ -8,7 +8,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -20,9 +19,7 @@ import handshake
 import handshake.engines.spark.joins.segment as segment
 from handshake.engines.spark.failures import reason
 from handshake.engines.spark.state.chunks import ChunkCache
-from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import StateError, Store
-from handshake.plan.parse import parse
 from handshake.windows import windows_of
 from spark_session import Feed, Sink
 from spark_streams import BAND, Stream, cluster_of
@@ -227,37 +224,7 @@ def test_a_full_disk_is_an_error_and_room_is_the_cure(spark, tmp_path):
         assert not list(disk.rglob("*.part"))
 
 
-OTHER = "this checkpoint belongs to another join: its "
-PUT_BACK = "; put it back, or start from a new checkpoint"
-TEN, NINE = "(x >= (a - 10)) AND (x <= (a + 10))", "(x >= (a - 9)) AND (x <= (a + 10))"
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"on": parse(NINE)}, f"{OTHER}predicate was {TEN}, now {NINE}{PUT_BACK}"),
-        ({"windows": windows_of("21 seconds")}, f"{OTHER}windows were 20 seconds, now 21 seconds{PUT_BACK}"),
-        ({"times": ("u", "t")}, f"{OTHER}time columns were (t, u), now (u, t){PUT_BACK}"),
-        ({"method": "scan"}, f"{OTHER}method was auto, now scan{PUT_BACK}"),
-        ({"segments": 5}, f"{OTHER}segments were 2, now 5; pass segments=2, or start from a new checkpoint"),
-        (
-            {"left": SCHEMAS[0]},
-            f"{OTHER}left columns were (l int64, x int32, t timestamp[us]), "
-            f"now (l int64, x int32, t timestamp[us, tz=UTC]){PUT_BACK}",
-        ),
-    ],
-)
-def test_what_a_manifest_says_to_another_join(change, said, tmp_path):
-    cluster = cluster_of(BAND, WINDOW, tmp_path, 2)
-    state = Manifest.fresh(cluster.definition, "place", "owner").dump()
-    assert Manifest.load(state, replace(cluster.definition)).plan == cluster.definition.properties
-    with pytest.raises(StateError) as error:
-        Manifest.load(state, replace(cluster.definition, **change))
-    assert str(error.value) == said
-
-
 def test_a_segment_that_has_lost_its_state_says_so(tmp_path):
-    """Change the number of partitions, on which a segment's key in the state store depends."""
     rng = Random(2)
     cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
     cluster.run(stream.batch(5, 5))
@@ -266,45 +233,9 @@ def test_a_segment_that_has_lost_its_state_says_so(tmp_path):
         cluster.run(stream.batch(5, 5))
     place = f"{tmp_path}/query/join-test/segment-{cluster.definition.fingerprint}-0"
     assert str(error.value) == (
-        f"'{place}' holds tuples of batch 0, but the checkpoint has no state that refers to them; "
-        "spark.sql.shuffle.partitions is 2 now: set the number that the checkpoint began with before "
-        "handshake.join is called"
+        f"'{place}' holds rows of micro-batches before 1, but the checkpoint has no state that refers to "
+        "them; restore the checkpoint, or start from a new one"
     )
-
-
-def bound(predicate: str) -> str:
-    """Return a predicate with the inputs of its columns."""
-    return predicate.replace("(x", "(l.x").replace("(a", "(r.a")
-
-
-def test_a_checkpoint_is_refused_to_another_query(spark, tmp_path):
-    query = Pipeline(spark, tmp_path)
-    query.add(2)
-    query.run()
-    query.add(1)
-    assert query.refused(on=NINE) == f"{OTHER}predicate was {bound(TEN)}, now {bound(NINE)}{PUT_BACK}"
-    changed = query.refused(left=lambda stream: stream.selectExpr("*", "x + 1 AS more"))
-    assert changed.startswith(f"{OTHER}left columns were (l int64, x int32, t timestamp[us, tz=UTC]), now (")
-    assert changed.endswith(f", more int32){PUT_BACK}")
-    with partitions(spark, 4):
-        assert query.refused() == (
-            f"{OTHER}shuffle partitions were 2, now 4; set spark.sql.shuffle.partitions to 2 before "
-            "handshake.join is called, or start from a new checkpoint"
-        )
-    assert "sources in the checkpoint" in query.refused(query.feeds[0].read(spark))
-    query.run()
-    query.check()
-
-
-@contextmanager
-def partitions(spark, number: int):
-    name = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(name)
-    spark.conf.set(name, str(number))
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before)
 
 
 def test_the_checkpoint_of_another_stateful_query_is_refused(spark, tmp_path):

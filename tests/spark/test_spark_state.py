@@ -52,7 +52,7 @@ def chunks_of(cluster: Cluster) -> set[str]:
 
 
 def referred(cluster: Cluster, states: list[bytes | None]) -> set[str]:
-    held = [Manifest.load(state, cluster.definition) for state in states if state is not None]
+    held = [Manifest.parse(state) for state in states if state is not None]
     return {ref.name for manifest in held for side in manifest.windows for ref in side}
 
 

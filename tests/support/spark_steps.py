@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import pyarrow as pa
 
+from handshake.engines.spark.joins.changes import find_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.state.manifest import Manifest
@@ -74,6 +76,11 @@ class Cluster:
         ]
         return self._run(arrivals, again) if arrivals else []
 
+    def change(self, definition: Definition) -> None:
+        """Go on with another definition, as a query that is restarted; its segments have other keys."""
+        self.definition = definition
+        self.states = (self.states + [None] * definition.segments)[: definition.segments]
+
     def tick(self) -> list[pa.RecordBatch]:
         """Run a micro-batch without new rows, in the segments whose timers have expired."""
         due = [
@@ -88,10 +95,13 @@ class Cluster:
         for segment in range(self.definition.segments) if segments is None else segments:
             for _ in range(2 if segment in again else 1):
                 state = self.states[segment]
-                held = None if state is None else Manifest.load(state, self.definition)
+                held = None if state is None else Manifest.parse(state)
+                change = find_change(self.definition, FOLDER, self.store, self.batch, held)
+                if change is not None:
+                    held = change.begin(FOLDER, segment, uuid.uuid4().hex[:12])
                 step = SegmentStep(
                     self.definition, segment, held, arrivals, self.watermark, self.store, self.batch, FOLDER,
-                    now=self.now,
+                    now=self.now, take_over=None if change is None else change.take_over,
                 )  # fmt: skip
                 mine = list(step.results())
             step.manifest.timer = step.next_final  # tests count timers in the unit of the join
@@ -105,7 +115,7 @@ class Cluster:
         return results
 
     def manifests(self) -> list[Manifest]:
-        return [Manifest.load(state, self.definition) for state in self.states if state is not None]
+        return [Manifest.parse(state) for state in self.states if state is not None]
 
 
 Parts = tuple[list[pa.Table], list[pa.Table]]

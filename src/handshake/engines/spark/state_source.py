@@ -43,7 +43,7 @@ class _Options:
             raise InputError(f"option side='{side}' of format(\"{FORMAT}\") is neither left nor right")
         return cls(options["path"], side, options.get("query"), options.get("join"))
 
-    def selected(self) -> JoinState:
+    def select(self) -> JoinState:
         """Return the join whose rows are wanted."""
         found = read_state(self.path).select(self.query, self.join)
         if len(found) > 1:
@@ -55,7 +55,7 @@ class _Options:
         """Return the columns of the rows, in types that Spark has."""
         if self.side is None:
             return SEGMENTS
-        schema = self.selected().columns(SIDES.index(self.side))
+        schema = self.select().columns(SIDES.index(self.side))
         if schema is None:
             raise InputError(f"the join holds no row of the {self.side} stream")
         return pa.schema([pa.field(each.name, carrier(each.type)) for each in schema])
@@ -87,7 +87,7 @@ class _Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         if self.options.side is None:
             return [_Segment(0)]
-        return [_Segment(number) for number in range(len(self.options.selected().segments))]
+        return [_Segment(number) for number in range(len(self.options.select().segments))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         options = self.options
@@ -95,7 +95,7 @@ class _Reader(DataSourceReader):
             yield from read_state(options.path).segments(options.query, options.join).to_batches()
             return
         assert isinstance(partition, _Segment)
-        join, schema = options.selected(), options.columns()
+        join, schema = options.select(), options.columns()
         for batch in join.segment_rows(join.segments[partition.number], SIDES.index(options.side)):
             yield conform(batch, schema)
 

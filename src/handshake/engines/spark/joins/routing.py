@@ -25,7 +25,17 @@ from handshake.plan.analyse import Bound
 from handshake.plan.expr import Expr, show
 from handshake.schema import Float
 
-__all__ = ["Epoch", "Router", "Routing", "choose_routing", "describe_routing", "home_rows", "visit_ranges"]
+__all__ = [
+    "Epoch",
+    "Router",
+    "Routing",
+    "balance",
+    "choose_routing",
+    "describe_routing",
+    "home_rows",
+    "visit_ranges",
+    "visited_cells",
+]
 
 Array = np.ndarray[Any, Any]
 Stamps = tuple[int | None, int | None]
@@ -240,13 +250,19 @@ def _row_at(offsets: Array, cut: float, seed: int) -> int:
 
 def visit_ranges(offsets: Array, router: Router, routing: Routing, segment: int) -> list[tuple[int, int]]:
     """Return the ranges of a chunk's tuples that may have matches in a segment."""
+    wanted = visited_cells(router.epochs, routing, segment)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
+    runs = [(int(offsets[a]), int(offsets[b])) for a, b in edges.reshape(-1, 2)]
+    return [(start, stop) for start, stop in runs if stop > start]
+
+
+def visited_cells(epochs: Sequence[Epoch], routing: Routing, segment: int) -> Array:
+    """Return the cells whose tuples visit a segment by some cuts."""
     wanted = np.zeros(routing.cells, np.bool_)
-    for epoch in router.epochs:
+    for epoch in epochs:
         low, high = epoch.span(segment)
         if high <= low:
             continue
         first, last = int(low) - routing.overlap, math.ceil(high) - 1 + routing.overlap
         wanted[np.arange(first, min(last, first + routing.cells - 1) + 1) % routing.cells] = True
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
-    runs = [(int(offsets[a]), int(offsets[b])) for a, b in edges.reshape(-1, 2)]
-    return [(start, stop) for start, stop in runs if stop > start]
+    return wanted

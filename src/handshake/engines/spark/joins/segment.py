@@ -9,7 +9,7 @@ sides are anchored, tuples that visit are kept as *guests* beside those whose ho
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.blocks import Ranges
 from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
-from handshake.engines.spark.state.clean_up import check_is_first, clean_up
+from handshake.engines.spark.state.clean_up import clean_up
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
 from handshake.engines.spark.state.published import publish
@@ -47,7 +47,7 @@ from handshake.kinds import KINDS
 from handshake.schema import concat_batches
 from handshake.windows import is_late
 
-__all__ = ["SegmentStep", "SegmentTally"]
+__all__ = ["SegmentStep", "SegmentTally", "without"]
 
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20
@@ -91,7 +91,8 @@ class SegmentStep:
 
     A step that is not `lasting` is a whole batch join, which keeps no state. `held` are basic windows of each
     side to join with, if they are not those of the manifest. `now` is the time at which the micro-batch
-    began, in milliseconds; the rule for silent streams needs it.
+    began, in milliseconds; the rule for silent streams needs it. `take_over` lets the segment begin with the
+    rows of segments of an earlier definition, and yields results of them.
     """
 
     def __init__(
@@ -99,17 +100,17 @@ class SegmentStep:
         arrivals: Sequence[PackedChunk], watermark: int | None, store: Store, batch: int, folder: str,
         *, now: int | None = None, lasting: bool = True,
         held: tuple[list[BasicWindow], list[BasicWindow]] | None = None,
+        take_over: Callable[[SegmentStep], Iterator[pa.RecordBatch]] | None = None,
     ) -> None:  # fmt: skip
         self.definition, self.segment, self.store = definition, segment, store
         self.spec = definition.spec
         self.arrivals = sorted((a for a in arrivals if not a.is_lone), key=lambda a: a.rank)
         self._lone = [a for a in arrivals if a.is_lone and a.ref.check % definition.segments == segment]
         self.batch, self.lasting, self._given = batch, lasting, held
+        self._take_over = take_over
         if manifest is None:
             place = f"{folder}/segment-{definition.fingerprint}-{segment}"
             manifest = Manifest.fresh(definition, place, uuid.uuid4().hex[:12])
-            if lasting:
-                check_is_first(store, place, batch, definition.partitions)
         self.manifest = manifest
         self.manifest.updates += 1
         self._describe()
@@ -157,6 +158,8 @@ class SegmentStep:
         self.tally.matched, self.tally.unmatched = after[0] - before[0], after[1] - before[1]
 
     def _results(self) -> Iterator[pa.RecordBatch]:
+        if self._take_over is not None:
+            yield from self._take_over(self)
         limits = self._limits()
         if self.definition.best is None:  # else tuples that are final now still want expired ones
             self._expire(limits, tracked=False)
@@ -307,7 +310,7 @@ class SegmentStep:
             if not any(anchored):
                 probing += [chunk.rows(*rows)[0] for rows in visits]
             if all(anchored):
-                guests += [chunk.rows(*rows)[0] for rows in _without(visits, home)]
+                guests += [chunk.rows(*rows)[0] for rows in without(visits, home)]
         mine = self._windows(kept, side, self.tracked[side])
         return _NewTuples(
             mine, mine if any(anchored) else self._windows(probing, side), self._windows(guests, side)
@@ -456,6 +459,11 @@ class SegmentStep:
         self._replace(refs, [known.get(id(w)) or self._write(side, w) for w in segment.windows])
         return segment.windows
 
+    def insert(self, side: int, refs: list[ChunkRef], batches: list[pa.RecordBatch]) -> None:
+        """Write tuples that this segment takes over, as windows to which `refs` refers then."""
+        windows = [BasicWindow(self.spec.sides[side], batch) for batch in batches if batch.num_rows]
+        self._merge(side, refs, [], windows)
+
     def _write(self, side: int, window: BasicWindow) -> ChunkRef:
         name = f"{self.manifest.place}/{self.manifest.owner}-{self.batch}-{uuid.uuid4().hex}.chunk"
         newest = (window.second if side == 0 else window.first)[1]
@@ -512,10 +520,10 @@ def _least(window: BasicWindow, oldest: int | None) -> int | None:
     return int(stamps[stamps >= oldest].min())
 
 
-def _without(ranges: Ranges, hole: tuple[int, int]) -> Ranges:
+def without(ranges: Ranges, hole: tuple[int, int]) -> Ranges:
     """Return the parts of ranges outside of another range.
 
-    >>> _without([(0, 4), (6, 9)], (2, 7))
+    >>> without([(0, 4), (6, 9)], (2, 7))
     [(0, 2), (7, 9)]
     """
     first, last = hole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from handshake.engines.spark.joins.changes import Change, find_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.ranked import add_hidden, choose_best
 from handshake.engines.spark.joins.routing import home_rows
@@ -142,6 +144,10 @@ def packed_chunk(row: Any, definition: Definition) -> PackedChunk:
 # The segments of a streaming join
 
 
+_first_batches: dict[tuple[str, str], int] = {}
+"""By run of a query and join, the first micro-batch with rows that this worker has seen."""
+
+
 class SegmentProcessor(StatefulProcessor):
     """The segments of a streaming join; Spark keeps their manifests and commits them with the batch."""
 
@@ -159,34 +165,62 @@ class SegmentProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Run one micro-batch of one segment."""
         chunks = [packed_chunk(row, self.definition) for frame in rows for row in frame.to_dict("records")]
-        yield from self._run(key[0], self._manifest(), chunks, timerValues)
+        held = self._manifest()
+        change = self._change(held)
+        _first_batches.setdefault(self._run_key(), batch_number(_task()))
+        yield from self._run(key[0], held, chunks, timerValues, change)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        """Return tuples without a match that are final now, unless new tuples have led to this already."""
+        """Return tuples without a match that are final now, unless new tuples have led to this already.
+
+        A changed join waits for new tuples, since all its segments have to change in the same micro-batch.
+        """
         manifest, mark = self._manifest(), self._watermark(timerValues)
-        if manifest is not None and mark is not None and mark > (manifest.watermark or 0):
+        if manifest is None or mark is None or mark <= (manifest.watermark or 0):
+            return
+        if self._change(manifest) is not None:
+            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
+        elif key[0] in self.definition.keys:
             yield from self._run(key[0], manifest, [], timerValues)
 
     def _run(
-        self, key: int, manifest: Manifest | None, chunks: list[PackedChunk], timer: TimerValues
-    ) -> Iterator[pd.DataFrame]:
+        self, key: int, manifest: Manifest | None, chunks: list[PackedChunk], timer: TimerValues,
+        change: Change | None = None,
+    ) -> Iterator[pd.DataFrame]:  # fmt: skip
         definition, task = self.definition, _task()
+        segment = definition.keys.index(key)
+        if change is not None:
+            manifest = change.begin(self._folder(), segment, uuid.uuid4().hex[:12])
         step = SegmentStep(
-            definition, definition.keys.index(key), manifest, chunks, self._watermark(timer),
-            _store(definition), batch_number(task), f"{query_id(task)}/{self.place}",
-            now=timer.getCurrentProcessingTimeInMs(),
+            definition, segment, manifest, chunks, self._watermark(timer), _store(definition),
+            batch_number(task), self._folder(), now=timer.getCurrentProcessingTimeInMs(),
+            take_over=None if change is None else change.take_over,
         )  # fmt: skip
         for blob in _blobs(step.results()):
             yield _frame(blob, None, [0] * len(FIGURES))
         self._set_timer(step, timer)
+        step.manifest.about.run = run_id(task)
         self.state.update((step.commit(),))
         yield _figures_row(step)
 
     def _manifest(self) -> Manifest | None:
         held = self.state.get()
-        return None if held is None else Manifest.load(bytes(held[0]), self.definition)
+        return None if held is None else Manifest.parse(bytes(held[0]))
+
+    def _folder(self) -> str:
+        return f"{query_id(_task())}/{self.place}"
+
+    def _run_key(self) -> tuple[str, str]:
+        return run_id(_task()), self._folder()
+
+    def _change(self, held: Manifest | None) -> Change | None:
+        """Return the change that is due; a run of a query changes a join in its first micro-batch only."""
+        store, batch = _store(self.definition), batch_number(_task())
+        if held is not None and _first_batches.get(self._run_key(), batch) < batch:
+            return None
+        return find_change(self.definition, self._folder(), store, batch, held)
 
     def _set_timer(self, step: SegmentStep, timer: TimerValues) -> None:
         """Ask Spark to call this segment when the next tuple without a match is final."""

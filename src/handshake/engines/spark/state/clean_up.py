@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.store import StateError, Store
+from handshake.engines.spark.state.store import Store
 
-__all__ = ["check_is_first", "claimed_by", "clean_up", "stale_files"]
+__all__ = ["FIRST", "Generation", "claimed_by", "clean_up", "generation_of", "stale_files"]
 
+FIRST = -1
+"""The first micro-batch of the first generation, whatever its number is."""
 _SWEEP = 32
 """Updates between two searches for files without references."""
 _CLAIM = "claim"
 """The end of the name of the file by which an owner claims its files."""
 
 
-def check_is_first(store: Store, place: str, batch: int, partitions: int) -> None:
-    """Refuse a segment without state whose files are older: it lost its state, or has another key."""
-    for name in store.list(place):
-        number = name.split("-")[1]
-        if number.isdigit() and int(number) < batch:
-            raise StateError(
-                f"'{store.path(place)}' holds tuples of batch {number}, but the checkpoint has no state that "
-                f"refers to them; spark.sql.shuffle.partitions is {partitions} now: set the number that the "
-                "checkpoint began with before handshake.join is called"
-            )
+class Generation(NamedTuple):
+    """A period in which the definition of a join stays the same."""
+
+    since: int
+    """Its first micro-batch."""
+    fingerprint: str
 
 
 def clean_up(manifest: Manifest, store: Store, batch: int, retain: int) -> None:
@@ -44,6 +44,7 @@ def clean_up(manifest: Manifest, store: Store, batch: int, retain: int) -> None:
         store.write(f"{manifest.place}/{manifest.owner}-{_CLAIM}", [])
     if manifest.updates % _SWEEP == 0:
         _sweep(manifest, store, batch - retain)
+        _remove_past(manifest, store, batch - retain)
 
 
 def _sweep(manifest: Manifest, store: Store, oldest: int) -> None:
@@ -60,6 +61,27 @@ def _sweep(manifest: Manifest, store: Store, oldest: int) -> None:
         store.remove(path)
 
 
+def _remove_past(manifest: Manifest, store: Store, oldest: int) -> None:
+    """Remove the folders of earlier generations that ended before the micro-batch `oldest`."""
+    if manifest.about.segment or manifest.about.since >= oldest:
+        return
+    folder, _, mine = manifest.place.rpartition("/")
+    for name in store.folders(folder):
+        generation = generation_of(name)
+        if generation is not None and generation < (manifest.about.since, "") and name != mine:
+            store.remove_folder(f"{folder}/{name}")
+
+
+def generation_of(name: str) -> Generation | None:
+    """Return the generation of a segment from the name of its folder; None for other folders.
+
+    >>> generation_of("segment-0f3a-2"), generation_of("segment-0f3a-2-17")
+    (Generation(since=-1, fingerprint='0f3a'), Generation(since=17, fingerprint='0f3a'))
+    """
+    parts = re.fullmatch(r"segment-([0-9a-f]+)-\d+(?:-(\d+))?", name)
+    return Generation(int(parts[2] or FIRST), parts[1]) if parts else None
+
+
 def claimed_by(names: Iterable[str]) -> set[str]:
     """Return the owners that have claimed their files, from the names of a segment's files."""
     parts = [name.split("-") for name in names]
@@ -69,7 +91,7 @@ def claimed_by(names: Iterable[str]) -> set[str]:
 def stale_files(
     names: Iterable[str], place: str, oldest: int, needed: set[str], spared: set[str]
 ) -> Iterator[str]:
-    """Yield files that were written before the micro-batch `oldest` and that nobody needs.
+    """Yield files that were written before the micro-batch `oldest` and that are not needed.
 
     Args:
         names: The names of a segment's files.

@@ -19,9 +19,10 @@ from handshake.engines.spark.state.clocks import Clocks
 from handshake.engines.spark.state.store import StateError
 from handshake.joins.states import RowStates
 
-__all__ = ["About", "Manifest"]
+__all__ = ["About", "Manifest", "describe_value"]
 
-_VERSION = 2
+_VERSION = 3
+"""The version of the format: 1 has fields alone, 2 adds states of rows, 3 facts for readers from outside."""
 _HEAD = struct.Struct("<4sIII")
 """A mark, and the lengths of the parts: fields, and the states of both sides."""
 _MARK = b"hsm2"
@@ -38,6 +39,8 @@ class About:
     """The micro-batch that wrote the manifest."""
     since: int = -1
     """The first micro-batch with the present definition of the join."""
+    run: str = ""
+    """The run of the query that wrote the manifest."""
     retain: int = 100
     """The number of past micro-batches that a checkpoint can return to."""
     unit: str = "us"
@@ -90,10 +93,10 @@ class Manifest:
         states = tuple(RowStates() if anchored else None for anchored in definition.anchored)
         return cls(definition.properties, place, owner, router, states=states)
 
-    def dump(self) -> bytes:
+    def dump(self, version: int = _VERSION) -> bytes:
         """Serialise the manifest for the state store."""
         fields = {
-            "version": _VERSION,
+            "version": version,
             "plan": self.plan,
             "place": self.place,
             "owner": self.owner,
@@ -113,13 +116,6 @@ class Manifest:
         head = zlib.compress(json.dumps(fields).encode(), 1)
         parts = [b"" if states is None else states.dump() for states in self.states]
         return b"".join((_HEAD.pack(_MARK, len(head), *map(len, parts)), head, *parts))
-
-    @classmethod
-    def load(cls, data: bytes, definition: Definition) -> Manifest:
-        """Load a manifest from the state store; refuse the state of another join."""
-        manifest = cls.parse(data)
-        _check(manifest.plan, definition.properties)
-        return manifest
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -157,22 +153,6 @@ def _refs(sides: list[list[dict[str, Any]]]) -> Refs:
     return left, right
 
 
-_REMEDIES = {
-    "segments": "pass segments={}",
-    "shuffle partitions": "set spark.sql.shuffle.partitions to {} before handshake.join is called",
-}
-
-
-def _check(held: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name, value in wanted.items():
-        if held.get(name) != value:
-            remedy = _REMEDIES.get(name, "put it back").format(held.get(name))
-            verb = "were" if name.endswith("s") else "was"
-            raise StateError(
-                f"this checkpoint belongs to another join: its {name} {verb} {_text(held.get(name))}, now "
-                f"{_text(value)}; {remedy}, or start from a new checkpoint"
-            )
-
-
-def _text(value: Any) -> str:
+def describe_value(value: Any) -> str:
+    """Return a property of a join as text."""
     return "(" + ", ".join(map(str, value)) + ")" if isinstance(value, list) else f"{value}"

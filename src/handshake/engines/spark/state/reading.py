@@ -47,7 +47,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentState:
-    """What a segment holds after its last micro-batch."""
+    """The state of a segment after its last micro-batch."""
 
     place: str
     manifest: Manifest
@@ -120,7 +120,7 @@ class JoinState:
             if stamps is not None and oldest is not None:
                 kept = stamps >= oldest
                 batch, stamps = batch.filter(pa.array(kept)), stamps[kept]
-            yield _shown(batch, about.segment, None if stamps is None else segment.age(side, stamps))
+            yield _show(batch, about.segment, None if stamps is None else segment.age(side, stamps))
 
     def _stamps(self, batch: pa.RecordBatch, name: str, side: int) -> Any:
         if name == TIME and name not in batch.schema.names:
@@ -132,7 +132,7 @@ class JoinState:
         """Return the columns of `rows`; None if no segment holds a row of the side."""
         for segment in self.segments:
             for ref in segment.manifest.windows[side]:
-                return _shown(read_parts(self.store, ref)[0].slice(0, 0), 0, None).schema
+                return _show(read_parts(self.store, ref)[0].slice(0, 0), 0, None).schema
         return None
 
     def damage(self) -> Iterator[Finding]:
@@ -155,9 +155,9 @@ class JoinState:
         """
         oldest = self.batch - max(each.manifest.about.retain for each in self.segments)
         present = {each.place for each in self.segments}
-        places = {place: [] for place in present} | {each.place: [] for each in self.past}
+        places: dict[str, list[Manifest]] = {}
         for each in (*self.segments, *self.past):
-            places[each.place].append(each.manifest)
+            places.setdefault(each.place, []).append(each.manifest)
         for place, manifests in sorted(places.items()):
             names = self.store.list(place)
             if place not in present and all(each.about.batch < oldest for each in manifests):
@@ -304,7 +304,7 @@ def _moment(stamp: int | None, unit: str) -> int | None:
     return None if stamp is None else stamp * UNITS[unit] // UNITS["us"]
 
 
-def _shown(batch: pa.RecordBatch, segment: int, age: Any) -> pa.RecordBatch:
+def _show(batch: pa.RecordBatch, segment: int, age: Any) -> pa.RecordBatch:
     """Return rows without hidden columns, with their segment and age."""
     names = [name for name in batch.schema.names if not name.startswith(HIDDEN)]
     count = batch.num_rows

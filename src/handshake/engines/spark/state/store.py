@@ -135,14 +135,15 @@ class Store:
         selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
         return sorted(os.path.basename(info.path) for info in self._filesystem.get_file_info(selector))
 
-    def folders(self, folder: str) -> list[str]:
+    def folders(self, folder: str) -> tuple[str, ...]:
         """Return the names of the folders directly under a folder."""
         selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
         try:
             found = self._filesystem.get_file_info(selector)
         except OSError as error:
             raise StateError(f"cannot list '{self.path(folder)}': {error}") from error
-        return sorted(os.path.basename(info.path) for info in found if info.type == fs.FileType.Directory)
+        names = (os.path.basename(info.path) for info in found if info.type == fs.FileType.Directory)
+        return tuple(sorted(names))
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; a task may run twice."""
