@@ -120,4 +120,4 @@ def _report(turns: dict[bool, list[_Turn]], window: str, cores: int, updates: fl
 
 
 def _rate(turns: list[_Turn], measure: str) -> float:
-    return statistics.median(turn.rows / getattr(turn, measure) for turn in turns)
+    return statistics.median([turn.rows / float(getattr(turn, measure)) for turn in turns])

@@ -302,9 +302,7 @@ def _play_on_spark(streams: Streams, seconds: float, ui: bool, page: Page | None
         _wait(practice, streams.rate)  # workers start and kernels are compiled, so the streams need not wait
         practice.stop()
         streams = replace(streams, start=time.time_ns() // 1000)  # so that the lag is one to the clock
-        query = _start(streams, cluster, _TITLE)
-        if page is not None:
-            page.add(query)
+        query = _start(streams, cluster, _TITLE, page)
         api.watch(query, seconds + _SETTLING, until=lambda: min(_joined_rows(query, streams)) >= streams.rows)
         query.stop()
         consumed = _joined_rows(query, streams)
@@ -315,18 +313,21 @@ def _play_on_spark(streams: Streams, seconds: float, ui: bool, page: Page | None
         return list(zip(rows["trade"].to_pylist(), rows["quote"].to_pylist(), strict=True)), consumed
 
 
-def _start(streams: Streams, cluster: Any, name: str) -> Any:
-    """Start the join as a streaming query."""
+def _start(streams: Streams, cluster: Any, name: str, page: Page | None = None) -> Any:
+    """Start the join as a streaming query, and show it on the page."""
     trades, quotes = streams.frames(cluster.session, cluster.cores)
     joined = api.join(
         trades, quotes, PREDICATE, window=WINDOW, time="time", name="trades_with_quotes",
         state_dir=str(cluster.folder / "state"),
     )  # fmt: skip
-    return (
+    query = (
         joined.writeStream.queryName(name).format("parquet").option("path", _results(cluster, name))
         .option("checkpointLocation", str(cluster.folder / "checkpoints" / name))
         .trigger(processingTime="1 second").start()
     )  # fmt: skip
+    if page is not None:
+        page.add(query, plan=joined)
+    return query
 
 
 def _results(cluster: Any, name: str) -> str:

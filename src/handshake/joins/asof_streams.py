@@ -123,7 +123,3 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
             aliases, cores,
         )  # fmt: skip
         super().__init__(plan_asof(join, lateness), None)
-
-    def explain(self) -> str:
-        """Describe the plan."""
-        return self.plan.explain()

@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, SchemaError, WindowError, suggest
+from handshake.html import card
 from handshake.io.frames import conform, kind_of, restore, schema_of, table_of
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.driver import times_of
@@ -186,6 +187,14 @@ class PushJoin(Generic[PlanT]):
                 self._engine.close()
                 self._engine = None
 
+    def explain(self) -> str:
+        """Describe the plan."""
+        return self.plan.explain()
+
+    def _repr_html_(self) -> str:
+        state = "closed" if self.closed else "running"
+        return card(f"{type(self).__name__}, {state}", self.metrics().facts(), self.explain())
+
     @property
     def closed(self) -> bool:
         """True once the join is closed and takes no more rows."""
@@ -257,10 +266,6 @@ class Join(TwoStreamPush[JoinPlan]):
                     "(handshake.join)"
                 )
         super().__init__(plan, on_shed)
-
-    def explain(self) -> str:
-        """Describe the plan."""
-        return self.plan.explain()
 
     def why(self, left_row: Any, right_row: Any) -> Why:
         """Explain why two rows are a pair of this join, or not, at its watermark; see `handshake.why`."""

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from handshake.html import card
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, StreamDriver
 from handshake.joins.latency import Latencies, Latency
@@ -160,6 +161,22 @@ class Metrics:
         streams = tuple(replace(stream, shed=rows) for stream, rows in pairs)
         return replace(self, streams=streams, waiting_rows=waiting, most_waiting_rows=most_waiting)
 
+    def facts(self) -> list[tuple[str, object]]:
+        """Return the main figures, for people."""
+        streams: list[tuple[str, object]] = [
+            (s.name, f"{s.rows:,} rows, {s.window_rows:,} in the window, {s.late:,} late" + _shed_text(s))
+            for s in self.streams
+        ]
+        latency = f"p50 {1e3 * self.latency.p50:,.1f} ms, p99 {1e3 * self.latency.p99:,.1f} ms"
+        timed = [("latency", latency)] if self.latency.results else []
+        return [
+            *streams, ("results", self.results), *timed, ("state", f"{self.state_bytes / 1e6:,.1f} MB"),
+            ("cores", f"{len(self.cores)}, {self.algorithm}"),
+        ]  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        return card("Figures of a join", self.facts())
+
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values that JSON has; infinite bounds are None."""
         return _report(self, "join")
@@ -175,6 +192,10 @@ class MultiMetrics(Metrics):
         figures["streams"] = [{name: getattr(s, name) for name in names("stream")} for s in self.streams]
         figures["cores"] = [{name: core[name] for name in kept} for core in figures["cores"]]
         return figures
+
+
+def _shed_text(stream: StreamMetrics) -> str:
+    return f", {stream.shed:,} shed" if stream.shed else ""
 
 
 def _report(metrics: Metrics, report: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 import pyarrow as pa
 
 from handshake.errors import ExpressionError, SchemaError, UnsupportedError, WindowError, suggest
+from handshake.html import card
 from handshake.io.frames import plain_schema
 from handshake.joins.arrangements.arrangement import Arrangement, RunningJoin
 from handshake.joins.arrangements.cell.cost import cost_model, model_text
@@ -111,6 +112,15 @@ class Plan(ABC, Generic[SpecT]):
             punctuated=self.ordered or self.tracks,
         )  # fmt: skip
 
+    @abstractmethod
+    def explain(self) -> str:
+        """Describe the plan."""
+
+    def _repr_html_(self) -> str:
+        streams = zip(self.spec.streams, self.spec.windows, strict=True)
+        facts = [(s.name, "no window" if w is None else f"window of {w}") for s, w in streams]
+        return card("Plan of a join", facts, self.explain())
+
     @property
     def output_schema(self) -> pa.Schema:
         """The columns of results: all columns of each stream, in the order of the streams."""
@@ -198,6 +208,10 @@ class MultiPlan(Plan[ManySpec]):
     def start(self) -> MJoin:
         """Start the join cores."""
         return MJoin(self.spec, self.lateness, self.cores, self.cpus, self.adapt)
+
+    def explain(self) -> str:
+        """Describe the plan as it begins; join orders follow the streams later."""
+        return "\n".join((MJoin(self.spec, self.lateness).explain(self.cores), *self.remarks()))
 
     def remarks(self) -> Iterator[str]:
         """Describe the adaptation of cores and what happens under overload."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
+from handshake.html import card
 from handshake.io.frames import table_of
 from handshake.metrics import combine
 from handshake.operators.chunk import Array, Flow
@@ -239,6 +240,14 @@ class Query:
         figures = combine("query", [step.operator for step in self._steps])
         figures |= {"rows": {name: operator.rows for name, operator in self._sources.items()}}
         return QueryMetrics(**{**figures, "results": dict(self._results), "unknown": self._unknown})
+
+    def _repr_html_(self) -> str:
+        figures = self.metrics()
+        facts = [(name, f"{rows:,} rows") for name, rows in figures.rows.items()]
+        facts += [(name, f"{rows:,} results") for name, rows in figures.results.items()]
+        lost = {"late": figures.late, "without a time": figures.no_time, "of no stream": figures.unknown}
+        facts += [(what, f"{rows:,} rows") for what, rows in lost.items() if rows]
+        return card(f"Query, {'ended' if self.closed else 'running'}", facts, self.explain())
 
     @property
     def closed(self) -> bool:

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.errors import InputError
+from handshake.html import card
 
 __all__ = ["JoinListener", "JoinProgress", "SegmentProgress", "joins_in", "progress"]
 
@@ -103,6 +104,19 @@ class JoinProgress:
         """The rows in the largest segment relative to the mean; 1 is even."""
         held = [segment.held for segment in self.segments]
         return max(held) * len(held) / sum(held) if any(held) else 1.0
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("batch", f"{self.batch}, {self.duration.total_seconds():.1f} s"),
+            ("rows", f"{self.rows:,}, of which {self.late:,} late"),
+            ("results", f"{self.results:,}"),
+            ("windows", f"{self.held_left:,} + {self.held_right:,} rows"),
+            ("state", f"{self.state_bytes / 1e6:,.1f} MB in {self.chunks:,} files"),
+            ("lag", "" if self.lag is None else f"{self.lag.total_seconds():.1f} s"),
+        ]
+        names = ("segment", "rows", "visits", "comparisons", "results", "held_left", "held_right")
+        rows = [names, *([getattr(s, name) for name in names] for s in self.segments)]
+        return card(f"{self.join}, the last micro-batch", [fact for fact in facts if fact[1]], rows=rows)
 
     def __str__(self) -> str:
         lag = "" if self.lag is None else f", lag {self.lag.total_seconds():.1f} s"

@@ -63,8 +63,8 @@ export function clock(t, withSeconds = true) {
 
 // Series: points of a history, at most one per two pixels
 
-export function rates(times, counts, from, to, width) {
-  return sample(times, from, to, width, (a, b) => {
+export function rates(times, counts, from, to, width, least = 0) {
+  return sample(times, from, to, width, least, (a, b) => {
     if (counts[a] === null || counts[b] === null || counts[a] === undefined) return null;
     const change = counts[b] - counts[a];
     return (change < 0 ? counts[b] : change) / Math.max(times[b] - times[a], 1e-3); // a fall is a restart
@@ -72,15 +72,16 @@ export function rates(times, counts, from, to, width) {
 }
 
 export function values(times, held, from, to, width) {
-  return sample(times, from, to, width, (a, b) => {
+  return sample(times, from, to, width, 0, (a, b) => {
     let best = null;
     for (let k = a + 1; k <= b; k++) if (held[k] !== null && held[k] !== undefined && (best === null || held[k] > best)) best = held[k];
     return best;
   });
 }
 
-function sample(times, from, to, width, value) {
-  const step = (to - from) / Math.max(width / 2, 20), points = [];
+// `least` seconds between two points: micro-batches count many rows at once.
+function sample(times, from, to, width, least, value) {
+  const step = Math.max((to - from) / Math.max(width / 2, 20), least), points = [];
   let last = times.findIndex((t) => t >= from - step);
   if (last < 0) return points;
   for (let k = last + 1; k < times.length; k++) {

@@ -239,11 +239,11 @@ function drawCores(place, query) {
 }
 
 function tiles(query, held) {
-  const figures = query.figures, history = held.history, [from, to] = span(held.history);
-  const line = (name, kind, color) => () => history?.t && history[name] ? sparkline(kind(history.t, history[name], from, to, 120), color) : sparkline([], color);
+  const figures = query.figures, history = held.history, [from, to] = span(held.history), smooth = query.engine === "spark" ? 6 : 0;
+  const line = (name, kind, color) => () => history?.t && history[name] ? sparkline(kind(history.t, history[name], from, to, 120, smooth), color) : sparkline([], color);
   const rows = rateNow(held, (f) => f.rows.reduce((a, b) => a + b, 0)), results = rateNow(held, (f) => f.results);
   const taken = query.streams.reduce((sum, s) => sum + (s.rows ?? 0), 0), lost = late(query), dropped = shed(query);
-  const allRows = () => history?.t ? sparkline(sumPoints(query.streams.filter((s) => history[`rows ${s.name}`]).map((s) => rates(history.t, history[`rows ${s.name}`], from, to, 120))), "left") : sparkline([], "left");
+  const allRows = () => history?.t ? sparkline(sumPoints(query.streams.filter((s) => history[`rows ${s.name}`]).map((s) => rates(history.t, history[`rows ${s.name}`], from, to, 120, smooth))), "left") : sparkline([], "left");
   const found = [
     ["Rows in", `${count(rows)}/s`, `${count(taken)} so far`, allRows],
     ["Results", `${count(results)}/s`, `${count(total(query.results))} so far`, line("results", rates, "out")],
@@ -289,9 +289,9 @@ function span(history) {
 function drawCharts(query, held) {
   const history = held.history;
   if (!history?.t) return;
-  const [from, to] = span(history), width = 560, colors = ["left", "right", "out", "muted"];
+  const [from, to] = span(history), width = 560, smooth = query.engine === "spark" ? 6 : 0, colors = ["left", "right", "out", "muted"];
   const named = query.streams.filter((s) => history[`rows ${s.name}`]);
-  const series = (name, key, kind, color) => ({ name, color, points: history[key] ? kind(history.t, history[key], from, to, width) : [] });
+  const series = (name, key, kind, color) => ({ name, color, points: history[key] ? kind(history.t, history[key], from, to, width, smooth) : [] });
   const wanted = [
     ["Rates", "rows and results per second", count, [...named.map((s, k) => series(s.name, `rows ${s.name}`, rates, colors[k % 2 ? 1 : 0])), series("results", "results", rates, "out")]],
   ];
@@ -299,7 +299,7 @@ function drawCharts(query, held) {
   if (windows.length) wanted.push(["Windows", "rows held", count, windows.map((s, k) => series(s.name, `window ${s.name}`, values, colors[k % 2 ? 1 : 0]))]);
   if (query.latency) wanted.push(["Latency", "of the results of each moment", seconds, [series("p50", "p50", values, "left"), series("p99", "p99", values, "right")]]);
   if (query.engine === "spark") wanted.push(["Lag", "age of the newest row, and duration of micro-batches", seconds, [series("lag", "lag_seconds", values, "out"), series("micro-batch", "batch_seconds", values, "muted")]]);
-  if (query.figures.state_bytes !== undefined) wanted.push(["State", "memory of windows and indexes", bytes, [series("state", "state_bytes", values, "left")]]);
+  if (query.figures.state_bytes !== undefined) wanted.push(["State", "of windows and indexes", bytes, [series("state", "state_bytes", values, "left")]]);
   wanted.push(["Late and shed", "rows per second that are in no result", count, [series("late", "late", rates, "right"), series("shed", "shed", rates, "muted")]]);
   const cards = wanted.map(([title, note, format]) => {
     if (!charts.has(title)) charts.set(title, new LineChart(title, note, format));
