@@ -50,7 +50,7 @@ class _Turn:
 
 
 def run(seconds: float = 2.0, pairs: int = 12, updates: float = 50.0, window: str = "100000 tuples") -> None:
-    """Measure the cost of a page with so many updates per second; print a table and the ratios."""
+    """Measure the cost of an open page; print a table and the ratios."""
     batches = _batches(2000, 200)
     with Join(left=left_schema, right=right_schema, on=BAND, window=window, time="ts") as join:
         feed = _feed(join, batches)
@@ -58,7 +58,9 @@ def run(seconds: float = 2.0, pairs: int = 12, updates: float = 50.0, window: st
         turns: dict[bool, list[_Turn]] = {False: [], True: []}
         for pair in range(pairs):
             for shown in ((False, True), (True, False))[pair % 2]:
-                turns[shown].append(_watched(join, feed, seconds, updates) if shown else _turn(feed, seconds))
+                turns[shown].append(
+                    _turn_with_page(join, feed, seconds, updates) if shown else _turn(feed, seconds)
+                )
             report.progress(
                 f"pair {pair + 1} of {pairs}: {_lost(turns, 'seconds')[-1]:.2%} of throughput lost"
             )
@@ -86,7 +88,7 @@ def _turn(feed: Iterator[int], seconds: float) -> _Turn:
     return _Turn(rows, time.perf_counter() - began, time.process_time() - worked)
 
 
-def _watched(join: Join, feed: Iterator[int], seconds: float, updates: float) -> _Turn:
+def _turn_with_page(join: Join, feed: Iterator[int], seconds: float, updates: float) -> _Turn:
     with Page("127.0.0.1:0") as page:
         page.add(join, "measured")
         command = [sys.executable, "-c", _READER, f"{page.url}events?rate={updates:g}"]

@@ -403,6 +403,14 @@ def test_cores_share_the_work_and_do_not_add_to_it(arrangement):
     assert four <= 1.1 * one
 
 
+def test_the_cost_of_a_live_page_is_measured(capsys):
+    pytest.importorskip("starlette")
+    assert command(["bench", "live", "--seconds", "0.3", "--pairs", "1", "--window", "2000 tuples"]) == 0
+    figures = dict(pair.split("=") for pair in capsys.readouterr().out.splitlines()[-1].split()[1:])
+    assert figures.keys() == {"cost", "processor_cost", "updates"}
+    assert float(figures["updates"]) > 1
+
+
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_counts_are_the_same_in_every_run(arrangement):
     first, second = (work.count_work(arrangement, 4, "bursty", 32, 2048) for _ in range(2))

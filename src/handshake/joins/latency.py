@@ -6,10 +6,14 @@ taken to have come with the first of them. Buckets are fixed, so histograms of c
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 
 import pyarrow as pa
 
@@ -50,25 +54,19 @@ class Histogram:
 
     def figures(self) -> Latency:
         """Return the percentiles and the buckets that are not empty."""
-        total = sum(self.counts)
-        if not total:
-            return Latency()
-        p50, p90, p99 = (self._percentile(share * total) for share in (0.5, 0.9, 0.99))
         buckets = tuple((_bound(k), count) for k, count in enumerate(self.counts) if count)
-        return Latency(total, p50, p90, p99, self.longest, buckets)
-
-    def _percentile(self, rank: float) -> float:
-        seen = 0
-        for k, count in enumerate(self.counts):
-            seen += count
-            if seen >= rank and count:
-                return min(_bound(k), self.longest)
-        return self.longest
+        if not buckets:
+            return Latency()
+        seen = tuple(itertools.accumulate(count for _, count in buckets))
+        p50, p90, p99 = (
+            min(buckets[bisect_left(seen, share * seen[-1])][0], self.longest) for share in (0.5, 0.9, 0.99)
+        )
+        return Latency(seen[-1], p50, p90, p99, self.longest, buckets)
 
 
 def together(histograms: Sequence[Histogram]) -> Histogram:
     """Add histograms up."""
-    counts = [sum(column) for column in zip(*(h.counts for h in histograms), strict=True)]
+    counts = reduce(lambda a, b: list(map(add, a, b)), (h.counts for h in histograms), Histogram().counts)
     return Histogram(counts, max((h.longest for h in histograms), default=0.0))
 
 

@@ -65,10 +65,10 @@ class ThingSource:
         if self._about["why"] is None or thing is None:
             raise InputError(f"'{self.name}' cannot explain pairs; joins in process can, while they run")
         sides = [side.schema for side in thing.plan.spec.sides]
-        return str(thing.why(_typed(left, sides[0]), _typed(right, sides[1])))
+        return str(thing.why(_convert_row(left, sides[0]), _convert_row(right, sides[1])))
 
 
-def _typed(row: Any, schema: pa.Schema) -> dict[str, Any]:
+def _convert_row(row: Any, schema: pa.Schema) -> dict[str, Any]:
     """Return a row of JSON with its texts, such as times, in the types of the columns."""
     found = dict(row)
     for field in schema:
