@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context
@@ -141,6 +142,8 @@ def _join(node: algebra.WindowJoin, below: list[Stream], counts: Counts) -> Stre
     clock, given = _slowest(below), below
     if any(window is not None and window.kind == "time" for window in node.windows):
         below = [Stream(list(_timely(stream, clock, counts)), stream.trace) for stream in below]
+    if node.match:
+        return _asof(node, below, given[0], clock)
     pairs = [
         (_together(node, [t for _, t in members]), [own for own, _ in members])
         for members in itertools.product(*(enumerate(stream.tuples) for stream in below))
@@ -158,6 +161,50 @@ def _join(node: algebra.WindowJoin, below: list[Stream], counts: Counts) -> Stre
             tuples += [_without_time(node, side, t) for t in _timeless(given[side], below[side])]
     tuples.sort(key=lambda found: found[0])
     return Stream([t for _, t in tuples], clock)
+
+
+# As-of joins: each left row once, when no better match can come.
+
+
+def _asof(
+    node: algebra.WindowJoin, below: list[Stream], given: Stream, clock: list[tuple[float, float]]
+) -> Stream:
+    ahead = -(-node.windows[0].size // UNITS[node.clock.unit]) - 1 if node.match in ("<", "<=") else 0
+    found: list[tuple[Any, Stamped]] = []
+    for own, t in enumerate(below[0].tuples):
+        matches = [
+            ((-abs(t.time - r.time), [_place(value) for value in r.row.values()]), r)
+            for other, r in enumerate(below[1].tuples)
+            if _MATCHES[node.match](t.time, r.time)
+            and _meet(node, below, [(own, t), (other, r)])
+            and evaluate(node.on, [_with_time(t), _with_time(r)]) is True
+        ]
+        if not matches and not node.kind.preserved[0]:
+            continue
+        end = t.time + ahead
+        row = _padded(node, 0, t)
+        if matches:
+            best = max(matches, key=lambda match: match[0])[1]
+            row |= {f"{node.names[1]}.{name}": value for name, value in best.row.items()}
+        at_once = _can_match_nothing(node, 0, t)
+        place = t.place if at_once else max(t.place, min(at for at, shown in clock if shown > end))
+        found.append(((place, end, own), Stamped(row, end, end, place)))
+    if node.kind.preserved[0]:
+        for own, t in _timeless(given, below[0]):
+            found.append(((t.place, BEGINNING, own), replace(t, row=_padded(node, 0, t))))
+    return Stream([t for _, t in sorted(found, key=lambda match: match[0])], clock)
+
+
+_MATCHES: dict[str, Callable[[int, int], bool]] = {
+    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt
+}  # fmt: skip
+
+
+def _place(value: Any) -> tuple[Any, ...]:
+    """The order of equally good rows, of which the last is taken: NULL, then NaN, then values."""
+    if value is None:
+        return (0,)
+    return (1,) if _key(value) == "NaN" else (2, value)
 
 
 # Kinds of joins: rows with a match once, and rows without a match.

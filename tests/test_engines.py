@@ -22,7 +22,7 @@ from handshake.plan.algebra import Plan, Source
 from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
 from query_backends import by_time, plain, restored, tables
-from query_cases import CHAINS, JOINS, KINDS, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
+from query_cases import ASOF, CHAINS, JOINS, KINDS, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import Item, seen
 
 NOT_EVERYWHERE = (
@@ -38,13 +38,13 @@ NOT_EVERYWHERE = (
     "states of sessions",
 )
 """Cases that add nothing on engines other than the local one."""
-KINDS_EVERYWHERE = ("left", "full", "left semi", "anti", "selected", "left left")
+KINDS_EVERYWHERE = ("left", "full", "left semi", "anti", "selected", "left left", "backward")
 CASES = {
     # Two windows at a time instead of ten: a window of a circuit is a copy of its sub-plan.
     **{name: TRADES + text.replace("SIZE 600 ADVANCE", "SIZE 120 ADVANCE") for name, text in PAPER.items()},
     **{name: "".join(case) for name, case in QUERIES.items()},
     **{f"join {name}": TWO + text for name, text in JOINS.items()},
-    **{name: TWO + text for name, text in (KINDS | CHAINS).items() if name in KINDS_EVERYWHERE},
+    **{name: TWO + text for name, text in (KINDS | CHAINS | ASOF).items() if name in KINDS_EVERYWHERE},
     **{name: text for name, text in (WINDOWS | NOW).items() if name not in NOT_EVERYWHERE},
 }
 GAPS: dict[str, dict[str, str]] = {
@@ -52,6 +52,7 @@ GAPS: dict[str, dict[str, str]] = {
         "aggregates of sessions": "no session windows",
         "anti": "the join of R and S is a left_anti join",
         "arithmetic": "float64",
+        "backward": "the join of R and S is a left as-of join",
         "averages": "no unit for avg",
         "collected": r"string_agg\(\) needs all tuples of a window",
         "computed keys": "float64",
@@ -103,7 +104,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "spark": ("Q2", "Q3", "Q4", "uneven", "lateness", "cascade", "union", "carried", "computed keys",
-              "weighted", "holistic", "full", "left left", "left semi",
+              "weighted", "holistic", "full", "left left", "left semi", "backward",
               *(f"join {name}" for name in JOINS if name != "band")),
     "circuit": ("Q2", "Q3", "Q4", "counts", "positions", "gaps", "tuple gaps", "no advance",
                 "late extremes", "constants"),

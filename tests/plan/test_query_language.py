@@ -172,8 +172,32 @@ WRONG = {
     "common type; cast one",
     "SELECT k FROM R ORDER BY k": "order has no meaning here",
     "SELECT v FROM R LEFT JOIN S [SIZE 1 TIME] ON R.k = S.k": "stream R of the join has no window",
-    f"SELECT v FROM {_R} ASOF JOIN {_S} ON R.k = S.k": "no kind of join 'ASOF JOIN'; streams are joined with a comma, or "
-    "with JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, LEFT SEMI JOIN, LEFT ANTI JOIN, RIGHT SEMI JOIN or RIGHT ANTI JOIN … ON",
+    f"SELECT v FROM {_R} ASOF RIGHT JOIN {_S} ON R.k = S.k": "no kind of join 'ASOF RIGHT JOIN'; streams are joined with a comma, or "
+    "with JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, LEFT SEMI JOIN, LEFT ANTI JOIN, RIGHT SEMI JOIN or RIGHT ANTI JOIN … ON, or with "
+    "ASOF JOIN or LEFT ASOF JOIN … MATCH_CONDITION (…) ON",
+    f"SELECT v FROM R ASOF JOIN {_S} ON R.k = S.k": "an as-of join says which times match; write MATCH_CONDITION (R.t >= S.t) "
+    "behind the stream",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t = S.t)": "MATCH_CONDITION compares the times of both streams with >=, >, "
+    "<= or <, as in MATCH_CONDITION (R.t >= S.t); other conditions, such as R.t = S.t, stand in ON",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t >= S.t AND v > 1)": "MATCH_CONDITION compares the times of both streams",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t >= R.t)": "MATCH_CONDITION compares a time column of each stream, as in "
+    "MATCH_CONDITION (R.t >= S.t), not R.t >= R.t",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t > S.w)": "S.w is not the time of S; write MATCH_CONDITION (R.t >= S.t)",
+    "SELECT v FROM R ASOF JOIN S MATCH_CONDITION (R.t > S.t)": "an as-of join with > looks back, so the right stream needs a window "
+    "of time, and S has none; write S [SIZE 10 MINUTES]",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (S.t > R.t)": "an as-of join with < looks ahead, so the left stream needs a "
+    "window of time, and R has none; write R [SIZE 10 MINUTES]",
+    "SELECT v FROM R ASOF JOIN S [SIZE 9 ROWS] MATCH_CONDITION (R.t > S.t)": "and S has one of 9 tuples",
+    "SELECT v FROM R ASOF JOIN S [SIZE 9999999999 w] MATCH_CONDITION (R.t > S.t)": "the window is longer than 2^62 ms",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t >= S.t) USING (k)": "ASOF JOIN … USING is not known; write the condition",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t >= S.t) LEFT JOIN U [SIZE 1 s] ON U.k = R.k": "as-of joins and other joins "
+    "are not in one FROM; put the first ones in parentheses, as in FROM (SELECT …) [SIZE 10 MINUTES] LEFT JOIN …",
+    "SELECT v FROM R [SIZE 1 s] ASOF JOIN S MATCH_CONDITION (R.t <= S.t) ASOF JOIN U [SIZE 1 s] MATCH_CONDITION (R.t >= U.t)": "R has no "
+    "column with its times: declare one with TIMESTAMP BY, and select it if R is a query",
+    "SELECT v FROM R ASOF JOIN (SELECT count() n FROM S [TUMBLE 1 s]) [SIZE 1 s] c MATCH_CONDITION (R.t >= c.n)": "c has no column "
+    "with its times",
+    "CREATE INPUT STREAM X (a int, t int) TIMESTAMP BY t; SELECT v FROM R ASOF JOIN X [SIZE 1 s] MATCH_CONDITION (R.t >= X.t)": "R.t >= "
+    "X.t compares times of different units; declare both as timestamps, or as whole numbers of one unit",
     f"SELECT v FROM {_R} NATURAL LEFT JOIN {_S}": "no kind of join 'NATURAL LEFT JOIN'",
     f"SELECT v FROM {_R} LEFT INNER JOIN {_S} ON R.k = S.k": "no kind of join 'LEFT INNER JOIN'",
     f"SELECT v FROM {_R} OUTER JOIN {_S} ON R.k = S.k": "no kind of join 'OUTER JOIN'",

@@ -66,14 +66,17 @@ _OUTER = """SELECT x.k, y.v, x.g FROM {a} [SIZE .00{n} TIME] x {kind} JOIN {b} {
     ON x.k <= y.k AND y.v > {n} AND x.g > ''{where}"""
 _ONE_SIDED = """SELECT x.k, x.v, x.g FROM {a} {held} x LEFT {one} JOIN {b} [SIZE .00{n} TIME] y
     ON x.k <= y.k AND y.v > {n} AND x.g > ''{where}"""
+_AS_OF = """SELECT x.k, y.v, x.g FROM R [SIZE .00{n} TIME] x {how}ASOF JOIN S [SIZE .003 TIME] y
+    MATCH_CONDITION (x.t {match} y.t) ON x.k = y.k AND y.v > {n} AND x.g > ''{where}"""
 _FORMS = (_PLAIN, _GROUPED, _COUNTED, _BY_TEXT, _UNION)
-_JOINS = (_JOIN, _OUTER, _OUTER, _ONE_SIDED)
+_JOINS = (_JOIN, _OUTER, _OUTER, _ONE_SIDED, _AS_OF)
 _HELD = ("[SIZE .004 TIME]", "[SIZE 2 TUPLES]")
 
 
 _WHERE = ("", *(f" WHERE {c}" for c in _CONDITIONS))
 _WHERES = {
     _OUTER: ("", " WHERE x.k > 0", " WHERE y.v > 3 OR y.v IS NULL", " WHERE x.k IS NULL", " WHERE x.k < y.v"),
+    _AS_OF: ("", " WHERE x.k > 0", " WHERE y.v > 3", " WHERE y.v IS NULL", " WHERE x.k < y.v AND x.v > 1"),
     _ONE_SIDED: ("", " WHERE x.k > 0", " WHERE x.v IS NULL OR x.k = 1"),
 }
 """Conditions of joins that are not inner joins: on each side, and on both."""
@@ -94,6 +97,8 @@ def texts(draw: Any, joins: bool) -> str:
             held=draw(st.sampled_from(_HELD)),
             kind=draw(st.sampled_from(("LEFT", "RIGHT", "FULL"))),
             one=draw(st.sampled_from(("SEMI", "ANTI"))),
+            how=draw(st.sampled_from(("", "LEFT "))),
+            match=draw(st.sampled_from((">=", ">", "<=", "<"))),
             where=draw(st.sampled_from(_WHERES.get(form, _WHERE))),
         )
         if draw(st.booleans()):
@@ -199,6 +204,22 @@ def filtered(kind: str, on: str, where: str = "TRUE", held: str = "[SIZE 1 TIME]
     text = f"SELECT * FROM R {held} x {kind} JOIN S {held} y ON x.k = y.k AND {on} WHERE {where}"
     join = next(n for n in walk(one(text, "push_down_filters")) if isinstance(n, WindowJoin))
     return "Select" in kinds(join.inputs[0]), "Select" in kinds(join.inputs[1])
+
+
+def test_right_rows_of_an_as_of_join_are_filtered_by_on_alone() -> None:
+    text = """SELECT y.k FROM R x {how} ASOF JOIN S [SIZE 1 TIME] y MATCH_CONDITION (x.t >= y.t)
+        ON x.k = y.k AND x.v > 1 AND y.v > 1 WHERE {where}"""
+    found = {}
+    for how in ("INNER", "LEFT"):
+        for where in ("TRUE", "x.v > 2", "y.k > 2"):
+            plan = one(text.format(how=how, where=where), "push_down_filters", "push_down_projections")
+            join = next(n for n in walk(plan) if isinstance(n, WindowJoin))
+            found[how, where] = tuple(kinds(side).count("Select") for side in join.inputs)
+            assert join.inputs[1].schema.names == ("k", "v", "g", "t")  # they decide ties
+    assert found == {
+        ("INNER", "TRUE"): (1, 1), ("INNER", "x.v > 2"): (2, 1), ("INNER", "y.k > 2"): (1, 1),
+        ("LEFT", "TRUE"): (0, 1), ("LEFT", "x.v > 2"): (1, 1), ("LEFT", "y.k > 2"): (0, 1),
+    }  # fmt: skip
 
 
 def test_conditions_of_on_stay_above_preserved_rows() -> None:

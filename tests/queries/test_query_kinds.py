@@ -19,13 +19,17 @@ from handshake.operators.pending import Pending
 from handshake.operators.query import Query
 from handshake.plan.query import parse_query
 from query_backends import Local, Spark, check, many, plain
-from query_cases import CHAINS, KINDS, TWO
+from query_cases import ASOF, CHAINS, KINDS, TWO
 from query_streams import arrivals, compare, results_together, seen, slices
 
 FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 
-ON_SPARK = ("full", "left semi", "right anti", "by tuples", "windows over anti", "left inner")
+ALL = {**KINDS, **CHAINS, **{f"as of, {name}": text for name, text in ASOF.items()}}
+ON_SPARK = (
+    "full", "left semi", "right anti", "by tuples", "windows over anti", "left inner", "as of, before",
+    "as of, windows ahead",
+)  # fmt: skip
 
 
 def prove(text: str, data: st.DataObject, count: int, most: int) -> None:
@@ -34,36 +38,36 @@ def prove(text: str, data: st.DataObject, count: int, most: int) -> None:
     check(Local(), plan, data.draw(many(arrivals(plan, most=most), count)), data.draw)
 
 
-@pytest.mark.parametrize("name", [*KINDS, *CHAINS])
+@pytest.mark.parametrize("name", list(ALL))
 @FEW
 @given(data=st.data())
 def test_kinds(name: str, data: st.DataObject) -> None:
-    prove({**KINDS, **CHAINS}[name], data, 3, 16)
+    prove(ALL[name], data, 3, 16)
 
 
 @pytest.mark.parametrize("name", ON_SPARK)
 @settings(FEW, max_examples=1)
 @given(data=st.data())
 def test_kinds_on_spark(spark: Any, name: str, data: st.DataObject) -> None:
-    plan = parse_query(TWO + {**KINDS, **CHAINS}[name])
+    plan = parse_query(TWO + ALL[name])
     check(Spark(spark), plan, data.draw(many(arrivals(plan, most=16), 3)), data.draw)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [*KINDS, *CHAINS])
+@pytest.mark.parametrize("name", list(ALL))
 @settings(MANY, max_examples=4)
 @given(data=st.data())
 def test_all_kinds_on_spark(spark: Any, name: str, data: st.DataObject) -> None:
-    plan = parse_query(TWO + {**KINDS, **CHAINS}[name])
+    plan = parse_query(TWO + ALL[name])
     check(Spark(spark), plan, data.draw(many(arrivals(plan, most=24), 8)), data.draw)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [*KINDS, *CHAINS])
+@pytest.mark.parametrize("name", list(ALL))
 @MANY
 @given(data=st.data())
 def test_kinds_at_length(name: str, data: st.DataObject) -> None:
-    prove({**KINDS, **CHAINS}[name], data, 1, 32)
+    prove(ALL[name], data, 1, 32)
 
 
 @FEW
@@ -242,6 +246,48 @@ def test_the_time_of_a_row_without_a_match_is_the_end_of_its_window() -> None:
         ("B", {"y": [2], "t": [6]}),
     )
     assert found == [[], [], [{"s": 0, "n": 1, "m": 1}, {"s": 10, "n": 1, "m": 0}]]
+
+
+def test_an_as_of_join_gives_left_rows_when_the_slower_clock_has_passed_them() -> None:
+    found = pushed(
+        "SELECT x, y FROM A LEFT ASOF JOIN B [SIZE 10 TIME] MATCH_CONDITION (A.t >= B.t) ON x = y OR y > 9",
+        ("B", {"y": [1, 10], "t": [0, 3]}),
+        ("A", {"x": [1, 1, None, 1], "t": [2, 3, 3, 13]}),
+        ("B", {"y": [7, 7], "t": [3, 4]}),
+    )
+    assert found == [
+        [], [{"x": 1, "y": 1}],  # y = 1 has come, and nothing before time 3 can come
+        [{"x": 1, "y": 10}, {"x": None, "y": 10}], [{"x": 1, "y": None}],
+    ]  # fmt: skip
+
+
+def test_queries_count_rows_that_match_wait_and_come_alone() -> None:
+    kinds = {
+        "A [SIZE 10 TIME] LEFT JOIN B [SIZE 10 TIME] ON x = y": [(0, 1, 2, 1), (1, 1, 1, 2), (1, 2, 0, 3)],
+        "A [SIZE 10 TIME] FULL JOIN B [SIZE 10 TIME] ON x = y": [(0, 1, 2, 1), (2, 1, 1, 3), (2, 2, 0, 4)],
+        "A [SIZE 10 TIME] SEMI JOIN B [SIZE 10 TIME] ON x = y": [(0, 0, 2, 1), (1, 0, 1, 2), (1, 0, 0, 3)],
+        "A [SIZE 10 TIME] ANTI JOIN B [SIZE 10 TIME] ON x = y": [(0, 1, 2, 1), (1, 1, 1, 2), (1, 2, 0, 3)],
+        "A LEFT ASOF JOIN B [SIZE 10 TIME] MATCH_CONDITION (A.t >= B.t) ON x = y": [
+            (0, 1, 2, 1), (0, 2, 1, 2), (1, 2, 0, 3)
+        ],
+    }  # fmt: skip
+    for text, wanted in kinds.items():
+        found = []
+        with Query(f"{TWO_OF_SECONDS} SELECT x FROM {text}") as query:
+            for stream, rows in (("A", {"x": [1, 2, None], "t": [0, 5, 6]}), ("B", {"y": [2], "t": [4]})):
+                query.push(stream, rows)
+                found.append(query.metrics())
+            query.finish()
+            found.append(query.metrics())
+        assert [(m.matched, m.unmatched, m.pending, m.finalised) for m in found] == wanted, text
+
+
+def test_of_right_rows_at_one_time_the_last_by_its_columns_is_taken() -> None:
+    text = """SELECT x, y FROM A ASOF JOIN (SELECT -y AS z, y, t FROM B) [SIZE 10 TIME] b
+        MATCH_CONDITION (A.t >= b.t)"""
+    for rows in ([3, 1, 2], [1, 2, 3]):  # -y is the first column, and the last one by it is y = 1
+        found = pushed(text, ("B", {"y": rows, "t": [5, 5, 5]}), ("A", {"x": [0], "t": [6]}))
+        assert found == [[], [], [{"x": 0, "y": 1}]]
 
 
 def test_times_at_the_end_of_their_range() -> None:

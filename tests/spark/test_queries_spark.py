@@ -24,7 +24,7 @@ from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
 from handshake.testing.oracle_values import rows as physical_rows
 from query_backends import by_time, frames, plain, restored, tables
-from query_cases import CHAINS, JOINS, KINDS, LAYERED, PAPER, QUERIES, TRADES, TWO, WINDOWS
+from query_cases import ASOF, CHAINS, JOINS, KINDS, LAYERED, PAPER, QUERIES, TRADES, TWO, WINDOWS
 from query_streams import seen, together
 from spark_session import Feed, Sink, spark, spark_columns
 
@@ -49,8 +49,19 @@ STREAMS = {
     **{name: WINDOWS[name] for name in ("sessions", "states of sessions", "cumulating", "partial")},
 }
 KIND_STREAMS = {
-    name: TWO + (KINDS | CHAINS)[name]
-    for name in ("full", "windows over left", "right semi", "by tuples", "anti", "left left")
+    name: TWO + (KINDS | CHAINS | ASOF)[name]
+    for name in (
+        "full",
+        "windows ahead",
+        "before",
+        "windows over left",
+        "right semi",
+        "by tuples",
+        "anti",
+        "left left",
+        "forward",
+        "two",
+    )
 }
 """Joins that are not inner joins: rows without a match come in a micro-batch without new rows at the end."""
 AFTER_THE_LAST = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -142,7 +153,7 @@ def test_streams_agree_with_the_engine_across_restarts(spark: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.soak] * (at > 1)) for at, n in enumerate(KIND_STREAMS)]
+    "name", [pytest.param(n, marks=[pytest.mark.soak] * (at > 2)) for at, n in enumerate(KIND_STREAMS)]
 )
 def test_kinds_of_streams_agree_with_the_engine_across_restarts(
     spark: Any, tmp_path: Path, name: str

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "ASOF",
     "CHAINS",
     "JOINS",
     "KINDS",
@@ -224,6 +225,26 @@ KINDS = {
     "always": "SELECT v, w FROM R [SIZE .003 TIME] FULL JOIN S [SIZE .003 TIME] ON TRUE",
 }  # fmt: skip
 """Joins of all kinds, of the streams of TWO."""
+ASOF = {
+    "backward": "SELECT R.k, v, w, S.t FROM R LEFT ASOF JOIN S [SIZE .008 TIME] MATCH_CONDITION (R.t >= S.t) ON R.k = S.k",
+    "before": "SELECT R.k, v, w FROM R [SIZE 1 s] ASOF JOIN S [SIZE .006 TIME] MATCH_CONDITION (R.t > S.t) ON R.k = S.k AND w > 0 AND v > 0",
+    "forward": "SELECT v, w FROM R [SIZE .007 TIME] ASOF LEFT OUTER JOIN S MATCH_CONDITION (S.t >= R.t) ON R.k <= S.k WHERE v > 0",
+    "after": "SELECT v, w FROM R [SIZE .004 TIME] a INNER ASOF JOIN S b MATCH_CONDITION (a.t < b.t) ON a.v BETWEEN b.w - 9 AND b.w + 9 WHERE w <> 0",
+    "any key": "SELECT v, w FROM R LEFT OUTER ASOF JOIN S [SIZE .005 TIME] MATCH_CONDITION (R.t >= S.t) WHERE w IS NULL OR w < 9",
+    "itself": "SELECT a.v, b.v AS u FROM R a LEFT ASOF JOIN R [SIZE .01 TIME] b MATCH_CONDITION (a.t > b.t) ON a.k = b.k",
+    "two": """SELECT v, w, z FROM R LEFT ASOF JOIN S [SIZE .006 TIME] MATCH_CONDITION (R.t >= S.t) ON R.k = S.k
+        LEFT ASOF JOIN U [SIZE .009 TIME] MATCH_CONDITION (R.t >= U.t) ON U.k <> R.k AND (w IS NULL OR w > z)""",
+    "windows over it": """SELECT count() AS n, sum(d) AS s FROM (SELECT v - w AS d FROM R LEFT ASOF JOIN S [SIZE .008 TIME]
+        MATCH_CONDITION (R.t >= S.t) ON R.k = S.k) [SIZE .006 ADVANCE .003 TIME]""",
+    "windows ahead": """SELECT count() AS n, max(w) AS s FROM (SELECT v, w FROM R [SIZE .005 TIME] LEFT ASOF JOIN S
+        MATCH_CONDITION (R.t <= S.t) ON R.k = S.k) [SIZE .006 ADVANCE .003 TIME]""",
+    "a join of it": """SELECT v, w, z FROM (SELECT R.k AS k, v, w FROM R [SIZE .004 TIME] LEFT ASOF JOIN S MATCH_CONDITION (R.t <= S.t)
+        ON R.k = S.k) [SIZE .01 TIME] x LEFT JOIN U [SIZE .01 TIME] ON x.k = U.k""",
+    "part of a stream": """SELECT v, x FROM R LEFT ASOF JOIN (SELECT k, w + 1 AS x, t AS u FROM S WHERE w > 0) [SIZE .009 TIME] c
+        MATCH_CONDITION (c.u <= R.t) ON c.k = R.k""",
+    "a union": """SELECT k, w AS x, t FROM S UNION SELECT k, z, t FROM U INTO Both;
+        SELECT v, x FROM R LEFT ASOF JOIN Both [SIZE .008 TIME] MATCH_CONDITION (R.t >= Both.t) ON R.k = Both.k INTO Found""",
+}
 CHAINS = {
     "left left": "SELECT R.k, v, w, z FROM R [SIZE .006 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k LEFT JOIN U [SIZE .005 TIME] ON R.k = U.k",
     "left left of the second": "SELECT v, w, z FROM R [SIZE .006 TIME] LEFT JOIN S [SIZE .004 TIME] ON R.k = S.k LEFT JOIN U [SIZE .003 TIME] ON S.k = U.k AND z > 0 WHERE v > 2",

@@ -154,7 +154,7 @@ def plain_join(plan: Plan) -> PlainJoin | None:
     if len(plan.outputs) > 1 or not isinstance(join, WindowJoin) or len(join.inputs) != 2:
         return None
     left, right = join.inputs
-    if not isinstance(left, Source) or not isinstance(right, Source):
+    if not isinstance(left, Source) or not isinstance(right, Source) or join.match:
         return None
     sources, windows = (left, right), Windows(join.windows[0], join.windows[1])
     if any(s.demux is not None or not _as_joins_count(s) for s in sources):
@@ -174,8 +174,8 @@ def check_inner(plan: Plan, engine: str) -> None:
             if isinstance(node, WindowJoin) and node.kind != INNER:
                 streams = " and ".join(node.names)
                 raise UnsupportedError(
-                    f"the {engine} engine has inner joins only, and the join of {streams} is a "
-                    f"{node.kind.name} join; the local engine and Spark run every kind"
+                    f"the {engine} engine has inner joins only, and the join of {streams} is "
+                    f"{node.called}; the local engine and Spark run every kind"
                 )
 
 

@@ -28,11 +28,11 @@ from handshake.kernels.asof import keep_best, last_of_keys, latest_before, mark_
 from handshake.kinds import KINDS
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
-from handshake.plan.expr import Arithmetic, Column, Compare, Expr, Literal, Name, conjunction, walk
+from handshake.plan.expr import Arithmetic, Column, Compare, Expr, Literal, Name, conjunction, conjuncts, walk
 from handshake.schema import INT64, UNITS, Schema
 from handshake.windows import Duration, TimeWindow, Windows
 
-__all__ = ["DIRECTIONS", "AsOf", "Found"]
+__all__ = ["DIRECTIONS", "AsOf", "Found", "split_keys"]
 
 DIRECTIONS = ("backward", "forward", "nearest")
 Array = np.ndarray[Any, Any]
@@ -391,6 +391,25 @@ def _hidden_names(names: list[str]) -> tuple[str, str]:
     """Return two names that no column has."""
     mark = "_" * (1 + max((len(name) for name in names), default=0))
     return f"{mark}time", f"{mark}row"
+
+
+def split_keys(condition: Expr, left: str) -> tuple[list[tuple[str, str]], Expr | None]:
+    """Return the pairs of columns that a condition wants equal, and the rest of it; None if nothing is left.
+
+    Args:
+        condition: A condition that names columns as in `l.x = r.a`.
+        left: The name of the left input.
+    """
+    keys, others = [], []
+    for part in conjuncts(condition):
+        match part:
+            case Compare(op="=", left=Name(parts=(a, x)), right=Name(parts=(b, y))) if a != b:
+                keys.append((x, y) if a == left else (y, x))
+            case Literal(value=True):
+                pass
+            case _:
+                others.append(part)
+    return keys, conjunction(tuple(others)) if others else None
 
 
 def _pairs(by: Any) -> list[tuple[str, str]]:

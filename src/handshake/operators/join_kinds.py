@@ -15,12 +15,12 @@ import pyarrow as pa
 from handshake.kernels.evaluate import Evaluator
 from handshake.kernels.keys import has_value
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Trace, concat_chunks
-from handshake.operators.pending import Pending
+from handshake.operators.pending import Left, Pending
 from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.expr import Column, Compare, Expr, conjuncts, sides, walk
 from handshake.schema import arrow_of
 
-__all__ = ["JoinStep", "KindOfJoin"]
+__all__ = ["JoinStep", "KindOfJoin", "Results", "in_order"]
 
 _NEVER = int(np.iinfo(np.int64).max)
 
@@ -47,6 +47,13 @@ class JoinStep:
         found: Array = shown[np.searchsorted(self.trace.places, places, "right")]
         return found
 
+    def places_at(self, left: Left) -> Array:
+        """Return where the clock of the join reaches the ends of rows that wait."""
+        own, at = left.chunk.places, np.searchsorted(self.trace.clocks, left.ends)
+        assert own is not None
+        places: Array = np.maximum(own, self.trace.places[np.minimum(at, len(self.trace.places) - 1)])
+        return places
+
     @property
     def clock(self) -> int:
         """The clock of the join after this step."""
@@ -60,14 +67,22 @@ class KindOfJoin:
     def __init__(self, node: WindowJoin) -> None:
         self._node, self._kind = node, node.kind
         self._pending = tuple(Pending() if tracked else None for tracked in node.kind.tracked)
+        self.matched = self.unmatched = self.finalised = 0
         self._build()
+
+    _saved: tuple[str, ...] = ("_node", "_kind", "_pending", "matched", "unmatched", "finalised")
+
+    @property
+    def pending(self) -> int:
+        """The number of rows that wait for a match."""
+        return sum(len(pending) for pending in self._pending if pending is not None)
 
     def _build(self) -> None:
         self._schema = {f.name: arrow_of(f.type) for f in self._node.schema}
         self._hopeless = tuple(_Hopeless(self._node.on, side) for side in (0, 1))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("_node", "_kind", "_pending")}
+        return {name: getattr(self, name) for name in self._saved}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -81,27 +96,31 @@ class KindOfJoin:
             pairs: The pairs that it completes, in the order of queries.
             positions: The positions of their rows in both streams, one array per side.
         """
-        alone: list[_Alone] = []
+        alone: list[Results] = []
         for side, pending in enumerate(self._pending):
             if pending is not None:
                 alone += self._enter(pending, side, step)
         for side, pending in enumerate(self._pending):
             if pending is not None:
                 first = pending.match(positions[side])
+                self.matched += len(first)
+                self.finalised += len(first)
                 if self._kind.pairs == "first":
                     pairs = pairs.take(first)
                 alone += self._leave(pending, side, step)
         if self._kind.pairs == "none":
             pairs = pairs.take(np.empty(0, np.int64))
-        return _in_order(pairs, alone) if alone else pairs
+        return in_order(pairs, alone) if alone else pairs
 
-    def _enter(self, pending: Pending, side: int, step: JoinStep) -> list[_Alone]:
+    def _enter(self, pending: Pending, side: int, step: JoinStep) -> list[Results]:
         """Let rows wait; return those that can match nothing, and those without a time."""
         chunk, preserved = step.chunks[side], self._kind.preserved[side]
         positions = np.arange(step.arrived[side], step.arrived[side] + chunk.rows)
         hopeless = self._hopeless[side].find(chunk)
+        self.finalised += int(np.count_nonzero(hopeless)) + step.timeless[side].rows
         waiting = np.flatnonzero(~hopeless)
-        kept = chunk.take(waiting) if preserved else Chunk({}, len(waiting))
+        wanted = preserved or self._kind.pairs == "best"
+        kept = chunk.take(waiting) if wanted else Chunk({}, len(waiting))
         ends = self._ends(side, chunk, positions)
         pending.add(kept, positions[waiting], ends[waiting])
         if not preserved:
@@ -128,45 +147,46 @@ class KindOfJoin:
         assert chunk.times is not None
         return chunk.times + reach
 
-    def _leave(self, pending: Pending, side: int, step: JoinStep) -> list[_Alone]:
+    def _leave(self, pending: Pending, side: int, step: JoinStep) -> list[Results]:
         """Return the rows that have become final."""
         window, chunk = self._node.windows[side], step.chunks[side]
         counted = window is not None and window.counted
         arrived = step.arrived[side] + chunk.rows
         left = pending.leave(None if step.ended else arrived if counted else step.clock)
-        if left is None or not self._kind.preserved[side]:
+        if left is None:
             return []
-        own, trace = left.chunk.places, step.trace
-        assert own is not None
+        self.finalised += left.chunk.rows
+        if not self._kind.preserved[side]:
+            return []
         if counted:
             assert chunk.places is not None
-            pushing = np.append(chunk.places, trace.places[-1:])  # at the end of the input, no row does
+            pushing = np.append(chunk.places, step.trace.places[-1:])  # at the end of the input, no row does
             places = pushing[np.minimum(left.ends - 1 - step.arrived[side], len(pushing) - 1)]
         else:
-            at = np.searchsorted(trace.clocks, left.ends)
-            places = np.maximum(own, trace.places[np.minimum(at, len(trace.places) - 1)])
+            places = step.places_at(left)
         return [self._final(side, step, left.chunk, left.positions, left.ends, places)]
 
     def _final(
         self, side: int, step: JoinStep, rows: Chunk, positions: Array, ends: Array, places: Array
-    ) -> _Alone:
+    ) -> Results:
+        """Return rows without a match as results."""
+        return self._lone(side, self._stamp(side, step, rows, ends, places), positions, rows)
+
+    def _stamp(self, side: int, step: JoinStep, rows: Chunk, ends: Array, places: Array) -> Chunk:
         """Stamp rows without a match with the end of their window, or the later of time and clock."""
         assert rows.times is not None
         assert rows.clocks is not None
         window = self._node.windows[side]
         if window is not None and window.timed:
-            stamped = Chunk(rows.columns, rows.rows, ends, None, ends, places)
-        else:
-            passed = step.clock_at(places)
-            times = np.maximum(rows.times, passed)
-            clocks = (
-                times if rows.timed is None else np.where(rows.timed, times, np.maximum(rows.clocks, passed))
-            )
-            stamped = Chunk(rows.columns, rows.rows, times, rows.timed, clocks, places)
-        return self._lone(side, stamped, positions, rows)
+            return Chunk(rows.columns, rows.rows, ends, None, ends, places)
+        passed = step.clock_at(places)
+        times = np.maximum(rows.times, passed)
+        clocks = times if rows.timed is None else np.where(rows.timed, times, np.maximum(rows.clocks, passed))
+        return Chunk(rows.columns, rows.rows, times, rows.timed, clocks, places)
 
-    def _lone(self, side: int, stamped: Chunk, positions: Array, rows: Chunk | None = None) -> _Alone:
+    def _lone(self, side: int, stamped: Chunk, positions: Array, rows: Chunk | None = None) -> Results:
         """Return rows of one side as results, with NULLs for the other; `rows` have the times of rows."""
+        self.unmatched += stamped.rows
         name = self._node.names[side]
         own = {f"{name}.{column}": values for column, values in stamped.columns.items()}
         if self._node.times:
@@ -175,7 +195,7 @@ class KindOfJoin:
             column: own[column] if column in own else pa.nulls(stamped.rows, kind)
             for column, kind in self._schema.items()
         }
-        return _Alone(stamped.with_columns(columns), side, positions)
+        return Results(stamped.with_columns(columns), side, positions)
 
 
 def _times(rows: Chunk, unit: str) -> pa.Array:
@@ -184,16 +204,16 @@ def _times(rows: Chunk, unit: str) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class _Alone:
-    """Rows of one side without a match, as results."""
+class Results:
+    """Results that are rows of one side, with or without a match."""
 
     chunk: Chunk
     side: int
     positions: Array
 
 
-def _in_order(pairs: Chunk, alone: list[_Alone]) -> Chunk:
-    """Merge results by place: pairs first, then rows without a match by time, left ones first, by arrival."""
+def in_order(pairs: Chunk, alone: list[Results]) -> Chunk:
+    """Merge results by place: pairs first, then rows of one side by time, left ones first, by arrival."""
     chunks = [pairs, *(rows.chunk for rows in alone)]
     whole = concat_chunks(chunks)
     assert whole.times is not None

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from handshake.kinds import INNER
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
+from handshake.operators.join_asof import AsOfKind
 from handshake.operators.join_engines import TIME as _TIME
 from handshake.operators.join_engines import JoinEngine
 from handshake.operators.join_kinds import JoinStep, KindOfJoin
@@ -35,26 +36,29 @@ class JoinOperator:
         self._node, self._unit, self._cores = node, node.clock.unit, cores
         self._timed = Windows(*node.windows).timed
         ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
-        self._kind = None if node.kind == INNER else KindOfJoin(node)
+        self._kind = None if node.kind == INNER else AsOfKind(node, cores) if node.match else KindOfJoin(node)
         self._numbered = ties or self._kind is not None
         """True if positions tell rows apart: several of an input may come at one place, or may match."""
         self._units = [child.clock.unit for child in node.inputs]
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
         self._schemas = [self._schema(k) for k in range(len(node.inputs))]
-        self._engine = JoinEngine(node, self._schemas, self._timed, cores)
+        self._engine = None if node.match else JoinEngine(node, self._schemas, self._timed, cores)
+        """The engine that finds pairs; an as-of join finds them when left rows are final."""
         self.late = self.no_time = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Save rows and counts; the engine is created again."""
         kept = ("_node", "_cores", "_clocks", "_arrived", "_kind", "late", "no_time")
-        return {**{name: getattr(self, name) for name in kept}, "held": self._engine.save()}
+        held = None if self._engine is None else self._engine.save()
+        return {**{name: getattr(self, name) for name in kept}, "held": held}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         held = state.pop("held")
         JoinOperator.__init__(self, state["_node"], state["_cores"])
         self.__dict__.update(state)
-        self._engine.refill(held)
+        if self._engine is not None:
+            self._engine.refill(held)
 
     def _schema(self, k: int) -> pa.Schema:
         name = self._node.names[k]
@@ -73,21 +77,26 @@ class JoinOperator:
                 check_results(chunk)
             chunks = [self._timely(chunk, trace, before) for chunk in chunks]
         arrived, ended = list(self._arrived), all(flow.ended for flow in flows)
-        found: list[pa.RecordBatch] = []
+        found = [] if self._engine is None else self._find_pairs(self._engine, chunks, flows)
         for k, chunk in enumerate(chunks):
-            if chunk.rows:
-                found += self._engine.push(k, self._batch(k, chunk), self._count_before(k, chunks))
-        for k, flow in enumerate(flows):
-            self._arrived[k] += chunks[k].rows
-            last = flow.trace.last
-            if self._timed and last is not None and BEGINNING < last < END:
-                self._engine.advance(k, last)
+            self._arrived[k] += chunk.rows
         results = self._results([batch for batch in found if batch.num_rows], chunks[0].times is not None)
         if self._kind is None:
             return Flow(results.chunk, trace, ended)
         timeless = [_timeless(chunk) if self._timed else chunk.take(_NONE) for chunk in given]
         step = JoinStep(chunks, timeless, arrived, trace, before, ended)
         return Flow(self._kind.step(step, results.chunk, results.positions), trace, ended)
+
+    def _find_pairs(self, engine: JoinEngine, chunks: list[Chunk], flows: list[Flow]) -> list[pa.RecordBatch]:
+        found: list[pa.RecordBatch] = []
+        for k, chunk in enumerate(chunks):
+            if chunk.rows:
+                found += engine.push(k, self._batch(k, chunk), self._count_before(k, chunks))
+        for k, flow in enumerate(flows):
+            last = flow.trace.last
+            if self._timed and last is not None and BEGINNING < last < END:
+                engine.advance(k, last)
+        return found
 
     def _timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
         """Keep rows that have a time and were not late for the clock of the join.
@@ -165,7 +174,13 @@ class JoinOperator:
 
     def close(self) -> None:
         """Stop the engine."""
-        self._engine.close()
+        if self._engine is not None:
+            self._engine.close()
+
+    @property
+    def kind(self) -> KindOfJoin | None:
+        """The rows that wait for a match, and their counts; None for an inner join."""
+        return self._kind
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,10 @@ class QueryMetrics:
     no_time: int = 0
     unknown: int = 0
     windows: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    pending: int = 0
+    finalised: int = 0
 
 
 def output_schema(output: Output) -> pa.Schema:
@@ -237,7 +241,9 @@ class Query:
 
     def metrics(self) -> QueryMetrics:
         """Return the figures so far."""
-        figures = combine("query", [step.operator for step in self._steps])
+        operators = [step.operator for step in self._steps]
+        kinds = [operator.kind for operator in operators if isinstance(operator, JoinOperator)]
+        figures = combine("query", [*operators, *kinds])
         figures |= {"rows": {name: operator.rows for name, operator in self._sources.items()}}
         return QueryMetrics(**{**figures, "results": dict(self._results), "unknown": self._unknown})
 

@@ -416,6 +416,20 @@ class WindowJoin(Node):
     """The kind of a join of two streams; of more, INNER."""
     times: bool = False
     """True if results also have the times of their members, in columns named `stream.` and `MEMBER_TIME`."""
+    match: str = ""
+    """How an as-of join compares the time of a left row with those of right rows: `>=`, `>`, `<=` or `<`. A
+    left row then takes the match that is best in time. Both windows say how far left rows look."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether left rows of an as-of join take later right rows, not earlier ones."""
+        return self.match.startswith("<")
+
+    @property
+    def called(self) -> str:
+        """The kind as messages name it: `a left join`, `an inner as-of join`."""
+        words = f"{self.kind.name} as-of join" if self.match else f"{self.kind.name} join"
+        return f"an {words}" if words.startswith("i") else f"a {words}"
 
     @property
     def shown(self) -> tuple[bool, ...]:

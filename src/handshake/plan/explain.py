@@ -154,6 +154,8 @@ def _(node: WindowJoin) -> str:
         for name, window in zip(node.names, node.windows, strict=True)
     )
     kind = "" if node.kind == INNER else f" {node.kind.name}"
+    if node.match:
+        held = f"as of {node.names[0]} {node.match} {node.names[1]} in time, {node.windows[1]}"
     return f"⋈{kind} {held}: {show(node.on)}"
 
 

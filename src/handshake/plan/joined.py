@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from handshake.errors import ExpressionError
-from handshake.kinds import INNER, JoinKind, kind_of_join
+from handshake.kinds import BEST, INNER, JoinKind, kind_of_join
 from handshake.plan.algebra import MEMBER_TIME, Node, WindowJoin
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
@@ -36,6 +36,8 @@ from handshake.windows import TimeWindow, Window, settle_now
 __all__ = ["JoinItem", "Joined", "join_kind"]
 
 _PLAIN = ("", "CROSS", "INNER")
+_AS_OF = {("", ""): "inner", ("", "INNER"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left"}
+"""The kinds of as-of joins by side and kind as written: without a side they are inner joins, as in Spark."""
 
 
 def join_kind(join: exp.Join, error: Callable[[str, exp.Expr], ExpressionError]) -> JoinKind:
@@ -46,12 +48,15 @@ def join_kind(join: exp.Join, error: Callable[[str, exp.Expr], ExpressionError])
         raise error(f"{written} … USING is not known; write the condition, as in ON a.x = b.x", join)
     if join.this.args.get("joins"):
         raise error(f"{written} has its condition behind another join; write ON behind its stream", join)
+    if method == "ASOF" and (side, kind) in _AS_OF:
+        return BEST[_AS_OF[side, kind]]
     unread = {k for k, v in join.args.items() if v and k not in ("this", "side", "kind", "on")}
     odd = kind in ("CROSS", "INNER") if side else kind not in (*_PLAIN, "SEMI", "ANTI")
     if unread or odd:
         raise error(
             f"no kind of join '{written}'; streams are joined with a comma, or with JOIN, LEFT JOIN, RIGHT "
-            "JOIN, FULL JOIN, LEFT SEMI JOIN, LEFT ANTI JOIN, RIGHT SEMI JOIN or RIGHT ANTI JOIN … ON", join
+            "JOIN, FULL JOIN, LEFT SEMI JOIN, LEFT ANTI JOIN, RIGHT SEMI JOIN or RIGHT ANTI JOIN … ON, or "
+            "with ASOF JOIN or LEFT ASOF JOIN … MATCH_CONDITION (…) ON", join
         )  # fmt: skip
     if not side and kind in _PLAIN:
         return INNER
@@ -161,6 +166,18 @@ class Joined:
         delays = [wait for wait, tracked in zip(waits, kind.tracked, strict=True) if tracked]
         delay = max([self.delay if kind.pairs == "all" else 0, *delays])
         return Joined(node, shown, (*self.hidden, *(member.item.name for member in hidden)), delay)
+
+    def as_of(self, item: JoinItem, kind: JoinKind, on: Expr, match: str) -> Joined:
+        """Join another stream as of the time of these; results have that time if the join looks back."""
+        name = self.members[0].item.name
+        if self.members[0].prefix:
+            name = f"({', '.join(member.item.name for member in self.members)})"
+        windows = (item.window, item.window)
+        node = WindowJoin(
+            (self.node, item.node), (name, item.name), windows, self.flat(on), kind, match=match
+        )
+        left = (replace(member, prefix=f"{name}.{member.prefix}") for member in self.members)
+        return Joined(node, (*left, _Member(item, f"{item.name}.", kind.preserved[0])))
 
     def _in_windows(self, item: JoinItem) -> list[Expr]:
         """Return the conditions that the new row and each other row are in each other's windows."""

@@ -96,14 +96,22 @@ _END_OF_TABLE = (
     TokenType.UNION,
     TokenType.SEMICOLON,
     TokenType.L_BRACKET,
+    TokenType.MATCH_CONDITION,
 )
 
 
 class Continuous(Predicate):
     """The dialect of continuous queries."""
 
+    class Tokenizer(Predicate.Tokenizer):
+        KEYWORDS: ClassVar[dict[str, Any]] = {
+            **Predicate.Tokenizer.KEYWORDS,
+            "MATCH_CONDITION": TokenType.MATCH_CONDITION,
+        }
+
     class Parser(Predicate.Parser):
         ADD_JOIN_ON_TRUE: ClassVar[bool] = False
+        ID_VAR_TOKENS: ClassVar[set[TokenType]] = Predicate.Parser.ID_VAR_TOKENS | {TokenType.MATCH_CONDITION}
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
             **Predicate.Parser.FUNCTIONS,
             **{name: _as_written(name) for name in AGGREGATE_NAMES},
@@ -124,6 +132,19 @@ class Continuous(Predicate):
             **Predicate.Parser.QUERY_MODIFIER_PARSERS,
             TokenType.INTO: lambda self: ("into", self._parse_into()),
         }
+
+        def _parse_join_parts(self) -> Any:
+            """Parse the words before JOIN; Spark writes LEFT ASOF JOIN, others ASOF LEFT JOIN."""
+            method, side, kind = super()._parse_join_parts()
+            if method is None and self._match(TokenType.ASOF):
+                method = self._prev
+            return method, side, kind
+
+        def _parse_wrapped(self, parse_method: Callable[[], Any], optional: bool = False) -> Any:
+            """Parse parentheses; those of MATCH_CONDITION may hold any condition, which is refused later."""
+            if self._prev.token_type == TokenType.MATCH_CONDITION:
+                parse_method = self._parse_disjunction
+            return super()._parse_wrapped(parse_method, optional)
 
         def _parse_create(self) -> Any:
             start = self._prev

@@ -25,6 +25,7 @@ from handshake.plan.algebra import (
     Session,
     Windowing,
 )
+from handshake.plan.asof import AsOfItem, join_as_of
 from handshake.plan.assemble import Fresh, add_filter, append_column
 from handshake.plan.bind import Scope, bind, bind_value
 from handshake.plan.dialect import sql_text
@@ -34,7 +35,7 @@ from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.plan.window_syntax import WindowReader
 from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of
-from handshake.windows import Window
+from handshake.windows import NowWindow, Window
 
 __all__ = ["SelectPlanner"]
 
@@ -381,9 +382,10 @@ class SelectPlanner:
     # Several streams.
 
     def _plan_join(self, items: list[_Item]) -> Node:
-        streams = [JoinItem(i.name, i.node, self._join_window(i), i.tree) for i in items]
+        as_of = any(kind.pairs == "best" for kind in self._kinds)
+        streams = [] if as_of else [JoinItem(i.name, i.node, self._join_window(i), i.tree) for i in items]
         where = self._node.args.get("where")
-        if all(kind == INNER for kind in self._kinds):
+        if not as_of and all(kind == INNER for kind in self._kinds):
             conditions = [join.args.get("on") for join in self._node.args["joins"]]
             conditions += [] if where is None else [where.this]
             scope = _scope_of(tuple(item.schema for item in streams))
@@ -391,7 +393,7 @@ class SelectPlanner:
             joined = Joined.inner(streams, conjunction(tuple(bound)))
             node = joined.node
         else:
-            joined = self._chain(streams)
+            joined = self._as_of(items) if as_of else self._chain(streams)
             scope, node = _scope_of(joined.schemas, joined.hidden), joined.node
             self._fresh.take(node.schema.names)
             if where is not None:
@@ -415,6 +417,26 @@ class SelectPlanner:
             scope = _scope_of((*joined.schemas, item.schema), joined.hidden)
             on = Literal(True, type=BOOL) if written is None else bind(self._expr(written), scope)
             joined = joined.join(item, kind, on, last=at == len(streams))
+        return joined
+
+    def _as_of(self, items: list[_Item]) -> Joined:
+        """Join the streams one after the other, each as of the time of those before it."""
+        windows = [None if item.slide is None else self._windows.of_join(item.slide) for item in items]
+        first = items[0]  # its window does not matter to a member
+        joined = Joined.of(JoinItem(first.name, first.node, windows[0] or NowWindow(), first.tree))
+        joins = zip(items[1:], windows[1:], self._kinds, self._node.args["joins"], strict=True)
+        for item, window, kind, join in joins:
+            if kind.pairs != "best":
+                raise self._reader.error(
+                    "as-of joins and other joins are not in one FROM; put the first ones in parentheses, as "
+                    "in FROM (SELECT …) [SIZE 10 MINUTES] LEFT JOIN …", item.tree
+                )  # fmt: skip
+            scope = _scope_of((*joined.schemas, Schema(item.node.schema.fields, item.name)))
+            written, match = join.args.get("on"), join.args.get("match_condition")
+            on = Literal(True, type=BOOL) if written is None else bind(self._expr(written), scope)
+            held = (windows[0], window)
+            made = AsOfItem(item.name, item.node, held, kind, match and self._expr(match), on, item.tree)
+            joined = join_as_of(joined, made, scope, self._reader.error)
         return joined
 
     def _check_chain(self, streams: list[JoinItem]) -> None:

@@ -113,13 +113,15 @@ def _below_kind(node: WindowJoin, condition: Expr) -> Node:
     """Push parts of a condition below a join that is not an inner join.
 
     Dropping a row before the join, instead of its results, is the same if every result has such a row: so
-    rows of the other side must not be preserved.
+    rows of the other side must not be preserved. Right rows of an as-of join stay: without one of them, a
+    left row would take another.
     """
     inputs, staying = list(node.inputs), []
     for part in conjuncts(condition):
         on = transform(part, _read_inputs(node))
         side = next(iter(sides(on)), 0)
-        if len(sides(on)) == 1 and not node.kind.preserved[1 - side] and not _counts(node, side):
+        movable = not node.kind.preserved[1 - side] and not _counts(node, side) and not (node.match and side)
+        if len(sides(on)) == 1 and movable:
             inputs[side] = _sink(inputs[side], _alone(on))
         else:
             staying.append(part)

@@ -79,6 +79,8 @@ def _(node: WindowJoin, needed: Names) -> Node:
     for e in walk_expr(node.on):
         if isinstance(e, Column):
             read[e.side].add(e.name)
+    if node.match:  # the columns of right rows decide which one of several at one time is taken
+        read[1].update(node.inputs[1].schema.names)
     inputs = []
     for name, child, own in zip(node.names, node.inputs, read, strict=True):
         wanted = own | {f.name for f in child.schema if f"{name}.{f.name}" in needed}

@@ -13,8 +13,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from handshake.engines.spark.joins.asof import asof_frames
 from handshake.engines.spark.joins.frames import join_frames
 from handshake.engines.spark.types import carrier, spark_schema
+from handshake.joins.asof import split_keys
 from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
 from handshake.plan.build import Expression
 from handshake.plan.expr import (
@@ -30,7 +32,7 @@ from handshake.plan.expr import (
 )
 from handshake.plan.expr import walk as parts_of
 from handshake.schema import UNITS, Field, Int, Interval, Schema, Timestamp, arrow_of
-from handshake.windows import Window
+from handshake.windows import Duration, Window
 
 __all__ = ["TIME", "join_inputs", "join_results", "join_source", "with_times"]
 
@@ -123,11 +125,30 @@ def _join_next(
     later = [part for part in waiting if part not in now]
     on = conjunction((*(_name_columns(part, node, left) for part in now), *_further(node, left, right)))
     at = f"{streams[-1]}_at" if timed or len(streams) < len(node.inputs) else None
+    if node.match:
+        return _Side(_join_as_of(node, left, right, now, state_dir), streams, None, None), later
     joined = join_frames(
         left.frame, right.frame, Expression(on), left_window=left.window, right_window=right.window,
         left_time=left.time, right_time=right.time, state_dir=state_dir, result_time=at, how=node.kind.name,
     )  # fmt: skip
     return _Side(joined, streams, at, _shorter(left.window, right.window)), later
+
+
+def _join_as_of(
+    node: WindowJoin, left: _Side, right: _Side, parts: list[Expr], state_dir: str | None
+) -> DataFrame:
+    """Join by `handshake.asof`; a window of T allows distances less than T."""
+    window = node.windows[1]
+    assert window is not None
+    named = conjunction(tuple(_name_columns(part, node, left) for part in parts))
+    keys, on = split_keys(named, "l")
+    return asof_frames(
+        left.frame, right.frame, None if on is None else Expression(on), by=keys,
+        times=(left.time, right.time), direction="forward" if node.looks_ahead else "backward",
+        tolerance=str(Duration(window.reach(node.clock.unit) * UNITS[node.clock.unit])),
+        allow_exact_matches=node.match.endswith("="), how=node.kind.name, suffix="_right", aliases=None,
+        state_dir=state_dir,
+    )  # fmt: skip
 
 
 def _shorter(a: Window | None, b: Window | None) -> Window | None:

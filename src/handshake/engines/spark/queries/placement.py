@@ -128,7 +128,7 @@ def _about_windows(output: Output) -> Iterator[str]:
         yield "it has windows over a union with the results of a join"
     for node in nodes:
         if windows and isinstance(node, WindowJoin) and node.kind != INNER:
-            yield f"it has windows over a {node.kind.name} join, whose rows go by the clock of each tuple"
+            yield f"it has windows over {node.called}, whose rows go by the clock of each tuple"
     if any(node.window.kind == "tuples" for node in windows):
         yield "a window of tuples needs an order, which results of a join have in one task only"
     for node in nodes:
