@@ -165,6 +165,22 @@ Examples:
         )
 
     @bench.command(
+        "push",
+        help="""Measure one push of a few rows into a join with full windows, by index and by scan.
+
+\b
+Examples:
+  handshake bench push
+  handshake bench push --rows 100000 --share 0.1
+""",
+    )
+    def one_push(
+        rows: Annotated[int, typer.Option(min=1, help="Rows of each window.")] = 1_500_000,
+        share: Annotated[float, typer.Option(min=0.0, help="Share of the usual number of pushes.")] = 1.0,
+    ) -> None:
+        call("push", rows=rows, share=share)
+
+    @bench.command(
         "asof",
         help="""Compare as-of joins by key with Polars and DuckDB, also with a band; measure one of streams.
 

@@ -405,8 +405,13 @@ def watermark(newest: Sequence[int | None], lateness: int) -> int | None:
         newest: The newest time of each stream.
         lateness: How far a row may be behind the slowest stream.
     """
-    known = [time for time in newest if time is not None]
-    return min(known) - lateness if len(known) == len(newest) else None
+    oldest: int | None = None
+    for time in newest:
+        if time is None:
+            return None
+        if oldest is None or time < oldest:
+            oldest = time
+    return None if oldest is None else oldest - lateness
 
 
 def is_late(time: Any, mark: Any) -> Any:

@@ -173,6 +173,8 @@ def conform(value: Any, schema: pa.Schema, stream: str) -> pa.RecordBatch:
     Raises:
         SchemaError: A column is missing, unexpected or of another type.
     """
+    if isinstance(value, pa.RecordBatch) and value.schema.equals(schema, check_metadata=True):
+        return value
     table = table_of(value, schema)
     for name in schema.names:
         if name not in table.schema.names:

@@ -10,16 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.driver import arrays_of, stored_column
-from handshake.joins.spec import ROW, Attribute, SideSpec
+from handshake.joins.spec import ROW, TIME, Attribute, SideSpec
+from handshake.kernels.arrivals import Arrival, Layout, describe, layout_of
 from handshake.kernels.cluster import NO_CELLS, Cells, cluster_band, cluster_hash
-from handshake.kernels.codes import NO_CODES, Codes
-from handshake.kernels.collect import Places, Shape, places_of, row_bytes
-from handshake.kernels.columns import Columns, as_array, extremes, integers
+from handshake.kernels.codes import FACTS, NO_CODES, Codes
+from handshake.kernels.collect import Places, Shape, places_of, row_bytes, shape_of
+from handshake.kernels.columns import FEW, Columns, as_array, extremes, integers, layout
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.gather import gather_batch
-from handshake.kernels.keys import moved_floats, moved_keys, row_hash, sort_key
+from handshake.kernels.keys import Edges, edges_of, limits_at, moved_floats, moved_keys, row_hash, sort_key
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column, Expr
+from handshake.plan.types import is_exact
 from handshake.schema import concat_batches
 
 __all__ = [
@@ -69,6 +71,26 @@ class BasicWindow:
         return int(self.batch.num_rows)
 
     @cached_property
+    def _arrival(self) -> Arrival | None:
+        """The description of a few tuples by one call; None if they are many, or need more than one."""
+        if not 0 < self.rows <= FEW:
+            return None
+        layout = _layout(self.spec, self.batch.schema)
+        return None if layout is None else describe(self.batch, layout, self.known_headroom)
+
+    @cached_property
+    def headroom(self) -> bool:
+        """Whether all whole numbers have headroom (see `Columns`)."""
+        arrival = self._arrival
+        return self.columns.headroom if arrival is None else bool(arrival.row[5])
+
+    @cached_property
+    def nullable(self) -> bool:
+        """Whether a value that kernels read is missing."""
+        arrival = self._arrival
+        return self.columns.nullable if arrival is None else bool(arrival.row[6])
+
+    @cached_property
     def columns(self) -> Columns:
         """The columns that kernels read."""
         arrays = [stored_column(self.batch, self.spec, column.name) for column in self.spec.columns]
@@ -77,17 +99,19 @@ class BasicWindow:
     @cached_property
     def first(self) -> Span:
         """Extremes of the stamp that the right window looks at."""
-        return self._extremes(self.spec.stamps.first)
+        return self._extremes(self.spec.stamps.first, 1)
 
     @cached_property
     def second(self) -> Span:
         """Extremes of the stamp that the left window looks at."""
         stamps = self.spec.stamps
-        return self.first if stamps.second == stamps.first else self._extremes(stamps.second)
+        return self.first if stamps.second is stamps.first else self._extremes(stamps.second, 3)
 
-    def _extremes(self, column: Column | None) -> Span:
+    def _extremes(self, column: Column | None, place: int) -> Span:
         if column is None or self.rows == 0:
             return (0, 0)
+        if self._arrival is not None:
+            return int(self._arrival.row[place]), int(self._arrival.row[place + 1])
         return extremes(integers(stored_column(self.batch, self.spec, column.name)))
 
     @cached_property
@@ -98,8 +122,9 @@ class BasicWindow:
     @cached_property
     def scan_row(self) -> Array:
         """All that a shared scan has to know of it (`kernels.shared_scan`)."""
-        columns = self.columns
-        facts = (self.rows, *self.first, *self.second, columns.headroom, columns.nullable)
+        if self._arrival is not None and self.cells is None and self.codes() is None:
+            return self._arrival.row
+        facts = (self.rows, *self.first, *self.second, self.headroom, self.nullable)
         index = self.cells.places if self.cells is not None else NO_CELLS
         codes = self.codes()
         return np.array(
@@ -126,6 +151,8 @@ class BasicWindow:
 
     @cached_property
     def _with_validity(self) -> tuple[int, ...]:
+        if self._arrival is not None:
+            return tuple(self._arrival.row[FACTS:].tolist())
         return self.columns.addresses(True)
 
     @cached_property
@@ -134,6 +161,8 @@ class BasicWindow:
 
     def places(self, shape: Shape) -> Places:
         """Return the addresses of the columns of its side's schema, which has that shape."""
+        if self._arrival is not None:
+            return self._arrival.places
         if self._places is None:
             object.__setattr__(self, "_places", places_of(shape, self.batch))
         assert self._places is not None
@@ -158,6 +187,11 @@ class BasicWindow:
 
     def limits(self, attribute: Attribute) -> tuple[Array, Array]:
         """Return, per tuple, the range that it allows an attribute of the other side to have."""
+        if (
+            self._arrival is not None
+            and (edges := _edges(self.spec, self.batch.schema, attribute)) is not None
+        ):
+            return limits_at(int(self._arrival.row[FACTS + 2 * edges.column]), self.rows, edges)
         return _limits(self, attribute)
 
     @cached_property
@@ -223,7 +257,7 @@ def merge_windows(*windows: BasicWindow) -> BasicWindow | None:
         batch = concat_batches([window.batch for window in windows])
     except pa.ArrowInvalid:
         return None
-    headroom = all("columns" in window.__dict__ and window.columns.headroom for window in windows)
+    headroom = all("headroom" in window.__dict__ and window.headroom for window in windows)
     made = BasicWindow(windows[0].spec, batch, known_headroom=headroom)
     for name in ("first", "second"):  # cached: where all parts have been looked at, none is again
         spans = [window.__dict__[name] for window in windows if name in window.__dict__]
@@ -253,6 +287,32 @@ def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:
     )
 
 
+def _edges(spec: SideSpec, schema: pa.Schema, attribute: Attribute) -> Edges | None:
+    """Return the limits of an attribute in compiled form, if they all come from one plain column."""
+    known = spec.edges.get(id(attribute))
+    if known is None or known[0] is not attribute:
+        known = spec.edges[id(attribute)] = (attribute, _find_edges(spec, schema, attribute))
+    return known[1]
+
+
+def _find_edges(spec: SideSpec, schema: pa.Schema, attribute: Attribute) -> Edges | None:
+    exprs = {expr for expr, _ in attribute.limits}
+    (expr, *others) = exprs
+    if others or not isinstance(expr, Column) or expr not in spec.columns:
+        return None
+    kind = layout(pa.array([], schema.field(expr.name).type)).type if expr.name in schema.names else None
+    if kind is None or not (is_exact(expr.type) or pa.types.is_floating(kind)) or pa.types.is_decimal(kind):
+        return None
+    dtype = integers(pa.array([], kind)).dtype if is_exact(expr.type) else np.dtype(kind.to_pandas_dtype())
+    bounds = []
+    for _, bound in attribute.limits:
+        offset = bound.offset if spec.side == 1 else -bound.offset
+        lower = bound.is_lower if spec.side == 1 else not bound.is_lower
+        shift = float(offset) if dtype.kind == "f" else int(offset)
+        bounds.append((shift, float(bound.rounding), float(bound.magnitude), lower))
+    return edges_of(spec.columns.index(expr), dtype, bounds)
+
+
 def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
     """Return the inclusive limit of `left op right + offset` on the other side, and whether it is lower."""
     offset = bound.offset if side == 1 else -bound.offset
@@ -268,6 +328,26 @@ def _least(dtype: np.dtype[Any]) -> Any:
 
 def _most(dtype: np.dtype[Any]) -> Any:
     return np.inf if dtype.kind == "f" else np.iinfo(np.int64).max
+
+
+def _layout(spec: SideSpec, schema: pa.Schema) -> Layout | None:
+    """Return how batches of a schema are described; kept with the side, since most have the same schema."""
+    if not spec.layouts or not spec.layouts[0][0].equals(schema):
+        names = schema.names
+        columns = [(_place(names, spec, column), column) for column in spec.columns]
+        first, second = (-1 if c is None else _place(names, spec, c) for c in _stamps(spec))
+        shape = shape_of(spec.schema)
+        spec.layouts[:] = [(schema, layout_of(schema, shape, columns, (first, second)))]
+    return spec.layouts[0][1]
+
+
+def _stamps(spec: SideSpec) -> tuple[Column | None, Column | None]:
+    return spec.stamps.first, spec.stamps.second
+
+
+def _place(names: list[str], spec: SideSpec, column: Column) -> int:
+    """Return the place of a kernel column in a stored batch (see `stored_column`)."""
+    return names.index(str(spec.time) if column.name == TIME and TIME not in names else column.name)
 
 
 def span_of(side: int, *windows: BasicWindow) -> int:

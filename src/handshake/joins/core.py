@@ -146,8 +146,8 @@ class JoinCore:
             if relation == "apart":
                 self.skipped += 1
                 continue
-            headroom = piece.columns.headroom and window.columns.headroom
-            nullable = piece.columns.nullable or window.columns.nullable
+            headroom = piece.headroom and window.headroom
+            nullable = piece.nullable or window.nullable
             program = self.program(relation == "inside", headroom, nullable)
             self.check()
             found = self._looked_up(program, outer, window)

@@ -15,7 +15,9 @@ from handshake.errors import InputError
 from handshake.joins.spec import OTHER, OWN, ROW, TIME, JoinSpec, SideSpec
 from handshake.joins.states import RowStates
 from handshake.kernels.columns import as_array, integers
+from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.evaluate import evaluate, holds
+from handshake.kernels.intrinsics import QUICK
 from handshake.kernels.keys import has_value, hash_of, prefix_of
 from handshake.plan.expr import Column, Expr, walk
 from handshake.plan.types import is_exact
@@ -179,7 +181,7 @@ class StreamDriver(ABC):
         if len(times) == 0 or self.lateness is None:
             return None
         mine = self.newest[k]
-        if (mine is None or times[0] >= mine) and not (times[1:] < times[:-1]).any():
+        if (mine is None or times[0] >= mine) and _ascend(times):
             self.newest[k] = int(times[-1])
             return None
         peak = np.maximum.accumulate(np.concatenate([[times[0] if mine is None else mine], times]))
@@ -215,7 +217,8 @@ class StreamDriver(ABC):
         rule = self._rules[k]
         if rule is None:
             return None
-        return rule.oldest(self.mark(), min([met[k] for j, met in enumerate(self.met) if j != k]))
+        seen = min([met[k] for j, met in enumerate(self.met) if j != k]) if self._counted else None
+        return rule.oldest(self.mark() if self._timed else None, seen)
 
     def advance(self, k: int, time: int) -> None:
         """Record that no row of stream `k` older than `time` will come."""
@@ -232,12 +235,16 @@ class Driver(StreamDriver):
         kind = spec.kind
         self.tracked = tuple(Tracked(kind.preserved[side]) if kind.tracked[side] else None for side in (0, 1))
         """The sides whose rows are numbered."""
+        self._lies_ready = [
+            side.time is not None and lies_ready(side.schema.field(side.time).type, spec.unit)
+            for side in spec.sides
+        ]
 
     def _enter(
         self, k: int, batch: pa.RecordBatch, times: Array | None, positions: Positions | None
     ) -> pa.RecordBatch:
         side, hidden = self.spec.sides[k], dict[str, pa.Array]()
-        if times is not None and not lies_ready(batch.schema.field(side.time).type, self._unit):
+        if times is not None and not self._lies_ready[k]:
             hidden[TIME] = pa.array(times)
         if positions is not None:
             hidden[OWN] = pa.array(positions.own)
@@ -265,6 +272,15 @@ def number_matchable(batch: pa.RecordBatch, side: SideSpec, tracked: Tracked) ->
 def number_rows(batch: pa.RecordBatch, tracked: Tracked) -> pa.RecordBatch:
     """Number the rows of a tracked side."""
     return add_columns(batch, {ROW: pa.array(tracked.states.number(batch.num_rows))})
+
+
+@compile_loop(**QUICK)
+def _ascend(times):  # type: ignore[no-untyped-def]
+    """Return whether no time is before the one ahead of it."""
+    for row in range(1, times.shape[0]):  # noqa: SIM110  (compiled)
+        if times[row] < times[row - 1]:
+            return False
+    return True
 
 
 def _filter(

@@ -125,7 +125,9 @@ class Results:
 
     def _as_one(self, few: list[Pairs]) -> Iterator[pa.RecordBatch]:
         """Return one batch, or None if one cannot hold the results."""
-        if not few or None in self._shapes or sum(map(self._bytes, few)) > _RESULT_BYTES:
+        if not few:
+            return
+        if None in self._shapes:
             yield from self._each(few)
             return
         try:
@@ -139,10 +141,6 @@ class Results:
         cut = (some for pairs in found for some in self._cut(pairs) if len(some.here))
         return (batch for some in cut for batch, _ in self._make(some))
 
-    def _bytes(self, pairs: Pairs) -> float:
-        """Return a lower bound of the memory that results take, if it may be large."""
-        return len(pairs.here) * self._pair_bytes(pairs) if len(pairs.here) > _FEW else 0.0
-
     def _mixed_batch(self, few: list[Pairs]) -> pa.RecordBatch:
         columns: list[pa.Array] = []
         for side, shape in enumerate(self._shapes):
@@ -154,9 +152,9 @@ class Results:
                 mine = pairs.piece.spec.side == side
                 places += [window.places(shape) for window in ((pairs.piece,) if mine else pairs.windows)]
                 rows.append(pairs.here if mine else pairs.there)
-                ends.append([start + len(pairs.here)] if mine else start + pairs.ends)
+                ends.append(np.array([start + len(pairs.here)]) if mine else start + pairs.ends)
                 start += len(pairs.here)
-            columns += collect(shape, places, np.concatenate(rows), np.concatenate(ends))
+            columns += collect(shape, places, np.concatenate(rows), np.concatenate(ends), _RESULT_BYTES)
         if self.spec.dated:
             columns += [pa.concat_arrays(parts) for parts in zip(*map(self._dates, few), strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.made)

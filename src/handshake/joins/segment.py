@@ -52,6 +52,8 @@ class Segment:
         self._held_until: int | None = None
         """No basic window is to be dropped up to this stamp, where that is known."""
         self.scan_rows = ScanRows()
+        self._all_clustered: bool | None = None
+        """Whether no basic window is left that could be clustered; None after a change."""
 
     @property
     def rows(self) -> int:
@@ -68,6 +70,8 @@ class Segment:
         if window.rows == 0:
             return
         self.windows.append(window)
+        if indexable(window):
+            self._all_clustered = None
         if self._held_until is not None:
             self._held_until = min(self._held_until, self._newest(window))
         self._take_in()
@@ -172,6 +176,7 @@ class Segment:
             for window in self.windows
             if window is oldest or id(window) not in gone
         ]
+        self._all_clustered = None
         self.scan_rows.forget(self.windows)
 
     def ready(self, rows: int, together: bool = False) -> list[BasicWindow]:
@@ -180,12 +185,15 @@ class Segment:
         It pays sooner if all clustered ones are looked up `together`.
         """
         self._take_in()
-        if not self._lazily_indexed:
-            return list(self.windows)
-        return [self._ask(w, rows) if self._is_unclear(w, rows, together) else w for w in list(self.windows)]
-
-    def _is_unclear(self, window: BasicWindow, rows: int, together: bool) -> bool:
-        return window.cells is None and indexable(window) and (together or worth_an_index(rows, window))
+        windows = list(self.windows)
+        if self._all_clustered is None:
+            self._all_clustered = not self._lazily_indexed or not any(map(_is_unclustered, windows))
+        if self._all_clustered:
+            return windows
+        return [
+            self._ask(w, rows) if _is_unclustered(w) and (together or worth_an_index(rows, w)) else w
+            for w in windows
+        ]
 
     def _ask(self, window: BasicWindow, rows: int) -> BasicWindow:
         with self._lock:
@@ -235,6 +243,10 @@ class Segment:
 
     def __iter__(self) -> Iterator[BasicWindow]:
         return iter(self.windows)
+
+
+def _is_unclustered(window: BasicWindow) -> bool:
+    return window.cells is None and indexable(window)
 
 
 def put_together(group: list[BasicWindow]) -> tuple[list[BasicWindow], BasicWindow] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 from handshake.errors import SchemaError, UnsupportedError, WindowError
 from handshake.joins.access import ACCESS_METHODS, METHODS, AccessMethod, choose_method
 from handshake.joins.tuning import TUNING, Tuning
+from handshake.kernels.arrivals import Layout
+from handshake.kernels.keys import Edges
 from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
 from handshake.kinds import INNER, JoinKind
 from handshake.plan.analyse import Analysis, Bound, analyse, describe
@@ -118,6 +121,14 @@ class SideSpec:
     coded: tuple[Attribute, ...] = ()
     """For scans: two attributes that also have codes of one byte (`kernels.codes`), or none."""
     tuning: Tuning = TUNING
+    layouts: list[tuple[pa.Schema, Layout | None]] = dataclasses.field(
+        default_factory=list, init=False, compare=False
+    )
+    """The layout of the last batch that was described (`kernels.arrivals`)."""
+    edges: dict[int, tuple[Attribute, Edges | None]] = dataclasses.field(
+        default_factory=dict, init=False, compare=False
+    )
+    """Limits on attributes of the other side in compiled form, by identity."""
 
     @property
     def name(self) -> str:

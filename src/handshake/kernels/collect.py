@@ -100,10 +100,38 @@ def row_bytes(shape: Shape, places: Places, rows: int) -> float:
     return total
 
 
-def collect(shape: Shape, places: Sequence[Places], rows: Array, ends: Array) -> list[pa.Array]:
-    """Return rows of several batches; `rows[ends[k - 1] : ends[k]]` are row numbers of batch `k`."""
-    count, columns = len(rows), len(shape.sizes)
+def collect(
+    shape: Shape, places: Sequence[Places], rows: Array, ends: Array, most: int | None = None
+) -> list[pa.Array]:
+    """Return rows of several batches; `rows[ends[k - 1] : ends[k]]` are row numbers of batch `k`.
+
+    Raises:
+        pa.ArrowInvalid: An array cannot hold the texts, or a few rows take more than `most` bytes.
+    """
     table = np.concatenate(places).reshape(len(places), -1)
+    if len(rows) > _FEW:
+        return _collect_many(shape, table, rows, ends)
+    layout = np.empty((len(shape.sizes), 6), np.int64)
+    size = _lay_out(table, shape.widths, rows, ends, layout)
+    if most is not None and size > most:
+        raise pa.ArrowInvalid(f"{len(rows)} rows take {size} bytes")
+    if size > min(_LITTLE, REACH[4]):
+        return _collect_many(shape, table, rows, ends)
+    memory = pa.allocate_buffer(size)
+    _copy_few(table, shape.widths, rows, ends, layout, memory.address)
+    count, slice_of, make, found = len(rows), memory.slice, pa.Array.from_buffers, []
+    for kind, (bits, bits_size, at, length, text, text_size) in zip(
+        shape.kinds, layout.tolist(), strict=True
+    ):
+        data = [slice_of(bits, bits_size) if bits >= 0 else None, slice_of(at, length)]
+        if text >= 0:
+            data.append(slice_of(text, text_size))
+        found.append(make(kind, count, data))
+    return found
+
+
+def _collect_many(shape: Shape, table: Array, rows: Array, ends: Array) -> list[pa.Array]:
+    count, columns = len(rows), len(shape.sizes)
     values = _allocate(
         [(count * width if width else count // 8 + 1) if width > -1 else 0 for width in shape.sizes]
     )
@@ -189,15 +217,21 @@ def _reader(bits: int, kind: types.Type) -> Any:
     return read
 
 
-@intrinsic
-def _write_byte(typing_context, address, value):  # type: ignore[no-untyped-def]
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        builder.store(args[1], builder.inttoptr(args[0], ir.PointerType(I8)), align=1)
-        return context.get_dummy_value()
+def _writer(kind: types.Type, bits: int) -> Any:
+    @intrinsic
+    def write(typing_context, address, value):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(bits)))
+            builder.store(args[1], place, align=1)
+            return context.get_dummy_value()
 
-    return types.void(types.int64, types.uint8), code
+        return types.void(types.int64, kind), code
+
+    return write
 
 
+_write_byte = _writer(types.uint8, 8)
+_write_half, _write_word = _writer(types.int32, 32), _writer(types.int64, 64)
 _copy1, _copy2, _copy4, _copy8 = (_copier(ir.IntType(8 * n)) for n in (1, 2, 4, 8))
 _copy16, _copy_chunk = (_copier(ir.VectorType(I8, n)) for n in (16, _CHUNK))
 _byte, _short, _long = _reader(8, types.uint8), _reader(32, types.int32), _reader(64, types.int64)
@@ -303,3 +337,80 @@ def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore
 _copy_few_values, _measure_few, _copy_few_texts = (
     compile_loop(**QUICK)(kernel.py_func) for kernel in (_copy_values, _measure, _copy_texts)
 )
+
+
+@numba.njit(**JIT, inline="always")
+def _room(size):  # type: ignore[no-untyped-def]
+    return (size + _ALIGNED - 1) // _ALIGNED * _ALIGNED
+
+
+@compile_loop(**QUICK)
+def _lay_out(table, widths, rows, ends, layout):  # type: ignore[no-untyped-def]
+    """Place the buffers of a few rows in one piece of memory; return its size.
+
+    Per column: start and size of the validity (start -1 for none), of the values, and of the texts (-1 for
+    none).
+    """
+    count, columns = rows.shape[0], widths.shape[0]
+    size, bits = 0, count // 8 + 1
+    for c in range(columns):
+        width = widths[c]
+        layout[c, 0], layout[c, 4], layout[c, 5] = -1, -1, 0
+        layout[c, 1] = bits
+        for k in range(table.shape[0]):
+            if table[k, columns + c] != 0:
+                layout[c, 0] = size
+                size += _room(bits)
+                break
+        length = bits if width == 0 else (count + (width < 0)) * abs(width)
+        layout[c, 2], layout[c, 3] = size, length
+        size += _room(length)
+        if width < 0:
+            total, k = 0, 0
+            for r in range(count):
+                while r >= ends[k]:
+                    k += 1
+                address, row = table[k, c], np.int64(rows[r])
+                total += _offset(-width, address, row + 1) - _offset(-width, address, row)
+            layout[c, 4], layout[c, 5] = size, total
+            size += _room(total)
+    return size
+
+
+@compile_loop(**QUICK)
+def _copy_few(table, widths, rows, ends, layout, memory):  # type: ignore[no-untyped-def]
+    count, columns = rows.shape[0], widths.shape[0]
+    texts = 2 * columns
+    for c in range(columns):
+        width, out = widths[c], memory + layout[c, 2]
+        if layout[c, 0] >= 0:
+            _copy_bits(table[:, columns + c].copy(), rows, ends, memory + layout[c, 0])
+        if width == 0:
+            _copy_bits(table[:, c].copy(), rows, ends, out)
+            continue
+        k, total = 0, 0
+        if width < 0:
+            _write_offset(-width, out, 0)
+        for r in range(count):
+            while r >= ends[k]:
+                k += 1
+            source, row = table[k, c], np.int64(rows[r])
+            if width > 0:
+                _copy_value(width, source + width * row, out + width * r)
+                continue
+            start, stop = _offset(-width, source, row), _offset(-width, source, row + 1)
+            data, place = table[k, texts] + start, memory + layout[c, 4] + total
+            for n in range(stop - start):
+                _copy1(data + n, place + n)
+            total += stop - start
+            _write_offset(-width, out - width * (r + 1), total)
+        if width < 0:
+            texts += 2
+
+
+@numba.njit(**JIT, inline="always")
+def _write_offset(width, address, value):  # type: ignore[no-untyped-def]
+    if width == 4:
+        _write_half(address, np.int32(value))
+    else:
+        _write_word(address, np.int64(value))

@@ -16,9 +16,23 @@ from handshake.plan.ranges import storage_bits, type_range
 from handshake.plan.types import is_exact
 from handshake.schema import Bool, Decimal, Float, Type
 
-__all__ = ["Columns", "View", "address_words", "as_array", "extremes", "integers", "layout", "view"]
+__all__ = [
+    "FEW",
+    "PLAIN",
+    "Columns",
+    "View",
+    "address_words",
+    "all_valid",
+    "as_array",
+    "extremes",
+    "headroom_range",
+    "integers",
+    "layout",
+    "view",
+]
 
-_FEW = 4096
+FEW = 4096
+"""Rows that a compiled loop reads faster than NumPy."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,7 @@ def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
-_PLAIN = frozenset(
+PLAIN = frozenset(
     kind.id
     for kind in (
         pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
@@ -54,7 +68,7 @@ _PLAIN = frozenset(
 def layout(array: pa.Array) -> pa.Array:
     """Return the array in a layout that kernels know."""
     kind = array.type
-    if kind.id in _PLAIN:
+    if kind.id in PLAIN:
         return array
     if pa.types.is_dictionary(kind):
         return layout(array.dictionary_decode())
@@ -96,7 +110,7 @@ def _bitmap(buffer: pa.Buffer | None, offset: int, rows: int, owners: list[Any])
 
 def _has_headroom(data: pa.Buffer | None, offset: int, rows: int, kind: Type) -> bool:
     """Return whether all whole numbers leave two bits to spare (see plan.ranges)."""
-    limits = _headroom_range(kind)
+    limits = headroom_range(kind)
     if rows == 0 or data is None or limits is None:
         return True
     dtype, low, high = limits
@@ -108,7 +122,7 @@ def _has_headroom(data: pa.Buffer | None, offset: int, rows: int, kind: Type) ->
 
 def extremes(values: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Return the least and the largest number. For a few, one call takes half the time of NumPy's two."""
-    if len(values) <= _FEW:
+    if len(values) <= FEW:
         return _extremes(values)  # type: ignore[no-any-return]
     return int(values.min()), int(values.max())
 
@@ -122,7 +136,7 @@ def _extremes(values):  # type: ignore[no-untyped-def]
 
 
 @lru_cache(maxsize=256)
-def _headroom_range(kind: Type) -> tuple[np.dtype[Any], int, int] | None:
+def headroom_range(kind: Type) -> tuple[np.dtype[Any], int, int] | None:
     """Return the NumPy type and the limits of values with headroom; None if all values have it."""
     if not is_exact(kind) or storage_bits(kind) < 32:
         return None
@@ -154,7 +168,7 @@ def _with_address(ones: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], int
 _ones = [_with_address(np.full(1 << 13, 0xFF, np.uint8))]
 
 
-def _all_valid(rows: int) -> int:
+def all_valid(rows: int) -> int:
     """Return the address of a bitmap of ones. Smaller ones that are in use stay alive."""
     need = rows // 8 + 16
     ones, address = _ones[-1]
@@ -192,6 +206,6 @@ class Columns:
 
     def addresses(self, nullable: bool) -> tuple[int, ...]:
         """Return (data, validity) per column, and zeros up to `address_words`."""
-        ones = _all_valid(self.rows) if nullable else 0
+        ones = all_valid(self.rows) if nullable else 0
         found = [address for v in self.views for address in (v.data, v.validity or ones)]
         return (*found, *(0,) * (address_words(len(self.views)) - len(found)))

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pyarrow as pa
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from handshake.kernels.columns import integers, layout
 from handshake.kernels.compile_cache import compile_loop
+from handshake.kernels.intrinsics import JIT, QUICK
 from handshake.schema import STRING, type_from_arrow
 
-__all__ = ["has_value", "hash_of", "moved_floats", "moved_keys", "prefix_of", "row_hash", "sort_key"]
+__all__ = [
+    "Edges",
+    "edges_of",
+    "has_value",
+    "hash_of",
+    "limits_at",
+    "moved_floats",
+    "moved_keys",
+    "prefix_of",
+    "row_hash",
+    "sort_key",
+]
 
 Array = np.ndarray[Any, Any]
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -144,15 +161,18 @@ def moved_keys(keys: Array, offset: int, is_lower: bool) -> Array:
 
 @compile_loop()
 def _move_keys(keys, offset, is_lower, moved):  # type: ignore[no-untyped-def]
-    end = _LEAST if is_lower else _MOST
     for row in range(keys.shape[0]):
-        key = np.int64(keys[row])
-        if key == end:
-            moved[row] = end
-        elif offset >= 0:
-            moved[row] = key + offset if key <= _MOST - offset else _MOST
-        else:
-            moved[row] = key + offset if key >= _LEAST - offset else _LEAST
+        moved[row] = _moved_key(np.int64(keys[row]), offset, is_lower)
+
+
+@numba.njit(**JIT, inline="always")
+def _moved_key(key, offset, is_lower):  # type: ignore[no-untyped-def]
+    end = _LEAST if is_lower else _MOST
+    if key == end:
+        return end
+    if offset >= 0:
+        return key + offset if key <= _MOST - offset else _MOST
+    return key + offset if key >= _LEAST - offset else _LEAST
 
 
 def moved_floats(values: Array, offset: float, rounding: float, magnitude: float, is_lower: bool) -> Array:
@@ -166,14 +186,116 @@ def moved_floats(values: Array, offset: float, rounding: float, magnitude: float
 @compile_loop()
 def _move_floats(values, offset, rounding, magnitude, is_lower, moved):  # type: ignore[no-untyped-def]
     for row in range(values.shape[0]):
-        value = np.float64(values[row])
-        edge = value + offset
-        if rounding != 0.0:
-            slack = 4.0 * rounding * (abs(value) + magnitude) + 1e-44
-            edge = edge - slack if is_lower else edge + slack
-            if np.isinf(value) or np.isnan(edge):
-                edge = -np.inf if is_lower else np.inf
-        moved[row] = edge
+        moved[row] = _moved_float(np.float64(values[row]), offset, rounding, magnitude, is_lower)
+
+
+@numba.njit(**JIT, inline="always")
+def _moved_float(value, offset, rounding, magnitude, is_lower):  # type: ignore[no-untyped-def]
+    edge = value + offset
+    if rounding != 0.0:
+        slack = 4.0 * rounding * (abs(value) + magnitude) + 1e-44
+        edge = edge - slack if is_lower else edge + slack
+        if np.isinf(value) or np.isnan(edge):
+            edge = -np.inf if is_lower else np.inf
+    return edge
+
+
+class Edges(NamedTuple):
+    """Bounds that one plain column puts on an attribute, for `limits_at`."""
+
+    column: int
+    """The place among the kernel columns of its side."""
+    width: int
+    whole: bool
+    signed: bool
+    offsets: Array
+    roundings: Array
+    magnitudes: Array
+    lower: Array
+
+
+def edges_of(
+    column: int, dtype: np.dtype[Any], bounds: Sequence[tuple[int | float, float, float, bool]]
+) -> Edges | None:
+    """Return bounds (offset, rounding, magnitude, is_lower) on a column; None if `limits_at` cannot do it."""
+    offsets, roundings, magnitudes, lower = zip(*bounds, strict=True)
+    whole = dtype.kind != "f"
+    if whole and (dtype == np.uint64 or any(not _LEAST <= offset <= _MOST for offset in offsets)):
+        return None
+    moved = np.array(offsets, np.int64 if whole else np.float64)
+    rounding, magnitude = np.array(roundings, np.float64), np.array(magnitudes, np.float64)
+    signed, is_lower = dtype.kind == "i", np.array(lower, np.bool_)
+    return Edges(column, dtype.itemsize, whole, signed, moved, rounding, magnitude, is_lower)
+
+
+def limits_at(address: int, rows: int, edges: Edges) -> tuple[Array, Array]:
+    """Return the limits that a column in memory puts on an attribute, in one call."""
+    low, high = np.empty(rows, edges.offsets.dtype), np.empty(rows, edges.offsets.dtype)
+    given = (address, edges.width, edges.offsets, edges.lower)
+    if edges.whole:
+        _limit_keys(*given, edges.signed, low, high)
+    else:
+        _limit_floats(*given, edges.roundings, edges.magnitudes, low, high)
+    return low, high
+
+
+def _reader(kind: Any) -> Any:
+    """Return `value(address)`."""
+
+    @intrinsic
+    def value(typing_context, address):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            place = builder.inttoptr(args[0], ir.PointerType(context.get_data_type(kind)))
+            return builder.load(place, align=1)
+
+        return kind(types.int64), code
+
+    return value
+
+
+_i1, _i2, _i4, _i8 = (_reader(kind) for kind in (types.int8, types.int16, types.int32, types.int64))
+_u1, _u2, _u4 = (_reader(kind) for kind in (types.uint8, types.uint16, types.uint32))
+_f4, _f8 = _reader(types.float32), _reader(types.float64)
+
+
+@numba.njit(**JIT, inline="always")
+def _whole_at(address, width, signed):  # type: ignore[no-untyped-def]
+    if width == 4:
+        return np.int64(_i4(address)) if signed else np.int64(_u4(address))
+    if width == 8:
+        return _i8(address)
+    if width == 2:
+        return np.int64(_i2(address)) if signed else np.int64(_u2(address))
+    return np.int64(_i1(address)) if signed else np.int64(_u1(address))
+
+
+@compile_loop(**QUICK)
+def _limit_keys(address, width, offsets, lower, signed, low, high):  # type: ignore[no-untyped-def]
+    for row in range(low.shape[0]):
+        key = _whole_at(address + width * row, width, signed)
+        least, most = _LEAST, _MOST
+        for n in range(offsets.shape[0]):
+            edge = _moved_key(key, offsets[n], lower[n])
+            if lower[n]:
+                least = max(least, edge)
+            else:
+                most = min(most, edge)
+        low[row], high[row] = least, most
+
+
+@compile_loop(**QUICK)
+def _limit_floats(address, width, offsets, lower, roundings, magnitudes, low, high):  # type: ignore[no-untyped-def]
+    for row in range(low.shape[0]):
+        place = address + width * row
+        value = np.float64(_f4(place)) if width == 4 else _f8(place)
+        least, most = -np.inf, np.inf
+        for n in range(offsets.shape[0]):
+            edge = _moved_float(value, offsets[n], roundings[n], magnitudes[n], lower[n])
+            if lower[n]:
+                least = max(least, edge)
+            else:
+                most = min(most, edge)
+        low[row], high[row] = least, most
 
 
 def has_value(array: pa.Array) -> Array | None:
@@ -181,10 +303,19 @@ def has_value(array: pa.Array) -> Array | None:
     valid = np.asarray(array.is_valid()) if array.null_count else None
     if not pa.types.is_floating(array.type):
         return valid
-    number: Array = ~np.isnan(_numbers(array))
-    if valid is None:
-        return None if number.all() else number
-    return valid & number
+    values = _numbers(array)
+    if valid is None and _all_numbers(values):
+        return None
+    number: Array = ~np.isnan(values)
+    return number if valid is None else valid & number
+
+
+@compile_loop()
+def _all_numbers(values):  # type: ignore[no-untyped-def]
+    for value in values:  # noqa: SIM110  (compiled)
+        if np.isnan(value):
+            return False
+    return True
 
 
 def _numbers(array: pa.Array) -> Array:

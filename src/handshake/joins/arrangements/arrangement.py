@@ -73,8 +73,9 @@ class RunningJoin(ABC):
             deferred: As for `push`.
             last: Whether no row will come any more, so that all rows are final.
         """
-        yield from self._deliver(self._coalesce(self._finish(None)), deferred)
-        yield from self._coalesce(self.watch.time(self._finalise(last)))
+        if last or not self._is_at_rest():
+            yield from self._deliver(self._coalesce(self._finish(None)), deferred)
+            yield from self._coalesce(self.watch.time(self._finalise(last)))
         self.watch.stop()
 
     def settle(
@@ -110,6 +111,10 @@ class RunningJoin(ABC):
 
     def _is_idle(self) -> bool:
         return True
+
+    def _is_at_rest(self) -> bool:
+        """Return whether nothing waits and no result is held back; False if that takes long to find out."""
+        return False
 
     @abstractmethod
     def wake(self) -> None:

@@ -119,6 +119,8 @@ class Channel(Generic[T]):
 
     def poll(self) -> T | None:
         """Take the oldest item, or None."""
+        if not self.items:  # no lock for an empty queue
+            return None
         with self.bell.condition:
             return self._pop() if self.items else None
 

@@ -194,6 +194,10 @@ class Crew(Generic[T]):
         """Return whether no task is waiting or being worked on."""
         return self._open == 0
 
+    def at_rest(self) -> bool:
+        """Return whether there is no task and no result, and no worker has failed."""
+        return self._open == 0 and self._failure is None and not self._any_results()
+
     def _any_results(self) -> bool:
         return any(len(outbox) for outbox in self.outboxes)
 

@@ -98,14 +98,19 @@ class LookUps:
     ) -> tuple[Any, tuple[Any, ...], Callable[[], None]]:
         """Return a kernel, its arguments, and a function to call when it has finished."""
         piece, seen = outer.piece, np.zeros(len(self._cores), np.int64)
-        most = piece.rows * int(table[kinds == kind, 0].sum())
 
         def count() -> None:
+            total, tuning = 0, self._spec.tuning
             for core, compared in zip(self._cores, seen.tolist(), strict=True):
                 core.comparisons += compared
-                core.work += compared * self._spec.tuning.looked_up
-            if seen.sum() > self._spec.tuning.selective * most:
-                self._without = _JOBS
+                core.work += compared * tuning.looked_up
+                total += compared
+            if (
+                total > tuning.selective * piece.rows * tuning.indexed_from
+            ):  # else it is selective in any case
+                most = piece.rows * int(table[kinds == kind, 0].sum())
+                if total > tuning.selective * most:
+                    self._without = _JOBS
 
         kernel = self._kernels[kind, 1 - piece.spec.side]
         fixed = (piece.addresses(True), piece.rows, base, table, homes, kinds, kind, *sought(outer), seen)

@@ -213,6 +213,9 @@ class LowLatency(GatheringJoin[_Task]):
             yield from self._next_batch(at_once=True)
         yield from self.crew.drain(until)
 
+    def _is_at_rest(self) -> bool:
+        return not (any(self.driver.tracked) or self._waiting()) and self.crew.at_rest()
+
     def _list_windows(self, side: int) -> list[BasicWindow]:
         return [window for core in self._cores for window in core.segments[side].with_departed()]
 

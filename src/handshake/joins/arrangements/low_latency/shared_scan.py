@@ -127,8 +127,7 @@ class SharedScan:
             return
         homes = [home for home, some in enumerate(held) for _ in some]
         table, places = self._table(1 - piece.spec.side, held), np.array(homes)
-        columns = piece.columns
-        given = (table, places, *_limits(piece, self._reaches), columns.headroom, columns.nullable)
+        given = (table, places, *_limits(piece, self._reaches), piece.headroom, piece.nullable)
         kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
         wanted = self.look_ups.wants(piece)
         present = sort_out(*given, wanted, kinds, *counts)
