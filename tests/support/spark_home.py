@@ -40,7 +40,7 @@ def use_quick_home() -> Path | None:
     if "SPARK_HOME" in os.environ or found is None or found.origin is None:
         os.environ.setdefault("SPARK_SUBMIT_OPTS", OPTIONS)
         return None
-    package = Path(found.origin).parent
+    package = Path(found.origin).resolve().parent
     home = BUILD / f"spark-{hashlib.sha256(str(package).encode()).hexdigest()[:8]}"
     _link_all(package, home)
     os.environ["SPARK_HOME"] = str(home)
