@@ -1,5 +1,8 @@
-"""`handshake bench batch`: a band join of two tables on two attributes, beside Polars and DuckDB.
+"""`handshake bench batch`: a band join of two tables on two attributes, compared with other ways to do it.
 
+Polars runs `join_where`, also with its streaming engine, and DuckDB its plan for ranges. pandas has no such
+join: it merges buckets as wide as the band, each row of the left table copied to three of them. NumPy is a
+join by hand: one table sorted by the first attribute, two `searchsorted` calls, and the candidates checked.
 Every engine runs in a process of its own, with the same tables and a time limit, and counts its results.
 """
 
@@ -21,11 +24,14 @@ from handshake_bench.workload import BAND
 
 __all__ = ["run"]
 
-ENGINES = ("handshake", "polars", "duckdb")
+ENGINES = ("handshake", "numpy", "pandas", "polars", "polars_streaming", "duckdb")
+_PART = 1 << 14
+"""Rows of the left table that are joined at once by hand, so that candidates fit into memory."""
+_BAND = 10
 
 
 def run(rows: int = 600_000, limit: float = 120.0) -> None:
-    """Run each installed engine; report the ratios of seconds `vs_polars` and `vs_duckdb`."""
+    """Run each installed engine; report the ratios of seconds to ours: `vs_numpy`, `vs_polars`, …"""
     found = {engine: _measure(engine, rows, limit) for engine in ENGINES if _is_installed(engine)}
     ours = found["handshake"]
     lines = [_line(engine, seen, ours, limit) for engine, seen in found.items()]
@@ -43,7 +49,7 @@ def run(rows: int = 600_000, limit: float = 120.0) -> None:
 
 
 def _is_installed(engine: str) -> bool:
-    return engine == "handshake" or find_spec(engine) is not None
+    return engine == "handshake" or find_spec(engine.partition("_")[0]) is not None
 
 
 def _line(engine: str, seen: dict[str, Any], ours: dict[str, Any], limit: float) -> tuple[str, ...]:
@@ -82,14 +88,58 @@ def _handshake(left: pa.Table, right: pa.Table) -> int:
     return int(join(left, right, BAND).num_rows)
 
 
-def _polars(left: pa.Table, right: pa.Table) -> int:
+def _numpy(left: pa.Table, right: pa.Table) -> int:
+    x, y = (left.column(name).to_numpy() for name in ("x", "y"))
+    order = np.argsort(right.column("a").to_numpy(), kind="stable")
+    a, b = (right.column(name).to_numpy()[order] for name in ("a", "b"))
+    found = []
+    for start in range(0, len(x), _PART):
+        some = slice(start, start + _PART)
+        first, last = np.searchsorted(a, x[some] - _BAND), np.searchsorted(a, x[some] + _BAND, "right")
+        counts = last - first
+        here = np.repeat(np.arange(start, start + len(counts)), counts)
+        there = np.arange(len(here)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        near = (y[here] >= b[there] - _BAND) & (y[here] <= b[there] + _BAND)
+        found.append((here[near], order[there[near]]))
+    taken = [left.take(np.concatenate([here for here, _ in found]))]
+    taken.append(right.take(np.concatenate([there for _, there in found])))
+    return int(taken[0].num_rows)
+
+
+def _pandas(left: pa.Table, right: pa.Table) -> int:
+    import pandas as pd
+
+    wide = 2 * _BAND + 1
+    mine, r = left.to_pandas(), right.to_pandas()
+    r["bucket"] = r["a"] // wide
+    parts = []
+    for start in range(0, len(mine), 4 * _PART):
+        some = mine.iloc[start : start + 4 * _PART]
+        copies = pd.concat([some.assign(bucket=some["x"] // wide + step) for step in (-1, 0, 1)])
+        near = copies.merge(r, on="bucket")
+        inside = (near["x"] - near["a"]).abs() <= _BAND
+        inside &= near["y"].between(near["b"] - _BAND, near["b"] + _BAND)
+        parts.append(near[inside])
+    return len(pd.concat(parts))
+
+
+def _polars_join(left: pa.Table, right: pa.Table, engine: str) -> int:
     import polars as pl
 
     a, b = pl.from_arrow(left), pl.from_arrow(right)
     assert isinstance(a, pl.DataFrame)
     assert isinstance(b, pl.DataFrame)
     x, y, p, q = (pl.col(name) for name in ("x", "y", "a", "b"))
-    return a.join_where(b, x >= p - 10, x <= p + 10, y >= q - 10, y <= q + 10).height
+    joined = a.lazy().join_where(b.lazy(), x >= p - 10, x <= p + 10, y >= q - 10, y <= q + 10)
+    return joined.collect(engine="streaming" if engine == "streaming" else "in-memory").height
+
+
+def _polars(left: pa.Table, right: pa.Table) -> int:
+    return _polars_join(left, right, "in-memory")
+
+
+def _polars_streaming(left: pa.Table, right: pa.Table) -> int:
+    return _polars_join(left, right, "streaming")
 
 
 def _duckdb(left: pa.Table, right: pa.Table) -> int:
@@ -102,7 +152,8 @@ def _duckdb(left: pa.Table, right: pa.Table) -> int:
 
 
 def _child(engine: str, rows: int) -> None:
-    call = {"handshake": _handshake, "polars": _polars, "duckdb": _duckdb}[engine]
+    calls = (_handshake, _numpy, _pandas, _polars, _polars_streaming, _duckdb)
+    call = dict(zip(ENGINES, calls, strict=True))[engine]
     left, right = _tables(rows)
     times = []
     for _ in range(4):
