@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import handshake
-from handshake.errors import ExpressionError, SchemaError, UnsupportedError
+from handshake.errors import ExpressionError, SchemaError, UnsupportedError, WindowError
 from spark_session import Feed, Sink
 
 
@@ -77,11 +77,52 @@ def test_a_stream_finds_its_best_matches_in_a_batch(spark, tmp_path):
     assert same(sink.rows()) == same(handshake.nearest(left, right, "l.k = r.k", **options).to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("on", "options"),
+    [
+        ("l.k = r.k", {"k": 2, "value": "off", "left_window": "5 s", "right_window": "9 s"}),
+        pytest.param("l.k <= r.k", {"how": "inner", "rank": None, "window": "4 s"}, marks=pytest.mark.soak),
+    ],
+)
+def test_streams_find_their_best_matches_over_restarts(spark, tmp_path, on, options):
+    """The last rows come in a micro-batch without new rows, after two restarts."""
+    rng, sink = Random(7), Sink(tmp_path)
+    tables = [make_table(rng, name, 60) for name in "nm"]
+    feeds = [Feed(tmp_path / name, f"t timestamp, k bigint, x double, {name} bigint") for name in "nm"]
+    last = pa.array([1_700_000_900_000_000], pa.timestamp("us", "UTC"))
+    ends = [table.slice(0, 1).set_column(0, "t", last).set_column(3, name, pa.array([99]))
+            for table, name in zip(tables, "nm", strict=True)]  # fmt: skip
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    try:
+        for start in (0, 20, 40, 60):
+            for feed, table, end in zip(feeds, tables, ends, strict=True):
+                feed.add(table.slice(start, 20) if start < 60 else end)
+            if start == 20:
+                continue  # a run with two micro-batches
+            left, right = (feed.read(spark).withWatermark("t", "2 seconds") for feed in feeds)
+            joined = handshake.nearest(
+                left, right, on, by="ABS(l.x - r.x)", segments=3, state_dir=str(tmp_path / "state"), **options
+            )
+            sink.run(joined)
+    finally:
+        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    want = handshake.nearest(*tables, on, by="ABS(l.x - r.x)", time="t", **options)
+    assert joined.columns == want.schema.names
+    found = [row for row in sink.rows() if row["n"] != 99]
+    for row in found:
+        row.pop("t"), row.pop("t_right")
+    assert same(found) == same(want.drop_columns(["t", "t_right"]).to_pylist())
+    assert len([batch for batch in sink.batches.values() if batch.num_rows]) > 1
+    assert "nearest by ABS(l.x - r.x) within" in handshake.explain(joined)
+
+
 def test_mistakes_are_explained(spark, tmp_path):
     left, right = frames_of(spark, *(make_table(Random(1), name, 3) for name in "nm"))
     stream = Feed(tmp_path / "stream", "x double").read(spark)
-    with pytest.raises(UnsupportedError, match="a better match may come at any time"):
+    with pytest.raises(UnsupportedError, match="no left row would ever be final"):
         handshake.nearest(left, stream, by="r.x")
+    with pytest.raises(WindowError, match="two streams on Spark needs windows of time on both"):
+        handshake.nearest(stream, stream, by="r.x")
     with pytest.raises(UnsupportedError, match="0 was given"):
         handshake.nearest(left, right, by="r.x", k=0)
     with pytest.raises(

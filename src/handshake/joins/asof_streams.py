@@ -32,6 +32,8 @@ class AsOfMatch:
 
     join: AsOf
     """The join of two empty tables."""
+    output: pa.Schema | None = None
+    """The columns of results: those of both sides."""
 
     def find(self, left: pa.Table, right: pa.Table) -> Found:
         """Return the results for left rows and all right rows in their reach."""

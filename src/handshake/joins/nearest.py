@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import conform, plain_table, schema_of
+from handshake.joins.asof import Found
 from handshake.joins.distance import Candidates, find_candidates
 from handshake.joins.gate import OnShed
 from handshake.joins.join import PushJoin
@@ -25,15 +26,16 @@ from handshake.joins.ranking import Best, Ranking, ranking_of
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.ties import order_by_columns
+from handshake.joins.waiting import waiting_windows
 from handshake.kernels.columns import as_array
 from handshake.kinds import NEAREST
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
-from handshake.plan.expr import Column, walk
+from handshake.plan.expr import Column, show, walk
 from handshake.schema import Schema, concat_batches
-from handshake.windows import Spec
+from handshake.windows import Spec, TimeWindow, Windows
 
-__all__ = ["Chooser", "Nearest", "NearestJoin", "add_mark", "add_number"]
+__all__ = ["Chooser", "Nearest", "NearestJoin", "NearestMatch", "add_mark", "add_number"]
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +66,50 @@ class Nearest:
 
     def run(self) -> pa.Table:
         """Return the joined table: left rows in their order, the matches of each by rank."""
+        return self.find().table
+
+    def find(self) -> Found:
+        """Return the joined table, and which left rows have a match."""
         return _Search(self).run()
+
+
+@dataclass(frozen=True)
+class NearestMatch:
+    """The best matches by a ranking: a nearest join without its tables (see `BestMatch`)."""
+
+    join: Nearest
+    """The join of two empty tables; both windows are of time."""
+    unit: str
+    output: pa.Schema
+
+    def find(self, left: pa.Table, right: pa.Table) -> Found:
+        """Return the results for left rows and all right rows in their reach."""
+        found = replace(self.join, left=left, right=right).find()
+        return Found(found.table.cast(self.output), found.matched)
+
+    def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
+        """Return None: each right row in reach may be among the best."""
+        return None
+
+    def describe(self) -> str:
+        """Return the join in a line of text."""
+        join = self.join
+        on = "all pairs" if join.on is None else show(predicate_of(join.on))
+        rows = "kept, with NULLs" if join.how == "left" else "dropped"
+        return (
+            f"{join.k} nearest by {show(predicate_of(join.by))} within {join.left_window} and "
+            f"{join.right_window}, on {on}; left rows without a match are {rows}"
+        )
+
+    def windows(self) -> Windows:
+        """Return windows that hold rows of streams as long as left rows wait."""
+        mine, theirs = self.join.left_window, self.join.right_window
+        if not isinstance(mine, TimeWindow) or not isinstance(theirs, TimeWindow):
+            raise WindowError(
+                "a nearest join of two streams on Spark needs windows of time on both: left rows wait until "
+                "theirs has passed; give a length of time, such as window='1 minute', and time columns"
+            )
+        return waiting_windows(self.unit, theirs.reach(self.unit), mine.reach(self.unit))
 
 
 class _Search:
@@ -101,7 +146,7 @@ class _Search:
             cores=join.cores,
         )  # fmt: skip
 
-    def run(self) -> pa.Table:
+    def run(self) -> Found:
         """Reduce the pairs of the join, batch by batch."""
         left, right = self._sides
         best = Best(self._join.k, self._tie_numbers, self._join.many)
@@ -111,7 +156,11 @@ class _Search:
             best.add(rows, evaluate(pairs), pairs.select([pairs.num_columns - 1]))
         chosen, others = best.take_all(), self._tables[1]
         others = others.slice(0, 0) if chosen is None else others.take(chosen.payload.column(0))
-        return self._ranking.results(self._tables[0], np.arange(left.num_rows), chosen, others)
+        matched = np.zeros(left.num_rows, np.bool_)
+        if chosen is not None:
+            matched[chosen.rows] = True
+        numbers = np.arange(left.num_rows)
+        return Found(self._ranking.results(self._tables[0], numbers, chosen, others), matched)
 
     def _pairs(self) -> Iterator[pa.RecordBatch]:
         """Yield pairs with the columns of both sides: all matches, or those that may be among the best."""

@@ -62,6 +62,10 @@ EdgeRows = Callable[[pa.RecordBatch, bool], Array | None]
 class BestMatch(Protocol):
     """An algorithm for tables that joins left rows with their best matches."""
 
+    @property
+    def output(self) -> pa.Schema | None:
+        """The columns of results; None if they are those of both sides."""
+
     def find(self, left: pa.Table, right: pa.Table) -> Found:
         """Return the results for left rows and all right rows in their reach, both in any order."""
 
@@ -257,7 +261,7 @@ def join_finals(
     alone = int(tracked.states.leave(numbers).sum())
     tracked.states.forget()
     pairs = found.table.num_rows - (alone if tracked.preserved else 0)
-    return Joined(found.table.cast(spec.output).combine_chunks().to_batches(), pairs)
+    return Joined(found.table.cast(best.output or spec.output).combine_chunks().to_batches(), pairs)
 
 
 def _show_columns(spec: JoinSpec, side: int, batches: list[pa.RecordBatch]) -> pa.Table:

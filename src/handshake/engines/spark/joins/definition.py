@@ -131,6 +131,8 @@ class Definition:
         """The columns of the results that segments make."""
         if self.ranking is not None:
             return self.ranking.output
+        if self.best is not None and self.best.output is not None:
+            return self.best.output
         if self.result_time is None:
             return self.spec.output
         return self.spec.output.append(pa.field(self.result_time, self.left.field(self.times[0]).type))

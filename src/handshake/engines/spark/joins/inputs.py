@@ -198,8 +198,8 @@ def output_type(definition: Definition, left: DataFrame, right: DataFrame) -> St
         StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))
         for name, field in zip(definition.output.names, fields, strict=False)
     ]
-    if definition.ranking is not None:  # rank and value
-        named += spark_schema(pa.schema(list(definition.output)[len(named) :])).fields
+    if definition.ranking is not None or (definition.best is not None and definition.best.output is not None):
+        named += spark_schema(pa.schema(list(definition.output)[len(named) :])).fields  # rank and value
     if definition.result_time is not None:
         named.append(StructField(definition.result_time, left.schema[str(definition.times[0])].dataType))
     return StructType(named)

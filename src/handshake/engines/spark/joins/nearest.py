@@ -14,15 +14,25 @@ from pyspark.sql import DataFrame
 from handshake.engines.spark.joins.dataflow import join_batches, join_static
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.explain import plan_of, remember
-from handshake.engines.spark.joins.frames import Predicate, check_root, define, predicate_for, with_directory
-from handshake.engines.spark.joins.inputs import arrow_schema, check_output
+from handshake.engines.spark.joins.frames import (
+    Predicate,
+    check_root,
+    define,
+    plan_frames,
+    predicate_for,
+    run_plan,
+    with_directory,
+)
+from handshake.engines.spark.joins.inputs import arrow_schema, check_output, event_time
 from handshake.engines.spark.types import carrier
 from handshake.engines.spark.workers import use_this_python
 from handshake.errors import UnsupportedError
-from handshake.joins.nearest import add_mark, add_number
+from handshake.joins.nearest import Nearest, NearestMatch, add_mark, add_number
 from handshake.joins.ranking import Ranking, ranking_of
-from handshake.kinds import NEAREST
+from handshake.joins.spec import SIDES, common_unit
+from handshake.kinds import BEST, NEAREST
 from handshake.plan.build import Expression
+from handshake.schema import Schema
 from handshake.windows import Windows
 
 __all__ = ["nearest_frames"]
@@ -34,12 +44,14 @@ def nearest_frames(
     state_dir: str | None, **ranked: Any,
 ) -> DataFrame:  # fmt: skip
     """Join each row of a DataFrame with its best matches; `handshake.nearest` documents the arguments."""
-    if right.isStreaming:
+    if right.isStreaming and not left.isStreaming:
         raise UnsupportedError(
-            "on Spark, nearest takes a right DataFrame that does not stream: a better match may come at any "
-            "time; push both streams into a handshake.NearestJoin, or give a batch DataFrame"
+            "the left DataFrame is static and the right one streams, so no left row would ever be final; "
+            "make the left one a stream, too, or the right one a batch"
         )
     use_this_python(left.sparkSession)
+    if right.isStreaming:
+        return _nearest_streams(left, right, on, by, windows, times, aliases, segments, state_dir, **ranked)
     ranking = _ranking(left, right, by, aliases, **ranked)
     definition = define(
         left, right, on, windows, times, suffix=ranked["suffix"], aliases=aliases, segments=segments,
@@ -52,6 +64,35 @@ def nearest_frames(
     check_root(definition)
     runs = "static" if left.isStreaming else "batch"
     return _run(left, right, with_directory(definition, runs), runs)
+
+
+def _nearest_streams(
+    left: DataFrame, right: DataFrame, on: Predicate, by: Any, windows: Windows,
+    times: tuple[str | None, str | None], aliases: tuple[str, str] | None, segments: int | None,
+    state_dir: str | None, *, k: int, how: str, rank: str | None, value: str | None, suffix: str,
+) -> DataFrame:  # fmt: skip
+    """Join two streams: left rows wait until they are final, and then take their best matches."""
+    frames = (left, right)
+    timed = [event_time(frame, side, times[side], windows) for side, frame in enumerate(frames)]
+    ranking = _ranking(left, right, by, aliases, k=k, how=how, rank=rank, value=value, suffix=suffix)
+    condition, names = predicate_for(on, left, right, aliases)
+    if isinstance(by, (str, Expression)):
+        names = predicate_for(by, left, right, aliases)[1]
+    schemas = [arrow_schema(frame, side) for side, frame in enumerate(frames)]
+    join = Nearest(
+        schemas[0].empty_table(), schemas[1].empty_table(), None if on is None else Expression(condition), by,
+        k, None, windows[0], windows[1], (timed[0], timed[1]), how, rank, value, suffix, names, cores=1,
+    )  # fmt: skip
+    known = [Schema.from_arrow(schema, name) for schema, name in zip(schemas, SIDES, strict=True)]
+    unit = common_unit((known[0], known[1]), windows, (timed[0], timed[1]))
+    best = NearestMatch(join, unit, ranking.output)
+    held = best.windows()
+    join.find()  # raises if anything is wrong
+    definition = define(
+        left, right, Expression(condition), held, (timed[0], timed[1]), suffix=suffix, aliases=names,
+        segments=segments, state_dir=state_dir, kind=BEST[how], best=best,
+    )  # fmt: skip
+    return run_plan(left, right, plan_frames(left, right, definition, None), None)
 
 
 def _ranking(

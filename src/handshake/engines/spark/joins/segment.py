@@ -363,7 +363,7 @@ class SegmentStep:
         oldest, tracked = self._oldest(0), self.tracked[0]
         assert tracked is not None
         for batch in tracked.take_alone():
-            yield lone_rows(self.spec, 0, batch, None)
+            yield _pad(lone_rows(self.spec, 0, batch, None), best.output)
         if oldest is not None or not self.lasting:
             final = [_pending(window, tracked, oldest if self.lasting else None) for window in left]
             rows = [batch for batch in final if batch.num_rows]
@@ -529,3 +529,12 @@ def without(ranges: Ranges, hole: tuple[int, int]) -> Ranges:
     first, last = hole
     parts = [p for start, stop in ranges for p in ((start, min(stop, first)), (max(start, last), stop))]
     return [(start, stop) for start, stop in parts if start < stop]
+
+
+def _pad(rows: pa.RecordBatch, output: pa.Schema | None) -> pa.RecordBatch:
+    """Add the columns that only rows with a match have values for, such as their rank."""
+    if output is None:
+        return rows
+    more = list(output)[rows.num_columns :]
+    nulls = [pa.nulls(rows.num_rows, field.type) for field in more]
+    return pa.RecordBatch.from_arrays([*rows.columns, *nulls], schema=output)
