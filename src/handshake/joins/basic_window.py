@@ -212,9 +212,13 @@ class BasicWindow:
     @property
     def nbytes(self) -> int:
         """The memory of the tuples, their index and their codes."""
-        held = int(self.batch.nbytes) + (self.cells.nbytes if self.cells is not None else 0)
         codes = self.__dict__.get("_codes")
-        held += codes.nbytes if codes is not None else 0
+        return self._stored_bytes + (codes.nbytes if codes is not None else 0)
+
+    @cached_property
+    def _stored_bytes(self) -> int:
+        """The memory of the tuples and their index, which do not change; Arrow is slow to add it up."""
+        held = int(self.batch.nbytes) + (self.cells.nbytes if self.cells is not None else 0)
         return held + (self.keys.nbytes if self.keys.base is None and len(self.keys) else 0)
 
 

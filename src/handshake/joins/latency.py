@@ -12,8 +12,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 
 import pyarrow as pa
 
@@ -44,29 +42,36 @@ class Latency:
 class Histogram:
     """Numbers of results by how long they took."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
+    counts: dict[int, int] = field(default_factory=dict)
+    """Results by the number of their bucket; few of the buckets are in use."""
     longest: float = 0.0
 
     def add(self, seconds: float, count: int) -> None:
         """Count results that took this long."""
-        self.counts[_bucket(seconds)] += count
+        bucket = _bucket(seconds)
+        self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.longest = max(self.longest, seconds)
 
     def figures(self) -> Latency:
         """Return the percentiles and the buckets that are not empty."""
-        buckets = tuple((_bound(k), count) for k, count in enumerate(self.counts) if count)
-        if not buckets:
+        held = sorted(pair for pair in self.counts.copy().items() if pair[1])
+        if not held:
             return Latency()
-        seen = tuple(itertools.accumulate(count for _, count in buckets))
+        seen = tuple(itertools.accumulate(count for _, count in held))
         p50, p90, p99 = (
-            min(buckets[bisect_left(seen, share * seen[-1])][0], self.longest) for share in (0.5, 0.9, 0.99)
+            min(_bound(held[bisect_left(seen, share * seen[-1])][0]), self.longest)
+            for share in (0.5, 0.9, 0.99)
         )
+        buckets = tuple((_bound(bucket), count) for bucket, count in held)
         return Latency(seen[-1], p50, p90, p99, self.longest, buckets)
 
 
 def together(histograms: Sequence[Histogram]) -> Histogram:
     """Add histograms up."""
-    counts = reduce(lambda a, b: list(map(add, a, b)), (h.counts for h in histograms), Histogram().counts)
+    counts: dict[int, int] = {}
+    for histogram in histograms:
+        for bucket, count in histogram.counts.copy().items():
+            counts[bucket] = counts.get(bucket, 0) + count
     return Histogram(counts, max((h.longest for h in histograms), default=0.0))
 
 
