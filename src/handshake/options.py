@@ -75,6 +75,7 @@ class GivenOptions(TypedDict, total=False):
     name: str | None
     result_time: str | None
     idle: str | None
+    late_to: str | None
     refresh: str | None
     groups: int | None
     text: int | None
@@ -202,6 +203,13 @@ class Options:
             "Leave a stream that is silent for this long, such as 5 minutes, out of the watermark.", _SPARK
         ),
     ] = None
+    late_to: Annotated[
+        str | None,
+        Option(
+            "Write late rows to Parquet files in the folders left and right of this folder, exactly once.",
+            _SPARK,
+        ),
+    ] = None  # fmt: skip
     refresh: Annotated[
         str | None,
         Option(

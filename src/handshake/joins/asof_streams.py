@@ -13,6 +13,7 @@ from handshake.errors import WindowError
 from handshake.io.frames import schema_of
 from handshake.joins.asof import AsOf, Found
 from handshake.joins.join import TwoStreamPush
+from handshake.joins.late import LateTo
 from handshake.joins.plan import lateness_of, predicate_of
 from handshake.joins.spec import join_spec
 from handshake.joins.waiting import WaitingPlan, waiting_windows
@@ -94,6 +95,7 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
         suffix: Added to a column name of the right stream that the left one has too.
         aliases: Other names for `l` and `r` in the condition.
         cores: The number of cores for joins with a condition; all by default.
+        late_to: A function or a folder that gets late rows, as in `Join`.
 
     Raises:
         WindowError: There is no tolerance, or a time column is not named.
@@ -116,7 +118,7 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
         time: str | None = None, left_time: str | None = None, right_time: str | None = None,
         direction: str = "backward", allow_exact_matches: bool = True, how: str = "left",
         lateness: str | None = None, suffix: str = "_right", aliases: tuple[str, str] | None = None,
-        cores: int | None = None,
+        cores: int | None = None, late_to: LateTo | None = None,
     ) -> None:  # fmt: skip
         tables = [schema_of(given, name).empty_table() for given, name in ((left, "left"), (right, "right"))]
         join = AsOf(
@@ -124,4 +126,4 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
             (left_time or time, right_time or time), direction, tolerance, allow_exact_matches, how, suffix,
             aliases, cores,
         )  # fmt: skip
-        super().__init__(plan_asof(join, lateness), None)
+        super().__init__(plan_asof(join, lateness), None, late_to)

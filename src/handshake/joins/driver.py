@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -47,6 +47,8 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 Seen = Mapping[int, Array]
 """By the number of another stream: how many of its rows had arrived before each row of a batch."""
+OnLate = Callable[[int, pa.RecordBatch, Array], None]
+"""A function of a stream's number, late rows, and how far behind the watermark each was."""
 _FORMS = {"hash": hash_of, "prefix": prefix_of}
 _NEVER_LATE = 2**64 - 1
 
@@ -128,6 +130,8 @@ class StreamDriver(ABC):
         self.counts = [Counts() for _ in streams]
         self.newest: list[int | None] = [None] * many
         """The newest time of each stream."""
+        self.on_late: OnLate | None = None
+        """Called with late rows, if anyone wants them."""
         self.arrived = [0] * many
         self.met = [[0] * many for _ in streams]
         """`met[j][k]`: the least count of stream k that a row of stream j to come can be stamped with."""
@@ -169,6 +173,8 @@ class StreamDriver(ABC):
         late = self._late(k, times)
         if late is not None:
             counts.late += int(late.sum())
+            if self.on_late is not None:
+                self.on_late(k, batch.filter(pa.array(late)), self._lag)
             batch, times, seen = _filter(batch, times, seen, ~late)
         return batch, times, seen
 
@@ -194,7 +200,10 @@ class StreamDriver(ABC):
         # Differences of 64-bit times fit unsigned words.
         behind = passed.view(np.uint64) - times.view(np.uint64)
         late: Array = (times < passed) & (behind > np.uint64(min(self.lateness, _NEVER_LATE)))
-        return late if late.any() else None
+        if not late.any():
+            return None
+        self._lag = behind[late] - np.uint64(self.lateness)
+        return late
 
     def _count(self, k: int, rows: int, seen: Seen | None) -> Positions:
         start = self.arrived[k]

@@ -19,6 +19,7 @@ from handshake.io.frames import conform, kind_of, restore, schema_of, table_of
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.driver import times_of
 from handshake.joins.gate import Gate, OnShed
+from handshake.joins.late import LateRows, LateTo
 from handshake.joins.metrics import Metrics, MultiMetrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import (
@@ -63,10 +64,14 @@ class PushJoin(Generic[PlanT]):
     on_results: Callable[[pa.RecordBatch], object] | None = None
     """Called with the last batch of results of a push, such as by the live page."""
 
-    def __init__(self, plan: PlanT, on_shed: OnShed | None) -> None:
+    def __init__(self, plan: PlanT, on_shed: OnShed | None, late_to: LateTo | None = None) -> None:
         self.plan = plan
         self._ordering = plan.ordering()
+        late = None if late_to is None else LateRows(late_to, plan.spec.streams, plan.spec.unit)
+        self._late = late
         self._joined: RunningJoin = plan.start()
+        if late is not None:
+            self._joined.driver.on_late = late.add
         engine: RunningJoin | Gate = self._joined
         if plan.overload == "shed":
             engine = plan.gate(on_shed, self._joined)
@@ -186,6 +191,8 @@ class PushJoin(Generic[PlanT]):
                 self._forgotten.detach()
                 self._engine.close()
                 self._engine = None
+                if self._late is not None:
+                    self._late.close()
 
     def explain(self) -> str:
         """Describe the plan."""
@@ -244,6 +251,10 @@ class Join(TwoStreamPush[JoinPlan]):
     returns later ones, and `finish` the rest. When `room` rows of a side wait, the newest batch of that side
     is shed: counted in the metrics, and passed to `on_shed(side, batch)`. See `JoinOptions` for options.
 
+    Late rows are counted. `late_to` keeps them: a function that is called with the side and a batch, or a
+    folder for the files `left.parquet` and `right.parquet`, which appear when the join closes. The rows get a
+    column `late_by`, which says how far behind the watermark they were.
+
     >>> import pyarrow as pa
     >>> trades = pa.schema([("t", pa.timestamp("us")), ("price", pa.int64())])
     >>> with Join(left=trades, right=trades, on="l.price < r.price", window="1 minute", time="t") as join:
@@ -254,7 +265,7 @@ class Join(TwoStreamPush[JoinPlan]):
 
     def __init__(
         self, *, left: Any, right: Any, on: str | Expression | None = None, on_shed: OnShed | None = None,
-        **options: Unpack[JoinOptions],
+        late_to: LateTo | None = None, **options: Unpack[JoinOptions],
     ) -> None:  # fmt: skip
         plan = prepare(schema_of(left, "left"), schema_of(right, "right"), on, **options)
         kind = plan.spec.kind
@@ -265,7 +276,7 @@ class Join(TwoStreamPush[JoinPlan]):
                     f"without a match is ever final; give it a window ({name}_window=…), or join tables "
                     "(handshake.join)"
                 )
-        super().__init__(plan, on_shed)
+        super().__init__(plan, on_shed, late_to)
 
     def why(self, left_row: Any, right_row: Any) -> Why:
         """Explain why two rows are a pair of this join, or not, at its watermark; see `handshake.why`."""
@@ -283,7 +294,8 @@ class Join(TwoStreamPush[JoinPlan]):
 class MultiJoin(PushJoin[MultiPlan]):
     """A running join of several named streams; each push returns the results that it completes.
 
-    `StreamOptions` documents the options. With `overload="shed"` a push never waits, as in `Join`.
+    `StreamOptions` documents the options. With `overload="shed"` a push never waits, as in `Join`. `late_to`
+    keeps late rows, as in `Join`.
 
     >>> import pyarrow as pa
     >>> event = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
@@ -296,11 +308,11 @@ class MultiJoin(PushJoin[MultiPlan]):
 
     def __init__(
         self, streams: Mapping[str, Any], on: str | Expression | None = None, *,
-        on_shed: OnShed | None = None, **options: Unpack[StreamOptions],
+        on_shed: OnShed | None = None, late_to: LateTo | None = None, **options: Unpack[StreamOptions],
     ) -> None:  # fmt: skip
         schemas = {name: schema_of(value, name) for name, value in named_streams(streams).items()}
         self._numbers = {name: k for k, name in enumerate(schemas)}
-        super().__init__(prepare_streams(schemas, on, **options), on_shed)
+        super().__init__(prepare_streams(schemas, on, **options), on_shed, late_to)
 
     def push(self, stream: str, tuples: Any) -> list[pa.RecordBatch]:
         """Push rows of a stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""

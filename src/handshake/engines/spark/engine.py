@@ -192,7 +192,7 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
         right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
         method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
         name=options.name, result_time=options.result_time, how=join.kind.name, idle=options.idle,
-        refresh=options.refresh,
+        refresh=options.refresh, late_to=options.late_to,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
         return frame

@@ -71,6 +71,8 @@ class Definition:
     """The rule for silent streams; None if they hold back the watermark."""
     refresh: float | None = None
     """Seconds after which a static side is read again; 0: in every micro-batch; None: never."""
+    late_to: str | None = None
+    """The folder for files of late rows, if they are kept."""
     ranking: Ranking | None = None
     """The ranking of a nearest join, whose inputs have hidden columns (`joins.nearest`)."""
     best: BestMatch | None = None

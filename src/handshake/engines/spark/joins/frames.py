@@ -29,6 +29,7 @@ from handshake.engines.spark.joins.inputs import (
     idle_rule,
     qualifiers,
 )
+from handshake.engines.spark.joins.late_files import check_late
 from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.refresh import refresh_period
@@ -95,6 +96,7 @@ class _JoinRequest:
     result_time: str | None = None
     idle: str | None = None
     refresh: str | None = None
+    late_to: str | None = None
 
     def plan(self) -> FramePlan:
         """Check the request and plan the join; every error shows here, before the join runs."""
@@ -104,7 +106,7 @@ class _JoinRequest:
             self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
             (self.left_time or self.time, self.right_time or self.time), method=self.method,
             suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
-            kind=kind, result_time=self.result_time, idle=self.idle,
+            kind=kind, result_time=self.result_time, idle=self.idle, late_to=self.late_to,
         )  # fmt: skip
         check_result_time(definition, self.result_time)
         return plan_frames(self.left, self.right, definition, self.name, self.refresh)
@@ -168,7 +170,7 @@ def define(
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
     kind: JoinKind = INNER, result_time: str | None = None, idle: str | None = None,
-    best: BestMatch | None = None,
+    best: BestMatch | None = None, late_to: str | None = None,
 ) -> Definition:  # fmt: skip
     """Return the definition of a join, which is sent to its tasks."""
     frames, session = (left, right), left.sparkSession
@@ -192,8 +194,10 @@ def define(
         versions=versions(), kind=kind,
         result_time=result_time if all(streaming) and kind != INNER else None,
         idle=None if idle is None else idle_rule(idle, (left, right), (named[0], named[1]), windows),
-        best=best,
+        best=best, late_to=late_to,
     )  # fmt: skip
+    if late_to is not None:
+        check_late(definition, streaming)
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
     return definition

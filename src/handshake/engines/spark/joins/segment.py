@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from handshake.engines.spark.joins.arrivals import NewChunk, arrival_stamps
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.late_files import LateFiles
 from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.blocks import Ranges
@@ -108,6 +109,7 @@ class SegmentStep:
         self._lone = [a for a in arrivals if a.is_lone and a.ref.check % definition.segments == segment]
         self.batch, self.lasting, self._given = batch, lasting, held
         self._take_over = take_over
+        self._late = LateFiles(definition, segment, batch, folder)
         if manifest is None:
             place = f"{folder}/segment-{definition.fingerprint}-{segment}"
             manifest = Manifest.fresh(definition, place, uuid.uuid4().hex[:12])
@@ -136,7 +138,11 @@ class SegmentStep:
         about.stamps = [None if side.expiring is None else side.expiring.name for side in self.spec.sides]
 
     def commit(self) -> bytes:
-        """Return the manifest for the state store, after a copy has been written for readers from outside."""
+        """Return the manifest for the state store, after a copy has been written for readers from outside.
+
+        Late rows are written, if they are kept.
+        """
+        self._late.write()
         return publish(self.manifest, self.store, self.batch)
 
     def _advance(self, watermark: int | None) -> None:
@@ -275,9 +281,10 @@ class SegmentStep:
                 times, known = times_of(batch.column(spec.time), self.spec.unit, spec.time, spec.name)
                 late = is_late(times, mark) if known is None else is_late(times, mark) & known
                 self.tally.late[arrival.side] += int(late.sum())
+                self._late.add(arrival.side, batch, times, late, mark)
                 batch = batch.filter(pa.array(~late))
-            assert tracked is not None
-            tracked.add_alone(batch)
+            if tracked is not None:
+                tracked.add_alone(batch)
 
     # Route them
 
@@ -325,7 +332,13 @@ class SegmentStep:
         side = chunk.arrival.side
         self.tally.rows[side] += stop - start
         if chunk.admitted is not None:
-            self.tally.late[side] += int((~chunk.admitted[chunk.place(start, stop)]).sum())
+            here = chunk.place(start, stop)
+            late = ~chunk.admitted[here]
+            self.tally.late[side] += int(late.sum())
+            if self.definition.late_to is not None and self.manifest.watermark is not None and late.any():
+                batch = chunk.batch.slice(here.start, here.stop - here.start)
+                times = integers(stored_column(batch, self.spec.sides[side], TIME))
+                self._late.add(side, batch, times, late, self.manifest.watermark)
 
     def _visits(self, arrival: PackedChunk) -> Ranges:
         """Return the ranges of a chunk's tuples that may have matches in this segment."""

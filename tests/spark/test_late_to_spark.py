@@ -1,0 +1,57 @@
+"""Tests of `late_to` on Spark: each late row is in the files once, also if a micro-batch runs twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import handshake
+from handshake import testing
+from handshake.errors import UnsupportedError
+from worked_example import START
+
+pytest.importorskip("pyspark")
+
+EVENT = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("n", pa.int64())])
+
+
+def rows(first: int, *seconds: int):
+    times = [START + timedelta(seconds=s) for s in seconds]
+    keys = [None if s % 5 == 0 else s % 3 for s in seconds]
+    return {"t": times, "k": keys, "n": list(range(first, first + len(seconds)))}
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_late_rows_are_in_the_files_once(spark, tmp_path, how):
+    late = str(tmp_path / "late")
+
+    def build(left, right):
+        left, right = (frame.withWatermark("t", "1 second") for frame in (left, right))
+        return handshake.join(
+            left, right, "l.k = r.k", window="9 seconds", how=how, late_to=late, name="j", segments=3
+        )
+
+    steps = testing.SparkSteps(spark, build, {"left": EVENT, "right": EVENT}, tmp_path / "query")
+    steps.step(left=rows(0, 60, 61, 62), right=rows(0, 70, 71))
+    steps.step(left=rows(3, 40, 63, 35, 41), right=rows(2, 61, 10, 72))
+    steps.repeat()
+    steps.step(left=rows(7, 2), right=rows(5, 99))
+    # the watermark is 61 s in the second micro-batch, and 62 s in the third
+    wanted = {"left": {3: 21, 5: 26, 6: 20, 7: 60}, "right": {3: 51}}
+    for side, numbers in wanted.items():
+        table = pq.read_table(f"{late}/{side}")
+        found = [(row["n"], row["late_by"] // timedelta(seconds=1)) for row in table.to_pylist()]
+        assert sorted(found) == sorted(numbers.items())
+        frame = spark.read.parquet(f"{late}/{side}")
+        assert sorted(row["n"] for row in frame.collect()) == sorted(numbers)
+    observed = [report["observedMetrics"].get("j") for report in steps.progress.values()]
+    assert sum(row["late"] for row in observed if row is not None) == 5
+
+
+def test_tables_have_no_late_rows(spark):
+    frame = spark.createDataFrame([(1,)], "x int")
+    with pytest.raises(UnsupportedError, match="late_to is for joins of two streams"):
+        handshake.join(frame, frame, "l.x = r.x", late_to="late")
