@@ -430,6 +430,23 @@ def test_a_join_changes_on_its_checkpoint(spark: Any, tmp_path: Path) -> None:
     assert query.found() == query.pairs()
 
 
+def test_an_outer_join_changes_on_its_checkpoint(spark: Any, tmp_path: Path) -> None:
+    """Timers of segments before the change expire later, in a run that changes nothing."""
+    query = Query(spark, tmp_path)
+    query.run(3, "x = a", "2 seconds", how="left")
+    query.run(2, "x = a", "3 seconds", how="left", segments=3)
+    query.run(4, "x = a", "3 seconds", how="left", segments=3)
+    pairs, found = query.pairs(), query.found()
+    alone = {left for left, right in found if right is None}
+    assert Counter({pair: n for pair, n in found.items() if pair[1] is not None}) == pairs
+    assert all(found[left, None] == 1 for left in alone)
+    met = {left for left, _ in pairs}
+    assert not alone & met
+    final = (100 + 7 - 3 - 3 - 1) * SECOND  # a window and a delay before the newest rows of the last but one
+    assert {row.number for row in query.rows[0] if row.time < final} - met <= alone
+    assert alone
+
+
 def test_shuffle_partitions_change_with_the_checkpoint(spark: Any, tmp_path: Path) -> None:
     """Spark keeps the number in the checkpoint; since 4.2 it can divide the state again."""
     query = Query(spark, tmp_path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -168,3 +170,95 @@ def test_fifty_kills(cluster, tmp_path, seed):
     victims = ["python worker", "executor", "driver", "executor", "python worker"]
     Random(seed).shuffle(victims)
     check_kills(cluster, tmp_path, victims, seed, kind=("inner", "full", "left_anti", "right")[seed % 4])
+
+
+# Kills and changes
+
+
+CHANGES = [
+    {"window": "45 seconds"},
+    {"window": "9 seconds", "segments": 3},
+    {"on": "x = a", "segments": 1},
+    {"on": "x BETWEEN a - 20 AND a + 20", "window": "30 seconds"},
+]
+MATCH = {
+    ON: lambda x, a: abs(x - a) <= 10,
+    "x = a": lambda x, a: x == a,
+    "x BETWEEN a - 20 AND a + 20": lambda x, a: abs(x - a) <= 20,
+}
+
+
+def _note_offsets(folder: Path, known: dict[int, tuple[int, int]]) -> None:
+    """Note the watermark in microseconds and the number of files so far of each micro-batch."""
+    for path in (folder / "checkpoint" / "offsets").glob("[0-9]*"):
+        if path.name.isdigit() and int(path.name) not in known:
+            with suppress(FileNotFoundError):  # Spark removes old ones
+                _, facts, *sources = path.read_text().splitlines()
+                files = max(json.loads(each)["logOffset"] for each in sources if each != "-") + 1
+                known[int(path.name)] = (json.loads(facts)["batchWatermarkMs"] * 1000, files)
+
+
+def changed_pairs(case: Case, plans: list[tuple[int, int, dict]]) -> Counter:
+    """Return the pairs by a double loop.
+
+    Args:
+        case: All rows.
+        plans: Per definition of the join, the first file, the watermark then, and the options.
+    """
+    left, right = (table.to_pylist() for table in (case.left, case.right))
+    for rows_of_side in (left, right):
+        for k, row in enumerate(rows_of_side):
+            row["file"], row["at"] = k // ROWS, round(row["t"].timestamp() * 1e6)
+            row["plan"] = sum(1 for first, _, _ in plans if k // ROWS >= first) - 1
+    return Counter((a["l"], b["r"]) for a in left for b in right if _is_pair(a, b, plans))
+
+
+def _is_pair(a: dict, b: dict, plans: list[tuple[int, int, dict]]) -> bool:
+    early, late = sorted((a, b), key=lambda row: row["file"])
+    options = plans[late["plan"]][2]
+    size = Duration.parse(options["window"]).nanoseconds // 1000
+    if not MATCH[options["on"]](a["x"], b["a"]) or abs(a["at"] - b["at"]) >= size:
+        return False
+    for k in range(early["plan"] + 1, late["plan"] + 1):
+        before = Duration.parse(plans[k - 1][2]["window"]).nanoseconds // 1000
+        if early["at"] <= plans[k][1] - before:
+            return False  # it had left its window when the change came
+    return True
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_driver_is_killed_and_comes_back_changed(cluster, tmp_path, seed):
+    """Kill the driver at random moments; each time it goes on with another definition of the join."""
+    rng = Random(f"changes {seed}")
+    case = drop_files(rng, tmp_path, 14)
+    options = {"on": ON, "window": WINDOW}
+    begun: list[tuple[int, dict]] = [(0, dict(options))]
+    offsets: dict[int, tuple[int, int]] = {}
+    run = Run(cluster, tmp_path, "inner")
+
+    def is_done(after: float) -> bool:
+        _note_offsets(tmp_path, offsets)
+        return committed(tmp_path) >= after or run.process.poll() is not None
+
+    for number, change in enumerate(rng.sample(CHANGES, 2), 1):
+        run._until(lambda after=4 * number: is_done(after))
+        time.sleep(rng.uniform(0, 2))  # the random moment under test
+        run._check_runs()
+        end(run.process)
+        options |= change
+        (tmp_path / "changes.json").write_text(json.dumps(options))
+        begun.append((committed(tmp_path), dict(options)))
+        run.process = run._start()
+    run._until(lambda: is_done(math.inf))
+    run.finish()
+    plans = []
+    for first, chosen in begun:
+        batch = min(n for n in offsets if n >= first and (n == 0 or offsets[n][1] > offsets[n - 1][1]))
+        plans.append((offsets[batch - 1][1] if batch else 0, offsets[batch][0], chosen))
+    found = feather.read_table(tmp_path / "pairs")
+    pairs = Counter(zip(found["l"].to_pylist(), found["r"].to_pylist(), strict=True))
+    wanted = changed_pairs(case, plans)
+    assert pairs == wanted, (seed, plans, "missing", wanted - pairs, "too many", pairs - wanted)
+    assert wanted

@@ -6,8 +6,11 @@ per micro-batch, until nothing is left. Then it reads the sink as Spark does and
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -58,7 +61,8 @@ def _run(session: SparkSession, folder: str, kind: str) -> None:
         .withWatermark("t", DELAY)
         for side, schema in (("left", LEFT), ("right", RIGHT))
     )
-    joined = handshake.join(left, right, ON, window=WINDOW, how=kind, segments=2, state_dir=f"{folder}/state")
+    options = {"on": ON, "window": WINDOW, "segments": 2, "name": "faults", **_changes(folder)}
+    joined = handshake.join(left, right, how=kind, state_dir=f"{folder}/state", **options)
     names = [name for name in ("l", "r") if name in joined.columns]
     query = (
         joined.select(*names)
@@ -69,6 +73,12 @@ def _run(session: SparkSession, folder: str, kind: str) -> None:
         .start()
     )
     query.awaitTermination()
+
+
+def _changes(folder: str) -> dict[str, Any]:
+    """Return options that differ since the driver was started again."""
+    path = Path(folder) / "changes.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _tell(session: SparkSession, folder: str) -> None:

@@ -180,9 +180,11 @@ class SegmentProcessor(StatefulProcessor):
         manifest, mark = self._manifest(), self._watermark(timerValues)
         if manifest is None or mark is None or mark <= (manifest.watermark or 0):
             return
+        if key[0] not in self.definition.keys:  # of a segment before a change, whose tuples others have now
+            return
         if self._change(manifest) is not None:
             self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
-        elif key[0] in self.definition.keys:
+        else:
             yield from self._run(key[0], manifest, [], timerValues)
 
     def _run(
