@@ -120,9 +120,9 @@ def join(
         aliases: Other names for `l` and `r` in the predicate.
         ordered: Return results in the order of time.
         engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
-        **options: `method`, `algorithm`, `device`, `cores`, `pace`, `overload`, `room`, `on_shed`, `adapt` and
-            `pin` for the local engine; `method`, `segments`, `state_dir`, `name`, `result_time`, `idle` and
-            `refresh` for Spark; `cores` and `text` for a circuit. See `handshake.options.Options`.
+        **options: `method`, `algorithm`, `device`, `cores`, `pace`, `overload`, `room`, `on_shed`, `adapt`
+            and `pin` for the local engine; `method`, `segments`, `state_dir`, `name`, `result_time`, `idle`
+            and `refresh` for Spark; `cores` and `text` for a circuit. See `handshake.options.Options`.
 
     Returns:
         All columns of the left input, then those of the right; semi and anti joins have the columns of one

@@ -202,10 +202,10 @@ def test_a_machine_without_a_gpu_says_so():
 
 
 def test_windows_beyond_the_memory_of_the_device_are_refused_with_the_figures(monkeypatch):
-    device = StandIn(total=3_000_000)
+    device = StandIn(total=5_000_000)
     monkeypatch.setattr(driver, "open_device", lambda: device)
     join = Join(left=XY, right=XY, on=BANDS, window="1 hour", time="t", device="gpu")
-    figures = r"left window .* [\d,]+ rows of 20 bytes need \d\.\d MB, and \d\.\d MB of 3\.0 MB are free"
+    figures = r"left window .* [\d,]+ rows of 20 bytes need \d\.\d MB, and \d\.\d MB of 5\.0 MB are free"
     join.push_left(rows(0, 40_000))
     with pytest.raises(DeviceError, match=figures):
         join.push_left(rows(0, 120_000).slice(40_000))

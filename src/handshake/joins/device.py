@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numba
 import numpy as np
 
 from handshake.joins.basic_window import BasicWindow
@@ -23,10 +24,12 @@ from handshake.joins.segment import Segment
 from handshake.joins.spec import SideSpec
 from handshake.kernels.columns import extremes, integers
 from handshake.kernels.compile import BLOCK, Program, memory_bytes
+from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.gpu.driver import Device, DeviceError, Launchable, size
 from handshake.kernels.gpu.filters import small
 from handshake.kernels.gpu.scan import PROBES, Scan, scan_module
 from handshake.kernels.gpu.target import THREADS
+from handshake.kernels.intrinsics import JIT
 from handshake.kernels.keys import sort_key
 from handshake.plan.expr import Column, Literal
 from handshake.plan.ranges import storage_bits
@@ -35,7 +38,7 @@ from handshake.schema import Bool, Int
 __all__ = ["DeviceCore", "DeviceSegment", "DeviceWindow"]
 
 Array = np.ndarray[Any, Any]
-_PAD = THREADS * 32
+_PAD = THREADS * 64
 """Slots behind the last one that kernels may load, but not count."""
 _FEWEST = 1 << 14
 """Slots of the smallest window."""
@@ -284,18 +287,17 @@ class Coder:
 
     def codes(self, values: list[Array]) -> list[Array]:
         """Return the codes of tuples."""
-        pairs = zip(self._parts, values, strict=True)
-        return [_part(v, *parts).astype(np.uint16) for parts, v in pairs]
+        made = [np.empty(len(v), np.uint16) for v in values]
+        for (least, scale), v, codes in zip(self._parts, values, made, strict=True):
+            _encode(v, least, scale, codes)
+        return made
 
     def words(self, limits: list[tuple[Array, Array]]) -> tuple[Array, int]:
         """Return two words for each probe, and the largest distance of codes inside of a band."""
-        words, most = [], 0
-        for parts, (low, high) in zip(self._parts, limits, strict=True):
-            first, last = _part(low, *parts), _part(high, *parts)
-            most = max(most, int((last - first).max()))
-            back = (-first).astype(np.uint16).astype(np.uint32)
-            words.append(back | (back << np.uint32(16)))
-        return np.stack(words, axis=1), min(most + 1, 0xFFFF)
+        words, most = np.empty((len(limits[0][0]), len(limits)), np.uint32), 0
+        for column, (parts, (low, high)) in enumerate(zip(self._parts, limits, strict=True)):
+            most = max(most, _encode_limits(low, high, *parts, words, column))
+        return words, min(most + 1, 0xFFFF)
 
 
 def _floats(values: Array) -> Array:
@@ -312,11 +314,28 @@ def _most(values: Array) -> float:
     return float(finite.max()) if len(finite) else 0.0
 
 
-def _part(values: Array, least: float, scale: float) -> Array:
-    """Return the number of each value's part; never less than that of a smaller value."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        parts = np.floor((_floats(values) - least) * scale)
-    return np.clip(parts, -(2.0**61), 2.0**61).astype(np.int64)
+@numba.njit(**JIT, inline="always")
+def _part(value, least, scale):  # type: ignore[no-untyped-def]
+    """Return the number of a value's part; never less than that of a smaller value."""
+    part = np.floor((np.float64(value) - least) * scale)
+    return np.int64(min(max(part, -(2.0**61)), 2.0**61))
+
+
+@compile_loop(**JIT)
+def _encode(values, least, scale, codes):  # type: ignore[no-untyped-def]
+    for row in range(values.shape[0]):
+        codes[row] = np.uint16(_part(values[row], least, scale) & 0xFFFF)
+
+
+@compile_loop(**JIT)
+def _encode_limits(low, high, least, scale, words, column):  # type: ignore[no-untyped-def]
+    most = 0
+    for row in range(low.shape[0]):
+        first = _part(low[row], least, scale)
+        most = max(most, _part(high[row], least, scale) - first)
+        back = np.uint32(-first & 0xFFFF)
+        words[row, column] = back | (back << np.uint32(16))
+    return most
 
 
 @dataclass

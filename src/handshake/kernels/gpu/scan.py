@@ -24,6 +24,8 @@ from handshake.schema import Bool
 
 __all__ = ["PROBES", "SCALARS", "Scan", "scan_module"]
 
+CODED_TUPLES, CODED_PROBES = 32, 4
+"""For codes: tuples that a thread keeps, and probes between two looks at the filter."""
 PROBES = 1024
 """Probes that a block lets pass."""
 SCALARS = ("start", "probes", "base", "first", "end", "out", "count", "room",
@@ -59,7 +61,7 @@ class Scan:
     def tuples(self) -> int:
         """Tuples of the window that a thread keeps."""
         if self.coded:
-            return 32
+            return CODED_TUPLES
         kinds = [_device_type(c) for c in _used(self.filter, self.inner)]
         size = sum(8 * _size(kind) for kind in kinds)
         if self.program.nullable:
@@ -69,7 +71,7 @@ class Scan:
     @property
     def at_once(self) -> int:
         """Probes between two looks at the filter."""
-        return 4
+        return CODED_PROBES if self.coded else max(4, 32 // self.tuples)
 
 
 def _used(expr: Expr, side: int) -> list[Column]:
@@ -149,6 +151,7 @@ class _Frame:
 
 def scan_module(scan: Scan, target: Target) -> ir.Module:
     """Return the module of a scan: a kernel `scan`."""
+    assert scan.tuples * scan.at_once % target.lanes == 0, "a warp looks at whole turns"
     module = ir.Module("scan")
     columns = sum(len(side) for side in scan.program.columns)
     kernel = target.kernel(module, "scan", [I64] * (2 * columns + len(SCALARS)))
@@ -238,18 +241,19 @@ def _codes(frame: _Frame, base: ir.Value) -> Filtered:
         return call(b, f"{name}.v2i16", _PAIR, x, y)
 
     def filtered(probe: ir.Value) -> ir.Value:
-        near: ir.Value = ir.Constant(_PAIR, [-1, -1])
+        nearest: list[ir.Value] = [ir.Constant(_PAIR, [-1, -1])] * 2
         quads = [
             frame.load(_QUAD, s["words"], b.add(b.lshr(b.zext(probe, I64), I64(1)), I64(q)), 16)
             for q in range(scan.at_once // 2)
         ]
         for u in range(scan.at_once):
             x, y = (b.extract_element(quads[u // 2], I32(2 * (u % 2) + part)) for part in (0, 1))
-            for code, other in held:
+            for k, (code, other) in enumerate(held):
                 one_way = b.add(b.bitcast(code, _PAIR), b.bitcast(x, _PAIR))
                 other_way = b.bitcast(b.add(b.mul(other, one), y), _PAIR)
-                near = pick("llvm.umin", near, pick("llvm.umax", one_way, other_way))
-        word = b.bitcast(near, I32)
+                farther = pick("llvm.umax", one_way, other_way)
+                nearest[k // 2 % 2] = pick("llvm.umin", nearest[k // 2 % 2], farther)
+        word = b.bitcast(pick("llvm.umin", *nearest), I32)
         low, high = b.and_(word, I32(0xFFFF)), b.lshr(word, I32(16))
         return b.or_(b.icmp_unsigned("<=", low, most), b.icmp_unsigned("<=", high, most))
 

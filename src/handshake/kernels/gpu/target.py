@@ -18,6 +18,8 @@ __all__ = ["THREADS", "HostTarget", "PtxTarget", "Target", "call", "optimised"]
 
 THREADS = 256
 """Threads of a block."""
+BLOCKS = 2
+"""Blocks that a multiprocessor must have registers for."""
 _FULL = ir.Constant(I32, -1)
 
 
@@ -98,7 +100,7 @@ class PtxTarget(Target):
         """Return the text of a module in PTX; the largest block is stated, so that registers fit it."""
         parsed, machine = optimised(self, module)
         text: str = machine.emit_assembly(parsed)
-        return text.replace(")\n{", f")\n.maxntid {THREADS}, 1, 1\n.minnctapersm 2\n{{", 1)
+        return text.replace(")\n{", f")\n.maxntid {THREADS}, 1, 1\n.minnctapersm {BLOCKS}\n{{", 1)
 
     def ballot(self, builder: ir.IRBuilder, flag: ir.Value) -> ir.Value:
         """Return a word with a bit for each lane whose flag is set."""
