@@ -92,9 +92,10 @@ Example:
         rate: Annotated[float, typer.Option(min=1, help="Rows per second and stream, for bands.")] = 92_000.0,
         general: Annotated[float, typer.Option(min=1, help="The same for any comparisons.")] = 42_000.0,
         latency: Annotated[float, typer.Option(min=1, help="The same for batches of 1 ms.")] = 100_000.0,
+        index: Annotated[float, typer.Option(min=1, help="The same for the index.")] = 200_000.0,
         count: Annotated[int, typer.Option(min=1, help="Batches of each measurement.")] = 100,
     ) -> None:
-        call("gpu", window=window, rate=rate, general=general, latency=latency, count=count)
+        call("gpu", window=window, rate=rate, general=general, latency=latency, index=index, count=count)
 
 
 def _add_basic(bench: typer.Typer, call: Callable[..., None], reporting: Reporting) -> None:

@@ -1,8 +1,9 @@
 """`handshake bench gpu`: full windows on a GPU; the rate that it sustains, and how long a batch takes.
 
-A second of both streams is pushed in batches. *Load* is seconds of work per second of stream, and work grows
-with the square of the rate, so the sustained rate is the one measured, divided by the root of its load. Pairs
-are on the host, as words of a row and the number of a probe. The last row makes Arrow results of them.
+Both streams are pushed in batches. *Load* is seconds of work per second of stream, and work grows with the
+square of the rate, so the sustained rate is the one measured, divided by the root of its load. Times are from
+the arrival of a batch of one stream until all its pairs are on the host, as words of a row and the number of
+a probe. The last row makes Arrow results of them.
 """
 
 from __future__ import annotations
@@ -91,22 +92,21 @@ class _Run:
         self.filled += count * step
         return iter(made)
 
-    def find(self, both: list[pa.RecordBatch]) -> int:
-        """Take a batch of each stream; return how many pairs are on the host."""
+    def find(self, side: int, batch: pa.RecordBatch) -> int:
+        """Take a batch of a stream; return how many pairs are on the host."""
         engine, pairs = self.engine, 0
         core = engine.core
         assert isinstance(core, DeviceCore)
-        for side, batch in enumerate(both):
-            for piece in pieces(engine.spec, side, engine.driver.admit(side, batch)):
-                near = core.near(piece, list(core.segments[1 - side].windows))
-                pairs += sum(len(found) for found in core.found(piece, near))
-                core.insert(piece)
+        for piece in pieces(engine.spec, side, engine.driver.admit(side, batch)):
+            near = core.near(piece, list(core.segments[1 - side].windows))
+            pairs += sum(len(found) for found in core.found(piece, near))
+            core.insert(piece)
         engine.expire()
         return pairs
 
-    def join(self, both: list[pa.RecordBatch]) -> int:
-        """Take a batch of each stream; return how many results there are."""
-        return sum(out.num_rows for side, batch in enumerate(both) for out in self.engine.push(side, batch))
+    def join(self, side: int, batch: pa.RecordBatch) -> int:
+        """Take a batch of a stream; return how many results there are."""
+        return sum(out.num_rows for out in self.engine.push(side, batch))
 
 
 @dataclass
@@ -120,12 +120,14 @@ class _Figures:
 
 def _measure(run: _Run, take: Any, batch: float, count: int) -> _Figures:
     for both in run.batches(batch, _WARM):
-        take(both)
+        for side, rows in enumerate(both):
+            take(side, rows)
     times, pairs = [], 0
     for both in run.batches(batch, count):
-        began = time.perf_counter()
-        pairs += take(both)
-        times.append(time.perf_counter() - began)
+        for side, rows in enumerate(both):
+            began = time.perf_counter()
+            pairs += take(side, rows)
+            times.append(time.perf_counter() - began)
     load = sum(times) / (batch * count)
     work = 2 * run.rate * run.rate * run.window
     return _Figures(load, pairs, np.array(times), run.rate / load**0.5, work / load)
@@ -133,7 +135,7 @@ def _measure(run: _Run, take: Any, batch: float, count: int) -> _Figures:
 
 def run(
     window: float = 900.0, rate: float = 92_000.0, general: float = 42_000.0, latency: float = 100_000.0,
-    batch: float = 0.01, count: int = 100,
+    index: float = 200_000.0, batch: float = 0.01, count: int = 100,
 ) -> None:  # fmt: skip
     """Measure scans of bands and of any comparisons, and the latency; print a table."""
     device = driver.open_device()
@@ -152,9 +154,6 @@ def run(
     found = _measure(scan, scan.find, batch, count)
     note("bands, scan", scan, found, batch)
     figures["scan_rate"] = round(found.sustained)
-    made = _measure(scan, scan.join, batch, max(count // 4, 1))
-    note("bands, scan, Arrow results", scan, made, batch)
-    figures["arrow_load"] = round(made.load, 3)
     scan.engine.close()
     any_kind = _Run(GENERAL, general, window, "scan")
     found = _measure(any_kind, any_kind.find, batch, count)
@@ -163,10 +162,19 @@ def run(
     any_kind.engine.close()
     quick = _Run(BAND, latency, window)
     found = _measure(quick, quick.find, 0.001, 10 * count)
-    note("bands, 1 ms batches", quick, found, 0.001)
+    note("bands, index, 1 ms batches", quick, found, 0.001)
     figures["latency_p99"] = round(float(np.quantile(found.times, 0.99)) * 1e3, 3)
     figures["latency_load"] = round(found.load, 3)
     quick.engine.close()
+    indexed = _Run(BAND, index, window)
+    found = _measure(indexed, indexed.find, 10 * batch, max(count // 4, 1))
+    note("bands, index", indexed, found, 10 * batch)
+    figures["index_rate"] = round(found.sustained)
+    figures["index_load"] = round(found.load, 3)
+    made = _measure(indexed, indexed.join, 10 * batch, 3)
+    note("bands, index, Arrow results", indexed, made, 10 * batch)
+    figures["arrow_results"] = round(made.pairs / float(made.times.sum()))
+    indexed.engine.close()
     heads = (
         "join",
         "rows/s/stream",

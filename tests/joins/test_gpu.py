@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,14 +22,17 @@ from handshake.kernels.gpu.driver import DeviceError
 from handshake.kernels.gpu.scan import Scan, scan_module
 from handshake.kernels.gpu.target import PtxTarget
 from handshake.plan.expr import Literal
+from handshake.windows import windows_of
 from join_plans import planned
 from pairs import EXAMPLES, numbered, pairs_of
 from stand_in_gpu import StandIn
 from strategies import Case, cases, expect, known_cases, make_case
 
-SMALL = Tuning(coded_from=1, slice_rows=37)
+CODED = Tuning(coded_from=1, slice_rows=37)
 """Codes from the first tuple on, and slices of a few tuples."""
-TUNINGS = (TUNING, SMALL)
+SMALL = Tuning(coded_from=1, device_indexed_from=3, slice_rows=37)
+"""The same, and indexes of a few tuples."""
+TUNINGS = (TUNING, CODED, SMALL)
 XY = pa.schema([("t", pa.timestamp("us")), ("x", pa.int32()), ("y", pa.float32())])
 BANDS = "l.x BETWEEN r.x - 10 AND r.x + 10 AND l.y BETWEEN r.y - 10. AND r.y + 10."
 
@@ -97,6 +102,40 @@ def test_replayed_tables_agree_with_the_oracle(stand_in, case):
 def test_pushed_batches_agree_with_the_oracle(stand_in, case, seed):
     if plan_for(case, numbered(case), SMALL) is not None:
         check_pushes(case, seed, tuning=SMALL, device="gpu")
+
+
+VALUES = {
+    pa.int32(): (0, 1, 5, 9, 10, 11, 20, 21, -3, 100, 2**31 - 1, -(2**31), 2**30),
+    pa.int64(): (0, 5, 10, 15, 20, -7, 2**62, -(2**63), 2**63 - 1, 2**53 + 1),
+    pa.float32(): (0.0, -0.0, 1.5, 10.0, 10.1, 20.0, 1e30, -1e30, float("inf"), -float("inf"),
+                   float("nan"), 3e-45),
+    pa.float64(): (0.0, 0.1, 10.1, 1e300, -1e300, float("inf"), float("nan"), 5.0, 2.0**53),
+}  # fmt: skip
+
+
+def banded(seed: int, rows: int) -> Case:
+    """Two bands with extremes, NULL, NaN and infinities; ties and clumps."""
+    rng = Random(f"bands {seed}")
+    window = rng.choice(("30 ms", "1 s", "9 tuples"))
+    on = rng.choice((BANDS, "l.x BETWEEN r.x - 3 AND r.x + 200 AND l.y >= r.y - 0.1 AND l.y < r.y + 10"))
+    kinds = rng.choice((pa.int32(), pa.int64(), pa.float64())), rng.choice((pa.float32(), pa.float64()))
+    tables = []
+    for _ in range(2):
+        columns = [pa.array(sorted(rng.choices(range(200), k=rows)), pa.timestamp("ms"))]
+        for kind in kinds:
+            pool = rng.sample(VALUES[kind], rng.randint(1, len(VALUES[kind])))
+            pool += [None] * rng.randint(0, 2) if rng.random() < 0.3 else []
+            columns.append(pa.array(rng.choices(pool, k=rows), kind))
+        tables.append(pa.table(columns, ["t", "x", "y"]))
+    times = (None, None) if "tuples" in window else ("t", "t")
+    return Case(*tables, on, windows_of(window), *times)
+
+
+@settings(EXAMPLES, max_examples=10)
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 120))
+def test_bands_agree_with_the_oracle_by_codes_and_by_index(stand_in, seed, rows):
+    for tuning in (CODED, SMALL):
+        assert on_gpu(banded(seed, rows), tuning)
 
 
 @pytest.mark.parametrize("how", ["left", "full", "left_semi", "left_anti"])
@@ -218,7 +257,7 @@ def test_windows_beyond_the_memory_of_the_device_are_refused_with_the_figures(mo
         ({"device": "tpu"}, "no device 'tpu'"),
         ({"device": "gpu", "cores": 2}, "cores is for joins on processor cores"),
         ({"device": "gpu", "algorithm": "cell"}, "algorithm is for"),
-        ({"device": "gpu", "method": "band"}, "a GPU scans its windows"),
+        ({"device": "gpu", "method": "hash"}, "needs an equality"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):

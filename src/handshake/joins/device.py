@@ -27,6 +27,7 @@ from handshake.kernels.compile import BLOCK, Program, memory_bytes
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.gpu.driver import Device, DeviceError, Launchable, size
 from handshake.kernels.gpu.filters import small
+from handshake.kernels.gpu.look_up import RUN_WORDS, look_up_module
 from handshake.kernels.gpu.scan import PROBES, Scan, scan_module
 from handshake.kernels.gpu.target import THREADS
 from handshake.kernels.intrinsics import JIT
@@ -45,6 +46,8 @@ _FEWEST = 1 << 14
 _MOST_SLOTS = 1 << 32
 _COPIED = 1 << 12
 """Pairs that are copied together with their number."""
+_SELECTIVE, _WITHOUT = 16, 64
+"""If more than one row in `_SELECTIVE` is a candidate, the next `_WITHOUT` searches do without indexes."""
 _LARGEST = 1 << 22
 """Tuples of the largest basic window on the host."""
 
@@ -106,7 +109,7 @@ class _Store:
 
     def __init__(self, device: Device, width: int, fill: int = 0) -> None:
         self.device, self.width, self.fill = device, width, fill
-        self.address = 0
+        self.address = self.slots = 0
         self._held: weakref.finalize[Any, Any] | None = None
 
     def grow(self, slots: int, start: int, used: int) -> None:
@@ -118,7 +121,7 @@ class _Store:
         if used:
             self.device.move(made, self.address + start * self.width, used * self.width)
         self.release()
-        self.address = made
+        self.address, self.slots = made, slots
         self._held = weakref.finalize(self, self.device.free, made)
         self._held.atexit = False
 
@@ -126,6 +129,12 @@ class _Store:
         """Move slots to the front."""
         if used:
             self.device.move(self.address, self.address + start * self.width, used * self.width)
+
+    def put_all(self, values: Array) -> None:
+        """Write an array from the first slot on, and make room for it."""
+        if len(values) > self.slots:
+            self.grow(2 * len(values), 0, 0)
+        self.put(0, values)
 
     def put(self, slot: int, values: Array) -> None:
         """Write an array of the host, which is alive until it has been read."""
@@ -338,6 +347,80 @@ def _encode_limits(low, high, least, scale, words, column):  # type: ignore[no-u
     return most
 
 
+class Run:
+    """An indexed basic window on the device: its rows by the cells of a grid of two bands."""
+
+    def __init__(self, device: Device, window: BasicWindow, limits: list[tuple[Array, Array]]) -> None:
+        self.window = window
+        values = _coded_values(window)
+        most = int(min(max(window.rows, 1) ** 0.5, 1024.0))
+        self._grid: list[tuple[float, float]] = []
+        self.parts: list[int] = []
+        for column, (low, high) in zip(values, limits, strict=True):
+            floats = _floats(column)
+            least, span = _least(floats), _most(floats) - _least(floats)
+            with np.errstate(all="ignore"):
+                width = float(np.median(_floats(high) - _floats(low)))
+                wanted = span / width if width > 0 else most
+            parts = max(min(int(wanted) if np.isfinite(wanted) else 1, most), 1)
+            scale = parts / span if span > 0 else 1.0
+            self._grid.append((least, scale if np.isfinite(scale) else 1.0))
+            self.parts.append(parts)
+        first, second = values
+        offsets, order = _by_cells(first, second, *self._grid[0], *self._grid[1], *self.parts)
+        self._stores = [_Store(device, 4), _Store(device, 4)]
+        for store, array in zip(self._stores, (offsets, order), strict=True):
+            store.put_all(array)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """The addresses of the cells' first places, and of the rows."""
+        return self._stores[0].address, self._stores[1].address
+
+    def reach(self, limits: list[tuple[Array, Array]], cells: Array) -> None:
+        """Write the first and last cell of each probe by each band."""
+        for band, (low, high) in enumerate(limits):
+            _reached(low, high, *self._grid[band], self.parts[band], cells, 2 * band)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        for store in self._stores:
+            store.release()
+
+
+@numba.njit(**JIT, inline="always")
+def _cell(value, least, scale, parts):  # type: ignore[no-untyped-def]
+    return min(max(_part(value, least, scale), 0), parts - 1)
+
+
+@compile_loop(**JIT)
+def _by_cells(first, second, least, scale, other_least, other_scale, parts, others):  # type: ignore[no-untyped-def]
+    """Return the place where each cell begins, and the rows in the order of cells."""
+    rows = first.shape[0]
+    cells, offsets = np.empty(rows, np.int64), np.zeros(parts * others + 2, np.uint32)
+    for row in range(rows):
+        cell = _cell(first[row], least, scale, parts) * others + _cell(
+            second[row], other_least, other_scale, others
+        )
+        cells[row] = cell
+        offsets[cell + 2] += np.uint32(1)
+    for cell in range(2, parts * others + 2):
+        offsets[cell] += offsets[cell - 1]
+    order = np.empty(rows, np.uint32)
+    for row in range(rows):
+        cell = cells[row] + 1
+        order[offsets[cell]] = np.uint32(row)
+        offsets[cell] += np.uint32(1)
+    return offsets, order
+
+
+@compile_loop(**JIT)
+def _reached(low, high, least, scale, parts, cells, column):  # type: ignore[no-untyped-def]
+    for row in range(low.shape[0]):
+        cells[row, column] = _cell(low[row], least, scale, parts)
+        cells[row, column + 1] = _cell(high[row], least, scale, parts)
+
+
 @dataclass
 class DeviceCore(JoinCore):
     """A join core whose searches run on a GPU."""
@@ -357,8 +440,11 @@ class DeviceCore(JoinCore):
         self.coders = tuple(Coder(side) for side in self.spec.sides)
         self._loaded: dict[Any, tuple[Scan, Launchable]] = {}
         self._output, self._words = _Output(device, self.buffers.first), _Store(device, 8)
-        self._word_slots = 0
         self._placed: tuple[BasicWindow, int] | None = None
+        self._indexed: tuple[dict[int, Run], dict[int, Run]] = ({}, {})
+        self._table, self._reach = _Store(device, 8), _Store(device, 4)
+        self._unindexed = 0
+        """Searches to come that do without indexes."""
 
     def search(
         self, piece: BasicWindow, windows: Iterable[BasicWindow] | None = None, outer: Outer | None = None
@@ -426,9 +512,14 @@ class DeviceCore(JoinCore):
         side = piece.spec.side
         row = self._place(piece)
         place = self.segments[1 - side].place
-        self._prepare_codes(piece, near)
+        indexed = self._runs(piece, near)
+        if indexed:
+            yield from self._look_up(piece, row, 0, piece.rows, indexed)
+        known = {id(run.window) for run in indexed}
+        scanned = [window for window in near if id(window) not in known]
+        self._prepare_codes(piece, scanned)
         runs: list[list[int]] = []
-        for window in near:
+        for window in scanned:
             rows = place(window)
             if runs and runs[-1][1] == rows.start:
                 runs[-1][1] = rows.stop
@@ -452,10 +543,7 @@ class DeviceCore(JoinCore):
         if rows >= 4 * coder.rows and coder.rows < 1 << 16:
             self._calibrate(inner, limits)
         words, self._most = coder.words(limits)
-        if len(words) > self._word_slots:
-            self._word_slots = 2 * len(words)
-            self._words.grow(self._word_slots, 0, 0)
-        self._words.put(0, words)
+        self._words.put_all(words)
 
     def _calibrate(self, side: int, limits: list[tuple[Array, Array]]) -> None:
         coder, segment = self.coders[side], self.segments[side]
@@ -463,6 +551,85 @@ class DeviceCore(JoinCore):
         coder.calibrate([np.concatenate(column) for column in zip(*values, strict=True)], limits)
         for window, columns in zip(segment.windows, values, strict=True):
             self.windows[side].write_codes(segment.place(window).start, coder.codes(columns))
+
+    # Indexes.
+
+    def _runs(self, piece: BasicWindow, near: list[BasicWindow]) -> list[Run]:
+        """Return the indexes of the basic windows that have one; make those that are missing."""
+        self._unindexed -= self._unindexed > 0
+        if self.spec.method != "band" or self._unindexed:
+            return []
+        inner = 1 - piece.spec.side
+        known = self._indexed[inner]
+        held = {id(window) for window in self.segments[inner].windows}
+        for key in [key for key in known if key not in held]:
+            known.pop(key).release()
+        limits: list[tuple[Array, Array]] = []
+        found = []
+        for window in near:
+            if window.rows < self.spec.tuning.device_indexed_from:
+                continue
+            run = known.get(id(window))
+            if run is None or run.window is not window:
+                limits = limits or [piece.limits(attribute) for attribute in window.spec.coded]
+                run = known[id(window)] = Run(self.windows[inner].device, window, limits)
+            found.append(run)
+        return found
+
+    def _look_up(
+        self, piece: BasicWindow, row: int, start: int, probes: int, runs: list[Run]
+    ) -> Iterator[Array]:
+        """Yield the pairs of some probes with indexed basic windows; in parts if there are too many."""
+        count = self._launch_look_up(piece, row + start, start, probes, runs)
+        single = probes == 1 and len(runs) == 1
+        if count > self._output.room and (count <= self.buffers.most or single):
+            self._output.grow(count)
+            count = self._launch_look_up(piece, row + start, start, probes, runs)
+        if count <= self._output.room:
+            if count:
+                yield self._output.take(count) + np.uint64(start)
+            return
+        self.check()
+        if probes > 1:
+            half = probes // 2
+            yield from self._look_up(piece, row, start, half, runs)
+            yield from self._look_up(piece, row, start + half, probes - half, runs)
+        else:
+            half = len(runs) // 2
+            yield from self._look_up(piece, row, start, 1, runs[:half])
+            yield from self._look_up(piece, row, start, 1, runs[half:])
+
+    def _launch_look_up(self, piece: BasicWindow, row: int, start: int, probes: int, runs: list[Run]) -> int:
+        outer = piece.spec.side
+        own, other = self.windows[outer], self.windows[1 - outer]
+        place = self.segments[1 - outer].place
+        part = slice(start, start + probes)
+        limits = [(low[part], high[part]) for low, high in (piece.limits(a) for a in other.spec.coded)]
+        reach = np.empty((len(runs), probes, 4), np.int32)
+        table = np.empty((len(runs), RUN_WORDS), np.int64)
+        for k, run in enumerate(runs):
+            run.reach(limits, reach[k])
+            table[k] = (*run.addresses, place(run.window).start - other.base, run.parts[1])
+        self._reach.put_all(reach.reshape(-1))
+        self._table.put_all(table.reshape(-1))
+        nullable = bool(own.validity or other.validity)
+        kernel = self._kernel_for(own.headroom and other.headroom, nullable, 1 - outer, False, None)[1]
+        self._output.clear()
+        warps = THREADS // own.device.target.lanes
+        kernel(
+            (-(-probes // warps), len(runs)),
+            (
+                *own.addresses(nullable), *other.addresses(nullable),
+                row - own.base, probes, self._table.address, 0, _MOST_SLOTS,
+                self._output.address + 16, self._output.address, self._output.room,
+                self._reach.address, 0, 0, 0, 1,
+            ),
+        )  # fmt: skip
+        count, candidates = self._output.read()
+        self.comparisons += candidates
+        if candidates * _SELECTIVE > probes * sum(run.window.rows for run in runs):
+            self._unindexed = _WITHOUT
+        return count
 
     # Scans.
 
@@ -516,16 +683,21 @@ class DeviceCore(JoinCore):
         return count
 
     def _kernel_for(
-        self, headroom: bool, nullable: bool, inner: int, tame: bool, coded: bool
+        self, headroom: bool, nullable: bool, inner: int, tame: bool, coded: bool | None
     ) -> tuple[Scan, Launchable]:
+        """Return a compiled scan; a look-up if `coded` is None."""
         key = (headroom, nullable, inner, tame, coded)
         if key not in self._loaded:
             spec = self.spec
             columns = (spec.sides[0].columns, spec.sides[1].columns)
             guard = None if isinstance(spec.interior, Literal) else spec.interior
-            scan = Scan(Program(spec.boundary, columns, headroom, nullable, guard), inner, tame, coded)
-            device = self.device()
-            self._loaded[key] = scan, device.load(scan_module(scan, device.target), "scan")
+            program = Program(spec.boundary, columns, headroom, nullable, guard)
+            scan, device = Scan(program, inner, tame, bool(coded)), self.device()
+            if coded is None:
+                kernel = device.load(look_up_module(scan, device.target), "look_up")
+            else:
+                kernel = device.load(scan_module(scan, device.target), "scan")
+            self._loaded[key] = scan, kernel
         return self._loaded[key]
 
     def close(self) -> None:
@@ -533,8 +705,10 @@ class DeviceCore(JoinCore):
         self.device()
         for window in self.windows:
             window.release()
-        self._words.release()
-        self._output.release()
+        for run in (*self._indexed[0].values(), *self._indexed[1].values()):
+            run.release()
+        for store in (self._words, self._table, self._reach, self._output):
+            store.release()
 
     @property
     def device_bytes(self) -> int:

@@ -198,8 +198,10 @@ def join_spec(
     analysis = analyse(predicate)
     access, why = choose_method(analysis, method)
     prepared = _prepare(conjunction(_two_sided_parts(analysis)), device)
+    name = access.name
     if device == "gpu":
-        access, why = _on_device(access, why, method)
+        access = ACCESS_METHODS["scan"]
+        name, why = _on_device(method, all(_coded_bands(analysis, side, prepared.expr) for side in (0, 1)))
     unit = common_unit(schemas, windows, times)
     stamps = tuple(_stamps(side, windows) for side in (0, 1))
     interior = prepared.expr
@@ -213,7 +215,7 @@ def join_spec(
         for side in (0, 1)
     )  # fmt: skip
     return JoinSpec(
-        analysis, prepared, windows, rules, unit, access.name, why, (specs[0], specs[1]),
+        analysis, prepared, windows, rules, unit, name, why, (specs[0], specs[1]),
         result_schema(left, right, suffix, kind), interior, boundary, show(on), tuning, kind,
         dated=ordered and kind.pairs == "first",
     )  # fmt: skip
@@ -233,11 +235,16 @@ def _prepare(predicate: Expr, device: str) -> Prepared:
     return prepared
 
 
-def _on_device(access: AccessMethod, why: str, asked: str) -> tuple[AccessMethod, str]:
-    """Return the access method on a GPU."""
-    if asked not in ("auto", "scan"):
-        raise UnsupportedError(f"a GPU scans its windows, and method '{asked}' was given; use auto or scan")
-    return ACCESS_METHODS["scan"], "a GPU compares all pairs"
+def _on_device(asked: str, banded: bool) -> tuple[str, str]:
+    """Return the access method on a GPU, and why."""
+    if asked == "hash" or (asked == "band" and not banded):
+        raise UnsupportedError(
+            f"a GPU has an index for bands on two plain numbers alone, and method '{asked}' was given; "
+            "use auto or scan"
+        )
+    if asked == "scan" or not banded:
+        return "scan", "a GPU compares all pairs"
+    return "band", "bands on two plain numbers"
 
 
 def _check_names(schemas: tuple[Schema, ...]) -> None:

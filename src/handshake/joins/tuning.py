@@ -35,6 +35,8 @@ class Tuning:
     """
     coded_from: int = 1 << 14
     """Smaller basic windows have no codes: they are few, and soon merged."""
+    device_indexed_from: int = 1 << 18
+    """Smaller basic windows are scanned on a GPU: they are soon merged, and a scan of a few is quick."""
     clustered_after: int = 1000
     """Tuples that scan a basic window before it is clustered.
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from llvmlite import ir
 
+from handshake.kernels.gpu.target import Target
 from handshake.kernels.lower import I32, I64, Env, operands, resize, truth
 from handshake.plan.expr import And, Arithmetic, Column, Compare, Expr, Or, transform, walk
 from handshake.plan.ranges import ranges, storage_bits
@@ -29,40 +30,39 @@ def small(kind: Type, low: int, high: int) -> bool:
     return -limit <= low and high < limit
 
 
-def rejects(expr: Expr, env: Env, tame: bool) -> ir.Value:
+def rejects(expr: Expr, env: Env, target: Target, tame: bool) -> ir.Value:
     """Emit a word of 32 bits whose sign bit is set only where the condition is not true.
 
     `tame` says that all whole numbers in columns are `small`.
     """
     builder = env.builder
     if isinstance(expr, And):
-        first, *rest = (rejects(arg, env, tame) for arg in expr.args)
+        first, *rest = (rejects(arg, env, target, tame) for arg in expr.args)
         for other in rest:
             first = builder.or_(first, other)
         return first
     if isinstance(expr, Or):
-        first, *rest = (rejects(arg, env, tame) for arg in expr.args)
+        first, *rest = (rejects(arg, env, target, tame) for arg in expr.args)
         for other in rest:
             first = builder.and_(first, other)
         return first
-    if isinstance(expr, Compare) and (found := _difference(expr, env, tame)) is not None:
+    if isinstance(expr, Compare) and (found := _difference(expr, env, target, tame)) is not None:
         return found
     return builder.sext(builder.not_(truth(expr, env).yes), I32)
 
 
-def _difference(expr: Compare, env: Env, tame: bool) -> ir.Value | None:
+def _difference(expr: Compare, env: Env, target: Target, tame: bool) -> ir.Value | None:
     if expr.op in ("=", "<>") or isinstance(expr.left.type, Bool):
         return None
     builder = env.builder
-    if isinstance(expr.left.type, Float):
+    if expr.left.type == Float(32):
         a, b = operands(expr, env)
         if a.valid is not None or b.valid is not None:
             return None
         less, more = (a.value, b.value) if expr.op in ("<", "<=") else (b.value, a.value)
-        # Equal values give +0. NaN may have any sign: what passes is tested again.
-        difference = builder.fsub(more, less)
-        word = I32 if difference.type == ir.FloatType() else I64
-        return _high(builder, builder.bitcast(difference, word))
+        # Equal values give +0, equal infinities NaN, which passes and is tested again. NaN of 64 bits has its
+        # sign set on a GPU, so such floats are compared.
+        return target.float_word(builder, builder.fsub(more, less))
     if not tame or not is_exact(expr.left.type):
         return None
     a, b = operands(expr, env)

@@ -22,7 +22,7 @@ from handshake.kernels.lower import I1, I8, I16, I32, I64, Env, Lowered, Number,
 from handshake.plan.expr import Column, Expr, walk
 from handshake.schema import Bool
 
-__all__ = ["PROBES", "SCALARS", "Scan", "scan_module"]
+__all__ = ["PROBES", "SCALARS", "Frame", "Scan", "append", "matches", "note_looked", "scan_module"]
 
 CODED_TUPLES, CODED_PROBES = 32, 4
 """For codes: tuples that a thread keeps, and probes between two looks at the filter."""
@@ -87,7 +87,7 @@ def _size(kind: ir.Type) -> int:
     return int(kind.width) // 8 if isinstance(kind, ir.IntType) else 8 if kind == ir.DoubleType() else 4
 
 
-class _Frame:
+class Frame:
     """The parts of a scan's kernel that need its arguments."""
 
     def __init__(self, scan: Scan, target: Target, kernel: Kernel) -> None:
@@ -155,7 +155,7 @@ def scan_module(scan: Scan, target: Target) -> ir.Module:
     module = ir.Module("scan")
     columns = sum(len(side) for side in scan.program.columns)
     kernel = target.kernel(module, "scan", [I64] * (2 * columns + len(SCALARS)))
-    frame = _Frame(scan, target, kernel)
+    frame = Frame(scan, target, kernel)
     b, s = kernel.builder, frame.scalars
     tile = THREADS * scan.tuples
     base = b.add(s["base"], b.mul(b.zext(kernel.block_x, I64), I64(tile)))
@@ -171,19 +171,24 @@ def scan_module(scan: Scan, target: Target) -> ir.Module:
             b.store(b.add(b.load(looked), I32(1)), looked)
             _look_again(frame, base, probe, lanes)
     lane = b.and_(kernel.thread, I32(target.lanes - 1))
-    seen = b.load(looked)
-    with b.if_then(b.and_(b.icmp_signed("==", lane, I32(0)), b.icmp_signed("!=", seen, I32(0)))):
-        counters = target.pointer(b, s["count"], I64)
-        b.atomic_rmw("add", b.gep(counters, [I64(1)]), b.zext(seen, I64), "monotonic")
+    note_looked(frame, lane, b.load(looked))
     b.branch(kernel.end)
     return module
+
+
+def note_looked(frame: Frame, lane: ir.Value, looked: ir.Value) -> None:
+    """Add a number to the second counter of the output, once for a warp."""
+    b = frame.builder
+    with b.if_then(b.and_(b.icmp_signed("==", lane, I32(0)), b.icmp_signed("!=", looked, I32(0)))):
+        counters = frame.target.pointer(b, frame.scalars["count"], I64)
+        b.atomic_rmw("add", b.gep(counters, [I64(1)]), b.zext(looked, I64), "monotonic")
 
 
 Filtered = Callable[[ir.Value], ir.Value]
 """From the number of a probe: whether a pair of it, or of the next ones, passes the filter."""
 
 
-def _slot(frame: _Frame, base: ir.Value, thread: ir.Value, k: ir.Value | int) -> ir.Value:
+def _slot(frame: Frame, base: ir.Value, thread: ir.Value, k: ir.Value | int) -> ir.Value:
     """Return the slot of the tuple `k` of a thread. With codes, two neighbours share a register."""
     b = frame.builder
     k = I32(k) if isinstance(k, int) else k
@@ -195,7 +200,7 @@ def _slot(frame: _Frame, base: ir.Value, thread: ir.Value, k: ir.Value | int) ->
     return b.add(base, b.zext(offset, I64))
 
 
-def _signs(frame: _Frame, base: ir.Value) -> Filtered:
+def _signs(frame: Frame, base: ir.Value) -> Filtered:
     """Return the filter by the signs of differences, with tuples of the window in registers."""
     scan, b, thread = frame.scan, frame.builder, frame.kernel.thread
     condition, inner = scan.filter, scan.inner
@@ -211,19 +216,19 @@ def _signs(frame: _Frame, base: ir.Value) -> Filtered:
             outer = {c: frame.value(c, place) for c in _used(condition, 1 - inner)}
             for mine in held:
                 env = frame.env(_finder(frame, {**outer, **mine}))
-                word = b.and_(word, rejects(condition, env, scan.tame))
+                word = b.and_(word, rejects(condition, env, frame.target, scan.tame))
         return b.icmp_signed(">=", word, I32(0))
 
     return filtered
 
 
 def _finder(
-    frame: _Frame, values: dict[Column, tuple[ir.Value, ir.Value | None]]
+    frame: Frame, values: dict[Column, tuple[ir.Value, ir.Value | None]]
 ) -> Callable[[Column], Lowered]:
     return lambda column: frame.lowered(column, *values[column])
 
 
-def _codes(frame: _Frame, base: ir.Value) -> Filtered:
+def _codes(frame: Frame, base: ir.Value) -> Filtered:
     """Return the filter by codes of 16 bits, two tuples to a register.
 
     A tuple is near if its code is at most `most` above the probe's in both columns. The second sum is one of
@@ -260,7 +265,7 @@ def _codes(frame: _Frame, base: ir.Value) -> Filtered:
     return filtered
 
 
-def _look_again(frame: _Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) -> None:
+def _look_again(frame: Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) -> None:
     """Test all pairs of the lanes exactly, and append what matches."""
     b, target, scan = frame.builder, frame.target, frame.scan
     thread = frame.kernel.thread
@@ -280,12 +285,12 @@ def _look_again(frame: _Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value)
         number = b.add(turn, lane)
         k, u = b.urem(number, I32(scan.tuples)), b.udiv(number, I32(scan.tuples))
         slot, mine = _slot(frame, base, b.add(warp, its), k), b.add(probe, u)
-        _append(frame, lane, mine, slot, _matches(frame, mine, slot))
+        append(frame, lane, mine, slot, matches(frame, mine, slot))
     b.branch(head)
     b.position_at_end(after)
 
 
-def _matches(frame: _Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
+def matches(frame: Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
     """Return whether a pair counts and the exact predicate is true of it."""
     b, s, inner = frame.builder, frame.scalars, frame.scan.inner
     places = {inner: slot, 1 - inner: b.add(s["start"], b.zext(probe, I64))}
@@ -296,10 +301,10 @@ def _matches(frame: _Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
     return b.and_(counts, truth(frame.scan.program.expr, env).yes)
 
 
-def _append(frame: _Frame, lane: ir.Value, probe: ir.Value, slot: ir.Value, matches: ir.Value) -> None:
+def append(frame: Frame, lane: ir.Value, probe: ir.Value, slot: ir.Value, holds: ir.Value) -> None:
     """Append the pairs of a warp: the slot in the upper half of a word, the probe in the lower."""
     b, target, s = frame.builder, frame.target, frame.scalars
-    found = target.ballot(b, matches)
+    found = target.ballot(b, holds)
     with b.if_then(b.icmp_unsigned("!=", found, I32(0)), likely=False):
         place = frame.variable(I64)
         b.store(I64(0), place)
@@ -309,6 +314,6 @@ def _append(frame: _Frame, lane: ir.Value, probe: ir.Value, slot: ir.Value, matc
         start = target.broadcast(b, b.load(place), I32(0))
         before = b.and_(found, b.sub(b.shl(I32(1), lane), I32(1)))
         at = b.add(start, b.zext(call(b, "llvm.ctpop.i32", I32, before), I64))
-        with b.if_then(b.and_(matches, b.icmp_unsigned("<", at, s["room"]))):
+        with b.if_then(b.and_(holds, b.icmp_unsigned("<", at, s["room"]))):
             pair = b.or_(b.shl(slot, I64(32)), b.zext(probe, I64))
             b.store(pair, b.gep(target.pointer(b, s["out"], I64), [at]))

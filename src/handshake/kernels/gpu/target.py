@@ -48,6 +48,10 @@ class Target(ABC):
     def broadcast(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
         """Return a 64-bit word of one lane in all lanes."""
 
+    @abstractmethod
+    def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+        """Return the bits of a computed float of 32 bits; the sign of NaN is not set, as PTX says."""
+
     def pointer(self, builder: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
         """Return a pointer into device memory."""
         return builder.inttoptr(address, ir.PointerType(kind, addrspace=self.space))
@@ -115,6 +119,10 @@ class PtxTarget(Target):
         )
         return builder.or_(low, builder.shl(high, I64(32)))
 
+    def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+        """Return the bits of a computed float of 32 bits: NaN is 0x7fffffff."""
+        return builder.bitcast(value, I32)
+
 
 class HostTarget(Target):
     """This processor: a warp is one lane, and a kernel runs all blocks and threads in turn."""
@@ -164,6 +172,11 @@ class HostTarget(Target):
     def broadcast(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
         """Return the word: there is one lane."""
         return word
+
+    def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+        """Return the bits of a computed float of 32 bits; NaN as a GPU has it."""
+        missing = builder.fcmp_unordered("uno", value, value)
+        return builder.select(missing, ir.Constant(I32, 0x7FFFFFFF), builder.bitcast(value, I32))
 
 
 @lru_cache(maxsize=1)
