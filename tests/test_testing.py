@@ -43,7 +43,7 @@ def test_scripts_agree_with_joins_in_process(how, window):
         )
         late = {**join, "lateness": f"{seed} seconds"}
         found = script.check(late)
-        assert found.late == script.expected(late).late
+        assert found.late == script.expect(late).late
         joined = handshake.join(*tables, **join)
         testing.assert_same_rows(joined, testing.reference(join, *tables))
 
@@ -78,7 +78,7 @@ def test_promises_make_rows_final_and_late():
     outcome = script.check({"on": "l.k = r.k", "window": "1 second", "time": "t", "how": "left"})
     assert (outcome.results["k_right"].to_pylist(), outcome.late) == ([None], 1)
     with pytest.raises(WindowError, match="no time column is named for the left input"):
-        script.expected({"on": "l.k = r.k"})
+        script.expect({"on": "l.k = r.k"})
 
 
 def test_a_wrong_result_is_found(monkeypatch):

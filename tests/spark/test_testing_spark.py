@@ -34,7 +34,7 @@ def test_a_script_with_late_rows_and_restarts(spark, tmp_path, how):
     )
     join = {"on": "l.k = r.k", "window": "10 seconds", "time": "t", "lateness": "4 seconds", "how": how}
     outcome = script.check(join, "spark", spark=spark, folder=tmp_path)
-    assert outcome.late == script.expected(join, "spark").late == 1
+    assert outcome.late == script.expect(join, "spark").late == 1
     assert outcome.results.num_rows > 5
 
 

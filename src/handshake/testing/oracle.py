@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 
 
 def evaluate(expr: tree.Expr, rows: Sequence[Row]) -> Any:
-    """The value of a bound expression for one row of each input; None is NULL."""
+    """Return the value of a bound expression for one row of each input; None is NULL."""
     return _EVALUATE[type(expr)](expr, rows)
 
 
@@ -124,7 +124,7 @@ def _call(expr: tree.Call, rows: Sequence[Row]) -> Any:
 
 
 def _step(owner: Any, key: Any, step: tree.Expr) -> Any:
-    """A field of a struct, an element of a list or a value of a map, which is a list of pairs."""
+    """Return a field of a struct, an element of a list or a value of a map, which is a list of pairs."""
     if owner is None or key is None:
         return None
     if isinstance(owner, list) and (not owner or isinstance(owner[0], tuple)):
@@ -138,7 +138,7 @@ def _step(owner: Any, key: Any, step: tree.Expr) -> Any:
 
 
 def _holds(value: Any, expr: tree.Call) -> bool:
-    """Whether a computed whole number fits its type; bit operations are exact."""
+    """Return whether a computed whole number fits its type; bit operations are exact."""
     match expr.type:
         case _ if expr.name.startswith("bit_") and expr.name not in ("bit_count", "bit_length"):
             return True
@@ -216,7 +216,7 @@ def join(
     left_time: str | None = None,
     right_time: str | None = None,
 ) -> Result:
-    """The two-stream join; times (under the keys `left_time`, `right_time`) and `lateness` in nanoseconds."""
+    """Return the two-stream join; times (keys `left_time`, `right_time`) and `lateness` are nanoseconds."""
     numbered = None if arrivals is None else [(int(side == "right"), index) for side, index in arrivals]
     sides = (windows.left, windows.right)
     times = None if left_time is None or right_time is None else (left_time, right_time)
@@ -231,7 +231,7 @@ def join_many(
     arrivals: Sequence[tuple[int, int | Advance]] | None = None,
     times: Sequence[str] | None = None,
 ) -> Result:
-    """The join of any number of streams: `Column.side` of the predicate is a stream's number."""
+    """Return the join of any number of streams: `Column.side` of the predicate is a stream's number."""
     keys: Sequence[str | None] = times or [None] * len(streams)
     clocks = [[row[k] if k else None for row in rows] for rows, k in zip(streams, keys, strict=True)]
     order = _by_time(clocks) if times else _taking_turns(clocks)
@@ -239,7 +239,7 @@ def join_many(
     accepted, late, no_time = _accept(order if arrivals is None else arrivals, clocks, timed, lateness)
     pairs: list[tuple[int, ...]] = []
     for members in itertools.product(*accepted):
-        if all(_held(r, s, windows[r.stream]) for r, s in itertools.permutations(members, 2)):
+        if all(_is_held(r, s, windows[r.stream]) for r, s in itertools.permutations(members, 2)):
             indices = tuple(member.index for member in members)
             if evaluate(on, [rows[i] for rows, i in zip(streams, indices, strict=True)]) is True:
                 pairs.append(indices)
@@ -247,7 +247,7 @@ def join_many(
 
 
 def _by_time(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
-    """By time, ties by stream, then in row order; those without a time come last."""
+    """Order by time, ties by stream, then in row order; those without a time come last."""
     every = [(n, i) for n, clock in enumerate(clocks) for i in range(len(clock))]
     return sorted(every, key=lambda at: (math.inf if (t := clocks[at[0]][at[1]]) is None else t, at))
 
@@ -290,8 +290,8 @@ def _is_late(now: int, newest: list[int | None], lateness: int) -> bool:
     return len(known) == len(newest) and now < min(known) - lateness
 
 
-def _held(r: _Tuple, s: _Tuple, window: Any) -> bool:
-    """Whether `r` is in the window of its stream as far as `s` is concerned."""
+def _is_held(r: _Tuple, s: _Tuple, window: Any) -> bool:
+    """Return whether `r` is in the window of its stream as far as `s` is concerned."""
     if window is None:
         return True
     if window.kind == "time":
@@ -305,7 +305,7 @@ def _held(r: _Tuple, s: _Tuple, window: Any) -> bool:
 
 
 def of_kind(name: str, result: Result, sizes: tuple[int, int]) -> list[tuple[int | None, int | None]]:
-    """The results of a kind of join of two streams with so many rows, as pairs of indices, sorted.
+    """Return the results of a kind of join of two streams of these sizes, as pairs of indices, sorted.
 
     None stands for a row of NULLs, and for the side that semi and anti joins do not show.
     """
@@ -363,7 +363,7 @@ def _newest(arrivals: Sequence[tuple[int, Any]], accepted: list[list[_Tuple]]) -
 
 
 def _left(r: _Tuple, held: list[_Tuple], window: Any, newest: list[int | None], lateness: int | None) -> bool:
-    """Whether `r` has left its window: no row to come can be in it together with `r`."""
+    """Return whether `r` has left its window: no row to come can be in it together with `r`."""
     if window is None:
         return False
     if window.kind == "time":
@@ -377,7 +377,7 @@ def asof(
     left: Sequence[Row], right: Sequence[Row], on: tree.Expr, direction: str, tolerance: int | None,
     exact: bool,
 ) -> list[int | None]:  # fmt: skip
-    """For each left row, the index of the right row that is best in time; None if there is none."""
+    """Return, for each left row, the index of the right row that is best in time; None if there is none."""
     found: list[int | None] = []
     for l_row in left:
         best: tuple[Any, ...] | None = None
@@ -397,9 +397,9 @@ def asof_steps(
     left: Sequence[Row], right: Sequence[Row], on: tree.Expr, direction: str, tolerance: int, exact: bool,
     steps: Sequence[tuple[int, Sequence[int] | Advance]], lateness: int, needed: Sequence[str],
 ) -> tuple[list[list[tuple[int, int | None]]], list[int]]:  # fmt: skip
-    """The as-of join of streams: pairs of indices after each step and at the end, and late rows per stream.
+    """Return the as-of join of streams: pairs of indices after each step, and late rows per stream.
 
-    A step brings rows of a stream, by index, or a promise. A left row is joined with all right rows that are
+    The last step is the end. A step brings rows of a stream, by index, or a promise. A left row is joined with all right rows that are
     ever accepted. It is final when the watermark has passed the latest time of a match; or at once if it has
     no time, or no value in a column that is needed.
     """
@@ -452,7 +452,7 @@ def _place(value: Any) -> tuple[Any, ...]:
 def nearest(
     left: Sequence[Row], right: Sequence[Row], pairs: Sequence[tuple[int, ...]], by: tree.Expr, k: int
 ) -> dict[int, list[tuple[int, Any]]]:
-    """For each left row of a pair: its k best right rows, by index, and the values of the ranking.
+    """Return, for each left row of a pair, its k best right rows, by index, and the values of the ranking.
 
     The least value is best; NaN and then NULL come last. Of equal values, the row that is last in the order
     of its columns is best.

@@ -53,7 +53,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _local(value: int, kind: Type) -> tuple[int, int]:
-    """The day, and the nanoseconds in it, that a wall clock shows."""
+    """Return the day, and the nanoseconds in it, that a wall clock shows."""
     if isinstance(kind, Date):
         return value, 0
     assert isinstance(kind, Timestamp)
@@ -64,7 +64,7 @@ def _local(value: int, kind: Type) -> tuple[int, int]:
 
 
 def _offset(ns: int, zone: str, read: tzinfo) -> int:
-    """The offset of a zone in nanoseconds; `ns` counts in UTC, or on the wall clock of the zone."""
+    """Return the offset of a zone in nanoseconds; `ns` counts in UTC, or on the wall clock of the zone."""
     cycle, first = _CYCLE * UNITS["d"], (2 - _EPOCH) * UNITS["d"]
     # the last rules of a zone repeat every 400 years; before its first rule there is one offset
     near = ns % cycle + (cycle if ns % cycle < UNITS["d"] else 0) if ns // cycle > 19 else max(ns, first)
@@ -75,7 +75,7 @@ def _offset(ns: int, zone: str, read: tzinfo) -> int:
 
 
 def _global(days: int, ns: int, kind: Type) -> int:
-    """The timestamp at which a wall clock shows this."""
+    """Return the timestamp at which a wall clock shows this."""
     if isinstance(kind, Date):
         return days
     assert isinstance(kind, Timestamp)

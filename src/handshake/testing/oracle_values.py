@@ -48,7 +48,7 @@ _MICRO = timedelta(microseconds=1)
 
 
 def rows(table: pa.Table, time: str | None = None) -> list[dict[str, Any]]:
-    """The rows of a table with physical values; `time` names the column that becomes `TIME`."""
+    """Return the rows of a table with physical values; `time` names the column that becomes `TIME`."""
     columns = {name: _column(table.column(name)) for name in table.column_names}
     if time is not None:
         unit = _unit_of_times(type_from_arrow(table.schema.field(time).type))
@@ -62,7 +62,7 @@ def _timeless(value: Any) -> bool:
 
 
 def _unit_of_times(kind: Type) -> int:
-    """How long one unit of a time column lasts; numbers are seconds."""
+    """Return how long one unit of a time column lasts; numbers are seconds."""
     if isinstance(kind, Date):
         return _DAY
     if isinstance(kind, Decimal):
@@ -84,7 +84,7 @@ def _column(column: pa.ChunkedArray) -> list[Any]:
 
 
 def physical(value: Any, kind: Type) -> Any:
-    """A Python value as a value of `kind`; whole numbers stand for themselves in temporal types."""
+    """Return a Python value as a value of `kind`; whole numbers stand for themselves in temporal types."""
     if value is None:
         return None
     if isinstance(kind, Decimal):
@@ -112,7 +112,7 @@ def _nanoseconds(value: Any) -> int:
 
 
 def logical(value: Any, kind: Type) -> Any:
-    """What a Python callable gets for a physical value."""
+    """Return what a Python callable gets for a physical value."""
     if value is None:
         return None
     match kind:
@@ -141,7 +141,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _half_away(number: Fraction) -> int:
-    """The nearest whole number, halves away from zero."""
+    """Return the nearest whole number, halves away from zero."""
     whole = math.floor(abs(number) + Fraction(1, 2))
     return whole if number >= 0 else -whole
 
@@ -154,7 +154,7 @@ def _float32(value: float) -> float:
 
 
 def fit(value: Any, kind: Type) -> Any:
-    """A float result in its own width; every other value as it is."""
+    """Return a float result in its own width; every other value as it is."""
     return _float32(value) if kind == FLOAT32 else value
 
 
@@ -190,7 +190,7 @@ def cast(value: Any, source: Type, target: Type) -> Any:
 
 def _to_int(value: Any, source: Type, target: Int) -> int | None:
     if isinstance(source, String):
-        whole = _parsed(int, value)
+        whole = _parse(int, value)
     elif isinstance(source, Float):
         whole = math.trunc(value) if math.isfinite(value) else None
     else:
@@ -200,7 +200,7 @@ def _to_int(value: Any, source: Type, target: Int) -> int | None:
 
 
 def _to_decimal(value: Any, source: Type, target: Decimal) -> int | None:
-    number = _parsed(PyDecimal, value) if isinstance(source, String) else value
+    number = _parse(PyDecimal, value) if isinstance(source, String) else value
     if number is None or (isinstance(number, (float, PyDecimal)) and not math.isfinite(number)):
         return None
     digits = _half_away(_fraction(number, source) * 10**target.scale)
@@ -210,7 +210,7 @@ def _to_decimal(value: Any, source: Type, target: Decimal) -> int | None:
 
 def _to_float(value: Any, source: Type, target: Float) -> float | None:
     if isinstance(source, String):
-        value = _parsed(float, value)
+        value = _parse(float, value)
         return None if value is None else fit(value, target)
     return fit(value, target) if isinstance(source, Float) else _nearest(_fraction(value, source), target)
 
@@ -235,7 +235,7 @@ def _to_unit(value: Any, source: Any, target: Timestamp | Interval | TimeOfDay) 
 
 
 def _read_day(text: str) -> int | None:
-    """A year, a month or a day as text: days since 1970."""
+    """Return a year, a month or a day as text: days since 1970."""
     parts = text.split("-")
     widths = [range(4, 5), range(1, 3), range(1, 3)]
     digits = all(part.isascii() and part.isdigit() for part in parts)
@@ -248,7 +248,7 @@ def _read_day(text: str) -> int | None:
 
 
 def _read_moment(text: str, target: Timestamp | Interval | TimeOfDay) -> int | None:
-    """A day, and optionally a time and an offset as text; without an offset it is the wall clock."""
+    """Return a day, and optionally a time and an offset as text; without an offset it is the wall clock."""
     found = re.fullmatch(
         r"([^ T]*)(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)?)?"
         r"( ?(?:Z|UTC|GMT|[+-][0-9]{1,2}(?::?[0-9]{2}(?::?[0-9]{2})?)?))?)?",
@@ -271,7 +271,7 @@ def _read_moment(text: str, target: Timestamp | Interval | TimeOfDay) -> int | N
 
 
 def _moment_text(value: int, source: Date | Timestamp) -> str:
-    """A date or timestamp as text; the calendar repeats every 400 years."""
+    """Return a date or timestamp as text; the calendar repeats every 400 years."""
     if isinstance(source, Date):
         cycles, days = divmod(value, 146_097)
         day = date(1970, 1, 1) + timedelta(days=days)
@@ -303,7 +303,7 @@ def _to_string(value: Any, source: Type, target: String) -> str:
     return str(value)
 
 
-def _parsed(read: Callable[[str], Any], text: str) -> Any:
+def _parse(read: Callable[[str], Any], text: str) -> Any:
     dated = read in (date.fromisoformat, datetime.fromisoformat)
     if not text.isascii() or "_" in text or (dated and (text[4:5] != "-" or text[7:8] != "-")):
         return None  # Python reads more than SQL does

@@ -36,7 +36,7 @@ _OTHERS = ("method", "algorithm", "cores", "ordered", "segments", "state_dir", "
 
 @dataclass(frozen=True)
 class Described:
-    """What decides on the results of a join."""
+    """The parts of a join that decide on its results."""
 
     on: Expr
     windows: Windows

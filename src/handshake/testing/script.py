@@ -51,7 +51,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class Script:
-    """What two streams bring, step by step; frozen, so that each method returns a longer script.
+    """The rows of two streams, step by step; frozen, so that each method returns a longer script.
 
     Args:
         left: The columns of the left stream: an Arrow schema, or anything that has one.
@@ -104,7 +104,7 @@ class Script:
         return pa.concat_tables([self._schemas()[SIDES.index(side)].empty_table(), *tables]).combine_chunks()
 
     def run(self, join: JoinLike, engine: str = "local", *, spark: Any = None, folder: Any = None) -> Outcome:
-        """Run the script.
+        """Run all steps on an engine, and end the streams.
 
         Args:
             join: The join, as for `reference`. `lateness` is also the delay of Spark's watermarks.
@@ -127,7 +127,7 @@ class Script:
             return self._run_circuit(join)
         raise UnsupportedError(f"there is no engine '{engine}'; there are local, spark and circuit")
 
-    def expected(self, join: JoinLike, engine: str = "local") -> Outcome:
+    def expect(self, join: JoinLike, engine: str = "local") -> Outcome:
         """Return what the engine must give, by the oracle and the rules of arrival on that engine.
 
         Args:
@@ -158,7 +158,7 @@ class Script:
             AssertionError: They differ; the text shows how.
         """
         found = self.run(join, engine, spark=spark, folder=folder)
-        expected = self.expected(join, engine)
+        expected = self.expect(join, engine)
         got = found.results
         if expected.waiting is not None:
             got = _without(got, expected.waiting, expected.results)
@@ -172,7 +172,7 @@ class Script:
         return [step for step in self.steps if not step.restart and not step.promises]
 
     def _arrivals(self, described: Described) -> Iterator[tuple[str, Any]]:
-        """One row after the other, as a join in process takes them."""
+        """Return one row after the other, as a join in process takes them."""
         counts = [0, 0]
         for step in self.steps:
             for side, table in enumerate((step.left, step.right)):
@@ -271,7 +271,7 @@ def scramble(
     """
     rng, tables = Random(seed), [table_of(left), table_of(right)]
     if time is not None:
-        tables = [_disordered(rng, table, time, disorder) for table in tables]
+        tables = [_disorder(rng, table, time, disorder) for table in tables]
     script = Script(tables[0].schema, tables[1].schema)
     edges = [[0, *sorted(rng.randint(0, len(t)) for _ in range(steps - 1)), len(t)] for t in tables]
     stops = {rng.randrange(steps) for _ in range(restarts)}
@@ -282,7 +282,7 @@ def scramble(
     return script
 
 
-def _disordered(rng: Random, table: pa.Table, time: str, disorder: str) -> pa.Table:
+def _disorder(rng: Random, table: pa.Table, time: str, disorder: str) -> pa.Table:
     most = Duration.parse(disorder).nanoseconds
     clock = _clock(table, time)
     places = [(math.inf if now is None else now + rng.randint(0, most), n) for n, now in enumerate(clock)]
@@ -348,7 +348,7 @@ def _observed_late(progress: Iterable[Any], name: str) -> int:
 def _micro_batches(
     pushes: Sequence[_Step], described: Described, clocks: list[list[int | None]]
 ) -> tuple[list[tuple[str, int]], list[tuple[int, int]], float]:
-    """The arrivals on Spark, the late rows, and the watermark at the last micro-batch, in nanoseconds.
+    """Return the arrivals on Spark, the late rows, and the watermark at the last micro-batch, in nanoseconds.
 
     The watermark is that of the side that is further behind, in whole milliseconds. It moves between
     micro-batches. Inside one, rows arrive by time, ties left first; without times the sides take turns.
@@ -386,7 +386,7 @@ def _size(table: pa.Table | None) -> int:
 def _final(
     described: Described, arrivals: Sequence[tuple[str, int]], clocks: list[list[int | None]], mark: float
 ) -> set[tuple[int, int]]:
-    """The rows that have left their window for certain, so that a missing match is final."""
+    """Return the rows that have left their window for certain, so that a missing match is final."""
     final, counts = set(), {side: sum(s == side for s, _ in arrivals) for side in SIDES}
     seen = dict.fromkeys(SIDES, 0)
     for name, index in arrivals:
@@ -406,7 +406,7 @@ def _outcome(
     described: Described, left: pa.Table, right: pa.Table, result: Result,
     final: set[tuple[int, int]] | None = None,
 ) -> Outcome:  # fmt: skip
-    """The results as tables; rows without a match that are not final may still wait."""
+    """Return the results as tables; rows without a match that are not final may still wait."""
     pairs = of_kind(described.kind.name, result, (len(left), len(right)))
     if final is None or described.kind.pairs == "first":
         return Outcome(result_table(described, left, right, pairs), result.late)
