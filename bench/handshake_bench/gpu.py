@@ -99,7 +99,7 @@ class _Run:
         assert isinstance(core, DeviceCore)
         for piece in pieces(engine.spec, side, engine.driver.admit(side, batch)):
             near = core.near(piece, list(core.segments[1 - side].windows))
-            pairs += sum(len(found) for found in core.found(piece, near))
+            pairs += sum(len(found) for found in core.find(piece, near))
             core.insert(piece)
         engine.expire()
         return pairs

@@ -6,8 +6,8 @@ processor time. On a busy machine the process then misses the ten seconds that S
 setting changes. Without the archive, the process imports the installed package.
 
 Beside the home lies a class-data archive of Java, from which a virtual machine starts with half the processor
-time. `python tests/support/spark_home.py` runs a small streaming join and writes the archive at its end. A virtual
-machine for which the archive does not exist or does not fit loads its classes as usual.
+time. `python tests/support/spark_home.py` runs a small streaming join and writes the archive at its end. A
+virtual machine for which the archive does not exist or does not fit loads its classes as usual.
 """
 
 from __future__ import annotations

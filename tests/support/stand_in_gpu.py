@@ -10,7 +10,7 @@ import numpy as np
 from llvmlite import binding, ir
 
 from handshake.kernels.gpu.driver import DeviceError
-from handshake.kernels.gpu.target import HostTarget, optimised
+from handshake.kernels.gpu.target import HostTarget, optimise
 
 
 class StandIn:
@@ -26,7 +26,7 @@ class StandIn:
         self._engines: list[Any] = []
 
     def load(self, module: ir.Module, name: str) -> Any:
-        parsed, machine = optimised(self.target, module)
+        parsed, machine = optimise(self.target, module)
         words = len(module.globals[name].args) - 2
         engine = binding.create_mcjit_compiler(parsed, machine)
         engine.finalize_object()

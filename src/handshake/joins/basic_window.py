@@ -80,13 +80,13 @@ class BasicWindow:
 
     @cached_property
     def headroom(self) -> bool:
-        """Whether all whole numbers have headroom (see `Columns`)."""
+        """True if all whole numbers have headroom (see `Columns`)."""
         arrival = self._arrival
         return self.columns.headroom if arrival is None else bool(arrival.row[5])
 
     @cached_property
     def nullable(self) -> bool:
-        """Whether a value that kernels read is missing."""
+        """True if a value that kernels read is missing."""
         arrival = self._arrival
         return self.columns.nullable if arrival is None else bool(arrival.row[6])
 

@@ -113,7 +113,7 @@ class _Store:
         self._held: weakref.finalize[Any, Any] | None = None
 
     def grow(self, slots: int, start: int, used: int) -> None:
-        """Make room for so many slots; keep `used` ones from `start` on, which become the first."""
+        """Make room for `slots` slots; keep `used` ones from `start` on, which become the first."""
         size = (slots + _PAD) * self.width
         made = self.device.allocate(size)
         if self.fill:
@@ -167,7 +167,7 @@ class DeviceWindow:
 
     @property
     def stores(self) -> list[_Store]:
-        """All arrays."""
+        """The arrays of values, validity and codes."""
         return [*self.data, *self.validity, *self.codes]
 
     @property
@@ -188,12 +188,12 @@ class DeviceWindow:
         slot, row = self.next - self.base, self.next
         for store, column, view in zip(self.data, self.spec.columns, columns.views, strict=True):
             if isinstance(column.type, Bool):
-                store.put(slot, _unpacked(view.data, piece.rows))
+                store.put(slot, _unpack(view.data, piece.rows))
             elif view.data:
                 store.write(slot, view.data, piece.rows)
         for store, view in zip(self.validity, columns.views, strict=False):
             if view.validity:
-                store.put(slot, _unpacked(view.validity, piece.rows))
+                store.put(slot, _unpack(view.validity, piece.rows))
             else:
                 self.device.fill(store.address + slot, 1, piece.rows)
         self.headroom &= columns.headroom
@@ -263,7 +263,7 @@ def _width(column: Column) -> int:
     return 1 if isinstance(column.type, Bool) else memory_bytes(column)
 
 
-def _unpacked(address: int, rows: int) -> Array:
+def _unpack(address: int, rows: int) -> Array:
     """Return a bitmap as bytes."""
     packed = np.ctypeslib.as_array((ctypes.c_uint8 * ((rows + 7) // 8)).from_address(address))
     return np.unpackbits(packed, count=rows, bitorder="little")
@@ -272,7 +272,7 @@ def _unpacked(address: int, rows: int) -> Array:
 class Coder:
     """16-bit codes of the two bands of a side: parts of equal width, counted from some value on.
 
-    Codes wrap, so values may drift. A tuple inside of a band has a code at most `most` above that of its
+    Codes wrap, so values may drift. A tuple in a band has a code at most `most` above that of its
     lower limit.
     """
 
@@ -302,7 +302,7 @@ class Coder:
         return made
 
     def words(self, limits: list[tuple[Array, Array]]) -> tuple[Array, int]:
-        """Return two words for each probe, and the largest distance of codes inside of a band."""
+        """Return two words for each probe, and the largest distance of codes in a band."""
         words, most = np.empty((len(limits[0][0]), len(limits)), np.uint32), 0
         for column, (parts, (low, high)) in enumerate(zip(self._parts, limits, strict=True)):
             most = max(most, _encode_limits(low, high, *parts, words, column))
@@ -380,7 +380,7 @@ class Run:
     def reach(self, limits: list[tuple[Array, Array]], cells: Array) -> None:
         """Write the first and last cell of each probe by each band."""
         for band, (low, high) in enumerate(limits):
-            _reached(low, high, *self._grid[band], self.parts[band], cells, 2 * band)
+            _reach(low, high, *self._grid[band], self.parts[band], cells, 2 * band)
 
     def release(self) -> None:
         """Give the memory back."""
@@ -415,7 +415,7 @@ def _by_cells(first, second, least, scale, other_least, other_scale, parts, othe
 
 
 @compile_loop(**JIT)
-def _reached(low, high, least, scale, parts, cells, column):  # type: ignore[no-untyped-def]
+def _reach(low, high, least, scale, parts, cells, column):  # type: ignore[no-untyped-def]
     for row in range(low.shape[0]):
         cells[row, column] = _cell(low[row], least, scale, parts)
         cells[row, column + 1] = _cell(high[row], least, scale, parts)
@@ -488,7 +488,7 @@ class DeviceCore(JoinCore):
         near = self.near(piece, windows)
         inner = self.windows[1 - piece.spec.side]
         segment = self.segments[1 - piece.spec.side]
-        for found in self.found(piece, near):
+        for found in self.find(piece, near):
             keys = np.sort(found)
             slots = (keys >> np.uint64(32)).astype(np.int64)
             starts = np.array([segment.place(w).start - inner.base for w in near])
@@ -505,7 +505,7 @@ class DeviceCore(JoinCore):
         place = self.segments[1 - piece.spec.side].place
         return sorted(near, key=lambda window: place(window).start)
 
-    def found(self, piece: BasicWindow, near: list[BasicWindow]) -> Iterator[Array]:
+    def find(self, piece: BasicWindow, near: list[BasicWindow]) -> Iterator[Array]:
         """Yield pairs as words, a slot and the number of a probe, in any order; each until the next one."""
         if not near:
             return
@@ -734,7 +734,7 @@ class _Output:
         return self._store.address
 
     def grow(self, pairs: int) -> None:
-        """Make room for so many pairs."""
+        """Make room for `pairs` pairs."""
         self.room = 1 << (pairs - 1).bit_length()
         self._store.grow(self.room + 2, 0, 0)
         self._host = self._device.host_array(8 * (self.room + 2)).view(np.uint64)

@@ -422,7 +422,7 @@ class WindowJoin(Node):
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether left rows of an as-of join take later right rows, not earlier ones."""
+        """True if left rows of an as-of join take later right rows, not earlier ones."""
         return self.match.startswith("<")
 
     @property

@@ -399,9 +399,9 @@ def asof_steps(
 ) -> tuple[list[list[tuple[int, int | None]]], list[int]]:  # fmt: skip
     """Return the as-of join of streams: pairs of indices after each step, and late rows per stream.
 
-    The last step is the end. A step brings rows of a stream, by index, or a promise. A left row is joined with all right rows that are
-    ever accepted. It is final when the watermark has passed the latest time of a match; or at once if it has
-    no time, or no value in a column that is needed.
+    The last step is the end. A step brings rows of a stream, by index, or a promise. A left row is joined
+    with all right rows that are ever accepted. It is final when the watermark has passed the latest time of a
+    match; or at once if it has no time, or no value in a column that is needed.
     """
     clocks = [[row[TIME] for row in side] for side in (left, right)]
     arrivals: list[tuple[int, Any]] = []

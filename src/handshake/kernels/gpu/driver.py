@@ -37,7 +37,10 @@ class Launchable(Protocol):
 
 
 class Device(Protocol):
-    """What a join asks of a GPU. Addresses are whole numbers; calls run in the order in which they come."""
+    """The operations of a GPU that a join uses.
+
+    Addresses are whole numbers. Calls run in the order in which they come.
+    """
 
     name: str
     target: Target
@@ -46,7 +49,7 @@ class Device(Protocol):
         """Compile a kernel of a module."""
 
     def allocate(self, size: int) -> int:
-        """Return the address of so many bytes of zeros."""
+        """Return the address of `size` bytes of zeros."""
 
     def free(self, address: int) -> None:
         """Give memory back."""
@@ -61,7 +64,7 @@ class Device(Protocol):
         """Copy bytes of the device into an array, after all that was started before."""
 
     def move(self, target: int, source: int, size: int) -> None:
-        """Copy bytes inside of the device."""
+        """Copy bytes within the device."""
 
     def fill(self, address: int, byte: int, size: int) -> None:
         """Set bytes of the device."""
@@ -141,7 +144,7 @@ class Gpu:
         self._do("cuLaunchKernel", function, *grid, 1, THREADS, 1, 1, 0, self._stream, places, None)
 
     def allocate(self, size: int) -> int:
-        """Return the address of so many bytes of zeros."""
+        """Return the address of `size` bytes of zeros."""
         address = ctypes.c_uint64()
         self._do("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         self.fill(address.value, 0, size)
@@ -171,7 +174,7 @@ class Gpu:
         self._do("cuStreamSynchronize", self._stream)
 
     def move(self, target: int, source: int, size: int) -> None:
-        """Copy bytes inside of the device."""
+        """Copy bytes within the device."""
         addresses = ctypes.c_uint64(target), ctypes.c_uint64(source)
         self._do("cuMemcpyDtoDAsync_v2", *addresses, ctypes.c_size_t(size), self._stream)
 

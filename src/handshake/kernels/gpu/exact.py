@@ -1,4 +1,7 @@
-"""What a GPU computes exactly. The rest is decided on the host, over the pairs that the GPU lets through."""
+"""The expressions that a GPU computes exactly.
+
+The rest is decided on the host, over the pairs that the GPU lets through.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _PAIR, _QUAD = ir.VectorType(I16, 2), ir.VectorType(I32, 4)
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan is compiled from."""
+    """The description that a scan is compiled from."""
 
     program: Program
     """The exact predicate, with the window rule; its guard is the condition that is filtered by."""
@@ -62,7 +62,7 @@ class Scan:
         """Tuples of the window that a thread keeps."""
         if self.coded:
             return CODED_TUPLES
-        kinds = [_device_type(c) for c in _used(self.filter, self.inner)]
+        kinds = [_device_type(c) for c in _columns_of(self.filter, self.inner)]
         size = sum(8 * _size(kind) for kind in kinds)
         if self.program.nullable:
             size += 32 * len(kinds)
@@ -74,7 +74,7 @@ class Scan:
         return CODED_PROBES if self.coded else max(4, 32 // self.tuples)
 
 
-def _used(expr: Expr, side: int) -> list[Column]:
+def _columns_of(expr: Expr, side: int) -> list[Column]:
     return list(dict.fromkeys(n for n in walk(expr) if isinstance(n, Column) and n.side == side))
 
 
@@ -116,7 +116,7 @@ class Frame:
         valid = self.load(I8, validity, index, 1) if self.scan.program.nullable else None
         return self.load(kind, data, index, min(_size(kind), 16)), valid
 
-    def lowered(self, column: Column, raw: ir.Value, valid: ir.Value | None) -> Lowered:
+    def lower(self, column: Column, raw: ir.Value, valid: ir.Value | None) -> Lowered:
         """Return a loaded value as the lowering of predicates wants it."""
         known = None if valid is None else self.builder.trunc(valid, I1)
         if isinstance(column.type, Bool):
@@ -162,11 +162,11 @@ def scan_module(scan: Scan, target: Target) -> ir.Module:
     probes, chunk = b.trunc(s["probes"], I32), b.mul(kernel.block_y, I32(PROBES))
     stop = b.add(chunk, I32(PROBES))
     stop = b.select(b.icmp_signed("<", probes, stop), probes, stop)
-    filtered = (_codes if scan.coded else _signs)(frame, base)
+    filter_probe = (_codes if scan.coded else _signs)(frame, base)
     looked = frame.variable(I32)
     b.store(I32(0), looked)
     with frame.loop(chunk, stop, scan.at_once) as probe:
-        lanes = target.ballot(b, filtered(probe))
+        lanes = target.ballot(b, filter_probe(probe))
         with b.if_then(b.icmp_unsigned("!=", lanes, I32(0)), likely=False):
             b.store(b.add(b.load(looked), I32(1)), looked)
             _look_again(frame, base, probe, lanes)
@@ -205,27 +205,27 @@ def _signs(frame: Frame, base: ir.Value) -> Filtered:
     scan, b, thread = frame.scan, frame.builder, frame.kernel.thread
     condition, inner = scan.filter, scan.inner
     held = [
-        {c: frame.value(c, _slot(frame, base, thread, k)) for c in _used(condition, inner)}
+        {c: frame.value(c, _slot(frame, base, thread, k)) for c in _columns_of(condition, inner)}
         for k in range(scan.tuples)
     ]
 
-    def filtered(probe: ir.Value) -> ir.Value:
+    def filter_probe(probe: ir.Value) -> ir.Value:
         word: ir.Value = ir.Constant(I32, -1)
         for u in range(scan.at_once):
             place = b.add(frame.scalars["start"], b.zext(b.add(probe, I32(u)), I64))
-            outer = {c: frame.value(c, place) for c in _used(condition, 1 - inner)}
+            outer = {c: frame.value(c, place) for c in _columns_of(condition, 1 - inner)}
             for mine in held:
                 env = frame.env(_finder(frame, {**outer, **mine}))
                 word = b.and_(word, rejects(condition, env, frame.target, scan.tame))
         return b.icmp_signed(">=", word, I32(0))
 
-    return filtered
+    return filter_probe
 
 
 def _finder(
     frame: Frame, values: dict[Column, tuple[ir.Value, ir.Value | None]]
 ) -> Callable[[Column], Lowered]:
-    return lambda column: frame.lowered(column, *values[column])
+    return lambda column: frame.lower(column, *values[column])
 
 
 def _codes(frame: Frame, base: ir.Value) -> Filtered:
@@ -245,7 +245,7 @@ def _codes(frame: Frame, base: ir.Value) -> Filtered:
     def pick(name: str, x: ir.Value, y: ir.Value) -> ir.Value:
         return call(b, f"{name}.v2i16", _PAIR, x, y)
 
-    def filtered(probe: ir.Value) -> ir.Value:
+    def filter_probe(probe: ir.Value) -> ir.Value:
         nearest: list[ir.Value] = [ir.Constant(_PAIR, [-1, -1])] * 2
         quads = [
             frame.load(_QUAD, s["words"], b.add(b.lshr(b.zext(probe, I64), I64(1)), I64(q)), 16)
@@ -262,7 +262,7 @@ def _codes(frame: Frame, base: ir.Value) -> Filtered:
         low, high = b.and_(word, I32(0xFFFF)), b.lshr(word, I32(16))
         return b.or_(b.icmp_unsigned("<=", low, most), b.icmp_unsigned("<=", high, most))
 
-    return filtered
+    return filter_probe
 
 
 def _look_again(frame: Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) -> None:
@@ -297,7 +297,7 @@ def matches(frame: Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
     counts = b.icmp_signed("<", b.zext(probe, I64), s["probes"])
     counts = b.and_(counts, b.icmp_signed(">=", slot, s["first"]))
     counts = b.and_(counts, b.icmp_signed("<", slot, s["end"]))
-    env = frame.env(lambda c: frame.lowered(c, *frame.value(c, places[c.side])))
+    env = frame.env(lambda c: frame.lower(c, *frame.value(c, places[c.side])))
     return b.and_(counts, truth(frame.scan.program.expr, env).yes)
 
 

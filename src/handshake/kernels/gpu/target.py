@@ -1,4 +1,4 @@
-"""What a frame is compiled for: a warp of a GPU, or a single lane of this processor.
+"""The machines that a frame is compiled for: a warp of a GPU, or a single lane of this processor.
 
 Frames are written against these few operations. Tests run the same frames on the processor, one lane at a
 time, so that everything but the GPU itself is tested everywhere.
@@ -14,7 +14,7 @@ from llvmlite import binding, ir
 
 from handshake.kernels.lower import I32, I64
 
-__all__ = ["THREADS", "HostTarget", "PtxTarget", "Target", "call", "optimised"]
+__all__ = ["THREADS", "HostTarget", "PtxTarget", "Target", "call", "optimise"]
 
 THREADS = 256
 """Threads of a block."""
@@ -38,7 +38,7 @@ class Target(ABC):
 
     @abstractmethod
     def kernel(self, module: ir.Module, name: str, arguments: Sequence[ir.Type]) -> Kernel:
-        """Begin a kernel."""
+        """Begin a kernel of this name, with these arguments."""
 
     @abstractmethod
     def ballot(self, builder: ir.IRBuilder, flag: ir.Value) -> ir.Value:
@@ -102,7 +102,7 @@ class PtxTarget(Target):
 
     def emit(self, module: ir.Module) -> str:
         """Return the text of a module in PTX; the largest block is stated, so that registers fit it."""
-        parsed, machine = optimised(self, module)
+        parsed, machine = optimise(self, module)
         text: str = machine.emit_assembly(parsed)
         return text.replace(")\n{", f")\n.maxntid {THREADS}, 1, 1\n.minnctapersm {BLOCKS}\n{{", 1)
 
@@ -186,7 +186,7 @@ def _nvptx() -> binding.Target:
     return binding.Target.from_triple(PtxTarget.triple)
 
 
-def optimised(target: Target, module: ir.Module) -> tuple[binding.ModuleRef, binding.TargetMachine]:
+def optimise(target: Target, module: ir.Module) -> tuple[binding.ModuleRef, binding.TargetMachine]:
     """Return a checked and optimised module, and the machine to emit it for."""
     machine = target.machine()
     module.triple, module.data_layout = target.triple, str(machine.target_data)

@@ -220,7 +220,7 @@ class SegmentStep:
 
     def _load(self) -> list[NewChunk]:
         """Read the new tuples that this segment needs, all files at the same time."""
-        reads = [arrival.rows(self.store, self._needed(arrival)) for arrival in self.arrivals]
+        reads = [arrival.rows(self.store, self._ranges_to_read(arrival)) for arrival in self.arrivals]
         self.tally.read_bytes += sum(read.bytes for read in reads)
         loaded = []
         for read in reads:
@@ -230,7 +230,7 @@ class SegmentStep:
             self._stamp(loaded)
         return loaded
 
-    def _needed(self, arrival: PackedChunk) -> Ranges | None:
+    def _ranges_to_read(self, arrival: PackedChunk) -> Ranges | None:
         """Return the ranges of a chunk's tuples that this segment reads; None for all of them."""
         if self.spec.windows.counted:  # the stamps of a tuple depend on all tuples before it
             return None

@@ -35,7 +35,7 @@ _LEAST_ROWS = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the rows of a chunk lie in its bytes."""
+    """The places of a chunk's rows in its bytes."""
 
     schema: pa.Schema
     rows: Array
@@ -75,7 +75,7 @@ class Layout:
 
     @classmethod
     def load(cls, data: bytes, given: pa.Schema, rows: Array) -> Layout:
-        """Load a layout.
+        """Return the layout that `dump` wrote.
 
         Args:
             data: The result of `dump`.
@@ -148,12 +148,12 @@ def decode_blocks(
         data, ends = memoryview(buffer), layout.ends[first : last + 1].tolist()
         base = ends[0]
         if len(data) != ends[-1] - base:
-            raise _damaged(path, f"{len(data)} bytes from byte {base} on instead of {ends[-1] - base}")
+            raise _damage_error(path, f"{len(data)} bytes from byte {base} on instead of {ends[-1] - base}")
         for number, (start, stop) in enumerate(pairwise(ends), first):
             check = _CHECK.unpack_from(data, start - base)[0]
             payload = data[start - base + _CHECK.size : stop - base]
             if zlib.crc32(payload, _seed(name, number)) != check:
-                raise _damaged(path, f"the bytes from {start} on do not match their checksum")
+                raise _damage_error(path, f"the bytes from {start} on do not match their checksum")
             payloads.append(payload)
             counts.append(int(layout.rows[number + 1] - layout.rows[number]))
     if not payloads:
@@ -161,7 +161,7 @@ def decode_blocks(
     return _codec(layout.schema).decode(payloads, counts, layout.has_nulls)
 
 
-def _damaged(path: str, what: str) -> StateError:
+def _damage_error(path: str, what: str) -> StateError:
     return StateError(f"'{path}' is damaged: {what}; restart the query, which writes the new rows again")
 
 
@@ -226,7 +226,7 @@ class _RowCodec:
         self.varies = bool(self.texts)
 
     def _dtype(self, has_nulls: bool) -> np.dtype[Any]:
-        fields = [(f"c{k}", _stored(field.type)) for k, field in enumerate(self.schema)]
+        fields = [(f"c{k}", _storage_type(field.type)) for k, field in enumerate(self.schema)]
         mask = [("nulls", "u1", (-(-len(self.schema) // 8),))] if has_nulls else []
         return np.dtype([*fields, *mask])
 
@@ -282,7 +282,7 @@ class _RowCodec:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def _stored(kind: pa.DataType) -> str:
+def _storage_type(kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind):
         return "u1"
     return "<u4" if _is_text(kind) else f"V{kind.bit_width // 8}"
