@@ -210,12 +210,16 @@ class StreamDriver(ABC):
         self.arrived[k] += rows
         others = (j for j in range(len(self.arrived)) if j != k)
         if seen is None:  # a row that comes now comes after all rows so far
-            self.met = [list(self.arrived) for _ in self.met]
+            self.meet_all()
             seen = {j: np.full(rows, self.arrived[j]) for j in others}
         elif rows:
             for j, counted in seen.items():
                 self.met[k][j] = int(counted[-1])
         return Positions(np.arange(start, start + rows), seen)
+
+    def meet_all(self) -> None:
+        """Record that rows to come arrive after all rows so far."""
+        self.met = [list(self.arrived) for _ in self.met]
 
     def mark(self) -> int | None:
         """Return the watermark."""

@@ -47,9 +47,17 @@ class JoinEngine:
         plan = (_two if len(schemas) == 2 else _many)(node, schemas, timed, cores)
         self._join: RunningJoin = replace(plan, lateness=None).start()
 
-    def push(self, stream: int, batch: pa.RecordBatch, seen: Seen) -> list[pa.RecordBatch]:
-        """Join rows of one stream; `seen` counts the rows of other streams before each."""
-        return [*self._join.push(stream, batch, seen or None), *self._join.drain()]
+    def push(self, stream: int, batch: pa.RecordBatch, seen: Seen | None) -> list[pa.RecordBatch]:
+        """Join rows of one stream.
+
+        `seen` counts the rows of other streams before each row, where windows count rows. None if the rows
+        arrive after all that were pushed.
+        """
+        return [*self._join.push(stream, batch, seen), *self._join.drain()]
+
+    def meet_all(self) -> None:
+        """Record that rows to come arrive after all that were pushed."""
+        self._join.driver.meet_all()
 
     def advance(self, stream: int, clock: int) -> None:
         """Record that no older row of a stream will come, and drop rows that expired."""

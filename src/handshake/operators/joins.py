@@ -92,6 +92,7 @@ class JoinOperator:
         for k, chunk in enumerate(chunks):
             if chunk.rows:
                 found += engine.push(k, self._batch(k, chunk), self._count_before(k, chunks))
+        engine.meet_all()
         for k, flow in enumerate(flows):
             last = flow.trace.last
             if self._timed and last is not None and BEGINNING < last < END:
@@ -130,10 +131,13 @@ class JoinOperator:
         columns = [chunk.columns[f.name] for f in self._node.inputs[k].schema]
         return pa.RecordBatch.from_arrays([*columns, *stamps], schema=self._schemas[k])
 
-    def _count_before(self, k: int, chunks: list[Chunk]) -> dict[int, Array]:
-        """Count the rows of each other stream before each row of this one; ties in the order of streams."""
+    def _count_before(self, k: int, chunks: list[Chunk]) -> dict[int, Array] | None:
+        """Count the rows of each other stream before each row of this one; ties in the order of streams.
+
+        None if no other stream has rows in this step.
+        """
         if sum(chunk.rows > 0 for chunk in chunks) < 2:
-            return {}
+            return None
         here = chunks[k].places
         assert here is not None
         return {
