@@ -121,8 +121,8 @@ def join(
         ordered: Return results in the order of time.
         engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
         **options: `method`, `algorithm`, `device`, `cores`, `pace`, `overload`, `room`, `on_shed`, `adapt`
-            and `pin` for the local engine; `method`, `segments`, `state_dir`, `name`, `result_time`, `idle`
-            and `refresh` for Spark; `cores` and `text` for a circuit. See `handshake.options.Options`.
+            and `pin` for the local engine; `method`, `segments`, `state_dir`, `state`, `name`, `result_time`,
+            `idle` and `refresh` for Spark; `cores` and `text` for a circuit. See `handshake.options.Options`.
 
     Returns:
         All columns of the left input, then those of the right; semi and anti joins have the columns of one
@@ -199,8 +199,8 @@ def asof(
         how: `left` keeps left rows without a match, with NULLs; `inner` drops them.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in the condition.
-        **options: `cores` for joins with a condition, in process; `segments`, `state_dir`, `name` and
-            `result_time` for Spark. See `handshake.options.Options`.
+        **options: `cores` for joins with a condition, in process; `segments`, `state_dir`, `state`, `name`
+            and `result_time` for Spark. See `handshake.options.Options`.
 
     Returns:
         All columns of the left input, then those of the right, one row per left row, in the order of the left
@@ -222,7 +222,9 @@ def asof(
         [8]
     """
     spark = _on_spark(left, right)
-    _check_asof_options(options, ("segments", "state_dir", "name", "result_time") if spark else ("cores",))
+    _check_asof_options(
+        options, ("segments", "state_dir", "state", "name", "result_time") if spark else ("cores",)
+    )
     times = (left_time or time, right_time or time)
     if spark:
         return spark_module("joins.asof").asof_frames(

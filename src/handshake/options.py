@@ -71,6 +71,7 @@ class GivenOptions(TypedDict, total=False):
     optimised: bool
     segments: int | None
     state_dir: str | None
+    state: str
     master: str | None
     name: str | None
     result_time: str | None
@@ -184,6 +185,14 @@ class Options:
         str | None,
         Option("A folder or URI that every executor of Spark reaches.", _SPARK, ("join",), metavar="DIR"),
     ] = None
+    state: Annotated[
+        str,
+        Option(
+            "Where windows of two streams live: directory, or store for Spark's own state store.",
+            _SPARK,
+            choices=("directory", "store"),
+        ),
+    ] = "directory"
     master: Annotated[
         str | None,
         Option(

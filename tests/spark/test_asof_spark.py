@@ -90,8 +90,15 @@ def last_row(table: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([row], table.schema)
 
 
-@pytest.mark.parametrize(("direction", "by", "how"), [("backward", "k", "left"), ("nearest", None, "inner")])
-def test_streams_agree_with_the_oracle_over_restarts(spark, tmp_path, direction, by, how):
+@pytest.mark.parametrize(
+    ("direction", "by", "how", "state"),
+    [
+        ("backward", "k", "left", "directory"),
+        ("nearest", None, "inner", "directory"),
+        ("forward", "k", "left", "store"),
+    ],
+)
+def test_streams_agree_with_the_oracle_over_restarts(spark, tmp_path, direction, by, how, state):
     """The last rows come in a micro-batch without new rows."""
     tables = [make_stream(Random(side), 60, ZONED, side) for side in ("left", "right")]
     feeds = [Feed(tmp_path / side, COLUMNS.format(side)) for side in ("left", "right")]
@@ -105,7 +112,7 @@ def test_streams_agree_with_the_oracle_over_restarts(spark, tmp_path, direction,
             if start == 20:
                 continue  # a run with two micro-batches
             left, right = (feed.read(spark).withWatermark("t", f"{DELAY} seconds") for feed in feeds)
-            joined = hs.asof(left, right, by=by, name="quotes", segments=3, **options)
+            joined = hs.asof(left, right, by=by, name="quotes", segments=3, state=state, **options)
             sink.run(joined)
     finally:
         spark.conf.set(AFTER_THE_LAST, "false")

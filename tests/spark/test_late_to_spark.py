@@ -24,15 +24,16 @@ def rows(first: int, *seconds: int):
     return {"t": times, "k": keys, "n": list(range(first, first + len(seconds)))}
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
-def test_late_rows_are_in_the_files_once(spark, tmp_path, how):
+@pytest.mark.parametrize(("how", "state"), [("inner", "directory"), ("left", "store")])
+def test_late_rows_are_in_the_files_once(spark, tmp_path, how, state):
     late = str(tmp_path / "late")
 
     def build(left, right):
         left, right = (frame.withWatermark("t", "1 second") for frame in (left, right))
         return handshake.join(
-            left, right, "l.k = r.k", window="9 seconds", how=how, late_to=late, name="j", segments=3
-        )
+            left, right, "l.k = r.k", window="9 seconds", how=how, late_to=late, name="j", segments=3,
+            state=state,
+        )  # fmt: skip
 
     steps = testing.SparkSteps(spark, build, {"left": EVENT, "right": EVENT}, tmp_path / "query")
     steps.step(left=rows(0, 60, 61, 62), right=rows(0, 70, 71))

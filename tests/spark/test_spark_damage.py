@@ -19,7 +19,9 @@ import handshake
 import handshake.engines.spark.joins.segment as segment
 from handshake.engines.spark.failures import reason
 from handshake.engines.spark.state.chunks import ChunkCache
+from handshake.engines.spark.state.reading import read_state
 from handshake.engines.spark.state.store import StateError, Store
+from handshake.errors import InputError, UnsupportedError
 from handshake.windows import windows_of
 from spark_session import Feed, Sink
 from spark_streams import BAND, Stream, cluster_of
@@ -142,8 +144,7 @@ class Pipeline:
             on,
             window=window,
             segments=segments,
-            state_dir=str(self.state),
-            **{"name": "damage", **options},
+            **{"name": "damage", "state_dir": str(self.state), **options},
         )
 
     def run(self, **changes) -> None:
@@ -263,3 +264,57 @@ def test_joins_of_one_query_do_not_touch_each_other(spark, tmp_path):
     assert len(list(tmp_path.glob("state/*/batch/*"))) <= 2
     # Per segment and side: what is held, and what the last 5 versions (see spark_session) still refer to.
     assert len(list(tmp_path.glob("state/*/join-*/segment-*/*.chunk"))) <= 3 * 2 * 2 * (4 + 5 + 2)
+
+
+# Chunks in Spark's state store
+
+
+def test_windows_in_the_state_store_go_on_where_they_stopped(spark, tmp_path):
+    """Nothing is written beside the checkpoint, and the join does not change on it."""
+    query, store = Pipeline(spark, tmp_path), {"state": "store", "state_dir": None}
+    for _ in range(2):
+        query.add(2)
+        query.run(**store, left=lambda rows: rows.repartition(3))  # a shuffle before the join
+        query.check()
+    assert not query.state.exists()
+    query.add(1)
+    cannot = "of a join cannot change from {} to {} on a checkpoint: "
+    why = 'windows with state="store" stay as they are; put back what'
+    assert "the segments " + cannot.format(2, 3) + why in query.refused(**store, segments=3)
+    assert "the windows " + cannot.format(WINDOW, "9 seconds") + why in query.refused(**store, window="9 s")
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", int(before) + 3)
+    try:
+        refused = query.refused(**store)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    assert "the shuffle partitions " + cannot.format(before, int(before) + 3) + why in refused
+    assert "the state " + cannot.format("store", "directory") + "windows stay where" in query.refused()
+    query.run(**store)
+    query.check()
+    with pytest.raises(InputError, match=r"is a checkpoint of Spark, and no state directory of a join"):
+        read_state(str(tmp_path / "checkpoint"))
+
+
+def test_a_directory_does_not_become_a_state_store(spark, tmp_path):
+    query = Pipeline(spark, tmp_path)
+    query.add(2)
+    query.run()
+    query.add(1)
+    refused = query.refused(state="store", state_dir=None)
+    assert "the state of a join cannot change from directory to store on a checkpoint" in refused
+    query.run()
+    query.check()
+
+
+def test_where_the_state_store_cannot_hold_windows(spark, tmp_path):
+    query = Pipeline(spark, tmp_path)
+    with pytest.raises(UnsupportedError, match=r'state="store" needs no directory, and state_dir='):
+        query.join(state="store")
+    with pytest.raises(UnsupportedError, match=r"state is 'directory' or 'store'; 'disk' was given"):
+        query.join(state="disk")
+    with pytest.raises(UnsupportedError, match=r'state="store" keeps windows of time, and the windows are'):
+        query.join(state="store", state_dir=None, window="9 tuples")
+    batch = spark.range(3).toDF("n")
+    with pytest.raises(UnsupportedError, match=r'state="store" keeps the windows of two streams'):
+        handshake.join(batch, batch.toDF("m"), "l.n < r.m", state="store")

@@ -90,12 +90,12 @@ def committed(folder: Path) -> int:
 class Run:
     """A driver that joins a folder to the end, however often it must be started again."""
 
-    def __init__(self, cluster: Cluster, folder: Path, kind: str) -> None:
-        self.cluster, self.folder, self.kind = cluster, folder, kind
+    def __init__(self, cluster: Cluster, folder: Path, kind: str, state: str = "directory") -> None:
+        self.cluster, self.folder, self.kind, self.state = cluster, folder, kind, state
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen:
-        return self.cluster.driver(self.folder, f"driver-{self.folder.name}", self.kind)
+        return self.cluster.driver(self.folder, f"driver-{self.folder.name}", self.kind, self.state)
 
     def strike(self, victim: str, rng: Random, after: int) -> None:
         """Kill a process at a random moment after the given number of micro-batches."""
@@ -135,13 +135,19 @@ class Run:
 
 
 def check_kills(
-    cluster: Cluster, folder: Path, victims: list[str], seed: int, apart: int = 3, kind: str = "inner"
+    cluster: Cluster,
+    folder: Path,
+    victims: list[str],
+    seed: int,
+    apart: int = 3,
+    kind: str = "inner",
+    state: str = "directory",
 ) -> None:
     """Kill one process after the other while a join runs; then the sink must be exact."""
     print(f"seed {seed}, {kind}")
     rng = Random(f"kills {seed}")
     case = drop_files(rng, folder, apart * (len(victims) + 1) + 2)
-    run = Run(cluster, folder, kind)
+    run = Run(cluster, folder, kind, state)
     for number, victim in enumerate(victims, 1):
         run.strike(victim, rng, apart * number - rng.randrange(apart))
     run.finish()
@@ -158,18 +164,21 @@ def test_a_killed_driver_leaves_no_trace_in_the_sink(cluster, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("state", ["directory", "store"])
 @pytest.mark.parametrize("kind", ["inner", "full", "left_semi"])
-def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path, kind):
-    check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4, kind=kind)
+def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path, kind, state):
+    check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4, kind=kind, state=state)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("state", ["directory", "store"])
 @pytest.mark.parametrize("seed", range(10))
-def test_fifty_kills(cluster, tmp_path, seed):
+def test_a_hundred_kills(cluster, tmp_path, seed, state):
     victims = ["python worker", "executor", "driver", "executor", "python worker"]
     Random(seed).shuffle(victims)
-    check_kills(cluster, tmp_path, victims, seed, kind=("inner", "full", "left_anti", "right")[seed % 4])
+    kind = ("inner", "full", "left_anti", "right")[seed % 4]
+    check_kills(cluster, tmp_path, victims, seed, kind=kind, state=state)
 
 
 # Kills and changes

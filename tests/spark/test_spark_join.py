@@ -78,10 +78,14 @@ class Streams:
     """Columns without which a tuple can match nothing; it is dropped before it is known to be late."""
     restart: bool = True
     """Whether the query starts anew from its checkpoint half-way."""
+    state: str = "directory"
 
 
 STREAMS = {
     "band": Streams("l.x BETWEEN r.x - 1 AND r.x + 1", "6 seconds", "6 seconds", partitions=3, keys="x"),
+    "stored band": Streams(
+        "l.x BETWEEN r.x - 1 AND r.x + 1", "6 seconds", "6 seconds", partitions=3, keys="x", state="store"
+    ),
     "equality": Streams(
         "l.k = r.k AND l.y <= r.y", "3 seconds", "12 seconds", (0, 1), keys="ky", restart=False
     ),
@@ -105,8 +109,9 @@ def test_streams_agree_with_the_oracle(spark, tmp_path, name):
             for feed, delay in zip(feeds, wanted.delays, strict=True)
         )
         joined = handshake.join(
-            left, right, wanted.on, left_window=wanted.left, right_window=wanted.right, name="j", segments=2
-        )
+            left, right, wanted.on, left_window=wanted.left, right_window=wanted.right, name="j", segments=2,
+            state=wanted.state,
+        )  # fmt: skip
         sink.run(joined)
     arrivals, _, _ = arrivals_of(MICROSECONDS, case, batches, marks_of(case, batches, wanted.delays))
     late = late_of(tables, arrivals, wanted.keys)
@@ -132,9 +137,14 @@ COVERED = ("left", "right", "left_anti")
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[pytest.mark.soak] if k in COVERED else []) for k in KIND_STREAMS]
+    ("kind", "state"),
+    [
+        pytest.param(kind, state, marks=[pytest.mark.soak] if kind in COVERED else [])
+        for kind, streams in KIND_STREAMS.items()
+        for state in (["directory", "store"] if streams in ("band", "equality") else ["directory"])
+    ],
 )
-def test_kinds_of_streams_agree_with_the_oracle(spark, tmp_path, kind):
+def test_kinds_of_streams_agree_with_the_oracle(spark, tmp_path, kind, state):
     """Rows without a match come over a restart, and in a micro-batch without new rows at the end."""
     wanted, rng = STREAMS[KIND_STREAMS[kind]], Random(f"{kind} 4")
     last = EPOCH + timedelta(minutes=2)
@@ -158,7 +168,7 @@ def test_kinds_of_streams_agree_with_the_oracle(spark, tmp_path, kind):
             )
             joined = handshake.join(
                 left, right, wanted.on, left_window=wanted.left, right_window=wanted.right, how=kind,
-                name="j", segments=3,
+                name="j", segments=3, state=state,
             )  # fmt: skip
             sink.run(joined)
     finally:

@@ -50,10 +50,10 @@ class Cluster:
                 what=f"the start of worker {k}",
             )
 
-    def driver(self, folder: Path, log: str, kind: str) -> subprocess.Popen:
+    def driver(self, folder: Path, log: str, kind: str, state: str = "directory") -> subprocess.Popen:
         """Start a driver program that runs a kind of join."""
         program = str(HERE / "spark_driver.py")
-        return self._process(log, [sys.executable, program, self.url, str(folder), kind])
+        return self._process(log, [sys.executable, program, self.url, str(folder), kind, state])
 
     def find(self, text: str, parent: str = "") -> list[int]:
         """Processes of the cluster, drivers left out, whose command line and whose parent's hold a text."""

@@ -25,11 +25,11 @@ WINDOW = "20 seconds"
 DELAY = "10 seconds"
 
 
-def main(master: str, folder: str, kind: str) -> None:
+def main(master: str, folder: str, kind: str, state: str = "directory") -> None:
     """Join to the end, then tell what the sink holds."""
     session = _session(master, folder)
     try:
-        _run(session, folder, kind)
+        _run(session, folder, kind, state)
         _tell(session, folder)
     finally:
         session.stop()
@@ -53,7 +53,7 @@ def _session(master: str, folder: str) -> SparkSession:
     return session
 
 
-def _run(session: SparkSession, folder: str, kind: str) -> None:
+def _run(session: SparkSession, folder: str, kind: str, state: str) -> None:
     left, right = (
         session.readStream.schema(schema)
         .option("maxFilesPerTrigger", 1)
@@ -61,8 +61,9 @@ def _run(session: SparkSession, folder: str, kind: str) -> None:
         .withWatermark("t", DELAY)
         for side, schema in (("left", LEFT), ("right", RIGHT))
     )
-    options = {"on": ON, "window": WINDOW, "segments": 2, "name": "faults", **_changes(folder)}
-    joined = handshake.join(left, right, how=kind, state_dir=f"{folder}/state", **options)
+    where = {"state_dir": f"{folder}/state"} if state == "directory" else {"state": state}
+    options = {"on": ON, "window": WINDOW, "segments": 2, "name": "faults", **where, **_changes(folder)}
+    joined = handshake.join(left, right, how=kind, **options)
     names = [name for name in ("l", "r") if name in joined.columns]
     query = (
         joined.select(*names)

@@ -105,6 +105,8 @@ def _refuse_for_queries(options: Options) -> None:
             raise UnsupportedError(
                 f"{name}={getattr(options, name)!r} is for handshake.join, not for queries"
             )
+    if options.state != "directory":
+        raise UnsupportedError(f"state={options.state!r} is for handshake.join, not for queries")
 
 
 def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
@@ -191,8 +193,8 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
         left, right, Expression(join.named_predicate), left_window=join.windows.left,
         right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
         method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
-        name=options.name, result_time=options.result_time, how=join.kind.name, idle=options.idle,
-        refresh=options.refresh, late_to=options.late_to,
+        state=options.state, name=options.name, result_time=options.result_time, how=join.kind.name,
+        idle=options.idle, refresh=options.refresh, late_to=options.late_to,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
         return frame

@@ -44,6 +44,7 @@ class _AsOfRequest:
     aliases: tuple[str, str] | None
     segments: int | None = None
     state_dir: str | None = None
+    state: str = "directory"
     name: str | None = None
     result_time: str | None = None
 
@@ -70,7 +71,7 @@ class _AsOfRequest:
         definition = define(
             self.left, self.right, Expression(join.condition()), best.windows() if both else timed,
             join.times, suffix=self.suffix, aliases=aliases, segments=self.segments, state_dir=self.state_dir,
-            kind=BEST[self.how], result_time=self.result_time, best=best,
+            state=self.state, kind=BEST[self.how], result_time=self.result_time, best=best,
         )  # fmt: skip
         check_result_time(definition, self.result_time)
         return plan_frames(self.left, self.right, definition, self.name)

@@ -30,6 +30,7 @@ from handshake.engines.spark.joins.routing import (
 from handshake.engines.spark.joins.segment import SegmentStep, without
 from handshake.engines.spark.state.chunks import ChunkRef, read_parts
 from handshake.engines.spark.state.clean_up import FIRST, Generation, claimed_by, generation_of
+from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest, describe_value
 from handshake.engines.spark.state.published import copies_in
 from handshake.engines.spark.state.store import StateError, Store
@@ -60,20 +61,24 @@ def place_of(definition: Definition, folder: str, segment: int, since: int = FIR
 
 
 def find_change(
-    definition: Definition, folder: str, store: Store, batch: int, held: Manifest | None
+    definition: Definition, folder: str, store: Chunks, batch: int, held: Manifest | None
 ) -> Change | None:
     """Return the change that a segment has to make before its next micro-batch; None if there is none.
 
     Args:
         definition: The join as it is now.
         folder: The folder of the join.
-        store: The state directory.
+        store: The state directory, or Spark's state store.
         batch: The number of the micro-batch.
         held: The state of the segment, as far as it has one.
 
     Raises:
         StateError: The join cannot change in this way, or the state to go on from is lost.
     """
+    if held is not None:
+        _check_state(held.plan, definition)
+    if not isinstance(store, Store):
+        return None
     places = _places(store, folder)
     mine, last = definition.fingerprint, _last(store, places, batch)
     # the rest are of micro-batches that did not end, with another definition
@@ -334,6 +339,20 @@ def adapt(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
 def _windows_in(plan: dict[str, Any]) -> Windows:
     both = re.fullmatch(r"left (.+), right (.+)", plan["windows"])
     return windows_of(*((None, both[1], both[2]) if both else (plan["windows"],)))
+
+
+def _check_state(held: dict[str, Any], definition: Definition) -> None:
+    """Refuse another kind of state, and all changes of a join without a directory.
+
+    A definition has a segment with the key 0, whatever the number of segments and partitions. So there is a
+    segment that finds its state and refuses.
+    """
+    plan, now = ({"state": "directory", "kind": "inner", **each} for each in (held, definition.properties))
+    if plan["state"] != now["state"]:
+        raise _refusal("state", plan, now, "windows stay where they are")
+    changed = next((name for name in now if plan.get(name) != now[name]), None)
+    if now["state"] == "store" and changed is not None:
+        raise _refusal(changed, plan, now, 'windows with state="store" stay as they are')
 
 
 def _check(old: Manifest, definition: Definition) -> None:

@@ -67,6 +67,8 @@ class Definition:
     """Whether tuples go to all segments, whatever the predicate."""
     result_time: str | None = None
     """The column with the time of results, if segments compute it."""
+    state: str = "directory"
+    """Where chunks live: in a `directory`, or in Spark's state `store`."""
     idle: Idle | None = None
     """The rule for silent streams; None if they hold back the watermark."""
     refresh: float | None = None
@@ -93,7 +95,9 @@ class Definition:
         """The properties that a restarted query must share with its checkpoint, by name."""
         kind = {} if self.kind == INNER else {"kind": self.kind.name}
         best = {} if self.best is None else {"best match": self.best.describe()}
+        state = {} if self.state == "directory" else {"state": self.state}
         return {
+            **state,
             **kind,
             **best,
             "predicate": show(self.on),

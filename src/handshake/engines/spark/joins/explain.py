@@ -55,7 +55,10 @@ def _lines(plan: FramePlan) -> Iterator[str]:
     yield f"segments    {definition.segments}, over {definition.partitions} shuffle partitions"
     yield from _kind(plan)
     kept = "windows" if plan.runs == "streaming" else "tuples, until the session ends,"
-    yield f"state       {kept} lie under {definition.root}"
+    place = (
+        f"lie under {definition.root}" if definition.state == "directory" else "lie in Spark's state store"
+    )
+    yield f"state       {kept} {place}"
     if plan.runs == "streaming" and plan.name is not None:
         yield f"progress    observedMetrics['{plan.name}'] of the query's progress"
 

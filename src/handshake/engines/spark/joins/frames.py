@@ -51,6 +51,7 @@ __all__ = [
     "Predicate",
     "check_kind",
     "check_root",
+    "check_state",
     "check_windows",
     "define",
     "explain_frames",
@@ -92,6 +93,7 @@ class _JoinRequest:
     aliases: tuple[str, str] | None = None
     segments: int | None = None
     state_dir: str | None = None
+    state: str = "directory"
     name: str | None = None
     result_time: str | None = None
     idle: str | None = None
@@ -106,7 +108,7 @@ class _JoinRequest:
             self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
             (self.left_time or self.time, self.right_time or self.time), method=self.method,
             suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
-            kind=kind, result_time=self.result_time, idle=self.idle, late_to=self.late_to,
+            state=self.state, kind=kind, result_time=self.result_time, idle=self.idle, late_to=self.late_to,
         )  # fmt: skip
         check_result_time(definition, self.result_time)
         return plan_frames(self.left, self.right, definition, self.name, self.refresh)
@@ -144,7 +146,9 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
     if plan.runs != "native":
         check_workers(left.sparkSession)
     plan = plan if plan.name is not None else replace(plan, name=_label())
-    definition = plan.definition if plan.runs == "native" else with_directory(plan.definition, plan.runs)
+    definition = plan.definition
+    if plan.runs != "native" and definition.state == "directory":
+        definition = with_directory(definition, plan.runs)
     match plan.runs:
         case "streaming":
             prepare_session(left.sparkSession)
@@ -169,7 +173,7 @@ def define(
     left: DataFrame, right: DataFrame, on: Predicate, windows: Windows,
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
-    kind: JoinKind = INNER, result_time: str | None = None, idle: str | None = None,
+    state: str = "directory", kind: JoinKind = INNER, result_time: str | None = None, idle: str | None = None,
     best: BestMatch | None = None, late_to: str | None = None,
 ) -> Definition:  # fmt: skip
     """Return the definition of a join, which is sent to its tasks."""
@@ -183,7 +187,8 @@ def define(
             raise WindowError("a time column is named for one input only; name one for both")
         named = (None, None)
     predicate, aliases = predicate_for(on, left, right, aliases)
-    root = _root(session, state_dir, lasting=all(streaming))
+    check_state(state, state_dir, windows, streams=all(streaming))
+    root = "" if state == "store" else _root(session, state_dir, lasting=all(streaming))
     partitions = _setting(session, _PARTITIONS, 200)
     segments = _segments(session, segments, partitions)
     definition = Definition(
@@ -192,7 +197,7 @@ def define(
         marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
         scratch=f"handshake-batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
         versions=versions(), kind=kind,
-        result_time=result_time if all(streaming) and kind != INNER else None,
+        state=state, result_time=result_time if all(streaming) and kind != INNER else None,
         idle=None if idle is None else idle_rule(idle, (left, right), (named[0], named[1]), windows),
         best=best, late_to=late_to,
     )  # fmt: skip
@@ -205,10 +210,29 @@ def define(
 
 def check_root(definition: Definition) -> None:
     """Raise if there is no directory for the rows of a join."""
-    if not definition.root:
+    if not definition.root and definition.state == "directory":
         raise UnsupportedError(
             "a join on a cluster needs a directory for its windows that every executor reaches; "
             f'pass state_dir="s3://…" (or a shared mount), or set {_STATE}'
+        )
+
+
+def check_state(state: str, state_dir: str | None, windows: Windows, *, streams: bool) -> None:
+    """Refuse `state="store"` for joins that keep no windows of time, and with a directory."""
+    if state not in ("directory", "store"):
+        raise UnsupportedError(f"state is 'directory' or 'store'; {state!r} was given")
+    if state == "store" and not streams:
+        raise UnsupportedError(
+            'state="store" keeps the windows of two streams, and an input is a batch DataFrame; leave it out'
+        )
+    if state == "store" and state_dir is not None:
+        raise UnsupportedError(
+            f"state=\"store\" needs no directory, and state_dir='{state_dir}' was given; leave one out"
+        )
+    if state == "store" and windows.counted:
+        raise UnsupportedError(
+            f'state="store" keeps windows of time, and the windows are {windows}: the order of rows may '
+            "change if a task runs again; pass state_dir=…"
         )
 
 

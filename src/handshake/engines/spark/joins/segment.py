@@ -24,6 +24,7 @@ from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.blocks import Ranges
 from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
 from handshake.engines.spark.state.clean_up import clean_up
+from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
 from handshake.engines.spark.state.published import publish
@@ -98,7 +99,7 @@ class SegmentStep:
 
     def __init__(
         self, definition: Definition, segment: int, manifest: Manifest | None,
-        arrivals: Sequence[PackedChunk], watermark: int | None, store: Store, batch: int, folder: str,
+        arrivals: Sequence[PackedChunk], watermark: int | None, store: Chunks, batch: int, folder: str,
         *, now: int | None = None, lasting: bool = True,
         held: tuple[list[BasicWindow], list[BasicWindow]] | None = None,
         take_over: Callable[[SegmentStep], Iterator[pa.RecordBatch]] | None = None,
@@ -143,6 +144,8 @@ class SegmentStep:
         Late rows are written, if they are kept.
         """
         self._late.write()
+        if not isinstance(self.store, Store):
+            return self.manifest.dump()
         return publish(self.manifest, self.store, self.batch)
 
     def _advance(self, watermark: int | None) -> None:
@@ -450,7 +453,12 @@ class SegmentStep:
         self._expire(limits, tracked=True)
         if self.arrivals:  # only then do all segments run this micro-batch
             self.manifest.router.forget(limits)
-        clean_up(self.manifest, self.store, self.batch, self.definition.retain)
+        if isinstance(self.store, Store):
+            clean_up(self.manifest, self.store, self.batch, self.definition.retain)
+            return
+        for name, _ in self.manifest.dropped:  # a state store keeps earlier versions itself
+            self.store.remove(name)
+        self.manifest.dropped = []
 
     def _expire(self, limits: tuple[int | None, int | None], *, tracked: bool) -> None:
         """Drop chunks that have expired; tracked ones only after their last tuples without a match."""

@@ -30,6 +30,7 @@ from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.private import batch_number, query_id, run_id
 from handshake.engines.spark.state.blocks import Layout, block_edges
 from handshake.engines.spark.state.chunks import ChunkRef
+from handshake.engines.spark.state.kept import Chunks, KeptChunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
 from handshake.engines.spark.state.store import StateError, Store, open_store
@@ -84,17 +85,23 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
 
     def pack_tuples(batches: Batches) -> Batches:
         freeze_libraries()
-        task, store = _task(), _store(definition)
+        task = _task()
+        store = _store(definition) if definition.state == "directory" else None
         query, batch = query_id(task), batch_number(task)
         folder = f"{query}/batch/{batch}"
         if finite and (definition.refresh != 0 or query is None):
             # a static side that is packed again later gets another stage, and so another folder
             folder = f"{definition.scratch}/{task.stageId()}" if definition.refresh else definition.scratch
-        if not finite and task.partitionId() == 0:
+        if store is not None and not finite and task.partitionId() == 0:
             _remove_old_batches(store, str(query), batch)
         if definition.ranking is not None:
             batches = add_hidden(definition, side, batches, task.partitionId())
         packed = pack(definition, side, batches, store, folder, task.partitionId())
+        if store is None:
+            for chunk in packed:
+                for key in definition.keys:
+                    yield references(chunk, definition, (key,))
+            return
         # equal in all attempts at a stage, and in no other run of the query
         attempt = f"{definition.identity}-{run_id(task)}-{task.stageId()}"
         record = f"{folder}/{SIDES[side]}-{task.partitionId()}-{attempt}.packed"
@@ -159,6 +166,9 @@ class SegmentProcessor(StatefulProcessor):
         freeze_libraries()
         self.handle = handle
         self.state = handle.getValueState("manifest", "data binary")
+        self.kept: KeptChunks | None = None
+        if self.definition.state == "store":
+            self.kept = KeptChunks(handle.getMapState("chunks", "name string", "data binary"))
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
@@ -180,7 +190,8 @@ class SegmentProcessor(StatefulProcessor):
         manifest, mark = self._manifest(), self._watermark(timerValues)
         if manifest is None or mark is None or mark <= (manifest.watermark or 0):
             return
-        if key[0] not in self.definition.keys:  # of a segment before a change, whose tuples others have now
+        moved = self.kept is None and key[0] not in self.definition.keys
+        if moved:  # a change has given the tuples of this segment to others
             return
         if self._change(manifest) is not None:
             self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
@@ -196,7 +207,7 @@ class SegmentProcessor(StatefulProcessor):
         if change is not None:
             manifest = change.begin(self._folder(), segment, uuid.uuid4().hex[:12])
         step = SegmentStep(
-            definition, segment, manifest, chunks, self._watermark(timer), _store(definition),
+            definition, segment, manifest, chunks, self._watermark(timer), self._chunks(),
             batch_number(task), self._folder(), now=timer.getCurrentProcessingTimeInMs(),
             take_over=None if change is None else change.take_over,
         )  # fmt: skip
@@ -211,6 +222,9 @@ class SegmentProcessor(StatefulProcessor):
         held = self.state.get()
         return None if held is None else Manifest.parse(bytes(held[0]))
 
+    def _chunks(self) -> Chunks:
+        return self.kept or _store(self.definition)
+
     def _folder(self) -> str:
         return f"{query_id(_task())}/{self.place}"
 
@@ -219,7 +233,7 @@ class SegmentProcessor(StatefulProcessor):
 
     def _change(self, held: Manifest | None) -> Change | None:
         """Return the change that is due; a run of a query changes a join in its first micro-batch only."""
-        store, batch = _store(self.definition), batch_number(_task())
+        store, batch = self._chunks(), batch_number(_task())
         if held is not None and _first_batches.get(self._run_key(), batch) < batch:
             return None
         return find_change(self.definition, self._folder(), store, batch, held)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.engines.spark.state.store import StateError, Store
+from handshake.engines.spark.state.kept import Chunks
+from handshake.engines.spark.state.store import StateError
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.spec import SideSpec
 from handshake.kernels.cluster import Cells
@@ -41,7 +42,7 @@ class ChunkRef:
     """The newest expiry stamp in it."""
 
 
-def write_chunk(store: Store, name: str, window: BasicWindow, newest: int = 0) -> ChunkRef:
+def write_chunk(store: Chunks, name: str, window: BasicWindow, newest: int = 0) -> ChunkRef:
     """Write the rows of a basic window with their index."""
     tuples = _stream(window.batch)
     index = _stream(_index_batch(window.cells))
@@ -51,13 +52,13 @@ def write_chunk(store: Store, name: str, window: BasicWindow, newest: int = 0) -
     return ChunkRef(name, window.rows, len(tuples) + len(index) + len(trailer), check, newest)
 
 
-def read_chunk(store: Store, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
+def read_chunk(store: Chunks, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
     """Map a chunk file and verify its checksum."""
     batch, index = read_parts(store, ref)
     return _window(spec, batch, _cells(index))
 
 
-def read_parts(store: Store, ref: ChunkRef) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def read_parts(store: Chunks, ref: ChunkRef) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Return the rows and the index of a chunk file, after a check of its checksum."""
     data = store.read(ref.name)
     if data.size != ref.bytes or zlib.crc32(data) != ref.check:
@@ -120,14 +121,14 @@ class ChunkCache:
         self._held: OrderedDict[tuple[str, int], tuple[BasicWindow, Any]] = OrderedDict()
         self._coming: dict[tuple[str, int], Callable[[], BasicWindow]] = {}
 
-    def read_ahead(self, store: Store, refs: Iterable[ChunkRef], spec: SideSpec) -> None:
+    def read_ahead(self, store: Chunks, refs: Iterable[ChunkRef], spec: SideSpec) -> None:
         """Begin to read the chunks that are not cached, if files are not local."""
         for ref in () if store.is_local else refs:
             key = (store.path(ref.name), ref.check)
             if key not in self._held:
                 self._coming[key] = store.ahead(read_chunk, store, ref, spec)
 
-    def get(self, store: Store, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
+    def get(self, store: Chunks, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
         """Return a chunk; map and verify it unless it is cached and unchanged on disk."""
         key, version = (store.path(ref.name), ref.check), store.version(ref.name)
         held = self._held.get(key)
@@ -140,7 +141,7 @@ class ChunkCache:
             self._held.popitem(last=False)
         return held[0]
 
-    def drop(self, store: Store, ref: ChunkRef) -> None:
+    def drop(self, store: Chunks, ref: ChunkRef) -> None:
         """Drop a chunk that is no longer needed."""
         self._held.pop((store.path(ref.name), ref.check), None)
         self._coming.pop((store.path(ref.name), ref.check), None)

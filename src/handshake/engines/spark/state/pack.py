@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.blocks import Layout, Ranges, block_edges, decode_blocks, encode_blocks
 from handshake.engines.spark.state.chunks import ChunkRef
+from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.store import Store
 from handshake.joins.driver import add_columns, can_match, derive_columns, lies_ready, times_of
 from handshake.joins.spec import SIDES, TIME
@@ -27,6 +29,8 @@ PLACE = HIDDEN + "place"
 """The column with a tuple's position in its partition, for windows that count tuples."""
 _ROWS, _BYTES = 1 << 20, 1 << 28
 """The largest size of a chunk."""
+_INLINE_BYTES = 1 << 23
+"""The largest size of a chunk that its references hold."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class PackedChunk:
         """The place in source order."""
         return self.side, self.partition, self.part
 
-    def rows(self, store: Store, ranges: Ranges | None = None) -> ChunkRows:
+    def rows(self, store: Chunks, ranges: Ranges | None = None) -> ChunkRows:
         """Begin to read ranges of rows; all rows by default."""
         return ChunkRows(self, store, [(0, self.ref.rows)] if ranges is None else ranges)
 
@@ -66,7 +70,7 @@ class PackedChunk:
 class ChunkRows:
     """Rows of a chunk that are being read: those of the blocks that hold given ranges."""
 
-    def __init__(self, chunk: PackedChunk, store: Store, ranges: Ranges) -> None:
+    def __init__(self, chunk: PackedChunk, store: Chunks, ranges: Ranges) -> None:
         self.chunk, self.store = chunk, store
         self.blocks = chunk.layout.cover(ranges)
         self.ranges = chunk.layout.rows_of(self.blocks)
@@ -89,12 +93,15 @@ class ChunkRows:
 
 
 def pack(
-    definition: Definition, side: int, batches: Iterable[pa.RecordBatch], store: Store, folder: str,
+    definition: Definition, side: int, batches: Iterable[pa.RecordBatch], store: Chunks | None, folder: str,
     partition: int = 0,
 ) -> Iterator[PackedChunk]:  # fmt: skip
-    """Write a partition's tuples to chunk files under a folder."""
-    start = 0
-    for part, table in enumerate(_pieces(batches, (definition.left, definition.right)[side])):
+    """Write a partition's tuples to chunk files under a folder; without a store, references hold them."""
+    start, schema = 0, (definition.left, definition.right)[side]
+    pieces = _pieces(batches, schema)
+    if store is None:
+        pieces = _sorted_pieces(pieces)
+    for part, table in enumerate(pieces):
         yield from _pack_piece(definition, side, table, store, folder, (partition, part), start)
         start += table.num_rows
 
@@ -128,6 +135,36 @@ def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
         yield concat_batches(held)
 
 
+def _sorted_pieces(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield smaller pieces of rows, sorted by all columns.
+
+    After a shuffle, another attempt may get the rows in another order. Sorted, both attempts pack the same.
+    """
+    held = list(pieces)
+    if not held:
+        return
+    whole = concat_batches(held)
+    keys = {str(n): _sort_key(column) for n, column in enumerate(whole.columns)}
+    if keys:
+        order = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
+        whole = whole.take(order)
+    size = max(1, whole.num_rows * _INLINE_BYTES // pa.ipc.get_record_batch_size(whole))
+    for start in range(0, whole.num_rows, size):
+        yield whole.slice(start, size)
+
+
+def _sort_key(column: pa.Array) -> pa.Array:
+    """Return values that differ wherever those of a column do, in types that Arrow sorts."""
+    kind = column.type
+    if pa.types.is_floating(kind):  # zeros of either sign are equal, and NaNs have no order
+        return column.view(f"int{kind.bit_width}")
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    plain = pa.types.is_primitive(kind) and not pa.types.is_interval(kind)
+    if plain or pa.types.is_decimal(kind) or any(is_text(kind) for is_text in texts):
+        return column
+    return pa.array(map(repr, column.to_pylist()), pa.string())
+
+
 def canonical(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Cast a batch to the types of the definition: time zones and offsets depend on settings of Spark."""
     if batch.schema.types == schema.types:
@@ -138,7 +175,7 @@ def canonical(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _pack_piece(
-    definition: Definition, side: int, batch: pa.RecordBatch, store: Store, folder: str,
+    definition: Definition, side: int, batch: pa.RecordBatch, store: Chunks | None, folder: str,
     at: tuple[int, int], start: int,
 ) -> Iterator[PackedChunk]:  # fmt: skip
     spec = definition.spec
@@ -158,7 +195,9 @@ def _pack_piece(
     np.cumsum(np.bincount(cells, minlength=definition.routing.cells), out=offsets[1:])
     if definition.routing.cells > 1:
         kept = kept.take(pa.array(order_of(cells.astype(np.int64))))
-    name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}-{uuid.uuid4().hex}"
+    # a chunk without a file has the same name, and so the same checksum, in all attempts
+    attempt = "inline" if store is None else uuid.uuid4().hex
+    name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}-{attempt}"
     ref, layout, inline = _write(definition, store, f"{name}.chunk", kept, offsets)
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
     yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable, layout, inline)
@@ -173,13 +212,13 @@ def _pack_piece(
 
 
 def _write(
-    definition: Definition, store: Store, name: str, batch: pa.RecordBatch, offsets: Array
+    definition: Definition, store: Chunks | None, name: str, batch: pa.RecordBatch, offsets: Array
 ) -> tuple[ChunkRef, Layout, bytes | None]:
     """Write a chunk, or return its bytes if it is small."""
     rows = batch.num_rows
     data, layout, check = encode_blocks(name, batch, block_edges(offsets, rows, definition.segments))
     ref = ChunkRef(name, rows, len(data), check, 0)
-    if len(data) < definition.tuning.inline_bytes:
+    if store is None or len(data) < definition.tuning.inline_bytes:
         return ref, layout, data
     store.write(name, [data])
     return ref, layout, None

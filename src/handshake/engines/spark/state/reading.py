@@ -190,6 +190,11 @@ class StateDirectory:
                 if folder.startswith("join-"):
                     self._read_join(query, folder)
         if not self.joins and not self.unreadable:
+            if {"commits", "offsets"} <= {*self.store.folders("")}:
+                raise InputError(
+                    f"'{root}' is a checkpoint of Spark, and no state directory of a join; give the one of "
+                    'its state_dir=…, or if it has state="store", use a reader of Spark\'s state store'
+                )
             raise InputError(
                 f"no state of a join in '{root}'; give the directory that the query has (state_dir=…, "
                 "spark.handshake.stateDir, or handshake-state beside its checkpoint)"
