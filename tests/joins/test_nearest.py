@@ -131,6 +131,28 @@ def test_the_index_of_distances_agrees_with_the_oracle(seed, sizes, k, kind):
     assert found_in(found, None) == [row[:3] for row in wanted(case, by, k, "left", expect(case))]
 
 
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_zeros_of_either_sign_tie(kind):
+    """As ranking values and as tie breakers, beside NaN and NULL, in any order of arrival."""
+    zeros = np.array([-0.0, 0.0, math.nan, 0.0, -0.0], kind.to_pandas_dtype())
+    values = pa.array(zeros, mask=np.array([False] * 3 + [True, False]))
+    left = pa.table({"t": [5]})
+    for seed in range(6):
+        order = Random(seed).sample(range(5), 5)
+        right = pa.table({"t": [5] * 5, "x": values.take(order), "n": order})
+        assert hs.asof(left, right, time="t")["n"].to_pylist() == [4]
+        for by in ("r.x", "0"):
+            found = hs.nearest(left, right, by=by, k=5)
+            assert found["n"].to_pylist() == [4, 1, 0, 2, 3], (by, seed)
+
+
+def test_columns_that_arrow_does_not_sort_break_ties():
+    spans = pa.array([(1, 2, 3), None, (1, 2, 4)], pa.month_day_nano_interval())
+    right = pa.table({"t": [1, 1, 1], "span": spans})
+    for found in (hs.asof(pa.table({"t": [1]}), right, time="t"), hs.nearest({"y": [0]}, right, by="1")):
+        assert found["span"].to_pylist() == spans.take([2]).to_pylist()
+
+
 def test_a_distance_is_searched_in_an_index():
     """Ten billion pairs would take minutes."""
     rng = np.random.default_rng(2)

@@ -15,13 +15,13 @@ from spark_session import Feed, Sink
 
 
 def make_table(rng: Random, number: str, size: int) -> pa.Table:
-    """Ties, NULL and NaN, in the order of time."""
+    """Ties, zeros of either sign, NULL and NaN, in the order of time."""
     times = sorted(rng.choices(range(60), k=size))
     return pa.table(
         {
             "t": pa.array([1_700_000_000_000_000 + 10**6 * t for t in times], pa.timestamp("us", "UTC")),
             "k": pa.array(rng.choices((None, 1, 2, 3), k=size), pa.int64()),
-            "x": pa.array(rng.choices((None, math.nan, 0.0, 0.5, 1.0, 4.0), k=size), pa.float64()),
+            "x": pa.array(rng.choices((None, math.nan, -0.0, 0.0, 0.5, 1.0), k=size), pa.float64()),
             number: pa.array(range(size), pa.int64()),
         }
     )

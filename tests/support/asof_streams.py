@@ -31,13 +31,13 @@ def seconds(values: list[int | None], kind: pa.DataType) -> pa.Array:
 
 
 def make_stream(rng: Random, size: int, kind: pa.DataType, side: str) -> pa.Table:
-    """Rows in the order of time, more or less: with ties, NULL and NaN."""
+    """Rows in the order of time, more or less: with ties, zeros of either sign, NULL and NaN."""
     times = [place // 2 + rng.choice((0, 0, 0, 0, 1, 3, -2, -6)) for place in range(size)]
     known = [None if rng.random() < 0.05 else time for time in times]
     return pa.table(
         {
             "k": pa.array(rng.choices((None, 1, 2, 3), (1, 6, 6, 6), k=size), pa.int64()),
-            "x": pa.array(rng.choices((None, math.nan, -0.0, 0.5, 2.0), (1, 1, 4, 4, 4), k=size)),
+            "x": pa.array(rng.choices((None, math.nan, -0.0, 0.0, 0.5, 2.0), (1, 1, 2, 2, 4, 4), k=size)),
             "t": seconds(known, kind),
             f"row of {side}": pa.array(range(size), pa.int64()),
         }

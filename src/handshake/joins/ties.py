@@ -16,7 +16,8 @@ Array = np.ndarray[Any, Any]
 def order_by_columns(table: pa.Table | pa.RecordBatch) -> Array:
     """Return the order of rows by their columns: NULL, then NaN, then values, least first.
 
-    Of rows that are equally good, joins take the last one in this order. Nested values compare as text.
+    Of rows that are equally good, joins take the last one in this order. Zeros of either sign are equal.
+    Nested values and calendar intervals compare as text.
 
     >>> order_by_columns(pa.table({"x": [2, None, 1], "s": ["a", "b", "c"]})).tolist()
     [1, 2, 0]
@@ -25,7 +26,9 @@ def order_by_columns(table: pa.Table | pa.RecordBatch) -> Array:
     for number, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        if pa.types.is_nested(column.type):  # Arrow does not sort them
+        if pa.types.is_float16(column.type):  # Arrow sorts neither these nor nested values and intervals
+            column = column.cast(pa.float32())
+        if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
             column = pa.array([None if value is None else repr(value) for value in column.to_pylist()])
         if not pa.types.is_null(column.type):
             columns[str(number)] = column
