@@ -331,6 +331,8 @@ class Schema:
 
     def find(self, name: str) -> Field | None:
         """Return the field of that name: the exact one, else the only one that differs in case; else None."""
+        if not isinstance(name, str):
+            raise SchemaError(f"a column of the {self.stream} input is named by a text, not by {name!r}")
         exact = [f for f in self.fields if f.name == name]
         folded = [f for f in self.fields if f.name.casefold() == name.casefold()]
         return exact[0] if exact else folded[0] if len(folded) == 1 else None
@@ -344,7 +346,7 @@ class Schema:
         field = self.find(name)
         if field is None:
             raise SchemaError(
-                f"no column '{name}' in the {self.stream} input ({', '.join(self.names)})"
+                f"no column '{' '.join(name.split())}' in the {self.stream} input ({', '.join(self.names)})"
                 f"{suggest(name, self.names)}"
             )
         return field

@@ -158,7 +158,15 @@ def _read_declared(
                 except StopIteration as end:
                     return batches, end.value
     except _HeaderAlone:
-        return [fit_rows(_read_header(path, delimiter, compression), schema, add_bad)], 0
+        header = _read_header(path, delimiter, compression)
+    try:
+        return [fit_rows(header, schema, add_bad)], 0
+    except UnicodeDecodeError:
+        raise _not_utf8(schema) from None
+
+
+def _not_utf8(schema: Schema) -> InputError:
+    return InputError(f"{schema.stream} input is not UTF-8 text; convert it to UTF-8")
 
 
 def _parse_declared(
@@ -199,6 +207,8 @@ def _parse_declared(
             yield fit_rows(pa.Table.from_batches([batch]), schema, add_bad, number)
             good += batch.num_rows
         return row + good + len(ragged_after)
+    except UnicodeDecodeError:  # the names of columns
+        raise _not_utf8(schema) from None
     except pa.ArrowInvalid as error:
         if refused:
             raise refused[0] from None

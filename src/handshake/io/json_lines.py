@@ -20,7 +20,7 @@ from handshake.errors import InputError
 from handshake.io.csv_files import BLOCKS, Types, exact_whole_numbers, read_in_blocks
 from handshake.io.declared import arrow_schema, convert_rows
 from handshake.io.formats import AddBadRow, FileFormat, Rows
-from handshake.schema import Schema
+from handshake.schema import Schema, concat_batches
 
 __all__ = ["JSON_LINES", "JsonWriter"]
 
@@ -231,8 +231,8 @@ def _in_file_order(
     numbers = np.concatenate([np.array(some) for some, _ in parts])
     order = np.argsort(numbers)
     order = order[[number not in lines.bad for number in numbers[order].tolist()]]
-    whole = pa.Table.from_batches([batch for _, batch in parts]).combine_chunks()
-    return whole.take(pa.array(order, pa.int64())).to_batches()[0]
+    whole = concat_batches([batch for _, batch in parts])
+    return whole.take(pa.array(order, pa.int64()))
 
 
 # Output.

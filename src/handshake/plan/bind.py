@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import Any
 
 import pyarrow as pa
 
@@ -81,7 +82,9 @@ class Scope:
         """Return the scope of a two-way join: `l` and `r`, and aliases if given."""
         names = {"l": 0, "r": 1, "left": 0, "right": 1}
         if aliases is not None:
-            if len(set(aliases)) != 2:
+            given: Any = aliases  # of any type, if a caller is not typed
+            two = isinstance(given, (tuple, list)) and [type(name) for name in given] == [str, str]
+            if not two or given[0] == given[1]:
                 raise ExpressionError(f"aliases are two different names, left and right, not {aliases!r}")
             # They win over l and r, so that a self-join may call its sides what it likes.
             names = {k: v for k, v in names.items() if k not in aliases} | {aliases[0]: 0, aliases[1]: 1}

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, InputError, suggest
+from handshake.io.formats import one_line
 from handshake.io.udp.demux import HEADER, BadFile, Counters, Demux, Stream, refuse
 from handshake.io.udp.mmsg import Inbox, Messages, Outbox, kernel_dropped, open_receiver
 from handshake.io.udp.wire import Layout
@@ -65,13 +66,14 @@ class Endpoint:
     @classmethod
     def parse(cls, url: str) -> Endpoint:
         """Parse `udp://host:port?option=value&…`."""
-        parts = urlsplit(url)
+        wrong = InputError(f"'{one_line(url)}' is not an address for UDP; write it as udp://127.0.0.1:5000")
         try:
+            parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError:
-            host, port = None, None
+            raise wrong from None
         if parts.scheme != "udp" or not host or not port or parts.path not in ("", "/"):
-            raise InputError(f"'{url}' is not an address for UDP; write it as udp://127.0.0.1:5000")
+            raise wrong
         return cls(
             host, port, **{name: _option(url, name, value) for name, value in parse_qsl(parts.query, True)}
         )

@@ -25,6 +25,10 @@ ALGORITHMS = tuple(name for name in ARRANGEMENTS if name != "gpu")
 DEVICES = ("cpu", "gpu")
 
 
+_MOST_CORES = 4096
+"""A limit far above any machine, so that a wrong number is an error instead of endless threads."""
+
+
 def cores_of(algorithm: str, cores: Any) -> int:
     """Return how many cores an arrangement runs on: as asked, or all.
 
@@ -35,6 +39,8 @@ def cores_of(algorithm: str, cores: Any) -> int:
         raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
     if cores is not None and (not isinstance(cores, int) or cores < 1):
         raise UnsupportedError(f"cores is a whole number from 1 up, or None for all; {cores!r} was given")
+    if cores is not None and cores > _MOST_CORES:
+        raise UnsupportedError(f"cores={cores} is too many; a join runs on at most {_MOST_CORES} cores")
     if not ARRANGEMENTS[algorithm].threads:
         return 1
     return usable_cores() if cores is None else int(cores)

@@ -26,6 +26,8 @@ _VERSION = 3
 _HEAD = struct.Struct("<4sIII")
 """A mark, and the lengths of the parts: fields, and the states of both sides."""
 _MARK = b"hsm2"
+_WRONG_FIELDS = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""Errors over fields that are missing or of another type."""
 Refs = tuple[list[ChunkRef], list[ChunkRef]]
 States = tuple[RowStates | None, ...]
 
@@ -119,7 +121,17 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
-        """Load a manifest of any join; refuse a version that this release does not know."""
+        """Load a manifest of any join; refuse damage, and a version that this release does not know."""
+        try:
+            return cls._parse(data)
+        except (zlib.error, struct.error, *_WRONG_FIELDS) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise StateError(
+                f"the join's state is damaged ({reason}); restore the checkpoint, or start from a new one"
+            ) from error
+
+    @classmethod
+    def _parse(cls, data: bytes) -> Manifest:
         head, *parts = _parts(data)
         fields = json.loads(zlib.decompress(head))
         if fields["version"] > _VERSION:
