@@ -182,6 +182,10 @@ WRONG = {
     f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t >= S.t AND v > 1)": "MATCH_CONDITION compares the times of both streams",
     f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t >= R.t)": "MATCH_CONDITION compares a time column of each stream, as in "
     "MATCH_CONDITION (R.t >= S.t), not R.t >= R.t",
+    f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t >= S.t + INTERVAL '1' SECOND)": "compares a time column of each stream, as in "
+    "MATCH_CONDITION (R.t >= S.t), not R.t >= (S.t + INTERVAL '1' SECOND); the window says how far apart they may be",
+    f"SELECT v FROM {_R} JOIN U [SIZE 1 s] ON R.k = U.k ASOF JOIN {_S} MATCH_CONDITION (R.t >= S.t)": "as-of joins and other joins are "
+    "not in one FROM; put the first ones in parentheses",
     f"SELECT v FROM R ASOF JOIN {_S} MATCH_CONDITION (R.t > S.w)": "S.w is not the time of S; write MATCH_CONDITION (R.t >= S.t)",
     "SELECT v FROM R ASOF JOIN S MATCH_CONDITION (R.t > S.t)": "an as-of join with > looks back, so the right stream needs a window "
     "of time, and S has none; write S [SIZE 10 MINUTES]",

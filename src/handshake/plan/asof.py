@@ -94,9 +94,9 @@ def _match(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> str:
     new = len(joined.members)
     if len(found) < 2 or found[0].side == new or found[1].side != new:
         raise error(
-            f"MATCH_CONDITION compares a time column of each stream, as in {example}, not {show(written)}",
-            item.tree,
-        )
+            f"MATCH_CONDITION compares a time column of each stream, as in {example}, not {show(written)}; "
+            "the window says how far apart they may be", item.tree
+        )  # fmt: skip
     names = joined.members[found[0].side].prefix + found[0].name, found[1].name
     for column, name, columns, stream in zip(found, names, known, (left, right), strict=True):
         if name not in columns:
