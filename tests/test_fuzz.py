@@ -89,3 +89,12 @@ def test_options_of_another_type_are_refused() -> None:
         hs.join(*tables, "l.x = r.a", aliases=1)  # type: ignore[arg-type]
     with pytest.raises(hs.SchemaError, match=r"^no column 'a b' in the left input"):
         hs.join(*tables, "l.x = r.a", window="1 second", time="a\nb")
+
+
+def test_values_with_line_breaks_leave_a_message_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(hs.WindowError, match=r"^cannot read 'fifteen minutes' as a length of time"):
+        hs.join({"x": [1]}, {"x": [1]}, "l.x = r.x", window="fifteen\nminutes")
+    path = tmp_path / "input.csv"
+    path.write_bytes(b'"x\r,s\n')
+    with pytest.raises(hs.InputError, match=r"^R input cannot be read as CSV: "):
+        read_declared(path, _schema(), BadRows())

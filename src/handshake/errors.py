@@ -19,7 +19,15 @@ __all__ = [
 
 
 class HandshakeError(Exception):
-    """Base class of all errors that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose. A message is one line."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(_in_one_line(part) if isinstance(part, str) else part for part in parts))
+
+
+def _in_one_line(text: str) -> str:
+    """Return a text with spaces in the place of line breaks, which values from the input may hold."""
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
 
 
 class SchemaError(HandshakeError):

@@ -346,7 +346,7 @@ class Schema:
         field = self.find(name)
         if field is None:
             raise SchemaError(
-                f"no column '{' '.join(name.split())}' in the {self.stream} input ({', '.join(self.names)})"
+                f"no column '{name}' in the {self.stream} input ({', '.join(self.names)})"
                 f"{suggest(name, self.names)}"
             )
         return field

@@ -158,11 +158,14 @@ def _read_declared(
                 except StopIteration as end:
                     return batches, end.value
     except _HeaderAlone:
-        header = _read_header(path, delimiter, compression)
+        pass
     try:
+        header = _read_header(path, delimiter, compression)
         return [fit_rows(header, schema, add_bad)], 0
     except UnicodeDecodeError:
         raise _not_utf8(schema) from None
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{schema.stream} input cannot be read as CSV: {one_line(error)}") from None
 
 
 def _not_utf8(schema: Schema) -> InputError:
