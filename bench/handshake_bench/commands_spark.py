@@ -79,7 +79,7 @@ Example:
 def _add_kinds(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
         "spark_kinds",
-        help="""Compare outer and anti joins of streams on Spark with the inner join, with full windows.
+        help="""Compare outer and anti joins of streams, and state="store", with the inner join on Spark.
 
 \b
 Examples:

@@ -121,11 +121,13 @@ def uniform(seed: int) -> Column:
 
 
 def handshake_join(
-    left: DataFrame, right: DataFrame, window: int, folder: str, how: str = "inner"
-) -> DataFrame:
+    left: DataFrame, right: DataFrame, window: int, folder: str, how: str = "inner",
+    state: str = "directory",
+) -> DataFrame:  # fmt: skip
     """Join by this package."""
+    place = f"{folder}/state" if state == "directory" else None
     joined: DataFrame = handshake.join(
-        left, right, BAND, window=f"{window} seconds", how=how, state_dir=f"{folder}/state", name="handshake"
+        left, right, BAND, window=f"{window} seconds", how=how, state_dir=place, state=state, name="handshake"
     )
     return joined
 

@@ -98,11 +98,11 @@ def test_a_rate_is_sustained_with_full_windows_only(capsys: Any, spark: Any, tmp
 def test_kinds_are_measured_with_full_windows(capsys: Any, spark: Any, tmp_path: Any) -> None:
     spark_kinds.run(rate=200, step=2, window=4, batches=1, out=str(tmp_path))
     kept = json.loads((tmp_path / "spark_kinds.json").read_text())["runs"]
-    assert [one["kind"] for one in kept] == ["inner", "left", "left_anti"]
+    assert [one["kind"] for one in kept] == ["inner", "left", "left_anti", "store"]
     assert all(one["full"] for one in kept)
-    assert kept[0]["results"] == kept[1]["results"] > 0
-    assert [one["pending"] > 0 for one in kept] == [False, True, True]
-    assert {"inner", "left", "left_anti"} < set(result(capsys.readouterr().out))
+    assert kept[0]["results"] == kept[1]["results"] == kept[3]["results"] > 0
+    assert [one["pending"] > 0 for one in kept] == [False, True, True, False]
+    assert {"inner", "left", "left_anti", "store"} < set(result(capsys.readouterr().out))
 
 
 @pytest.mark.soak
