@@ -15,7 +15,7 @@ INPUTS := 1000
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: help setup demo test matrix sources lint docs dist bench synth fuzz soak clean
+.PHONY: help setup demo test matrix sources lint docs dist bench report synth fuzz soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ synth: setup ## Synthesise the join circuit: clock and throughput (continues an 
 	@$(BIN)/handshake bench circuit_synth --out bench/results
 	@$(BIN)/handshake bench circuit_rates --out bench/results
 	@$(BIN)/handshake bench circuit_tables --out bench/results
+
+report: setup ## Write the reproduced figures and tables of the papers to build/report.html
+	@$(BIN)/python scripts/report.py
 
 fuzz: setup ## Give mutated inputs to all that is read: make fuzz SEED=2 INPUTS=10000
 	@$(BIN)/python scripts/fuzz.py --seed $(SEED) --inputs $(INPUTS)

@@ -57,6 +57,14 @@ def test_a_damaged_manifest_is_refused(data: bytes) -> None:
         Manifest.parse(data)
 
 
+@pytest.mark.parametrize(
+    ("name", "number"), [("logs", 302), ("logs", 2823), ("manifests", 1737), ("manifests", 1857)]
+)
+def test_lengths_beyond_the_file_are_refused(name: str, number: int, tmp_path: Path) -> None:
+    found = run_target(TARGETS[name], name, 201, range(number, number + 1), tmp_path)
+    assert found.counts == {"refused": 1}
+
+
 def _schema() -> Schema:
     return parse_query("CREATE INPUT STREAM R (x long, s string); SELECT * FROM R").inputs[0].fields
 

@@ -130,6 +130,8 @@ class RowStates:
         made = cls()
         made._first, made._rows, made._matched, made.unmatched = _HEAD.unpack_from(data)
         bits = np.frombuffer(data, np.uint8, offset=_HEAD.size).reshape(2, -1)
+        if bits.shape[1] != -(-made._rows // 8):
+            raise ValueError(f"{bits.shape[1]} bytes of states for {made._rows} rows")
         matched, gone = (np.unpackbits(each, count=made._rows) for each in bits)
         made._states = matched * np.uint8(_MATCHED) + gone * np.uint8(_GONE)
         return made

@@ -352,11 +352,13 @@ def _read_segment(segment: Segment, schema: pa.Schema, start: int, stop: int) ->
 def _read_batch(
     segment: Segment, data: pa.MemoryMappedFile, schema: pa.Schema, begin: int, record: Any
 ) -> pa.RecordBatch:
-    data.seek(begin)
-    raw = data.read_buffer(int(record["end"]) - begin)
-    if zlib.crc32(raw) != record["data"]:
+    end = int(record["end"])
+    inside = begin <= end <= data.size()
+    if inside:
+        data.seek(begin)
+        raw = data.read_buffer(end - begin)
+    if not inside or zlib.crc32(raw) != record["data"]:
         raise InputError(
-            f"'{segment.data}' is damaged at bytes {begin} to {int(record['end'])}: their checksum differs "
-            "from the index's"
+            f"'{segment.data}' is damaged at bytes {begin} to {end}: their checksum differs from the index's"
         )
     return _next_batch(pa.BufferReader(raw), schema)
