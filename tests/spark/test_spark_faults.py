@@ -18,12 +18,15 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
 
+from handshake.plan import bind, parse
+from handshake.plan.bind import bind_value
+from handshake.testing.oracle import asof, nearest
 from handshake.testing.oracle_values import TIME, rows
 from handshake.windows import Duration, windows_of
 from spark_cluster import PATIENCE, Cluster, end, kill, running
-from spark_driver import DELAY, ON, WINDOW
+from spark_driver import BEST, DELAY, ON, RANKING, TOLERANCE, WINDOW
 from spark_kinds import expected_kind
-from strategies import Case
+from strategies import Case, expect, scope_of
 
 ROWS = 24
 """Per file and side."""
@@ -75,10 +78,24 @@ def pairs_of(case: Case, folder: Path, kind: str) -> tuple[Counter, Counter]:
     clocks = [[row[TIME] for row in rows(table, "t")] for table in (case.left, case.right)]
     arrivals = [(side, k) for side, clock in zip(KEYS, clocks, strict=True) for k in range(len(clock))]
     mark = min(map(max, clocks)) - Duration.parse(DELAY).nanoseconds
-    return (
-        Counter(zip(found["l"].to_pylist(), found["r"].to_pylist(), strict=True)),
-        Counter(expected_kind(case, kind, arrivals, mark // 10**6 * 10**6)),
-    )
+    mark = mark // 10**6 * 10**6  # Spark's are in milliseconds
+    best = kind in ("asof", "nearest")
+    wanted = expected_best(case, kind, mark) if best else expected_kind(case, kind, arrivals, mark)
+    return Counter(zip(found["l"].to_pylist(), found["r"].to_pylist(), strict=True)), Counter(wanted)
+
+
+def expected_best(case: Case, kind: str, mark: int) -> list[tuple[int, int | None]]:
+    """Return the left rows that are final at a watermark, with their best matches."""
+    left, right = rows(case.left, "t"), rows(case.right, "t")
+    scope = scope_of(case.left.schema, case.right.schema)
+    if kind == "asof":
+        wait = Duration.parse(TOLERANCE).nanoseconds
+        found = asof(left, right, bind(parse(ON), scope), "forward", wait, True)
+        final = [i for i, row in enumerate(left) if row[TIME] + wait < mark]
+        return [(i, found[i]) for i in final]
+    ranked = nearest(left, right, expect(case).pairs, bind_value(parse(RANKING), scope), BEST)
+    final = [i for i, row in enumerate(left) if row[TIME] + Duration.parse(WINDOW).nanoseconds <= mark]
+    return [(i, other) for i in final for other, _ in ranked.get(i, [(None, None)])]
 
 
 def committed(folder: Path) -> int:
@@ -168,6 +185,13 @@ def test_a_killed_driver_leaves_no_trace_in_the_sink(cluster, tmp_path):
 @pytest.mark.parametrize("kind", ["inner", "full", "left_semi"])
 def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path, kind, state):
     check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4, kind=kind, state=state)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["left", "asof", "nearest"])
+def test_kills_leave_no_trace_of_rows_that_wait(cluster, tmp_path, kind):
+    check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4, kind=kind)
 
 
 @pytest.mark.soak

@@ -23,6 +23,10 @@ RIGHT = "r long, a int, t timestamp"
 ON = "x BETWEEN a - 10 AND a + 10"
 WINDOW = "20 seconds"
 DELAY = "10 seconds"
+TOLERANCE = "15 seconds"
+"""Of as-of joins, which look ahead."""
+RANKING, BEST = "ABS(x - a)", 2
+"""The ranking and the number of matches of nearest joins."""
 
 
 def main(master: str, folder: str, kind: str, state: str = "directory") -> None:
@@ -62,8 +66,15 @@ def _run(session: SparkSession, folder: str, kind: str, state: str) -> None:
         for side, schema in (("left", LEFT), ("right", RIGHT))
     )
     where = {"state_dir": f"{folder}/state"} if state == "directory" else {"state": state}
-    options = {"on": ON, "window": WINDOW, "segments": 2, "name": "faults", **where, **_changes(folder)}
-    joined = handshake.join(left, right, how=kind, **options)
+    options = {"on": ON, "segments": 2, **where, **_changes(folder)}
+    if kind != "nearest":  # which has no name
+        options["name"] = "faults"
+    if kind == "asof":
+        joined = handshake.asof(left, right, direction="forward", tolerance=TOLERANCE, **options)
+    elif kind == "nearest":
+        joined = handshake.nearest(left, right, by=RANKING, k=BEST, window=WINDOW, **options)
+    else:
+        joined = handshake.join(left, right, how=kind, window=WINDOW, **options)
     names = [name for name in ("l", "r") if name in joined.columns]
     query = (
         joined.select(*names)
