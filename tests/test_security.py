@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,6 +69,30 @@ def test_pickles_are_loaded_where_the_page_says() -> None:
 def test_texts_of_predicates_run_no_code(text: str) -> None:
     with pytest.raises(hs.HandshakeError):
         hs.join({"x": [1]}, {"x": [1]}, text)
+
+
+LISTENING = """
+import sys
+sockets = []
+sys.addaudithook(lambda event, told: sockets.append(event) if event.startswith("socket.") else None)
+import handshake as hs
+text = "CREATE INPUT STREAM R (k long, t long) TIMESTAMP BY t; SELECT k FROM R [SIZE 1 TIME] GROUP BY k"
+rows = {"x": [1, 2], "t": [1, 2]}
+join = hs.join(rows, rows, "l.x <= r.x", window="10 s", time="t", cores=2)
+query = hs.run(text, {"R": {"k": [1, 2], "t": [1, 2]}})
+print(join.num_rows, len(query), sockets)
+"""
+
+
+def test_nothing_listens_unless_asked() -> None:
+    done = subprocess.run([sys.executable, "-c", LISTENING], capture_output=True, text=True, check=False)
+    assert done.stdout == "3 1 []\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["read_csv", "read_text", "load_file", "pg_read_file", "http_get", "getenv"])
+def test_no_function_of_sql_opens_anything(name: str) -> None:
+    with pytest.raises(hs.HandshakeError, match=f"(?i){name}"):
+        hs.join({"x": ["a"]}, {"x": ["a"]}, f"{name}('/etc/hostname') = l.x")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "arrow"])
