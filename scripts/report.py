@@ -20,10 +20,14 @@ NOT_REPRODUCED = (
     ("Handshake join, tables 1 and 2: power", "needs an FPGA board; cycles and clocks are above"),
     ("CellJoin, figures 7 and 8: cycles and CPI of an SPE", "needs a Cell processor"),
     (
-        "CellJoin, figure 9: the best basic-window size by a formula",
-        "about the memory of a Cell processor",
+        "CellJoin, figure 9: the best size of basic windows by a formula",
+        "an estimate for the memory of a Cell processor; figure 13 has the choice of our cost model",
     ),
-    ("Glacier: throughput and latency on a network card", "needs an FPGA board; circuits are simulated here"),
+    ("Glacier, table 2: size of a chip", "describes the authors' chip"),
+    (
+        "Glacier, figure 8: packets processed at two input loads",
+        "needs an FPGA board on a network; circuits are simulated here",
+    ),
     ("Other figures", "drawings of algorithms and architectures, without measurements"),
 )
 STYLE = """
@@ -37,7 +41,7 @@ td, th { text-align: left; padding: 0.2rem 0.8rem 0.2rem 0; vertical-align: top;
 """
 
 
-def main() -> int:
+def main(path: Path = ROOT / "build" / "report.html") -> int:
     """Write the page and print its path."""
     rows = ROW.findall((ROOT / "bench" / "README.md").read_text())
     papers = [row for row in rows if re.search(r"\b(figures?|tables?|section) \d", row[1])]
@@ -45,10 +49,9 @@ def main() -> int:
     missing = [
         (what, f"no stored result; run {command}") for command, what, files in papers if not _files(files)
     ]
-    path = ROOT / "build" / "report.html"
     path.parent.mkdir(exist_ok=True)
     path.write_text(_page(shown, [*missing, *NOT_REPRODUCED]))
-    print(f"open {path.relative_to(ROOT)}")
+    print(f"open {path}")
     return 0
 
 
@@ -59,7 +62,7 @@ def _files(cell: str) -> list[Path]:
 def _section(command: str, what: str, cell: str) -> str:
     files = _files(cell)
     plots = RESULTS.glob(f"{files[0].stem}*.svg")
-    parts = [f"<section><h2>{html.escape(what)}</h2>"]
+    parts = [f"<section><h2>{html.escape(what[:1].upper() + what[1:])}</h2>"]
     about = f"{_machine(files[0])}; stored on {_date(files[0])}; command "
     parts.append(
         f'<p class="about">{html.escape(about)}<code>{html.escape(command)} --out bench/results</code></p>'
