@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from handshake.errors import WindowError
@@ -360,6 +361,7 @@ def _count(size: object) -> int | None:
     return size
 
 
+@lru_cache(maxsize=256)
 def parse_window(spec: str) -> Window:
     """Read a window: a length of time, a number of tuples such as `1000 tuples`, or `now`.
 

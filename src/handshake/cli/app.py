@@ -7,6 +7,7 @@ import io
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -89,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
         The exit status: 0, 2 for bad usage or input, or 130 after Ctrl-C.
     """
     try:
-        status = app(list(arguments), prog_name="handshake", standalone_mode=False)
+        status = _program()(list(arguments), prog_name="handshake", standalone_mode=False)
     except UsageError as error:
         complain(_usage_message(error))
         return BAD_USAGE
@@ -97,6 +98,12 @@ def run(arguments: Sequence[str]) -> int:
         complain("interrupted")
         return INTERRUPTED
     return status if isinstance(status, int) else 0
+
+
+@cache
+def _program() -> Any:
+    """Return the parser of all commands; making it takes longer than most uses of it."""
+    return typer.main.get_command(app)
 
 
 def _usage_message(error: Any) -> str:
