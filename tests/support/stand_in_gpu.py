@@ -26,7 +26,7 @@ class StandIn:
         self._engines: list[Any] = []
 
     def load(self, module: ir.Module, name: str) -> Any:
-        parsed, machine = optimise(self.target, module)
+        parsed, machine = optimise(self.target, module, 1)
         words = len(module.globals[name].args) - 2
         engine = binding.create_mcjit_compiler(parsed, machine)
         engine.finalize_object()

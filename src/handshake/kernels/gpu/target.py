@@ -186,12 +186,14 @@ def _nvptx() -> binding.Target:
     return binding.Target.from_triple(PtxTarget.triple)
 
 
-def optimise(target: Target, module: ir.Module) -> tuple[binding.ModuleRef, binding.TargetMachine]:
+def optimise(
+    target: Target, module: ir.Module, level: int = 3
+) -> tuple[binding.ModuleRef, binding.TargetMachine]:
     """Return a checked and optimised module, and the machine to emit it for."""
     machine = target.machine()
     module.triple, module.data_layout = target.triple, str(machine.target_data)
     parsed = binding.parse_assembly(str(module))
     parsed.verify()
-    passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
+    passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=level))
     passes.getModulePassManager().run(parsed, passes)
     return parsed, machine
