@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import query_oracle
 from handshake.errors import InputError
 from handshake.operators.chunk import Chunk
+from handshake.operators.join_engines import JoinEngine
 from handshake.operators.pending import Pending
 from handshake.operators.query import Query
 from handshake.plan.query import parse_query
@@ -210,6 +211,35 @@ def test_rows_wait_until_they_match_or_leave(data: st.DataObject) -> None:
         assert ([] if left is None else left.chunk.columns["n"].to_pylist()) == gone
         waiting = {p: end for p, end in waiting.items() if p not in gone}
         assert len(pending) == len(waiting)
+
+
+# Pairs that are not results are not made.
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("kind", ["LEFT SEMI", "LEFT ANTI", "RIGHT SEMI", "RIGHT ANTI"])
+def test_a_row_gets_one_pair_in_a_search(kind: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+    push = JoinEngine.push
+
+    def counted(*given: Any) -> list[pa.RecordBatch]:
+        nonlocal made
+        found = push(*given)
+        made += sum(batch.num_rows for batch in found)
+        return found
+
+    monkeypatch.setattr(JoinEngine, "push", counted)
+    shown = "x" if kind.startswith("LEFT") else "y"
+    text = f"SELECT {shown} FROM A [SIZE 500 TUPLES] {kind} JOIN B [SIZE 500 TUPLES] ON ABS(x - y) <= 300"
+    found = 0
+    with Query(TWO_OF_SECONDS + text, cores=cores) as query:
+        for start in range(0, 500, 100):
+            rows = list(range(start, start + 100))
+            for name, column in (("A", "x"), ("B", "y")):
+                found += sum(b.num_rows for b in query.push(name, {column: rows, "t": rows})["result"])
+        found += sum(b.num_rows for b in query.finish()["result"])
+    assert found == (500 if kind.endswith("SEMI") else 0)
+    assert 500 <= made <= 500 * 5  # of more than 200,000 pairs
 
 
 # By hand.

@@ -189,7 +189,7 @@ def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path, kind, state):
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["left", "asof", "nearest"])
+@pytest.mark.parametrize("kind", ["left", "left_anti", "asof", "nearest"])
 def test_kills_leave_no_trace_of_rows_that_wait(cluster, tmp_path, kind):
     check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4, kind=kind)
 

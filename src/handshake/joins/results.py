@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import Tracked, arrays_of, stored_column
-from handshake.joins.spec import TIME, JoinSpec
+from handshake.joins.spec import TIME, FirstPairs, JoinSpec
 from handshake.kernels.collect import Shape, collect, shape_of
 from handshake.kernels.columns import integers
 from handshake.kernels.evaluate import holds
@@ -91,15 +91,15 @@ class Results:
         doubtful = self.spec.prepared.doubtful
         self._residual = conjunction(doubtful) if doubtful else None
         self._shapes = tuple(_shape(side.schema) for side in self.spec.sides)
-        self._marks = any(self.tracked)
+        self._reduces = any(self.tracked) or self.spec.firsts is not None
         self._shown = self.spec.kind.shown
 
     def of(self, pairs: Pairs) -> Iterator[Made]:
         """Yield the results of pairs in batches that are not too large."""
         for some in self._cut(self._drop_unused(pairs)):
             kept = some if self._residual is None else self._confirm(some)
-            if self._marks:
-                kept = self._mark(kept)
+            if self._reduces:
+                kept = self._reduce(kept)
             if len(kept.here):
                 for batch, made in self._make(kept):
                     yield Made(batch, _counts(made))
@@ -110,7 +110,7 @@ class Results:
         No conjuncts may be doubtful.
         """
         few: list[Pairs] = []
-        for pairs in map(self._mark, found) if self._marks else found:
+        for pairs in map(self._reduce, found) if self._reduces else found:
             if not len(pairs.here):
                 continue
             if len(pairs.here) > _FEW_PAIRS:
@@ -159,15 +159,21 @@ class Results:
             columns += [pa.concat_arrays(parts) for parts in zip(*map(self._dates, few), strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.made)
 
-    def _mark(self, pairs: Pairs) -> Pairs:
+    def _reduce(self, pairs: Pairs) -> Pairs:
         """Mark the rows of pairs as matched; return the pairs that give results."""
+        if not len(pairs.here):
+            return pairs
+        if self.spec.firsts is not None:
+            return self._only(pairs, _first_pairs(self.spec.firsts, pairs))
         kind = self.spec.kind
         for side, tracked in enumerate(self.tracked):
-            if tracked is not None and len(pairs.here):
+            if tracked is not None:
                 numbers = _values(pairs, side, _numbers)
                 if kind.pairs == "first" and not self.spec.dated:
                     return self._only(pairs, tracked.states.mark_first(numbers))
                 tracked.states.mark(numbers)
+                if self.spec.dated:
+                    return self._only(pairs, _least_of_each(numbers, _moments(pairs)))
         return self._only(pairs, _NONE) if kind.pairs == "none" else pairs
 
     def _only(self, pairs: Pairs, places: Array) -> Pairs:
@@ -181,9 +187,8 @@ class Results:
 
     def _dates(self, pairs: Pairs) -> tuple[pa.Array, pa.Array]:
         """Return the row number and the time of each pair."""
-        times = [_values(pairs, side, _times) for side in (0, 1)]
         numbers = _values(pairs, self._shown.index(True), _numbers)
-        return pa.array(numbers), pa.array(np.maximum(*times))
+        return pa.array(numbers), pa.array(_moments(pairs))
 
     def _make(self, pairs: Pairs) -> Iterator[tuple[pa.RecordBatch, Pairs]]:
         """Yield one batch, or two if its texts are too long for one."""
@@ -294,8 +299,35 @@ def _numbers(window: BasicWindow) -> Array:
     return window.numbers
 
 
-def _times(window: BasicWindow) -> Array:
-    return integers(stored_column(window.batch, window.spec, TIME))
+def _moments(pairs: Pairs) -> Array:
+    """Return the time of each pair: the later time of both rows."""
+    times: Array = np.maximum(*(_values(pairs, side, _read(TIME)) for side in (0, 1)))
+    return times
+
+
+def _least_of_each(rows: Array, keys: Array) -> Array:
+    """Return the place of each row's least key, in the order of places."""
+    order = np.lexsort((keys, rows))
+    ordered = rows[order]
+    starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    places: Array = np.sort(order[starts])
+    return places
+
+
+def _first_pairs(firsts: FirstPairs, pairs: Pairs) -> Array:
+    """Return the places of the first pairs of rows that have no match yet."""
+    rows = _values(pairs, firsts.side, _read(firsts.positions[firsts.side]))
+    waiting = np.flatnonzero(firsts.states.are_pending(rows.astype(np.uint32)))
+    if not len(waiting):
+        return waiting
+    others = _values(pairs, 1 - firsts.side, _read(firsts.positions[1 - firsts.side]))
+    places: Array = waiting[_least_of_each(rows[waiting], others[waiting])]
+    return places
+
+
+def _read(name: str) -> Callable[[BasicWindow], Array]:
+    """Return a function that reads a column of integers."""
+    return lambda window: integers(stored_column(window.batch, window.spec, name))
 
 
 @lru_cache(maxsize=256)

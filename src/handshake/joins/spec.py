@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from handshake.errors import SchemaError, UnsupportedError, WindowError
 from handshake.joins.access import ACCESS_METHODS, METHODS, AccessMethod, choose_method
+from handshake.joins.states import RowStates
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.arrivals import Layout
 from handshake.kernels.keys import Edges
@@ -56,6 +57,7 @@ __all__ = [
     "SIDES",
     "TIME",
     "Attribute",
+    "FirstPairs",
     "JoinSpec",
     "SideSpec",
     "Stamps",
@@ -142,6 +144,22 @@ class SideSpec:
 
 
 @dataclass(frozen=True)
+class FirstPairs:
+    """A choice among the pairs of an inner join: the first pair of each row of a side (semi and anti joins).
+
+    The first pair of a row is the one whose other row has the least position. Each search chooses alone, so
+    that a row may get several pairs; the caller takes the first of them, and then records the match.
+    """
+
+    side: int
+    """The side of the rows."""
+    positions: tuple[str, str]
+    """Per side, the column with the positions of rows in their stream."""
+    states: RowStates
+    """Which rows have no match yet, by position."""
+
+
+@dataclass(frozen=True)
 class JoinSpec:
     """A join, analysed and ready to run on any arrangement of cores."""
 
@@ -162,7 +180,10 @@ class JoinSpec:
     tuning: Tuning = TUNING
     kind: JoinKind = INNER
     dated: bool = False
-    """Whether results of a semi join are all pairs, with row number and time, for the sake of their order."""
+    """Whether results of a semi join have row number and time, for the sake of their order: a row may come
+    several times, and counts at its earliest time."""
+    firsts: FirstPairs | None = None
+    """The pairs that a caller wants; None for all that are results."""
 
     @property
     def made(self) -> pa.Schema:

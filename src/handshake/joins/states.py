@@ -136,6 +136,9 @@ class RowStates:
         made._states = matched * np.uint8(_MATCHED) + gone * np.uint8(_GONE)
         return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowStates.load, (self.dump(),)
+
     @property
     def matched(self) -> int:
         """The number of rows that have matched."""

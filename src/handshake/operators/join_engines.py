@@ -16,6 +16,7 @@ from handshake.joins.driver import Seen, derive_columns, stored_column
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.pieces import pieces
 from handshake.joins.plan import JoinPlan, MultiPlan, prepare, prepare_streams
+from handshake.joins.spec import FirstPairs
 from handshake.kernels.columns import integers
 from handshake.operators.chunk import Array
 from handshake.plan.algebra import MEMBER_TIME, WindowJoin
@@ -40,12 +41,21 @@ class Held:
 class JoinEngine:
     """An inner join of streams whose columns, and times if they matter, are given.
 
-    Callers must not push rows older than the last `advance()`.
+    `firsts` restricts the results of two streams to first pairs. Callers must not push rows older than the
+    last `advance()`.
     """
 
-    def __init__(self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> None:
-        plan = (_two if len(schemas) == 2 else _many)(node, schemas, timed, cores)
-        self._join: RunningJoin = replace(plan, lateness=None).start()
+    def __init__(
+        self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int,
+        firsts: FirstPairs | None = None,
+    ) -> None:  # fmt: skip
+        if len(schemas) == 2:
+            two = _two(node, schemas, timed, cores)
+            self._join: RunningJoin = replace(
+                two, lateness=None, spec=replace(two.spec, firsts=firsts)
+            ).start()
+        else:
+            self._join = replace(_many(node, schemas, timed, cores), lateness=None).start()
 
     def push(self, stream: int, batch: pa.RecordBatch, seen: Seen | None) -> list[pa.RecordBatch]:
         """Join rows of one stream.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.joins.states import RowStates
 from handshake.kernels.evaluate import Evaluator
 from handshake.kernels.keys import has_value
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Trace, concat_chunks
@@ -68,9 +69,11 @@ class KindOfJoin:
         self._node, self._kind = node, node.kind
         self._pending = tuple(Pending() if tracked else None for tracked in node.kind.tracked)
         self.matched = self.unmatched = self.finalised = 0
+        self.states = RowStates() if node.kind.pairs in ("first", "none") else None
+        """Which rows wait for a match, by position, if one match of each is enough."""
         self._build()
 
-    _saved: tuple[str, ...] = ("_node", "_kind", "_pending", "matched", "unmatched", "finalised")
+    _saved: tuple[str, ...] = ("_node", "_kind", "_pending", "matched", "unmatched", "finalised", "states")
 
     @property
     def pending(self) -> int:
@@ -88,12 +91,23 @@ class KindOfJoin:
         self.__dict__.update(state)
         self._build()
 
+    def expect(self, chunks: list[Chunk]) -> None:
+        """Record the rows of a step, before pairs are searched."""
+        if self.states is not None:
+            self.states.number(chunks[self._kind.shown.index(True)].rows)
+
+    def _settle(self, positions: Array) -> None:
+        """Record that rows wait no more; no pair of theirs is searched for in later steps."""
+        if self.states is not None:
+            self.states.leave(positions.astype(np.uint32))
+
     def step(self, step: JoinStep, pairs: Chunk, positions: Array) -> Chunk:
         """Return the results of a step.
 
         Args:
             step: The input.
-            pairs: The pairs that it completes, in the order of queries.
+            pairs: The pairs that it completes, in the order of queries; of semi and anti joins, at least the
+                first pair of each row without a match.
             positions: The positions of their rows in both streams, one array per side.
         """
         alone: list[Results] = []
@@ -105,11 +119,14 @@ class KindOfJoin:
                 first = pending.match(positions[side])
                 self.matched += len(first)
                 self.finalised += len(first)
+                self._settle(positions[side][first])
                 if self._kind.pairs == "first":
                     pairs = pairs.take(first)
                 alone += self._leave(pending, side, step)
         if self._kind.pairs == "none":
             pairs = pairs.take(np.empty(0, np.int64))
+        if self.states is not None:
+            self.states.forget()
         return in_order(pairs, alone) if alone else pairs
 
     def _enter(self, pending: Pending, side: int, step: JoinStep) -> list[Results]:
@@ -118,6 +135,7 @@ class KindOfJoin:
         positions = np.arange(step.arrived[side], step.arrived[side] + chunk.rows)
         hopeless = self._hopeless[side].find(chunk)
         self.finalised += int(np.count_nonzero(hopeless)) + step.timeless[side].rows
+        self._settle(positions[hopeless])
         waiting = np.flatnonzero(~hopeless)
         wanted = preserved or self._kind.pairs == "best"
         kept = chunk.take(waiting) if wanted else Chunk({}, len(waiting))
@@ -156,6 +174,7 @@ class KindOfJoin:
         if left is None:
             return []
         self.finalised += left.chunk.rows
+        self._settle(left.positions)
         if not self._kind.preserved[side]:
             return []
         if counted:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.joins.spec import FirstPairs
 from handshake.kinds import INNER
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
 from handshake.operators.join_asof import AsOfKind
@@ -32,18 +33,20 @@ class JoinOperator:
     Stamps decide which rows are late, so the way in which streams are cut into batches does not matter.
     """
 
-    def __init__(self, node: WindowJoin, cores: int) -> None:
+    def __init__(self, node: WindowJoin, cores: int, kind: KindOfJoin | None = None) -> None:
         self._node, self._unit, self._cores = node, node.clock.unit, cores
         self._timed = Windows(*node.windows).timed
         ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
-        self._kind = None if node.kind == INNER else AsOfKind(node, cores) if node.match else KindOfJoin(node)
+        self._kind = kind or _kind_of(node, cores)
         self._numbered = ties or self._kind is not None
         """True if positions tell rows apart: several of an input may come at one place, or may match."""
         self._units = [child.clock.unit for child in node.inputs]
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
         self._schemas = [self._schema(k) for k in range(len(node.inputs))]
-        self._engine = None if node.match else JoinEngine(node, self._schemas, self._timed, cores)
+        self._engine = (
+            None if node.match else JoinEngine(node, self._schemas, self._timed, cores, self._firsts())
+        )
         """The engine that finds pairs; an as-of join finds them when left rows are final."""
         self.late = self.no_time = 0
 
@@ -55,10 +58,17 @@ class JoinOperator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         held = state.pop("held")
-        JoinOperator.__init__(self, state["_node"], state["_cores"])
+        JoinOperator.__init__(self, state["_node"], state["_cores"], state["_kind"])
         self.__dict__.update(state)
         if self._engine is not None:
             self._engine.refill(held)
+
+    def _firsts(self) -> FirstPairs | None:
+        """Return which pairs the engine has to find; None for all."""
+        if self._kind is None or self._kind.states is None:
+            return None
+        left, right = (f"{name}.{_POSITION}" for name in self._node.names)
+        return FirstPairs(self._node.kind.shown.index(True), (left, right), self._kind.states)
 
     def _schema(self, k: int) -> pa.Schema:
         name = self._node.names[k]
@@ -77,6 +87,8 @@ class JoinOperator:
                 check_results(chunk)
             chunks = [self._timely(chunk, trace, before) for chunk in chunks]
         arrived, ended = list(self._arrived), all(flow.ended for flow in flows)
+        if self._kind is not None:
+            self._kind.expect(chunks)
         found = [] if self._engine is None else self._find_pairs(self._engine, chunks, flows)
         for k, chunk in enumerate(chunks):
             self._arrived[k] += chunk.rows
@@ -185,6 +197,12 @@ class JoinOperator:
     def kind(self) -> KindOfJoin | None:
         """The rows that wait for a match, and their counts; None for an inner join."""
         return self._kind
+
+
+def _kind_of(node: WindowJoin, cores: int) -> KindOfJoin | None:
+    if node.kind == INNER:
+        return None
+    return AsOfKind(node, cores) if node.match else KindOfJoin(node)
 
 
 @dataclass(frozen=True)
