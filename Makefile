@@ -15,10 +15,10 @@ INPUTS := 1000
 # Spark tests often wait, so one process more than there are cores keeps the cores busy.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
-.PHONY: help setup demo test matrix sources lint docs dist bench report synth fuzz soak clean
+.PHONY: help setup demo test matrix sources cluster-test lint docs dist bench report synth fuzz soak clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with the locked packages; find or install Java
 	@scripts/java
@@ -36,6 +36,9 @@ matrix: setup ## Run the Spark tests with PySpark 4.0 to 4.3, oldest and newest 
 
 sources: setup ## Run the tests with S3, pipelines, Kafka and Delta Lake (downloads packages once)
 	@$(BIN)/python scripts/sources.py
+
+cluster-test: setup ## Join streams on a cluster of hosts in network namespaces; cut one off, kill another
+	@$(BIN)/python scripts/cluster.py
 
 lint: setup ## Check style, format, types, import directions and plain English
 	@$(BIN)/ruff check .

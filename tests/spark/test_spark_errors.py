@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 import handshake.engines.spark.workers as releases
 from handshake.engines.spark.java import java_home
 from handshake.engines.spark.joins.frames import _ROCKSDB, state_root
-from handshake.engines.spark.workers import VersionError, check_versions, versions
+from handshake.engines.spark.workers import VersionError, check_driver_python, check_versions, versions
 from spark_session import Feed
 
 
@@ -264,6 +264,16 @@ def test_versions_are_compared():
         VersionError, match=r"the driver runs numba 0\.1, but the worker on \S+ runs [0-9.]+; install"
     ):
         check_versions((("numba", "0.1"),))
+
+
+def test_a_packed_python_that_the_driver_lacks(spark, monkeypatch, tmp_path):
+    """Spark starts the workers' Python on the driver, too: named before a query fails inside Spark."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "./env/bin/python")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"'./env/bin/python', on the driver.* ln -s .+ env$"):
+        check_driver_python(spark)
+    (tmp_path / "env").symlink_to(sys.prefix)
+    check_driver_python(spark)
 
 
 def test_workers_that_run_another_release(batch, other, monkeypatch):

@@ -1,4 +1,4 @@
-"""A server that speaks the protocol of S3, from the package moto, in a process of its own on loopback."""
+"""A server that speaks the protocol of S3, from the package moto, in a process of its own."""
 
 from __future__ import annotations
 
@@ -60,21 +60,26 @@ class ObjectStore:
 
 
 @contextmanager
-def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """Start a server with an empty bucket; skip the test if the package is not there."""
+def object_store(folder: Path, host: str = "127.0.0.1") -> Iterator[ObjectStore]:
+    """Start a server with an empty bucket; skip the test if the package is not there.
+
+    Args:
+        folder: The folder for its log.
+        host: The address at which it listens: loopback unless given.
+    """
     program = next((place / "moto_server" for place in PLACES if (place / "moto_server").exists()), None)
     if program is None:
         pytest.skip("the package moto[server] is not installed; make sources installs it")
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port = probe.getsockname()[1]
     with open(folder / "moto.log", "wb") as log:
         server = subprocess.Popen(
-            [program, "-H", "127.0.0.1", "-p", str(port)],
+            [program, "-H", host, "-p", str(port)],
             stdout=log, stderr=log, start_new_session=True, env={**os.environ, "MOTO_PORT": str(port)},
         )  # fmt: skip
     try:
-        store = ObjectStore(f"127.0.0.1:{port}")
+        store = ObjectStore(f"{host}:{port}")
         wait_until(lambda: _answers(store.address), what="an answer of the S3 server")
         store.files().create_dir(BUCKET)
         yield store

@@ -24,6 +24,7 @@ from handshake.version import __version__
 __all__ = [
     "VersionError",
     "Versions",
+    "check_driver_python",
     "check_versions",
     "check_workers",
     "freeze_libraries",
@@ -93,6 +94,26 @@ def check_workers(session: SparkSession) -> None:
             f"the Python of Spark's workers, {python}, has no package '{missing}'; {_REMEDY}"
         )
     _checked.add(session)
+
+
+def check_driver_python(session: SparkSession) -> None:
+    """Check that the driver has the Python of the workers, which a join of streams starts there, too.
+
+    In client mode a packed environment is unpacked where executors run, but not where the driver does.
+
+    Raises:
+        UnsupportedError: The path is relative, as with an archive, and is not there.
+    """
+    try:
+        python = str(session.sparkContext.pythonExec)
+    except PySparkException:  # Spark Connect has none: its server chooses
+        return
+    if "/" in python and not os.path.isabs(python) and not os.path.exists(python):
+        raise UnsupportedError(
+            f"Spark starts the Python of its workers, '{python}', on the driver, too, and it is not in "
+            f"'{os.getcwd()}'; link it to the environment of the driver: "
+            f"ln -s {sys.prefix} {os.path.normpath(python).split('/')[0]}"
+        )
 
 
 def _runs_here(session: SparkSession) -> bool:

@@ -36,7 +36,12 @@ from handshake.engines.spark.joins.refresh import refresh_period
 from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
 from handshake.engines.spark.private import has_class
 from handshake.engines.spark.state.store import open_store
-from handshake.engines.spark.workers import check_workers, use_this_python, versions
+from handshake.engines.spark.workers import (
+    check_driver_python,
+    check_workers,
+    use_this_python,
+    versions,
+)
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import BestMatch
@@ -346,8 +351,10 @@ def prepare_session(session: SparkSession) -> None:
     """Set the RocksDB state store, which Python state needs; warn about too many shuffle partitions.
 
     Raises:
-        UnsupportedError: The installed protobuf does not fit PySpark's messages, or there is no RocksDB.
+        UnsupportedError: The installed protobuf does not fit PySpark's messages, there is no RocksDB, or the
+            driver lacks the Python of the workers.
     """
+    check_driver_python(session)
     try:
         import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
     except Exception as error:  # protobuf has errors of its own for releases that do not fit
