@@ -65,6 +65,11 @@ def test_lengths_beyond_the_file_are_refused(name: str, number: int, tmp_path: P
     assert found.counts == {"refused": 1}
 
 
+def test_a_log_whose_columns_are_not_utf8_is_refused(tmp_path: Path) -> None:
+    found = run_target(TARGETS["logs"], "logs", 402, range(3080, 3081), tmp_path)
+    assert found.counts == {"refused": 1}
+
+
 def _schema() -> Schema:
     return parse_query("CREATE INPUT STREAM R (x long, s string); SELECT * FROM R").inputs[0].fields
 

@@ -30,12 +30,15 @@ def test_the_page_has_no_other_table() -> None:
     ("report", "kind", "derived"),
     [
         ("core", CoreMetrics, set()),
-        ("latency", Latency, set()),
         ("query", QueryMetrics, set()),
     ],
 )
 def test_a_class_has_the_figures_of_its_report(report: str, kind: type, derived: set[str]) -> None:
     assert {field.name for field in fields(kind)} | derived == set(names(report))
+
+
+def test_a_histogram_has_the_figures_of_its_report() -> None:
+    assert set(Latency().to_dict()) == set(names("latency"))
 
 
 def test_the_figures_of_a_join_have_the_names_of_its_report() -> None:

@@ -176,12 +176,15 @@ class PushJoin(Generic[PlanT]):
         return results
 
     def metrics(self) -> Metrics:
-        """Return counts and sizes so far; after closing, the last ones."""
-        with self._lock:
-            if self._engine is not None:
-                return self._engine.metrics()
-            assert self._last is not None
-            return self._last
+        """Return counts and sizes so far; after closing, the last ones.
+
+        Any thread may call this. It does not wait for a push that runs, and shows what that has done so far.
+        """
+        engine = self._engine
+        if engine is not None:
+            return engine.metrics()
+        assert self._last is not None
+        return self._last
 
     def close(self) -> None:
         """Free the windows. All rows pushed so far have been joined."""

@@ -10,10 +10,14 @@ import itertools
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
+
+from handshake.metrics import names
 
 __all__ = ["Histogram", "Latencies", "Latency", "Note"]
 
@@ -27,15 +31,57 @@ _BOUNDS = tuple(LEAST * 10 ** (k / PER_DECADE) for k in range(PER_DECADE * DECAD
 
 @dataclass(frozen=True)
 class Latency:
-    """A histogram in figures, in seconds. A percentile is the upper bound of its bucket, so never too low."""
+    """A histogram at one moment, in seconds. Its figures are worked out when they are asked for."""
 
-    results: int = 0
-    p50: float = 0.0
-    p90: float = 0.0
-    p99: float = 0.0
+    parts: tuple[Mapping[int, int], ...] = ()
+    """Results by the number of their bucket, of each core."""
     longest: float = 0.0
-    buckets: tuple[tuple[float, int], ...] = ()
-    """Upper bound and number of results of each bucket that has some; the last bound may be infinite."""
+
+    @cached_property
+    def counts(self) -> Mapping[int, int]:
+        """Results by the number of their bucket, of all cores together."""
+        counts: dict[int, int] = {}
+        for bucket, count in itertools.chain.from_iterable(part.items() for part in self.parts):
+            counts[bucket] = counts.get(bucket, 0) + count
+        return counts
+
+    @cached_property
+    def results(self) -> int:
+        """The number of results."""
+        return sum(self.counts.values())
+
+    @property
+    def p50(self) -> float:
+        """Half of the results took at most this long; the upper bound of a bucket, so never too low."""
+        return self._percentiles[0]
+
+    @property
+    def p90(self) -> float:
+        """The same for 90 %."""
+        return self._percentiles[1]
+
+    @property
+    def p99(self) -> float:
+        """The same for 99 %."""
+        return self._percentiles[2]
+
+    @cached_property
+    def buckets(self) -> tuple[tuple[float, int], ...]:
+        """Upper bound and number of results of each bucket that has some; the last bound may be infinite."""
+        return tuple((_bound(bucket), count) for bucket, count in sorted(self.counts.items()) if count)
+
+    @cached_property
+    def _percentiles(self) -> tuple[float, ...]:
+        if not self.buckets:
+            return (0.0, 0.0, 0.0)
+        seen = tuple(itertools.accumulate(count for _, count in self.buckets))
+        places = (bisect_left(seen, share * seen[-1]) for share in (0.5, 0.9, 0.99))
+        return tuple(min(self.buckets[place][0], self.longest) for place in places)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values that JSON has; an infinite bound is None."""
+        buckets = [[None if math.isinf(bound) else bound, count] for bound, count in self.buckets]
+        return {name: getattr(self, name) for name in names("latency")} | {"buckets": buckets}
 
 
 @dataclass
@@ -53,26 +99,14 @@ class Histogram:
         self.longest = max(self.longest, seconds)
 
     def figures(self) -> Latency:
-        """Return the percentiles and the buckets that are not empty."""
-        held = sorted(pair for pair in self.counts.copy().items() if pair[1])
-        if not held:
-            return Latency()
-        seen = tuple(itertools.accumulate(count for _, count in held))
-        p50, p90, p99 = (
-            min(_bound(held[bisect_left(seen, share * seen[-1])][0]), self.longest)
-            for share in (0.5, 0.9, 0.99)
-        )
-        buckets = tuple((_bound(bucket), count) for bucket, count in held)
-        return Latency(seen[-1], p50, p90, p99, self.longest, buckets)
+        """Return the histogram of this moment."""
+        return Latency((self.counts.copy(),), self.longest)
 
 
-def together(histograms: Sequence[Histogram]) -> Histogram:
-    """Add histograms up."""
-    counts: dict[int, int] = {}
-    for histogram in histograms:
-        for bucket, count in histogram.counts.copy().items():
-            counts[bucket] = counts.get(bucket, 0) + count
-    return Histogram(counts, max((h.longest for h in histograms), default=0.0))
+def together(latencies: Sequence[Latency]) -> Latency:
+    """Return the histogram of several cores together."""
+    parts = tuple(part for latency in latencies for part in latency.parts)
+    return Latency(parts, max((latency.longest for latency in latencies), default=0.0))
 
 
 def _bucket(seconds: float) -> int:
@@ -119,6 +153,6 @@ class Latencies:
         """Forget what was recorded so far."""
         self.cores = [Histogram() for _ in self.cores]
 
-    def merge(self) -> Histogram:
-        """Add up the histograms of all cores."""
-        return together(self.cores)
+    def figures(self) -> Latency:
+        """Return the histogram of all cores together."""
+        return together([histogram.figures() for histogram in self.cores])

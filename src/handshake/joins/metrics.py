@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isinf
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -16,8 +15,8 @@ import pyarrow as pa
 from handshake.html import card
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, StreamDriver
-from handshake.joins.latency import Latencies, Latency
-from handshake.metrics import combine, metric, names
+from handshake.joins.latency import Latencies, Latency, together
+from handshake.metrics import metric, names
 
 __all__ = [
     "CoreMetrics",
@@ -200,8 +199,9 @@ def _shed_text(stream: StreamMetrics) -> str:
 
 def _report(metrics: Metrics, report: str) -> dict[str, Any]:
     held = asdict(metrics)
-    for latency in (held["latency"], *(core["latency"] for core in held["cores"])):
-        latency["buckets"] = [[None if isinf(b) else b, count] for b, count in latency["buckets"]]
+    held["latency"] = metrics.latency.to_dict()
+    for plain, core in zip(held["cores"], metrics.cores, strict=True):
+        plain["latency"] = core.latency.to_dict()
     return {name: held[name] if name in held else getattr(metrics, name) for name in names(report)}
 
 
@@ -243,32 +243,38 @@ class Stopwatch:
         return self.past + (time.perf_counter() - self.began if self.began is not None else 0.0)
 
 
-def stream_metrics(driver: StreamDriver, names: Sequence[str]) -> tuple[StreamMetrics, ...]:
-    """Return the counts of each stream."""
-    pairs = zip(names, driver.counts, strict=True)
-    return tuple(StreamMetrics(name, c.rows, c.late, c.no_time, c.unmatchable) for name, c in pairs)
+def stream_metrics(
+    driver: StreamDriver, names: Sequence[str], windows: Iterable[int]
+) -> tuple[StreamMetrics, ...]:
+    """Return the counts of each stream, and the rows in its window."""
+    held = zip(names, driver.counts, windows, strict=True)
+    return tuple(
+        StreamMetrics(name, c.rows, c.late, c.no_time, c.unmatchable, rows) for name, c, rows in held
+    )
 
 
 def collect_metrics(
     driver: Driver, cores: list[JoinCore], algorithm: str, expired: int, elapsed: float
 ) -> Metrics:
     """Return the figures of an arrangement whose windows are in its cores' segments."""
-    sides = [[core.segments[side] for core in cores] for side in (0, 1)]
-    segments = [segment for side in sides for segment in side]
-    figures = Metrics(
-        stream_metrics(driver, [side.name for side in driver.spec.sides]),
+    segments = [segment for core in cores for segment in core.segments]
+    rows = [(core.segments[0].rows, core.segments[1].rows) for core in cores]
+    sides = [side.name for side in driver.spec.sides]
+    return Metrics(
+        stream_metrics(driver, sides, (sum(left for left, _ in rows), sum(right for _, right in rows))),
         basic_windows=sum(len(segment.windows) for segment in segments),
         state_bytes=sum(segment.nbytes for segment in segments),
         expired=expired,
         elapsed=elapsed,
         algorithm=algorithm,
         cores=tuple(
-            CoreMetrics(c.results, c.comparisons, c.segments[0].rows, c.segments[1].rows, c.batches)
-            for c in cores
+            CoreMetrics(core.results, core.comparisons, left, right, core.batches)
+            for core, (left, right) in zip(cores, rows, strict=True)
         ),
-        **combine("join", cores),
+        results=sum(core.results for core in cores),
+        comparisons=sum(core.comparisons for core in cores),
+        skipped=sum(core.skipped for core in cores),
     )
-    return figures.with_windows(sum(segment.rows for segment in side) for side in sides)
 
 
 def with_matches(figures: Metrics, driver: Driver) -> Metrics:
@@ -292,4 +298,4 @@ def with_latency(figures: Metrics, latencies: Latencies) -> Metrics:
         replace(core, latency=histogram.figures())
         for core, histogram in zip(figures.cores, latencies.cores, strict=True)
     )
-    return replace(figures, cores=cores, latency=latencies.merge().figures())
+    return replace(figures, cores=cores, latency=together([core.latency for core in cores]))

@@ -58,12 +58,12 @@ class Segment:
     @property
     def rows(self) -> int:
         """The number of tuples in the segment."""
-        return sum(w.rows for w in self.windows)
+        return sum(w.rows for w in tuple(self.windows))  # other threads may read this
 
     @property
     def nbytes(self) -> int:
         """The memory of its basic windows in bytes."""
-        return sum(w.nbytes for w in self.windows)
+        return sum(w.nbytes for w in tuple(self.windows))
 
     def insert(self, window: BasicWindow, largest: int | None = None) -> None:
         """Add the newest tuples, merge basic windows of similar size up to `largest`, and cluster them."""

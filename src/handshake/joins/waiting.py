@@ -352,7 +352,7 @@ class WaitingJoin(RunningJoin):
         """Return counts and sizes so far."""
         sides = self._left, self._right.rows
         figures = Metrics(
-            stream_metrics(self.driver, [side.name for side in self.spec.sides]),
+            stream_metrics(self.driver, [side.name for side in self.spec.sides], (s.rows for s in sides)),
             results=self._found,
             comparisons=0,
             basic_windows=sum(len(side.runs) for side in sides),
@@ -361,7 +361,7 @@ class WaitingJoin(RunningJoin):
             elapsed=self.watch.seconds,
             algorithm="waiting",
             cores=(CoreMetrics(self._found, 0, self._left.rows, self._right.rows.rows, self._batches),),
-        ).with_windows(side.rows for side in sides)
+        )
         return with_latency(with_matches(figures, self.driver), self.latencies)
 
 

@@ -26,7 +26,8 @@ IDLE = 1.0
 FASTEST = 50
 """Updates per second, at most."""
 _ROWS, _CELL, _ERRORS = 8, 120, 50
-_RESULTS_EVERY = 0.5
+_DETAILS_EVERY = 0.5
+"""Seconds between two looks at the details, which take longer to read and to send than all other figures."""
 
 
 class Source(Protocol):
@@ -120,7 +121,8 @@ class Card:
         self.history = History()
         self.since = time.time()
         self._latest: pa.RecordBatch | None = None
-        self._seen, self.rows = 0.0, dict[str, Any]()
+        self.rows = dict[str, Any]()
+        self.looks, self._looked, self._details = 0, 0.0, dict[str, Any]()
 
     def update(self, source: Source, snapshot: Snapshot) -> None:
         """Take over new figures; those of another source continue the history."""
@@ -133,13 +135,16 @@ class Card:
         """Keep the last batch of results until the next look."""
         self._latest = batch
 
-    def results(self) -> dict[str, Any]:
-        """Return the last rows as text, looked at twice a second at most."""
+    def details(self) -> dict[str, Any]:
+        """Return the last rows as text and the latencies; `looks` counts how often they were renewed."""
         now, batch = time.monotonic(), self._latest
-        if batch is not None and now - self._seen >= _RESULTS_EVERY:
-            self._latest, self._seen = None, now
-            self.rows = {"columns": batch.schema.names, "rows": _texts(batch)}
-        return self.rows
+        if not self.looks or now - self._looked >= _DETAILS_EVERY:
+            self.looks, self._looked = self.looks + 1, now
+            if batch is not None:
+                self._latest = None
+                self.rows = {"columns": batch.schema.names, "rows": _texts(batch)}
+            self._details = {"latency": _plain_latency(self.snapshot.latency), "last": self.rows}
+        return self._details
 
 
 def _texts(batch: pa.RecordBatch) -> list[list[str | None]]:
@@ -158,6 +163,8 @@ class Board:
     def __init__(self) -> None:
         self.cards: dict[str, Card] = {}
         self.errors: deque[dict[str, Any]] = deque(maxlen=_ERRORS)
+        self.noted = 0
+        """The number of errors so far, of which the list has the last ones."""
         self._samplers: list[_Sampler] = []
         self._lock = threading.Lock()
         self._rates: dict[object, float] = {}
@@ -198,6 +205,7 @@ class Board:
     def note(self, name: str, error: str) -> None:
         """Note an error for the list of errors."""
         self.errors.append({"t": time.time(), "query": name, "error": error[:2000]})
+        self.noted += 1
 
     # Those who look
 
@@ -216,17 +224,23 @@ class Board:
         """Seconds between two samples now."""
         return min((1 / rate for rate in list(self._rates.values())), default=IDLE)
 
-    def frame(self) -> dict[str, Any]:
-        """Return the figures of this moment as plain data."""
-        return {
-            "t": round(time.time(), 3),
-            "queries": {name: _figures(card) for name, card in list(self.cards.items())},
-            "errors": list(self.errors),
-        }
+    def frame(self, sent: dict[str, int] | None = None) -> dict[str, Any]:
+        """Return the figures of this moment as plain data.
 
-    def frame_text(self) -> str:
-        """Return the figures of this moment as JSON."""
-        return json.dumps(self.frame(), separators=(",", ":"))
+        Args:
+            sent: What a viewer has got so far; it is brought up to date. Details that the viewer has are left
+                out. Without it, the frame has everything.
+        """
+        sent = {} if sent is None else sent
+        found: dict[str, Any] = {"t": round(time.time(), 3)}
+        found["queries"] = {name: _figures(card, name, sent) for name, card in list(self.cards.items())}
+        if sent.get("") != self.noted:  # no query is called that
+            sent[""], found["errors"] = self.noted, list(self.errors)
+        return found
+
+    def frame_text(self, sent: dict[str, int] | None = None) -> str:
+        """Return the figures of this moment as JSON; see `frame`."""
+        return json.dumps(self.frame(sent), separators=(",", ":"))
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the history and what does not change of a query."""
@@ -255,21 +269,24 @@ class Board:
         self._samplers.clear()
 
 
-def _figures(card: Card) -> dict[str, Any]:
-    snapshot = card.snapshot
-    latency = snapshot.latency
-    return {
+def _figures(card: Card, name: str, sent: dict[str, int]) -> dict[str, Any]:
+    snapshot, details = card.snapshot, card.details()
+    found = {
         "engine": snapshot.engine, "state": snapshot.state, "algorithm": snapshot.algorithm,
         "since": round(card.since, 1), "error": snapshot.error,
         "streams": [vars(stream) for stream in snapshot.streams],
         "results": snapshot.results, "figures": snapshot.figures,
         "parts": [[p.results, p.comparisons, p.window_rows, p.queue] for p in snapshot.parts],
-        "latency": latency if latency is None or isinstance(latency, Mapping) else _plain_latency(latency),
-        "last": card.results(),
     }  # fmt: skip
+    if sent.get(name) != card.looks:
+        sent[name] = card.looks
+        found |= details
+    return found
 
 
-def _plain_latency(latency: Any) -> dict[str, Any]:
+def _plain_latency(latency: Any) -> Any:
+    if latency is None or isinstance(latency, Mapping):
+        return latency
     bounds = [[None if bound == float("inf") else bound, count] for bound, count in latency.buckets]
     return {
         **{k: getattr(latency, k) for k in ("results", "p50", "p90", "p99", "longest")},

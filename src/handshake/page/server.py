@@ -150,13 +150,14 @@ class _Pages:
 
     async def _frames(self, rate: float) -> AsyncIterator[str]:
         viewer, seen, due = object(), -1, asyncio.get_running_loop().time()
+        sent: dict[str, int] = {}
         self._board.look(viewer, rate)
         try:
             yield "retry: 1000\n\n"
             while not self.closing.is_set():
                 if self._board.version != seen:
                     seen = self._board.version
-                    yield f"data: {self._board.frame_text()}\n\n"
+                    yield f"data: {self._board.frame_text(sent)}\n\n"
                 due = max(due + 1 / rate, asyncio.get_running_loop().time())
                 await asyncio.sleep(due - asyncio.get_running_loop().time())
         finally:

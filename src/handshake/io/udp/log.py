@@ -254,9 +254,11 @@ def read_schema(folder: str | Path) -> pa.Schema:
     """Read the schema of a log."""
     path = Path(folder) / "schema.arrow"
     try:
-        return ipc.read_schema(pa.py_buffer(path.read_bytes()))
-    except (OSError, pa.ArrowException):
+        schema = ipc.read_schema(pa.py_buffer(path.read_bytes()))
+        _columns(schema)  # all names are UTF-8
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
         raise InputError(f"'{folder}' is not a log of a stream: it holds no schema.arrow") from None
+    return schema
 
 
 def _recover(segment: Segment, schema: pa.Schema) -> int:

@@ -20,9 +20,9 @@ from handshake.joins.arrangements.crew import Clock, Crew
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen, StreamDriver
-from handshake.joins.latency import Latencies
+from handshake.joins.latency import Latencies, together
 from handshake.joins.matches import Finals
-from handshake.joins.metrics import Metrics, Stopwatch, with_latency, with_matches
+from handshake.joins.metrics import Metrics, Stopwatch, with_matches
 from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.pieces import coalesce
 from handshake.joins.spec import SIDES, JoinSpec
@@ -222,11 +222,14 @@ class CrewJoin(TwoStreamJoin, Generic[T]):
         cores = tuple(
             replace(
                 core, queue=len(inbox), deepest_queue=inbox.deepest, results_waiting=len(outbox),
-                deepest_results=outbox.deepest, held_back=outbox.waits,
+                deepest_results=outbox.deepest, held_back=outbox.waits, latency=histogram.figures(),
             )
-            for core, inbox, outbox in zip(figures.cores, self.crew.inboxes, self.crew.outboxes, strict=True)
+            for core, inbox, outbox, histogram in zip(
+                figures.cores, self.crew.inboxes, self.crew.outboxes, self.latencies.cores, strict=True
+            )
         )  # fmt: skip
-        return with_latency(with_matches(replace(figures, cores=cores), self.driver), self.latencies)
+        figures = with_matches(figures, self.driver)
+        return replace(figures, cores=cores, latency=together([core.latency for core in cores]))
 
 
 class Planned(Protocol):

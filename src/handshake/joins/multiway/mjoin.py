@@ -159,7 +159,7 @@ class MJoin(RunningJoin):
         return window
 
     def _any_window(self, k: int) -> DealtWindow | None:
-        return next((window for window in self._windows.values() if window.step.target == k), None)
+        return next((window for window in list(self._windows.values()) if window.step.target == k), None)
 
     def tuples(self, k: int) -> Iterator[pa.RecordBatch]:
         """Yield the tuples in the window of a stream, stamped."""
@@ -377,9 +377,9 @@ class MJoin(RunningJoin):
             elapsed=self.watch.seconds,
             algorithm="mjoin",
             cores=tuple(map(self._core_metrics, range(self.cores))),
-            latency=self.latencies.merge().figures(),
+            latency=self.latencies.figures(),
             core_counts=self._core_counts() if self.adapt else (),
-            steps=tuple(map(self._step_metrics, self._keys)),
+            steps=tuple(map(self._step_metrics, tuple(self._keys))),
             replans=self.replans,
         )
 
@@ -394,7 +394,8 @@ class MJoin(RunningJoin):
         )  # fmt: skip
 
     def _step_metrics(self, key: Key) -> StepMetrics:
-        cores, names = [steps[key] for steps in self._steps if key in steps], self.spec.names
+        cores = [core for steps in self._steps if (core := steps.get(key)) is not None]
+        names = self.spec.names
         joined, new = key[0], self.spec.new_conditions(*key)
         return StepMetrics(
             tuple(names[k] for k in sorted(joined)), names[new.target], new.method,

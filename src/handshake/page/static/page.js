@@ -13,7 +13,9 @@ function listen() {
   const rate = new URLSearchParams(location.search).get("rate");
   const source = new EventSource(`events${rate ? `?rate=${encodeURIComponent(rate)}` : ""}`);
   source.onmessage = (event) => {
+    const errors = frame?.errors ?? [];
     frame = JSON.parse(event.data);
+    frame.errors ??= errors; // details come when they are new
     link("on", "live");
     for (const [name, query] of Object.entries(frame.queries)) remember(name, query);
     if (!asked) {
@@ -36,6 +38,8 @@ function remember(name, query) {
   let held = known.get(name);
   if (!held) known.set(name, (held = { frames: [], history: null, about: null, since: query.since }));
   if (held.since !== query.since) Object.assign(held, { since: query.since, about: null, frames: [], loading: false });
+  if ("last" in query) held.details = { latency: query.latency, last: query.last };
+  Object.assign(query, held.details);
   const rows = query.streams.map((stream) => stream.rows ?? 0);
   held.frames.push({ t: frame.t, rows, results: total(query.results) });
   const span = RECENT[query.engine] ?? 2.5;
