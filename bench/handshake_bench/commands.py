@@ -64,12 +64,12 @@ def _add_live(bench: typer.Typer, call: Callable[..., None]) -> None:
 
 \b
 Example:
-  handshake bench live --seconds 2 --pairs 12
+  handshake bench live --seconds 1 --pairs 40
 """,
     )
     def live(
-        seconds: Annotated[float, typer.Option(min=0.1, help="Length of a turn.")] = 2.0,
-        pairs: Annotated[int, typer.Option(min=1, help="Turns with the page, and turns without it.")] = 12,
+        seconds: Annotated[float, typer.Option(min=0.1, help="Length of a turn.")] = 1.0,
+        pairs: Annotated[int, typer.Option(min=1, help="Turns with the page, and turns without it.")] = 40,
         updates: Annotated[float, typer.Option(min=1, max=50, help="Updates per second.")] = 50.0,
         window: Annotated[
             str, typer.Option(metavar="SPEC", help="Window of both streams.")

@@ -50,6 +50,7 @@ def _nearest() -> tuple[Any, Callable[[Any], Any]]:
 def test_metrics_can_be_read_while_rows_are_pushed(make: Callable[[], Any]) -> None:
     join, push = make()
     seen: list[tuple[int, ...]] = []
+    counted: list[tuple[int, ...]] = []
     errors: list[BaseException] = []
     over = threading.Event()
 
@@ -58,6 +59,8 @@ def test_metrics_can_be_read_while_rows_are_pushed(make: Callable[[], Any]) -> N
             while not over.is_set():
                 found = join.metrics()
                 assert found.to_dict()
+                rows, results = join.counts()
+                counted.append((*rows, *results.values()))
                 seen.append((found.rows, found.comparisons, found.expired, found.latency.results))
         except BaseException as error:
             errors.append(error)
@@ -72,7 +75,9 @@ def test_metrics_can_be_read_while_rows_are_pushed(make: Callable[[], Any]) -> N
     join.finish()
     assert errors == []
     assert len(seen) > 5
-    assert all(
-        a <= b for before, after in itertools.pairwise(seen) for a, b in zip(before, after, strict=True)
-    )
+    for figures in (seen, counted):
+        for before, after in itertools.pairwise(figures):
+            assert all(a <= b for a, b in zip(before, after, strict=True))
+    last = join.metrics()
+    assert join.counts() == (tuple(stream.rows for stream in last.streams), {"join": last.results})
     assert join.metrics().rows == 3000 * len(join.metrics().streams)

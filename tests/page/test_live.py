@@ -96,6 +96,10 @@ def test_events_come_as_often_as_asked_for(join: hs.Join) -> None:
                     frames.append(json.loads(line.removeprefix("data: ")))
         assert time.monotonic() - began < 10  # once a second, they would take 20
         assert frames[-1]["t"] > frames[0]["t"]
+        shown = [frame["queries"]["pairs"] for frame in frames if "pairs" in frame["queries"]]
+        assert {"streams", "figures", "latency", "last", "rows", "results"} <= set(shown[0])
+        assert {frozenset(each) for each in shown} >= {frozenset(("rows", "results"))}  # the rest is not new
+        assert shown[-1]["results"] == {"join": 1}
         for rate in ("0", "51", "x", "nan"):
             assert get(page, f"/events?rate={rate}")[0] == 400
 

@@ -186,6 +186,18 @@ class PushJoin(Generic[PlanT]):
         assert self._last is not None
         return self._last
 
+    def counts(self) -> tuple[tuple[int, ...], dict[str, int]]:
+        """Return the rows of each stream and the results so far, as `metrics` has them, but sooner.
+
+        The live page reads them many times per second.
+        """
+        if self._engine is not None:
+            rows, results = self._joined.counts()
+        else:
+            figures = self.metrics()
+            rows, results = tuple(stream.rows for stream in figures.streams), figures.results
+        return rows, {"join": results}
+
     def close(self) -> None:
         """Free the windows. All rows pushed so far have been joined."""
         with self._lock:

@@ -335,6 +335,10 @@ class NearestJoin(PushJoin[JoinPlan]):
             state_bytes=figures.state_bytes + chooser.best.nbytes,
         )  # fmt: skip
 
+    def counts(self) -> tuple[tuple[int, ...], dict[str, int]]:
+        """Return the rows of each stream and the results so far."""
+        return super().counts()[0], {"join": self._chooser.given}
+
     @property
     def output_schema(self) -> pa.Schema:
         """The columns of results."""

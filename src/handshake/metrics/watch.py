@@ -11,9 +11,11 @@ from handshake.errors import HandshakeError, InputError
 from handshake.metrics.snapshot import Snapshot, of_join, of_query, of_report
 from handshake.metrics.spark_progress import StreamingWatch
 
-__all__ = ["Watch"]
+__all__ = ["Counts", "Watch"]
 
 _numbers = itertools.count(1)
+Counts = tuple[tuple[int, ...], Mapping[str, int]]
+"""The rows of each stream, and the results by name."""
 
 
 class Watch:
@@ -64,6 +66,11 @@ class Watch:
         if self._finished:
             self._last = [each.with_state(self._finished, getattr(self, "_error", "")) for each in self._last]
         return self._last
+
+    def counts(self) -> Counts | None:
+        """Return the rows of each stream and the results of this moment; None if that takes longer."""
+        thing = None if self._finished or self._last[0].state != "running" else self.thing()
+        return None if thing is None or not hasattr(thing, "counts") else thing.counts()
 
     def _read(self, thing: Any) -> Snapshot:
         try:

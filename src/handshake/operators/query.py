@@ -247,6 +247,10 @@ class Query:
         figures |= {"rows": {name: operator.rows for name, operator in self._sources.items()}}
         return QueryMetrics(**{**figures, "results": dict(self._results), "unknown": self._unknown})
 
+    def counts(self) -> tuple[tuple[int, ...], dict[str, int]]:
+        """Return the rows of each input and the results so far, as `metrics` has them, but sooner."""
+        return tuple(operator.rows for operator in self._sources.values()), dict(self._results)
+
     def _repr_html_(self) -> str:
         figures = self.metrics()
         facts = [(name, f"{rows:,} rows") for name, rows in figures.rows.items()]

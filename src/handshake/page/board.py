@@ -15,14 +15,15 @@ from handshake.engines.engine import Run
 from handshake.errors import InputError
 from handshake.metrics.export import openmetrics
 from handshake.metrics.snapshot import Snapshot
-from handshake.metrics.watch import Watch
+from handshake.metrics.watch import Counts, Watch
 from handshake.page.about import describe
 from handshake.page.history import History
 
-__all__ = ["FASTEST", "Board", "RunSource", "Source", "ThingSource"]
+__all__ = ["FASTEST", "Board", "RunSource", "Sent", "Source", "ThingSource"]
 
-IDLE = 1.0
-"""Seconds between two samples while nobody looks: the history has a point per second."""
+IDLE, SAMPLED = 1.0, 0.2
+"""Seconds between two samples of all figures: while nobody looks, and the least while somebody does. Rows and
+results are read for each update."""
 FASTEST = 50
 """Updates per second, at most."""
 _ROWS, _CELL, _ERRORS = 8, 120, 50
@@ -30,11 +31,19 @@ _DETAILS_EVERY = 0.5
 """Seconds between two looks at the details, which take longer to read and to send than all other figures."""
 
 
+Sent = dict[str, tuple[int, int]]
+"""By name, the last snapshot and the last details that a viewer has got."""
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
 class Source(Protocol):
     """Snapshots of one or more queries, and what is known about each."""
 
     def snapshots(self) -> list[Snapshot]:
         """Return the figures of this moment."""
+
+    def counts(self, name: str) -> Counts | None:
+        """Return the rows and results of this moment; None if that takes as long as a snapshot."""
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what does not change: the plan, the windows."""
@@ -55,6 +64,10 @@ class ThingSource:
     def snapshots(self) -> list[Snapshot]:
         """Return the figures of this moment."""
         return self._watch.snapshots()
+
+    def counts(self, name: str) -> Counts | None:
+        """Return the rows and results of this moment, if the thing counts them."""
+        return self._watch.counts()
 
     def about(self, name: str) -> dict[str, Any]:
         """Return what does not change."""
@@ -103,6 +116,11 @@ class RunSource:
         found = found or [Snapshot(self.name, "local", "waiting")]
         return found if self._end is None else [each.with_state(*self._end) for each in found]
 
+    def counts(self, name: str) -> Counts | None:
+        """Return the rows and results of this moment, if the run is one thing that counts them."""
+        alone = len(self._sources) == 1 and self._end is None
+        return next(iter(self._sources.values())).counts(name) if alone else None
+
     def about(self, name: str) -> dict[str, Any]:
         """Return what does not change."""
         own = next(iter(self._sources.values())).about(name) if len(self._sources) == 1 else {}
@@ -119,32 +137,32 @@ class Card:
     def __init__(self, source: Source, snapshot: Snapshot) -> None:
         self.source, self.snapshot = source, snapshot
         self.history = History()
-        self.since = time.time()
+        self.since, self.updates = time.time(), 0
         self._latest: pa.RecordBatch | None = None
         self.rows = dict[str, Any]()
-        self.looks, self._looked, self._details = 0, 0.0, dict[str, Any]()
+        self.looks, self._looked, self.details = 0, 0.0, dict[str, Any]()
 
     def update(self, source: Source, snapshot: Snapshot) -> None:
         """Take over new figures; those of another source continue the history."""
         if source is not self.source:
             self.source, self.since = source, time.time()
-        self.snapshot = snapshot
+        self.snapshot, self.updates = snapshot, self.updates + 1
         self.history.add(snapshot, time.time())
 
     def show(self, batch: pa.RecordBatch) -> None:
         """Keep the last batch of results until the next look."""
         self._latest = batch
 
-    def details(self) -> dict[str, Any]:
-        """Return the last rows as text and the latencies; `looks` counts how often they were renewed."""
+    def look(self) -> None:
+        """Renew the details, the last rows as text and the latencies, if they are old; `looks` counts it."""
         now, batch = time.monotonic(), self._latest
-        if not self.looks or now - self._looked >= _DETAILS_EVERY:
-            self.looks, self._looked = self.looks + 1, now
-            if batch is not None:
-                self._latest = None
-                self.rows = {"columns": batch.schema.names, "rows": _texts(batch)}
-            self._details = {"latency": _plain_latency(self.snapshot.latency), "last": self.rows}
-        return self._details
+        if self.looks and now - self._looked < _DETAILS_EVERY:
+            return
+        self.looks, self._looked = self.looks + 1, now
+        if batch is not None:
+            self._latest = None
+            self.rows = {"columns": batch.schema.names, "rows": _texts(batch)}
+        self.details = {"latency": _plain_latency(self.snapshot.latency), "last": self.rows}
 
 
 def _texts(batch: pa.RecordBatch) -> list[list[str | None]]:
@@ -169,7 +187,6 @@ class Board:
         self._lock = threading.Lock()
         self._rates: dict[object, float] = {}
         self._waiting: dict[str, pa.RecordBatch] = {}
-        self.version = 0
 
     def add(self, source: Source) -> None:
         """Show the queries of a source from now on."""
@@ -200,7 +217,6 @@ class Board:
                 if snapshot.error and snapshot.error != card.snapshot.error:
                     self.note(snapshot.name, snapshot.error)
                 card.update(source, snapshot)
-            self.version += 1
 
     def note(self, name: str, error: str) -> None:
         """Note an error for the list of errors."""
@@ -222,25 +238,33 @@ class Board:
     @property
     def pause(self) -> float:
         """Seconds between two samples now."""
-        return min((1 / rate for rate in list(self._rates.values())), default=IDLE)
+        return max(min((1 / rate for rate in list(self._rates.values())), default=IDLE), SAMPLED)
 
-    def frame(self, sent: dict[str, int] | None = None) -> dict[str, Any]:
+    def frame(self, sent: Sent | None = None) -> dict[str, Any]:
         """Return the figures of this moment as plain data.
 
         Args:
-            sent: What a viewer has got so far; it is brought up to date. Details that the viewer has are left
-                out. Without it, the frame has everything.
+            sent: The figures that a viewer has got so far; they are left out and brought up to date. Without
+                it, the frame has everything.
         """
-        sent = {} if sent is None else sent
-        found: dict[str, Any] = {"t": round(time.time(), 3)}
-        found["queries"] = {name: _figures(card, name, sent) for name, card in list(self.cards.items())}
-        if sent.get("") != self.noted:  # no query is called that
-            sent[""], found["errors"] = self.noted, list(self.errors)
+        found: dict[str, Any] = {"t": round(time.time(), 3), "queries": {}}
+        for name, card in list(self.cards.items()):
+            card.look()
+            found["queries"][name] = (
+                {**_figures(card), **card.details} if sent is None else _news(card, name, sent)
+            )
+        if sent is None or sent.get("") != (self.noted, 0):  # no query is called that
+            found["errors"] = list(self.errors)
+        if sent is not None:
+            sent[""] = self.noted, 0
         return found
 
-    def frame_text(self, sent: dict[str, int] | None = None) -> str:
-        """Return the figures of this moment as JSON; see `frame`."""
-        return json.dumps(self.frame(sent), separators=(",", ":"))
+    def frame_text(self, sent: Sent | None = None) -> str:
+        """Return the figures of this moment as JSON; see `frame`. It is empty if there is nothing to send."""
+        found = self.frame(sent)
+        if sent is not None and not any(found["queries"].values()) and "errors" not in found:
+            return ""
+        return _ENCODER.encode(found)
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the history and what does not change of a query."""
@@ -269,19 +293,29 @@ class Board:
         self._samplers.clear()
 
 
-def _figures(card: Card, name: str, sent: dict[str, int]) -> dict[str, Any]:
-    snapshot, details = card.snapshot, card.details()
-    found = {
+def _news(card: Card, name: str, sent: Sent) -> dict[str, Any]:
+    """Return the figures that a viewer has not got: all of them, or the rows and results of this moment."""
+    updates, looks = sent.get(name, (-1, -1))
+    counts = card.source.counts(name)
+    found: dict[str, Any] = {} if counts is None else {"rows": counts[0], "results": counts[1]}
+    if updates == card.updates:
+        return found
+    sent[name] = card.updates, card.looks
+    found = {**_figures(card), **found}
+    if looks != card.looks:
+        found |= card.details
+    return found
+
+
+def _figures(card: Card) -> dict[str, Any]:
+    snapshot = card.snapshot
+    return {
         "engine": snapshot.engine, "state": snapshot.state, "algorithm": snapshot.algorithm,
         "since": round(card.since, 1), "error": snapshot.error,
         "streams": [vars(stream) for stream in snapshot.streams],
         "results": snapshot.results, "figures": snapshot.figures,
         "parts": [[p.results, p.comparisons, p.window_rows, p.queue] for p in snapshot.parts],
     }  # fmt: skip
-    if sent.get(name) != card.looks:
-        sent[name] = card.looks
-        found |= details
-    return found
 
 
 def _plain_latency(latency: Any) -> Any:

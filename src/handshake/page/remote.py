@@ -82,6 +82,9 @@ class RemoteSource:
             self._known.add(name)
             card.history.extend(self._get(f"/query?name={quote(name)}")["history"])
 
+    def counts(self, name: str) -> None:
+        """Return nothing: the figures of another page come together."""
+
     def about(self, name: str) -> dict[str, Any]:
         """Return what does not change of a query."""
         try:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from handshake.errors import HandshakeError, InputError
 from handshake.metrics.export import parse_address
-from handshake.page.board import FASTEST, Board
+from handshake.page.board import FASTEST, Board, Sent
 
 __all__ = ["PORT", "Server", "is_loopback"]
 
@@ -149,17 +149,16 @@ class _Pages:
         return StreamingResponse(self._frames(rate), media_type="text/event-stream")
 
     async def _frames(self, rate: float) -> AsyncIterator[str]:
-        viewer, seen, due = object(), -1, asyncio.get_running_loop().time()
-        sent: dict[str, int] = {}
+        viewer, loop, sent = object(), asyncio.get_running_loop(), Sent()
+        due = loop.time()
         self._board.look(viewer, rate)
         try:
             yield "retry: 1000\n\n"
             while not self.closing.is_set():
-                if self._board.version != seen:
-                    seen = self._board.version
-                    yield f"data: {self._board.frame_text(sent)}\n\n"
-                due = max(due + 1 / rate, asyncio.get_running_loop().time())
-                await asyncio.sleep(due - asyncio.get_running_loop().time())
+                if text := self._board.frame_text(sent):
+                    yield f"data: {text}\n\n"
+                due = max(due + 1 / rate, loop.time())
+                await asyncio.sleep(due - loop.time())
         finally:
             self._board.leave(viewer)
 

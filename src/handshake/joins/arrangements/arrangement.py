@@ -124,6 +124,18 @@ class RunningJoin(ABC):
     def expire(self) -> None:
         """Drop tuples that no future tuple can join."""
 
+    def counts(self) -> tuple[tuple[int, ...], int]:
+        """Return the rows of each stream and the results so far, as `metrics` has them."""
+        found = self._count_results()
+        if found is not None:
+            return tuple(count.rows for count in self.driver.counts), found
+        figures = self.metrics()
+        return tuple(stream.rows for stream in figures.streams), figures.results
+
+    def _count_results(self) -> int | None:
+        """Return the number of results so far; None if that takes as long as all other figures."""
+        return None
+
     @abstractmethod
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
@@ -216,6 +228,9 @@ class CrewJoin(TwoStreamJoin, Generic[T]):
         """Stop and end all threads."""
         self.watch.stop()
         self.crew.close()
+
+    def _count_results(self) -> int | None:
+        return None if any(self.driver.tracked) else sum(core.results for core in self._cores)
 
     def _with_queues(self, figures: Metrics) -> Metrics:
         """Add the queues before and behind each core, and how long results took."""

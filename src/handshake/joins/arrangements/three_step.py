@@ -75,6 +75,9 @@ class ThreeStep(Arrangement):
             if oldest is not None:
                 self.expired += self.core.expire(side, oldest)
 
+    def _count_results(self) -> int | None:
+        return None if any(self.driver.tracked) else self.core.results
+
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
         figures = collect_metrics(self.driver, [self.core], self.name, self.expired, self.watch.seconds)

@@ -363,6 +363,9 @@ class MJoin(RunningJoin):
         """Describe the join orders and their steps as they are now."""
         return explain_many(self.spec, self.orders, self.statistics, cores or self.cores)
 
+    def _count_results(self) -> int:
+        return sum(self._results)
+
     def metrics(self) -> MultiMetrics:
         """Return counts and sizes so far."""
         windows = list(self._windows.values())

@@ -17,7 +17,7 @@ function listen() {
     frame = JSON.parse(event.data);
     frame.errors ??= errors; // details come when they are new
     link("on", "live");
-    for (const [name, query] of Object.entries(frame.queries)) remember(name, query);
+    for (const [name, query] of Object.entries(frame.queries)) frame.queries[name] = remember(name, query);
     if (!asked) {
       asked = true;
       requestAnimationFrame(draw);
@@ -34,17 +34,19 @@ function link(kind, text) {
   $("link").className = `pill ${kind}`;
 }
 
-function remember(name, query) {
+function remember(name, news) {
   let held = known.get(name);
+  const query = { ...held?.query, ...news }; // figures come when they are new
+  if (news.rows) query.streams = query.streams.map((stream, k) => ({ ...stream, rows: news.rows[k] }));
   if (!held) known.set(name, (held = { frames: [], history: null, about: null, since: query.since }));
   if (held.since !== query.since) Object.assign(held, { since: query.since, about: null, frames: [], loading: false });
-  if ("last" in query) held.details = { latency: query.latency, last: query.last };
-  Object.assign(query, held.details);
+  held.query = query;
   const rows = query.streams.map((stream) => stream.rows ?? 0);
   held.frames.push({ t: frame.t, rows, results: total(query.results) });
   const span = RECENT[query.engine] ?? 2.5;
   while (held.frames.length > 2 && held.frames[1].t < frame.t - span) held.frames.shift();
   if (held.history && frame.t - (held.history.t.at(-1) ?? 0) >= 1 && query.state !== "waiting") append(held.history, query);
+  return query;
 }
 
 function append(history, query) {
