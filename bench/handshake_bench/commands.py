@@ -64,18 +64,18 @@ def _add_live(bench: typer.Typer, call: Callable[..., None]) -> None:
 
 \b
 Example:
-  handshake bench live --seconds 1 --pairs 40
+  handshake bench live --passes 1 --pairs 40
 """,
     )
     def live(
-        seconds: Annotated[float, typer.Option(min=0.1, help="Length of a turn.")] = 1.0,
+        passes: Annotated[int, typer.Option(min=1, help="Times 200,000 rows that a turn pushes.")] = 1,
         pairs: Annotated[int, typer.Option(min=1, help="Turns with the page, and turns without it.")] = 40,
         updates: Annotated[float, typer.Option(min=1, max=50, help="Updates per second.")] = 50.0,
         window: Annotated[
             str, typer.Option(metavar="SPEC", help="Window of both streams.")
         ] = "100000 tuples",
     ) -> None:
-        call("live", seconds=seconds, pairs=pairs, updates=updates, window=window)
+        call("live", passes=passes, pairs=pairs, updates=updates, window=window)
 
 
 def _add_gpu(bench: typer.Typer, call: Callable[..., None]) -> None:

@@ -1,13 +1,16 @@
 """`handshake bench live`: the share of a join's throughput that an open live page costs.
 
-One join gets rows as fast as it takes them, in many short turns with and without a page. The turns of a pair
-follow each other, in an order that alternates. Both begin after the same pause, so that other load on the
-machine concerns both. The reader of the page is a process of its own, as a browser is. It counts the updates.
+One join gets rows as fast as it takes them, in many short turns: somebody looks at its page, or nobody does.
+Each turn pushes the same rows, which fill the windows once or more, so that all turns have the same work. The
+turns follow each other without a pause, in the order off, on, on, off, on, off, off, on. So neither other
+load nor the phase of the windows favours one of them. The reader of the page is a process of its own, as a
+browser is. It counts the updates. The page is served all the time; while nobody looks, it reads the figures
+once a second.
 
-Two ratios are taken per pair: rows per second, and rows per second of processor time of the join's process.
-The first is what users see, and needs a machine with nothing else to do. The second hardly depends on other
-load. Each comes with an interval that holds the median in 95 % of runs. If the interval has 0, the cost is
-below the noise.
+Two ratios are taken per pair of turns: rows per second, and rows per second of processor time of the join's
+process. The first is what users see, and needs a machine with nothing else to do. The second depends less on
+other load. Each comes with an interval that holds the median in 95 % of runs. If the interval has 0, the cost
+is below the noise.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ import math
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -30,20 +34,23 @@ from handshake_bench.workload import BAND, Streams, left_schema, right_schema
 
 __all__ = ["run"]
 
+_Batches = list[tuple[pa.RecordBatch, pa.RecordBatch]]
+
 _READER = """
 import sys, urllib.request
-frames = 0
-with urllib.request.urlopen(sys.argv[1], timeout=30) as answer:
-    print("open", flush=True)
-    try:
-        while data := answer.read1(1 << 16):
-            frames += data.count(b"data: {")
-    except Exception:
-        pass
-print(frames, flush=True)
+for rate in sys.stdin:
+    frames = 0
+    with urllib.request.urlopen(sys.argv[1] + "events?rate=" + rate.strip(), timeout=30) as answer:
+        answer.readline()
+        print("open", flush=True)
+        with open(sys.argv[2]) as over:
+            while not over.seek(0) and not over.read(1):
+                frames += answer.readline().startswith(b"data: ")
+    print(frames, flush=True)
 """
-_LEAD = 0.2
-"""Seconds before each turn in which rows are pushed and not counted."""
+_ORDER = (False, True, True, False, True, False, False, True)
+_BATCH, _BATCHES = 2000, 50
+"""Rows per batch, and batches per stream in a pass: a pass fills windows of 100,000 tuples once."""
 
 
 @dataclass(frozen=True)
@@ -57,67 +64,72 @@ class _Turn:
     """Updates per second that the reader of the page got."""
 
 
-def run(seconds: float = 1.0, pairs: int = 40, updates: float = 50.0, window: str = "100000 tuples") -> None:
+def run(passes: int = 1, pairs: int = 40, updates: float = 50.0, window: str = "100000 tuples") -> None:
     """Measure the cost of an open page; print a table and the ratios."""
-    batches = _batches(2000, 200)
+    batches = _batches(_BATCH, _BATCHES)
     with Join(left=left_schema, right=right_schema, on=BAND, window=window, time="ts") as join:
-        feed = _feed(join, batches)
-        _turn(feed, 8.0)  # fills the windows and compiles
+        _turn(join, batches, 8)  # fills the windows and compiles
         turns: dict[bool, list[_Turn]] = {False: [], True: []}
-        pause = 0.5
-        for pair in range(pairs):
-            for shown in ((False, True), (True, False))[pair % 2]:
+        with Page("127.0.0.1:0") as page, _Reader(page.url) as reader:
+            page.add(join, "measured")
+            for shown in itertools.islice(itertools.cycle(_ORDER), 2 * pairs):
                 if shown:
-                    began = time.perf_counter()
-                    turns[True].append(_turn_with_page(join, feed, seconds, updates))
-                    pause = max(time.perf_counter() - began - seconds - _LEAD, 0.1)
-                else:
-                    time.sleep(pause)  # as long as a page takes to open
-                    _turn(feed, _LEAD)
-                    turns[False].append(_turn(feed, seconds))
-            lost = [_lost(turns, name)[-1] for name in ("seconds", "processor")]
-            report.progress(
-                f"pair {pair + 1} of {pairs}: lost {lost[0]:.2%}, of processor time {lost[1]:.2%}"
-            )
+                    reader.open(updates)
+                turn = _turn(join, batches, passes)
+                turns[shown].append(replace(turn, updates=reader.close() / turn.seconds) if shown else turn)
+                if len(turns[True]) == len(turns[False]):
+                    lost = [_lost(turns, name)[-1] for name in ("seconds", "processor")]
+                    done = f"pair {len(turns[True])} of {pairs}"
+                    report.progress(f"{done}: lost {lost[0]:.2%}, of processor time {lost[1]:.2%}")
         cores = len(join.metrics().cores)
     _report(turns, window, cores, updates)
 
 
-def _batches(rows: int, number: int) -> list[tuple[pa.RecordBatch, pa.RecordBatch]]:
+def _batches(rows: int, number: int) -> _Batches:
     streams = Streams(1e6)
     return [(streams.left(k * rows, rows), streams.right(k * rows, rows)) for k in range(number)]
 
 
-def _feed(join: Join, batches: list[tuple[pa.RecordBatch, pa.RecordBatch]]) -> Iterator[int]:
-    """Push batches for ever; yield the number of rows after each."""
-    for left, right in itertools.cycle(batches):
+def _turn(join: Join, batches: _Batches, passes: int) -> _Turn:
+    rows, began, worked = 0, time.perf_counter(), time.process_time()
+    for left, right in itertools.chain.from_iterable(itertools.repeat(batches, passes)):
         join.push_left(left)
         join.push_right(right)
-        yield left.num_rows + right.num_rows
-
-
-def _turn(feed: Iterator[int], seconds: float) -> _Turn:
-    rows, began, worked = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < seconds:
-        rows += next(feed)
+        rows += left.num_rows + right.num_rows
     return _Turn(rows, time.perf_counter() - began, time.process_time() - worked)
 
 
-def _turn_with_page(join: Join, feed: Iterator[int], seconds: float, updates: float) -> _Turn:
-    with Page("127.0.0.1:0") as page:
-        page.add(join, "measured")
-        command = [sys.executable, "-c", _READER, f"{page.url}events?rate={updates:g}"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
-            assert reader.stdout is not None
-            reader.stdout.readline()
-            began = time.perf_counter()
-            _turn(feed, _LEAD)
-            turn = _turn(feed, seconds)
-            lasted = time.perf_counter() - began
-            page.close()
-            frames = int(reader.stdout.readline())
-    join.on_results = None
-    return _Turn(turn.rows, turn.seconds, turn.processor, frames / lasted)
+class _Reader:
+    """A process that reads the events of a page while it is told to."""
+
+    def __init__(self, url: str) -> None:
+        self._over = tempfile.NamedTemporaryFile("w")  # noqa: SIM115 - closed in __exit__
+        command = [sys.executable, "-c", _READER, url, self._over.name]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def open(self, rate: float) -> None:
+        """Open the page; return when the first event has come."""
+        self._over.truncate(0)
+        assert self._process.stdin is not None
+        print(f"{rate:g}", file=self._process.stdin, flush=True)
+        self._answer()
+
+    def close(self) -> int:
+        """Close the page; return the number of updates that have come."""
+        self._over.write("x")
+        self._over.flush()
+        return int(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+        self._over.close()
 
 
 def _lost(turns: dict[bool, list[_Turn]], measure: str) -> list[float]:
@@ -131,7 +143,7 @@ def _report(turns: dict[bool, list[_Turn]], window: str, cores: int, updates: fl
     reached = statistics.median(turn.updates for turn in turns[True])
     rows = [
         (name, f"{_rate(turns[shown], 'seconds'):,.0f}", f"{_rate(turns[shown], 'processor'):,.0f}")
-        for shown, name in ((False, "no page"), (True, f"page open, {reached:.0f} updates/s"))
+        for shown, name in ((False, "nobody looks"), (True, f"page open, {reached:.0f} updates/s"))
     ]
     rows.append(("lost", _interval_text(lost["seconds"]), _interval_text(lost["processor"])))
     title = f"band join at full rate, {cores} cores, windows of {window}, {updates:g} updates/s asked for"

@@ -92,7 +92,7 @@ def open_browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
         pytest.skip("no Chromium is installed (package chromium)")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
             [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
              "--hide-scrollbars", "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"],

@@ -240,7 +240,8 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         """The seconds measured so far."""
-        return self.past + (time.perf_counter() - self.began if self.began is not None else 0.0)
+        past, began = self.past, self.began  # another thread may stop the watch now
+        return past + (time.perf_counter() - began if began is not None else 0.0)
 
 
 def stream_metrics(
