@@ -1,10 +1,10 @@
 """`handshake bench live`: the share of a join's throughput that an open live page costs.
 
-One join gets rows as fast as it takes them, in many short turns: somebody looks at its page, or nobody does.
+One join gets rows as fast as it takes them, in many short turns: with its page open, or not.
 Each turn pushes the same rows, which fill the windows once or more, so that all turns have the same work. The
 turns follow each other without a pause, in the order off, on, on, off, on, off, off, on. So neither other
 load nor the phase of the windows favours one of them. The reader of the page is a process of its own, as a
-browser is. It counts the updates. The page is served all the time; while nobody looks, it reads the figures
+browser is. It counts the updates. The page is served all the time; while it is not open, it reads the figures
 once a second.
 
 Two ratios are taken per pair of turns: rows per second, and rows per second of processor time of the join's
@@ -100,7 +100,7 @@ def _turn(join: Join, batches: _Batches, passes: int) -> _Turn:
 
 
 class _Reader:
-    """A process that reads the events of a page while it is told to."""
+    """A process that reads the events of a page from `open` to `close`."""
 
     def __init__(self, url: str) -> None:
         self._over = tempfile.NamedTemporaryFile("w")  # noqa: SIM115 - closed in __exit__
@@ -143,7 +143,7 @@ def _report(turns: dict[bool, list[_Turn]], window: str, cores: int, updates: fl
     reached = statistics.median(turn.updates for turn in turns[True])
     rows = [
         (name, f"{_rate(turns[shown], 'seconds'):,.0f}", f"{_rate(turns[shown], 'processor'):,.0f}")
-        for shown, name in ((False, "nobody looks"), (True, f"page open, {reached:.0f} updates/s"))
+        for shown, name in ((False, "page closed"), (True, f"page open, {reached:.0f} updates/s"))
     ]
     rows.append(("lost", _interval_text(lost["seconds"]), _interval_text(lost["processor"])))
     title = f"band join at full rate, {cores} cores, windows of {window}, {updates:g} updates/s asked for"

@@ -57,12 +57,12 @@ class Latency:
 
     @property
     def p90(self) -> float:
-        """The same for 90 %."""
+        """90 % of the results took at most this long."""
         return self._percentiles[1]
 
     @property
     def p99(self) -> float:
-        """The same for 99 %."""
+        """99 % of the results took at most this long."""
         return self._percentiles[2]
 
     @cached_property
