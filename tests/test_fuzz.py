@@ -65,8 +65,21 @@ def test_lengths_beyond_the_file_are_refused(name: str, number: int, tmp_path: P
     assert found.counts == {"refused": 1}
 
 
-def test_a_log_whose_columns_are_not_utf8_is_refused(tmp_path: Path) -> None:
-    found = run_target(TARGETS["logs"], "logs", 402, range(3080, 3081), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "seed", "number"),
+    [
+        ("logs", 402, 3080),  # columns whose names are not UTF-8
+        ("options", 403, 1),  # pace={}
+        ("options", 404, 419),  # engine=1e300
+        ("commands", 403, 268),  # run --pace nan
+        ("csv", 405, 2456),  # two columns without a name
+        ("addresses", 406, 945),  # ends=²
+        ("declarations", 406, 7532),  # string(111…)
+    ],
+)
+def test_mutants_that_once_failed_are_refused(name: str, seed: int, number: int, tmp_path: Path) -> None:
+    found = run_target(TARGETS[name], name, seed, range(number, number + 1), tmp_path)
+    assert found.faults == []
     assert found.counts == {"refused": 1}
 
 

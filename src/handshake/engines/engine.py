@@ -100,7 +100,7 @@ def engine(name: str) -> Engine:
         UnsupportedError: There is no such engine, or a package that it needs is missing.
     """
     if name not in _ENGINES:
-        raise UnsupportedError(f"no engine '{name}' ({', '.join(_ENGINES)}){suggest(name, _ENGINES)}")
+        raise UnsupportedError(f"no engine '{name}' ({', '.join(_ENGINES)}){suggest(str(name), _ENGINES)}")
     module, _, kind = _ENGINES[name].partition(":")
     made: Engine = getattr(engine_module(name, module.rpartition(".")[2]), kind)()
     return made

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import InputError, WindowError, suggest
+from handshake.errors import InputError, suggest
 from handshake.io.declared import BadRows
 from handshake.io.files import read_declared
 from handshake.io.frames import conform, table_of
+from handshake.joins.replay import check_pace
 from handshake.operators.chunk import END, Array
 from handshake.operators.sources import arrival_places, arrow_schema, instants_in
 from handshake.plan.algebra import Plan, Source
@@ -115,8 +116,7 @@ def slices(
 ) -> Iterator[Slice]:  # fmt: skip
     """Yield slices of all inputs in the order of arrival, until they end or `stop` says so."""
     sources = [source for source in plan.inputs if source.name in given]
-    if pace is not None and (pace <= 0 or not all(source.time for source in sources)):
-        raise WindowError("a pace is more than 0, and goes by the time columns of all inputs")
+    pace = check_pace(pace, timed=all(source.time for source in sources))
     ordered = arrival_order(plan, given)
     tables = [_whole(ordered[source.name]) for source in sources]
     known = [instants_in(plan, source, table) for source, table in zip(sources, tables, strict=True)]

@@ -118,9 +118,9 @@ def exact_whole_numbers(table: pa.Table, parse: Callable[[Types], pa.Table]) -> 
         return {}
 
     types: Types = {}
-    for field in table.schema:
+    for place, field in enumerate(table.schema):
         if pa.types.is_float64(field.type):
-            column = table.column(field.name)
+            column = table.column(place)  # names may come twice; the caller refuses that
             largest = pc.max(pc.abs(column.filter(pc.is_finite(column)))).as_py()
             if largest is not None and largest >= _BEYOND_INT64:
                 types |= exact_type(field.name)

@@ -28,7 +28,7 @@ from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import JoinPlan, MultiPlan
 from handshake.schema import UNITS
 
-__all__ = ["TICK", "MultiReplay", "Replay", "spare_old_objects"]
+__all__ = ["TICK", "MultiReplay", "Replay", "check_pace", "spare_old_objects"]
 
 TICK = 0.005
 """Seconds of the clock between two pushes of a paced replay."""
@@ -87,7 +87,7 @@ class TableReplay(ABC, Generic[PlanT]):
         self.plan = plan
         self._on_shed, self._sheds = on_shed, plan.overload == "shed"
         streams: Sequence[StreamLike] = plan.spec.streams
-        self._pace = _checked_pace(pace, timed=streams[0].time is not None)
+        self._pace = check_pace(pace, timed=streams[0].time is not None)
         self._tables = [conform(t, s.schema, s.name) for t, s in zip(tables, streams, strict=True)]
         self.total, self.done = sum(table.num_rows for table in self._tables), 0
         self._tuning = plan.spec.tuning
@@ -377,7 +377,8 @@ def _sample(table: pa.RecordBatch) -> pa.RecordBatch:
     return table.take(pa.array(np.arange(0, table.num_rows, max(table.num_rows // _SAMPLE, 1))))
 
 
-def _checked_pace(pace: Any, *, timed: bool) -> float | None:
+def check_pace(pace: Any, *, timed: bool) -> float | None:
+    """Return a pace after a check that it is a number above 0, and that there are times to go by."""
     if pace is None:
         return None
     if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < float("inf"):

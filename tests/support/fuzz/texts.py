@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -223,6 +224,8 @@ def _value(rng: Random, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         return rng.randrange(20)
     number = rng.choice((0, 1, 2, 3, 5, 68, 70))
+    if pa.types.is_decimal(kind):
+        return Decimal(number if kind.precision - kind.scale > 1 else 0)
     return pa.array([number]).cast(pa.int32()).cast(kind)[0].as_py() if not pa.types.is_time(kind) else None
 
 

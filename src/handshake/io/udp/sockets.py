@@ -90,7 +90,7 @@ def _option(url: str, name: str, value: str) -> Any:
         )
     if name in ("sequence", "coalesce") and value.lower() in _FLAGS:
         return _FLAGS[value.lower()]
-    if name not in ("sequence", "coalesce") and value.isdigit() and int(value) > 0:
+    if name not in ("sequence", "coalesce") and value.isdecimal() and int(value) > 0:
         return int(value)
     wanted = "yes or no" if name in ("sequence", "coalesce") else "a whole number from 1 up"
     raise InputError(f"{name}={value} in '{url}' is not {wanted}")

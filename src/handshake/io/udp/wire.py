@@ -21,6 +21,8 @@ from handshake.errors import InputError, SchemaError, suggest
 __all__ = ["WIDTH", "Layout", "WireField"]
 
 WIDTH = b"width"
+_LARGEST = 65_507
+"""Bytes of the largest datagram."""
 """Metadata key of an Arrow field: the number of bytes of a string on the wire."""
 
 _NAMES: dict[str, pa.DataType] = {
@@ -167,12 +169,15 @@ def _type(name: str, kind: str, sizes: list[int]) -> tuple[pa.DataType, bytes | 
 
 
 def _field(name: str, kind: pa.DataType, width: bytes | None) -> WireField:
-    if pa.types.is_string(kind) and not (width and width.isdigit() and int(width) > 0):
+    if pa.types.is_string(kind) and not (width and width.isdigit() and width.strip(b"0")):
         raise SchemaError(
             f"field '{name}' is a string without a width; every field has a fixed width on the wire: "
             f"declare it as string(n), n bytes of UTF-8"
         )
-    size = int(width) if pa.types.is_string(kind) and width else _codec_for(kind, None).width
+    digits = width or b"" if pa.types.is_string(kind) else str(_codec_for(kind, None).width).encode()
+    if len(digits) > 9 or int(digits) > _LARGEST:
+        raise SchemaError(f"field '{name}' is wider than a datagram, which has at most {_LARGEST} bytes")
+    size = int(digits)
     return WireField(name, kind, size)
 
 
