@@ -190,6 +190,9 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
     assert found, name
     if name in (*UNORDERED, "picks", "states of sessions") or name in LAYERED:
         assert sink.sums(output.name, "late") == query.metrics().late > 0
+    if name in CHAINS:
+        for figure in ("matched", "unmatched", "finalised"):
+            assert sink.sums(output.name, figure) == getattr(query.metrics(), figure) > 0
     if name == "carried":
         assert sink.sums("Mux", "unknown") == query.metrics().unknown > 0
 
@@ -279,6 +282,22 @@ def test_tuples_of_no_stream_are_counted(spark: Any) -> None:
     found = query_frames("".join(QUERIES["carried"]), {"Mux": mux})
     assert [row["b"] for row in found["Y"].collect()] == [2]
     assert found.observations["Mux"].get == {"unknown": 2}
+
+
+def test_rows_that_wait_for_a_match_are_counted(spark: Any) -> None:
+    query = Query(TWO + CHAINS["left left"])
+    items = made_up(query.plan, 80, 1, disorder=False)
+    given = tables(query, by_time(query.plan, items))
+    columns = {n: spark_columns(query, n) for n in given}
+    frames = {n: spark.createDataFrame(to_spark_types(t, n), columns[n]) for n, t in given.items()}
+    found = query_frames(query.plan, frames)
+    assert found["result"].count() > 0
+    query.push_together(together(query, list(enumerate(by_time(query.plan, items)))))
+    query.finish()
+    figures = ("matched", "unmatched", "finalised", "pending")
+    wanted = {name: getattr(query.metrics(), name) for name in figures}
+    assert {name: found.observations["result"].get[name] for name in figures} == wanted
+    assert wanted["finalised"] > wanted["pending"] == 0
 
 
 def test_instants_count_as_readings_of_utc_and_streams_without_a_time_by_arrival(spark: Any) -> None:

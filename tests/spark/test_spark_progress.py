@@ -59,7 +59,7 @@ def test_figures_of_a_micro_batch() -> None:
     (join,) = joins_in(busy(4))
     assert (join.join, join.query, join.batch, join.duration) == ("mine", "q", 4, timedelta(seconds=1.5))
     assert (join.rows, join.late, join.results, join.held_left, join.held_right) == (40, 1, 8, 14, 26)
-    assert (join.matched, join.unmatched, join.pending) == (0, 0, 2)
+    assert (join.matched, join.unmatched, join.pending, join.finalised) == (0, 0, 2, 0)
     assert join.newest == datetime(2023, 11, 14, 22, 13, 30, tzinfo=UTC)
     assert join.behind == timedelta(seconds=3)
     assert join.lag == timedelta(seconds=9.5)
@@ -170,7 +170,7 @@ def test_a_running_query(spark: Any, tmp_path: Path) -> None:
     listener = handshake.listener(heard.append)
     spark.streams.addListener(listener)
     joined = handshake.join(left, right, "ABS(l.x - r.x) <= 1", window="5 seconds", time="t", name="near",
-                            state_dir=str(tmp_path / "state"))  # fmt: skip
+                            how="left", state_dir=str(tmp_path / "state"))  # fmt: skip
     query = (
         joined.writeStream.format("noop").queryName("near ones").trigger(availableNow=True)
         .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -179,8 +179,11 @@ def test_a_running_query(spark: Any, tmp_path: Path) -> None:
     handshake.watch(query, console=Console(file=out))
     joins = [join for past in query.recentProgress for join in joins_in(past)]
     expected = sum(abs(i % 10 - j % 10) <= 1 and abs(i - j) < 5 for i in range(20) for j in range(20))
-    sums = [sum(getattr(join, name) for join in joins) for name in ("rows", "results", "late")]
-    assert sums == [40, expected, 0]
+    sums = [
+        sum(getattr(join, name) for join in joins)
+        for name in ("rows", "results", "late", "matched", "finalised")
+    ]
+    assert sums == [40, expected, 0, 20, 20]
     assert handshake.progress(query) == (joins[-1],)
     assert (joins[-1].join, joins[-1].query) == ("near", "near ones")
     assert joins[-1].newest == moments[-1]

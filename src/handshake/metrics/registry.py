@@ -156,6 +156,7 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
         matched=("sum", "outer, semi and anti joins: rows of the preserved sides that matched first now"),
         unmatched=("sum", "outer and anti joins: rows that came as results without a match"),
         pending=("sum", "outer, semi and anti joins: rows in the windows that have not matched yet"),
+        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come"),
         held_left=("sum", "rows in the left window"),
         held_right=("sum", "rows in the right window"),
         chunks=("sum", "files that hold them"),

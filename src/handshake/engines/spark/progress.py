@@ -73,6 +73,8 @@ class JoinProgress:
     """Rows that came as results without a match, in outer and anti joins."""
     pending: int
     """Rows in the windows that have not matched yet, in outer, semi and anti joins."""
+    finalised: int
+    """Rows of these joins that wait no more: they matched, or no match can come."""
     held_left: int
     held_right: int
     chunks: int

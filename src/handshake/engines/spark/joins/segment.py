@@ -73,6 +73,7 @@ class SegmentTally:
     matched: int = 0
     unmatched: int = 0
     pending: int = 0
+    finalised: int = 0
     chunks: int = 0
     state_bytes: int = 0
     read_bytes: int = 0
@@ -163,8 +164,8 @@ class SegmentStep:
         for batch in found:
             self.tally.results += batch.num_rows
             yield batch
-        after = self._matches()
-        self.tally.matched, self.tally.unmatched = after[0] - before[0], after[1] - before[1]
+        changes = (after - earlier for after, earlier in zip(self._matches(), before, strict=True))
+        self.tally.matched, self.tally.unmatched, self.tally.finalised = changes
 
     def _results(self) -> Iterator[pa.RecordBatch]:
         if self._take_over is not None:
@@ -400,11 +401,12 @@ class SegmentStep:
                 finals = Finals(self.spec, side, tracked)
                 yield from finals.take(windows[side] if known else (), oldest if self.lasting else None)
 
-    def _matches(self) -> tuple[int, int]:
-        """Return how many tuples of anchored sides have matched, and were results without a match."""
+    def _matches(self) -> tuple[int, int, int]:
+        """Return how many tuples of anchored sides matched, came as results without one, and wait no more."""
         sides = [tracked for tracked in self.tracked if tracked is not None]
+        matched = sum(side.states.matched for side in sides)
         alone = sum(side.states.unmatched for side in sides if side.preserved)
-        return sum(side.states.matched for side in sides), alone
+        return matched, alone, matched + sum(side.states.unmatched for side in sides)
 
     def _schedule(self, side: int, windows: list[BasicWindow], oldest: int | None) -> None:
         """Note when the next tuple of a side leaves its window, if it may be a result then."""

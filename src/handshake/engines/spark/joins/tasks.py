@@ -268,8 +268,8 @@ def _figures_row(step: SegmentStep) -> pd.DataFrame:
     tally: SegmentTally = step.tally
     figures = [
         sum(tally.rows), sum(tally.late), tally.no_time, tally.unmatchable, tally.visits, tally.comparisons,
-        tally.results, tally.matched, tally.unmatched, tally.pending, *tally.held, tally.chunks,
-        tally.state_bytes, tally.read_bytes,
+        tally.results, tally.matched, tally.unmatched, tally.pending, tally.finalised, *tally.held,
+        tally.chunks, tally.state_bytes, tally.read_bytes,
         *(_milliseconds(at, step) for at in (tally.newest, step.manifest.watermark)),
     ]  # fmt: skip
     segment = {"segment": step.segment, **dict(zip(FIGURES, figures, strict=True))}

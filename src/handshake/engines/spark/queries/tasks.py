@@ -39,7 +39,8 @@ __all__ = [
     "unpack_task",
 ]
 
-FIGURES = ("rows", "late", "no_time", "results")
+FIGURES = ("rows", "late", "no_time", "matched", "unmatched", "finalised", "pending", "results")
+"""The figures of a query's micro-batch, as in process (`QueryMetrics`)."""
 RESULT_COLUMNS = "data binary, " + ", ".join(f"{name} bigint" for name in FIGURES)
 STATE_COLUMNS = "data binary"
 """The state of a query: the pickled query."""
@@ -139,14 +140,15 @@ def step_task(make: Callable[[], HeldQuery]) -> StepTask:
     def step_query(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         freeze_libraries()
         query = load_query(bytes(state.get[0]) if state.exists else None, make())
-        before = (query.rows, query.late, query.no_time)
+        before = _counts(query)
         blobs = [Blob.of(row) for frame in frames for row in frame.to_dict("records")]
         results = [batch for batch in query.step(blobs, ended=False) if batch.num_rows]
         state.update((pickle.dumps(query),))
-        after = (query.rows, query.late, query.no_time)
+        after = _counts(query)
+        *changes, _ = (b - a for a, b in zip(before, after, strict=True))
         for batch in results:
-            yield _row(bytes(batch.serialize()), [0, 0, 0, batch.num_rows]).to_pandas()
-        yield _row(None, [*(b - a for a, b in zip(before, after, strict=True)), 0]).to_pandas()
+            yield _result(batch).to_pandas()
+        yield _row(None, [*changes, after[-1], 0]).to_pandas()
 
     return step_query
 
@@ -177,10 +179,20 @@ def finish_task(make: Callable[[], HeldQuery]) -> Task:
         query = make()
         for batch in query.step(blobs, ended=True):
             if batch.num_rows:
-                yield _row(bytes(batch.serialize()), [0, 0, 0, batch.num_rows])
-        yield _row(None, [query.rows, query.late, query.no_time, 0])
+                yield _result(batch)
+        yield _row(None, [*_counts(query), 0])
 
     return run_to_the_end
+
+
+def _counts(query: HeldQuery) -> tuple[int, ...]:
+    """Return the figures of a query so far, without the number of results; the last one counts rows now."""
+    joined = query.joined if isinstance(query, TupleQuery) else (0, 0, 0, 0)
+    return query.rows, query.late, query.no_time, *joined
+
+
+def _result(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return _row(bytes(batch.serialize()), [0] * (len(FIGURES) - 1) + [batch.num_rows])
 
 
 def _row(data: bytes | None, figures: list[int]) -> pa.RecordBatch:

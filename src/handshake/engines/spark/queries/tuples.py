@@ -113,6 +113,12 @@ class TupleQuery:
         return self._query.metrics().no_time
 
     @property
+    def joined(self) -> tuple[int, int, int, int]:
+        """Outer, semi, anti and as-of joins: the tuples matched, unmatched, finalised, and pending now."""
+        figures = self._query.metrics()
+        return figures.matched, figures.unmatched, figures.finalised, figures.pending
+
+    @property
     def rows(self) -> int:
         """The number of tuples so far."""
         return sum(self._query.metrics().rows.values())
