@@ -268,6 +268,7 @@ def nearest(
     cores: int | None = None,
     segments: int | None = None,
     state_dir: str | None = None,
+    name: str | None = None,
 ) -> Any:
     """Join each left row with its k best matches by any ranking.
 
@@ -277,8 +278,8 @@ def nearest(
 
     Args:
         left: An Arrow table or batch, a pandas, Polars or Spark frame, a dict of lists or a list of dicts.
-            A Spark DataFrame may stream, if the right one does not.
-        right: The other input.
+            A Spark DataFrame may stream.
+        right: The other input; a Spark DataFrame may stream if the left one does.
         on: The condition on pairs: SQL text in which `l` and `r` are the inputs, a built expression, or (for
             Spark DataFrames) a Spark `Column`. Without one, all pairs that the windows allow are matches.
         by: The ranking: SQL text such as `"ABS(l.price - r.mid)"`, or a built expression.
@@ -297,6 +298,7 @@ def nearest(
         cores: The number of cores, for tables and frames; all by default.
         segments: The number of segments on Spark.
         state_dir: The directory for rows on their way on Spark, which every executor reaches.
+        name: The name of the join in the progress of Spark's query, for streams.
 
     Returns:
         All columns of the left input, those of the right, the rank and the value. Left rows are in their
@@ -307,8 +309,8 @@ def nearest(
         ExpressionError: The condition or the ranking cannot be read or typed, or has no order.
         SchemaError: A column is missing, doubled, or no time.
         WindowError: A window has no meaning, or a time column is missing.
-        UnsupportedError: k is no number from 1 up, there is no such kind, the right input is a Spark stream,
-            or an option is not for this engine.
+        UnsupportedError: k is no number from 1 up, there is no such kind, only the right input is a
+            Spark stream, or an option is not for this engine.
 
     Examples:
         >>> rooms, sensors = {"room": ["A", "B"], "x": [2, 9]}, {"sensor": [1, 2, 3], "at": [1, 4, 8]}
@@ -318,14 +320,14 @@ def nearest(
         >>> nearest(rooms, sensors, "r.at < l.x", by="l.x - r.at")["sensor"].to_pylist()
         [1, 3]
     """
-    options = Options(cores=cores, segments=segments, state_dir=state_dir)
+    options = Options(cores=cores, segments=segments, state_dir=state_dir, name=name)
     times = left_time or time, right_time or time
     if _on_spark(left, right):
         options.check("spark")
         return spark_module("joins.nearest").nearest_frames(
             left, right, on, by, windows=windows_of(window, left_window, right_window), times=times,
-            aliases=aliases, segments=segments, state_dir=state_dir, k=k, how=how, rank=rank, value=value,
-            suffix=suffix,
+            aliases=aliases, segments=segments, state_dir=state_dir, name=name, k=k, how=how, rank=rank,
+            value=value, suffix=suffix,
         )  # fmt: skip
     options.check("local")
     found = Nearest(

@@ -101,7 +101,14 @@ def test_streams_find_their_best_matches_over_restarts(spark, tmp_path, on, opti
                 continue  # a run with two micro-batches
             left, right = (feed.read(spark).withWatermark("t", "2 seconds") for feed in feeds)
             joined = handshake.nearest(
-                left, right, on, by="ABS(l.x - r.x)", segments=3, state_dir=str(tmp_path / "state"), **options
+                left,
+                right,
+                on,
+                by="ABS(l.x - r.x)",
+                segments=3,
+                state_dir=str(tmp_path / "state"),
+                name="near",
+                **options,
             )
             sink.run(joined)
     finally:
@@ -113,6 +120,7 @@ def test_streams_find_their_best_matches_over_restarts(spark, tmp_path, on, opti
         row.pop("t"), row.pop("t_right")
     assert same(found) == same(want.drop_columns(["t", "t_right"]).to_pylist())
     assert len([batch for batch in sink.batches.values() if batch.num_rows]) > 1
+    assert sink.sums("near", "results") == len(sink.rows())
     assert "nearest by ABS(l.x - r.x) within" in handshake.explain(joined)
 
 
@@ -133,3 +141,5 @@ def test_mistakes_are_explained(spark, tmp_path):
         handshake.nearest(left, right, by="r.x", value="N")
     with pytest.raises(UnsupportedError, match="segments"):
         handshake.nearest({"x": [1]}, {"a": [1]}, by="r.a", segments=2)
+    with pytest.raises(UnsupportedError, match="name='near' is only supported by"):
+        handshake.nearest({"x": [1]}, {"a": [1]}, by="r.a", name="near")

@@ -41,7 +41,7 @@ __all__ = ["nearest_frames"]
 def nearest_frames(
     left: DataFrame, right: DataFrame, on: Predicate, by: Any, *, windows: Windows,
     times: tuple[str | None, str | None], aliases: tuple[str, str] | None, segments: int | None,
-    state_dir: str | None, **ranked: Any,
+    state_dir: str | None, name: str | None = None, **ranked: Any,
 ) -> DataFrame:  # fmt: skip
     """Join each row of a DataFrame with its best matches; `handshake.nearest` documents the arguments."""
     if right.isStreaming and not left.isStreaming:
@@ -51,7 +51,9 @@ def nearest_frames(
         )
     use_this_python(left.sparkSession)
     if right.isStreaming:
-        return _nearest_streams(left, right, on, by, windows, times, aliases, segments, state_dir, **ranked)
+        return _nearest_streams(
+            left, right, on, by, windows, times, aliases, segments, state_dir, name, **ranked
+        )
     ranking = _ranking(left, right, by, aliases, **ranked)
     definition = define(
         left, right, on, windows, times, suffix=ranked["suffix"], aliases=aliases, segments=segments,
@@ -63,13 +65,14 @@ def nearest_frames(
     check_output(definition, left.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true")
     check_root(definition)
     runs = "static" if left.isStreaming else "batch"
-    return _run(left, right, with_directory(definition, runs), runs)
+    return _run(left, right, with_directory(definition, runs), runs, name)
 
 
 def _nearest_streams(
     left: DataFrame, right: DataFrame, on: Predicate, by: Any, windows: Windows,
     times: tuple[str | None, str | None], aliases: tuple[str, str] | None, segments: int | None,
-    state_dir: str | None, *, k: int, how: str, rank: str | None, value: str | None, suffix: str,
+    state_dir: str | None, name: str | None, *, k: int, how: str, rank: str | None, value: str | None,
+    suffix: str,
 ) -> DataFrame:  # fmt: skip
     """Join two streams: left rows wait until they are final, and then take their best matches."""
     frames = (left, right)
@@ -83,7 +86,7 @@ def _nearest_streams(
         schemas[0].empty_table(), schemas[1].empty_table(), None if on is None else Expression(condition), by,
         k, None, windows[0], windows[1], (timed[0], timed[1]), how, rank, value, suffix, names, cores=1,
     )  # fmt: skip
-    known = [Schema.from_arrow(schema, name) for schema, name in zip(schemas, SIDES, strict=True)]
+    known = [Schema.from_arrow(schema, side) for schema, side in zip(schemas, SIDES, strict=True)]
     unit = common_unit((known[0], known[1]), windows, (timed[0], timed[1]))
     best = NearestMatch(join, unit, ranking.output)
     held = best.windows()
@@ -92,7 +95,7 @@ def _nearest_streams(
         left, right, Expression(condition), held, (timed[0], timed[1]), suffix=suffix, aliases=names,
         segments=segments, state_dir=state_dir, kind=BEST[how], best=best,
     )  # fmt: skip
-    return run_plan(left, right, plan_frames(left, right, definition, None), None)
+    return run_plan(left, right, plan_frames(left, right, definition, name), None)
 
 
 def _ranking(
@@ -108,6 +111,8 @@ def _ranking(
     return replace(ranking, output=pa.schema([*fields, last.with_type(carrier(last.type))]))
 
 
-def _run(left: DataFrame, right: DataFrame, definition: Definition, runs: str) -> DataFrame:
+def _run(
+    left: DataFrame, right: DataFrame, definition: Definition, runs: str, name: str | None
+) -> DataFrame:  # fmt: skip
     joined = (join_static if runs == "static" else join_batches)(left, right, definition)
-    return remember(joined, plan_of(left, right, definition, runs, None))
+    return remember(joined, plan_of(left, right, definition, runs, name))
