@@ -21,9 +21,9 @@ from handshake.errors import InputError, SchemaError, suggest
 __all__ = ["WIDTH", "Layout", "WireField"]
 
 WIDTH = b"width"
+"""Metadata key of an Arrow field: the number of bytes of a string on the wire."""
 _LARGEST = 65_507
 """Bytes of the largest datagram."""
-"""Metadata key of an Arrow field: the number of bytes of a string on the wire."""
 
 _NAMES: dict[str, pa.DataType] = {
     **dict.fromkeys(("bool", "boolean"), pa.bool_()),
