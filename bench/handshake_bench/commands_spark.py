@@ -24,6 +24,7 @@ def add_spark_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_kinds(bench, call)
     _add_batch(bench, call)
     _add_latency(bench, call)
+    _add_segments(bench, call)
 
 
 def _add_sustained(bench: typer.Typer, call: Callable[..., None]) -> None:
@@ -149,3 +150,24 @@ Example:
             "spark_latency", rate=rate, trigger=trigger, seconds=seconds, window=window, cores=cores, out=out,
             source=source,
         )  # fmt: skip
+
+
+def _add_segments(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_segments",
+        help="""Measure planning, references and manifests of a join of up to 1,000 segments.
+
+\b
+Examples:
+  handshake bench spark_segments --out results
+  handshake bench spark_segments --segments 4,16 --rows 2000
+""",
+    )
+    def spark_segments(
+        segments: Annotated[str, typer.Option(help="Numbers of segments, with commas.")] = "4,16,64,250,1000",
+        rows: Annotated[int, typer.Option(min=1, help="Rows per stream and micro-batch.")] = 40_000,
+        partitions: Annotated[int, typer.Option(min=1, help="Source partitions per stream.")] = 32,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call("spark_segments", segments=segments, rows=rows, partitions=partitions, out=out, source=source)

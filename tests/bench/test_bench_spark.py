@@ -12,7 +12,14 @@ from handshake.cli.app import run as command
 
 pytest.importorskip("pyspark")
 
-from handshake_bench import spark_batch, spark_kinds, spark_latency, spark_queries, spark_sustained
+from handshake_bench import (
+    spark_batch,
+    spark_kinds,
+    spark_latency,
+    spark_queries,
+    spark_segments,
+    spark_sustained,
+)
 
 BATCHES = [(20.0 * n, 0.1 * n) for n in range(1, 50)]
 EARLIER = {
@@ -47,6 +54,14 @@ EARLIER = {
         "rate": 1_000, "trigger": 500, "window": 900, "micro_batches": [0.5, 0.6], "results": 9, "p50": 0.9,
         "p90": 1.1, "p99": 1.5, "longest": 1.6, "curve": [n / 60 for n in range(101)],
     },
+    "spark_segments": {
+        "rows": 100, "partitions": 2,
+        "points": [
+            {"segments": 4, "cells": 1024, "planning": 0.002, "references": 16, "reference_bytes": 16_000,
+             "referring": 0.1, "opening": 0.1, "segment": 0.02, "all": 0.08, "manifest_bytes": 7_000,
+             "manifests": 28_000, "manifest": 0.001, "progress_bytes": 900, "progress": 0.001}
+        ],
+    },
     "spark_queries": {
         "rows": 100,
         "queries": [
@@ -61,6 +76,7 @@ EXPECTED = {
     "spark_kinds": {"inner": "1", "left": "0.75", "left_anti": "1.5", "load": "0.15"},
     "spark_batch": {"vs_spark": "30", "spark_ended": "no", "equi_vs_spark": "0.5"},
     "spark_latency": {"p50": "0.9", "p99": "1.5"},
+    "spark_segments": {"segments": "4", "planning_ms": "2", "segment_ms": "20"},
     "spark_queries": {"worst": "1.1", "q1_ratio": "1.1", "q5_ratio": "0.5"},
 }
 PICTURES = {"spark_sustained", "spark_growth", "spark_latency"}
@@ -82,6 +98,14 @@ def test_tables_and_plots_are_made_of_an_earlier_run(capsys: Any, tmp_path: Any,
     pictures = list(out.glob("*.svg"))
     assert len(pictures) == (name in PICTURES)
     assert all(xml.parse(picture).getroot().tag.endswith("svg") for picture in pictures)
+
+
+def test_segments_are_simulated_without_a_cluster(capsys: Any, tmp_path: Any) -> None:
+    spark_segments.run(segments="2,5", rows=200, partitions=2, out=str(tmp_path))
+    kept = json.loads((tmp_path / "spark_segments.json").read_text())["points"]
+    assert [point["references"] for point in kept] == [8, 20]
+    assert all(point["manifests"] > point["segments"] * 1_000 for point in kept)
+    assert result(capsys.readouterr().out)["segments"] == "5"
 
 
 @pytest.mark.soak

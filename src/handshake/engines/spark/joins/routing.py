@@ -45,6 +45,10 @@ _FAR = 1 << 40
 _LEAST_FAR = 1 << 10
 _FADING = 0.8
 """The factor by which the weights of cells decrease per batch."""
+_PARTS = 16
+"""Weights are multiples of a part of one row: manifests hold them all, and few digits compress well."""
+_DIGITS = 6
+"""Decimal places of cuts, for the same reason."""
 _UNEVEN = 1.2
 """Cuts move if a segment gets more than this multiple of its fair share."""
 _REST = 8
@@ -178,7 +182,7 @@ class Router:
             counts: The number of new tuples per cell.
             oldest: The oldest stamp of each side that the new tuples can still join; None if all can.
         """
-        self.weights = self.weights * _FADING + counts
+        self.weights = np.floor((self.weights * _FADING + counts) * _PARTS) / _PARTS
         self.rested += 1
         if not self.epochs:
             self.epochs = [Epoch(balance(self.weights, self.segments))]
@@ -227,7 +231,7 @@ def balance(weights: Array, segments: int) -> list[float]:
     total = np.concatenate([[0.0], np.cumsum(weights + max(float(weights.sum()), 1.0) * 1e-3 / cells)])
     shares = total[-1] * np.arange(segments + 1) / segments
     cuts = np.interp(shares, total, np.arange(cells + 1))
-    return [0.0, *(float(cut) for cut in cuts[1:-1]), float(cells)]
+    return [0.0, *(round(float(cut), _DIGITS) for cut in cuts[1:-1]), float(cells)]
 
 
 def home_rows(offsets: Array, span: tuple[float, float], seed: int = 0) -> tuple[int, int]:

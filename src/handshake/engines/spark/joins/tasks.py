@@ -46,6 +46,7 @@ __all__ = [
     "REFERENCES",
     "RESULTS",
     "SegmentProcessor",
+    "figures_row",
     "join_task",
     "pack_task",
     "packed_chunk",
@@ -216,7 +217,7 @@ class SegmentProcessor(StatefulProcessor):
         self._set_timer(step, timer)
         step.manifest.about.run = run_id(task)
         self.state.update((step.commit(),))
-        yield _figures_row(step)
+        yield figures_row(step)
 
     def _manifest(self) -> Manifest | None:
         held = self.state.get()
@@ -264,7 +265,8 @@ class SegmentProcessor(StatefulProcessor):
         """Do nothing: no resource is open."""
 
 
-def _figures_row(step: SegmentStep) -> pd.DataFrame:
+def figures_row(step: SegmentStep) -> pd.DataFrame:
+    """Return the output row that reports the figures of a segment's micro-batch."""
     tally: SegmentTally = step.tally
     figures = [
         sum(tally.rows), sum(tally.late), tally.no_time, tally.unmatchable, tally.visits, tally.comparisons,
