@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from handshake import AsOfJoin, Join, MultiJoin
+from handshake import AsOfJoin, Join, MultiJoin, NearestJoin
 from handshake.errors import InputError, SchemaError, UnsupportedError
 from handshake.options import Options
 
@@ -110,3 +111,23 @@ def test_mistakes_are_named(tmp_path):
         Join(left=EVENT, right=EVENT, window="5 s", time="t", late_to=tmp_path / "file")
     with pytest.raises(UnsupportedError, match="only supported by the spark engine"):
         Options(late_to="x").check("local")
+
+
+def test_late_rows_of_a_nearest_join_have_their_own_columns() -> None:
+    rows = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
+    late: list[tuple[str, dict[str, Any]]] = []
+    with NearestJoin(
+        left=rows, right=rows, by="ABS(l.x - r.x)", window="5 seconds", time="t",
+        late_to=lambda side, batch: late.append((side, batch.to_pydict())),
+    ) as join:  # fmt: skip
+        for push in (join.push_left, join.push_right):
+            push({"t": [100], "x": [1]})
+        join.push_left({"t": [90], "x": [2]})
+        join.push_right({"t": [97], "x": [3]})
+        join.finish()
+    times = {seconds: datetime(1970, 1, 1, 0, 1, seconds - 60) for seconds in (90, 97)}
+    lags = {seconds: timedelta(seconds=seconds) for seconds in (10, 3)}
+    assert late == [
+        ("left", {"t": [times[90]], "x": [2], "late_by": [lags[10]]}),
+        ("right", {"t": [times[97]], "x": [3], "late_by": [lags[3]]}),
+    ]

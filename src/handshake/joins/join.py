@@ -19,7 +19,7 @@ from handshake.io.frames import conform, kind_of, restore, schema_of, table_of
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.driver import times_of
 from handshake.joins.gate import Gate, OnShed
-from handshake.joins.late import LateRows, LateTo
+from handshake.joins.late import LateRows, LateStream, LateTo
 from handshake.joins.metrics import Metrics, MultiMetrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import (
@@ -67,7 +67,7 @@ class PushJoin(Generic[PlanT]):
     def __init__(self, plan: PlanT, on_shed: OnShed | None, late_to: LateTo | None = None) -> None:
         self.plan = plan
         self._ordering = plan.ordering()
-        late = None if late_to is None else LateRows(late_to, plan.spec.streams, plan.spec.unit)
+        late = None if late_to is None else LateRows(late_to, self._late_streams(), plan.spec.unit)
         self._late = late
         self._joined: RunningJoin = plan.start()
         if late is not None:
@@ -81,6 +81,10 @@ class PushJoin(Generic[PlanT]):
         self._forgotten.atexit = False
         self._last: Metrics | None = None
         self._lock = threading.RLock()
+
+    def _late_streams(self) -> list[LateStream]:
+        """Return the streams with the columns that late rows are reported with."""
+        return [LateStream(stream.name, stream.schema) for stream in self.plan.spec.streams]
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from handshake.errors import InputError, SchemaError
 from handshake.io.sinks import Sink, sink_for
 from handshake.joins.driver import StreamLike
 
-__all__ = ["LATE_BY", "LateRows", "LateTo", "check_late_columns", "with_lag"]
+__all__ = ["LATE_BY", "LateRows", "LateStream", "LateTo", "check_late_columns", "with_lag"]
 
 LateTo = str | Path | Callable[[str, pa.RecordBatch], None]
 """A function of a stream's name and a batch of late rows, or a folder for files of them."""
@@ -22,7 +22,14 @@ LATE_BY = "late_by"
 """The column that says how far behind the watermark a late row was."""
 
 
-def check_late_columns(streams: Sequence[StreamLike]) -> None:
+class LateStream(NamedTuple):
+    """A stream by its name, with the columns that its late rows have."""
+
+    name: str
+    schema: pa.Schema
+
+
+def check_late_columns(streams: Sequence[StreamLike] | Sequence[LateStream]) -> None:
     """Raise if a stream has a column of the name that late rows get."""
     for stream in streams:
         if LATE_BY in stream.schema.names:
@@ -42,7 +49,7 @@ def with_lag(batch: pa.RecordBatch, names: Sequence[str], lag: Any, unit: str) -
 class LateRows:
     """The late rows of a running join on their way to a function or to files, which appear when it closes."""
 
-    def __init__(self, late_to: LateTo, streams: Sequence[StreamLike], unit: str) -> None:
+    def __init__(self, late_to: LateTo, streams: Sequence[LateStream], unit: str) -> None:
         check_late_columns(streams)
         self._streams, self._unit = streams, unit
         self._files = contextlib.ExitStack()

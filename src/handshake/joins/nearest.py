@@ -20,6 +20,7 @@ from handshake.joins.asof import Found
 from handshake.joins.distance import Candidates, find_candidates
 from handshake.joins.gate import OnShed
 from handshake.joins.join import PushJoin
+from handshake.joins.late import LateStream, LateTo
 from handshake.joins.metrics import Metrics
 from handshake.joins.plan import JoinOptions, JoinPlan, predicate_of, prepare
 from handshake.joins.ranking import Best, Ranking, ranking_of
@@ -259,6 +260,7 @@ class NearestJoin(PushJoin[JoinPlan]):
         rank: The name of the column with the rank of each match, from 1 up; None leaves it out.
         value: The name of a column for the value of `by`, if it is wanted.
         on_shed: Called with the name of the side and each batch that is shed.
+        late_to: A function or a folder that gets late rows, as in `Join`.
         **options: See `JoinOptions`. The left input needs a window. `how` is `left` (the default) or `inner`.
 
     >>> import pyarrow as pa
@@ -273,7 +275,7 @@ class NearestJoin(PushJoin[JoinPlan]):
     def __init__(
         self, *, left: Any, right: Any, on: str | Expression | None = None, by: str | Expression, k: int = 1,
         rank: str | None = "rank", value: str | None = None, on_shed: OnShed | None = None,
-        **options: Unpack[JoinOptions],
+        late_to: LateTo | None = None, **options: Unpack[JoinOptions],
     ) -> None:  # fmt: skip
         if options.get("ordered"):
             raise UnsupportedError(
@@ -294,7 +296,11 @@ class NearestJoin(PushJoin[JoinPlan]):
             )
         self._chooser = Chooser(self._ranking, mine, theirs)
         self._rows = 0
-        super().__init__(plan, on_shed)
+        super().__init__(plan, on_shed, late_to)
+
+    def _late_streams(self) -> list[LateStream]:
+        sides = zip(self.plan.spec.sides, self._schemas, strict=True)
+        return [LateStream(side.name, schema) for side, schema in sides]
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
         """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""
