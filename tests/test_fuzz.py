@@ -8,6 +8,7 @@ import pytest
 
 import handshake as hs
 from fuzz.run import run_target
+from fuzz.state import _manifests
 from fuzz.targets import TARGETS
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import StateError
@@ -55,6 +56,16 @@ def test_addresses_that_are_none(url: str) -> None:
 def test_a_damaged_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(StateError, match=r"^the join's state is damaged \(.*\); restore the checkpoint"):
         Manifest.parse(data)
+
+
+def test_every_damaged_byte_of_a_manifest_is_noticed() -> None:
+    for whole in _manifests():
+        assert Manifest.parse(whole).dump() == whole
+        for place in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << place % 8
+            with pytest.raises(StateError, match=r"^the join's state is damaged \("):
+                Manifest.parse(bytes(damaged))
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ def test_a_newer_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StateError) as error:
         Manifest.parse(newer)
     assert str(error.value) == (
-        "the checkpoint holds join state of version 99, this release reads up to version 3; "
+        "the checkpoint holds join state of version 99, this release reads up to version 4; "
         "go on with the release that wrote it, or start from a new checkpoint"
     )
 

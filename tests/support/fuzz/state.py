@@ -85,27 +85,27 @@ def _manifests() -> tuple[bytes, ...]:
 
 
 def check_manifest(rng: Random, folder: Path) -> bool | str:
-    """Load a mutated manifest; bytes of any kind are a manifest, or refused as damaged."""
-    data = rng.choice(_manifests())
-    if rng.random() < 0.5:
-        data = mutate_bytes(rng, data)
-    else:
-        data = _with_fields(rng, data)
+    """Load a mutated manifest: damage is refused, and other fields are a manifest or refused."""
+    whole = rng.choice(_manifests())
+    damaged = rng.random() < 0.5
+    data = mutate_bytes(rng, whole) if damaged else _with_fields(rng, whole)
     manifest = Manifest.parse(data)
+    assert data == whole or not damaged, "a damaged manifest was accepted"
     assert Manifest.parse(manifest.dump()).dump() == manifest.dump()
     return True
 
 
 def _with_fields(rng: Random, data: bytes) -> bytes:
-    """The manifest with other values in its fields, which are compressed."""
-    head = struct.Struct("<4sIII")
-    mark, size, *rest = head.unpack_from(data)
+    """The manifest with other values in its fields, which are compressed, and with the checksum of these."""
+    head = struct.Struct("<4sIIII")
+    mark, _, size, *rest = head.unpack_from(data)
     fields: Any = json.loads(zlib.decompress(data[head.size : head.size + size]))
     text = json.dumps(mutate_json(rng, fields)).encode()
     if rng.random() < 0.1:
         text = mutate_bytes(rng, text)
     packed = zlib.compress(text, 1)
-    return head.pack(mark, len(packed), *rest) + packed + data[head.size + size :]
+    body = struct.pack("<III", len(packed), *rest) + packed + data[head.size + size :]
+    return struct.pack("<4sI", mark, zlib.crc32(body)) + body
 
 
 @lru_cache(maxsize=1)

@@ -21,11 +21,14 @@ from handshake.joins.states import RowStates
 
 __all__ = ["About", "Manifest", "describe_value"]
 
-_VERSION = 3
-"""The version of the format: 1 has fields alone, 2 adds states of rows, 3 facts for readers from outside."""
-_HEAD = struct.Struct("<4sIII")
-"""A mark, and the lengths of the parts: fields, and the states of both sides."""
-_MARK = b"hsm2"
+_VERSION = 4
+"""The version of the format: 1 has fields alone, 2 adds states of rows, 3 facts for readers from outside, 4 a
+checksum."""
+_SUM = struct.Struct("<4sI")
+"""A mark, and the checksum (CRC-32) of everything behind it; versions 2 and 3 have only the mark."""
+_HEAD = struct.Struct("<III")
+"""The lengths of the parts: fields, and the states of both sides."""
+_MARK, _MARK_WITHOUT_SUM = b"hsm4", b"hsm2"
 _WRONG_FIELDS = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """Errors over fields that are missing or of another type."""
 Refs = tuple[list[ChunkRef], list[ChunkRef]]
@@ -117,7 +120,8 @@ class Manifest:
         }
         head = zlib.compress(json.dumps(fields).encode(), 1)
         parts = [b"" if states is None else states.dump() for states in self.states]
-        return b"".join((_HEAD.pack(_MARK, len(head), *map(len, parts)), head, *parts))
+        body = b"".join((_HEAD.pack(len(head), *map(len, parts)), head, *parts))
+        return _SUM.pack(_MARK, zlib.crc32(body)) + body
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -153,11 +157,16 @@ class Manifest:
 
 def _parts(data: bytes) -> list[bytes]:
     """Return the fields and the states of both sides; the first version has fields alone."""
-    if not data.startswith(_MARK):
+    if data.startswith(_MARK):
+        body = data[_SUM.size :]
+        if _SUM.unpack_from(data)[1] != zlib.crc32(body):
+            raise ValueError("the checksum of a manifest is wrong")
+    elif data.startswith(_MARK_WITHOUT_SUM):
+        body = data[len(_MARK_WITHOUT_SUM) :]
+    else:
         return [data, b"", b""]
-    _, *lengths = _HEAD.unpack_from(data)
-    ends = np.cumsum([_HEAD.size, *lengths]).tolist()
-    return [data[start:end] for start, end in pairwise(ends)]
+    ends = np.cumsum([_HEAD.size, *_HEAD.unpack_from(body)]).tolist()
+    return [body[start:end] for start, end in pairwise(ends)]
 
 
 def _refs(sides: list[list[dict[str, Any]]]) -> Refs:
