@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pyarrow as pa
@@ -98,9 +98,24 @@ def test_a_running_join_explains_pairs_at_its_watermark() -> None:
         join.push_left({"t": [20], "x": [1]})
         join.push_right({"t": [20], "x": [2]})
         found = join.why({"t": 15, "x": 1}, {"t": 20, "x": 1})
-    assert [c.what for c in found.reasons] == ["left row in time"]
+    assert [str(c) for c in found.reasons] == [
+        "?    left row in time: it is 5 seconds behind the watermark now; it had to come before"
+    ]
+    assert (found.joined, str(found).splitlines()[0]) == (None, "the rows join if what is marked ? holds")
     with pytest.raises(HandshakeError, match="this join is closed"):
         join.why({"t": 15, "x": 1}, {"t": 20, "x": 1})
+
+
+def test_lengths_are_exact_and_readable() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    for microseconds, shown in (
+        (5, "5 us"),
+        (46_620, "46.62 ms"),
+        (4_350_312, "4.350312 seconds"),
+        (90_061_500_000, "1 day 1 hour 1 minute 1.5 seconds"),
+    ):
+        found = why({"t": at}, {"t": at + timedelta(microseconds=microseconds)}, window="2 days", time="t")
+        assert found.conditions[0].detail == f"the right row is {shown} later"
 
 
 def test_the_command_explains_rows_of_files(tmp_path, capsys) -> None:

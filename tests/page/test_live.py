@@ -255,6 +255,9 @@ def test_commands_show_their_runs_and_one_page_shows_all(tmp_path: Path) -> None
         found = wait_until(lambda: (q := queries(url).get("join")) and q["state"] == "ended" and q)
         assert [stream["rows"] for stream in found["streams"]] == [500, 500]
         assert found["last"]["columns"] == ["t", "x", "t_right", "x_right"]
+        row = quote('{"t": 1, "x": 1}'), quote('{"t": 2, "x": 2}')
+        answer = ask(url, f"/why?name=join&left={row[0]}&right={row[1]}")[2]
+        assert "no   l.x = r.x: 1 = 2" in json.loads(answer)["text"]
         everything = announced(collected.stdout)
         wait_until(lambda: queries(everything).get("join", {}).get("results") == found["results"])
     finally:

@@ -35,7 +35,7 @@ from handshake.joins.plan import (
 from handshake.joins.replay import MultiReplay, Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import WaitingPlan
-from handshake.joins.why import Why, explain_pair
+from handshake.joins.why import Why, conform_pair, explain_pair
 from handshake.plan.build import Expression
 
 __all__ = [
@@ -298,16 +298,15 @@ class Join(TwoStreamPush[JoinPlan]):
         super().__init__(plan, on_shed, late_to)
 
     def why(self, left_row: Any, right_row: Any) -> Why:
-        """Explain why two rows are a pair of this join, or not, at its watermark; see `handshake.why`."""
-        spec = self.plan.spec
-        rows = [
-            conform([row] if isinstance(row, Mapping) else row, side.schema, side.name)
-            for row, side in zip((left_row, right_row), spec.sides, strict=True)
-        ]
+        """Explain why two rows are a pair of this join, or not, at its watermark; see `handshake.why`.
+
+        A row that the watermark has passed is in a pair if it came before.
+        """
         with self._lock:
             engine = self._running()
             mark = engine.mark() if isinstance(engine, Gate) else engine.driver.mark()
-        return explain_pair(spec, rows, mark)
+        spec = self.plan.spec
+        return explain_pair(spec, conform_pair(spec, left_row, right_row), mark, later=True)
 
 
 class MultiJoin(PushJoin[MultiPlan]):

@@ -26,6 +26,7 @@ from handshake.joins.gate import Gate, OnShed
 from handshake.joins.metrics import Metrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import JoinPlan, MultiPlan
+from handshake.joins.why import Why, conform_pair, explain_pair
 from handshake.schema import UNITS
 
 __all__ = ["TICK", "MultiReplay", "Replay", "check_pace", "spare_old_objects"]
@@ -305,6 +306,11 @@ class Replay(TableReplay[JoinPlan]):
     ) -> None:  # fmt: skip
         super().__init__(plan, (left, right), pace=pace, on_shed=on_shed)
         self._check_clock("Join")
+
+    def why(self, left_row: Any, right_row: Any) -> Why:
+        """Explain why two rows are a pair of this join, or not; see `handshake.why`. No row is late."""
+        spec = self.plan.spec
+        return explain_pair(spec, conform_pair(spec, left_row, right_row))
 
     def _run(self) -> Iterator[pa.RecordBatch]:
         if self._pace is None and self.plan.runs_as == "unbounded":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from typing import Literal as OneOf
 
@@ -20,18 +21,25 @@ from handshake.kernels.evaluate import evaluate
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, show, walk
 from handshake.schema import UNITS
-from handshake.windows import Duration, Spec, Window, is_late, windows_of
+from handshake.windows import Spec, Window, is_late, windows_of
 
-__all__ = ["Condition", "Why", "explain_pair", "why"]
+__all__ = ["Condition", "Why", "conform_pair", "explain_pair", "length", "row_time", "waiting", "why"]
 
 Array = np.ndarray[Any, Any]
 Places = tuple[tuple[int, int], tuple[int, int]]
 Outcome = OneOf["holds", "fails", "null", "unknown"]
 _SIGNS = {"holds": "yes", "fails": "no", "null": "NULL", "unknown": "?"}
 _OUTCOMES: dict[bool | None, Outcome] = {True: "holds", False: "fails", None: "null"}
+_HEADS = {
+    True: "the rows join",
+    False: "the rows do not join",
+    None: "the rows join if what is marked ? holds",
+}
 _SHOWN = 60
 """The most characters of a value in an explanation."""
 _LAST = np.iinfo(np.int64).max
+_LONG = {"day": 86_400, "hour": 3_600, "minute": 60}
+"""Seconds of the units of long times."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Condition:
     what: str
     """A part of the predicate, a window, or that a row is in time."""
     outcome: Outcome
-    """`null` if it is NULL, as a comparison with NULL is; `unknown` if the rows alone do not tell."""
+    """`null` if it is NULL, as a comparison with NULL is; `unknown` if what is given does not tell."""
     detail: str
     """The values behind it."""
 
@@ -60,7 +68,7 @@ class Why:
 
     @property
     def joined(self) -> bool | None:
-        """True if the rows are a pair, False if they are not, None if the rows alone do not tell."""
+        """True if the rows are a pair, False if they are not, None if that is not known."""
         outcomes = {condition.outcome for condition in self.conditions}
         if outcomes & {"fails", "null"}:
             return False
@@ -72,9 +80,8 @@ class Why:
         return tuple(condition for condition in self.conditions if condition.outcome != "holds")
 
     def __str__(self) -> str:
-        heads = {True: "the rows join", False: "the rows do not join", None: "the rows alone do not tell"}
         lines = (*map(str, self.conditions), *self.notes)
-        return "\n".join((heads[self.joined], *(f"  {line}" for line in lines)))
+        return "\n".join((_HEADS[self.joined], *(f"  {line}" for line in lines)))
 
 
 def why(
@@ -144,8 +151,9 @@ def why(
 
 
 def explain_pair(
-    spec: JoinSpec, rows: Sequence[pa.RecordBatch], mark: int | None = None, places: Places | None = None
-) -> Why:
+    spec: JoinSpec, rows: Sequence[pa.RecordBatch], mark: int | None = None, places: Places | None = None,
+    *, later: bool = False,
+) -> Why:  # fmt: skip
     """Explain two rows, one per batch.
 
     Args:
@@ -153,15 +161,26 @@ def explain_pair(
         rows: The rows, one of each side.
         mark: The watermark, in the unit of the join's times.
         places: Per row, its position in its own stream and how many rows of the other came before it.
+        later: The watermark is that of a moment after the rows came, so a row behind it may have been in
+            time.
     """
-    times = [_time(spec, side, row) for side, row in enumerate(rows)]
+    times = [row_time(spec, side, row) for side, row in enumerate(rows)]
     conditions = [*_predicate(spec, rows), *_windows(spec, times, places)]
     if mark is None or not spec.windows.timed:
         return Why(tuple(conditions))
-    return Why((*conditions, *_in_time(spec, times, mark)), tuple(_waiting(spec, times, mark)))
+    in_time = _in_time(spec, times, mark, later=later)
+    return Why((*conditions, *in_time), tuple(waiting(spec, times, mark)))
 
 
 # The rows
+
+
+def conform_pair(spec: JoinSpec, *rows: Any) -> list[pa.RecordBatch]:
+    """Return a left row and a right row, such as dicts of values, in the columns of a join."""
+    return [
+        conform([row] if isinstance(row, Mapping) else row, side.schema, side.name)
+        for row, side in zip(rows, spec.sides, strict=True)
+    ]
 
 
 def _whole(value: Any, stream: str) -> pa.Table | pa.Schema:
@@ -205,7 +224,8 @@ def _instant(spec: JoinSpec, watermark: Any) -> int:
     return int(times[0])
 
 
-def _time(spec: JoinSpec, side: int, row: pa.RecordBatch) -> int | None:
+def row_time(spec: JoinSpec, side: int, row: pa.RecordBatch) -> int | None:
+    """Return the time of a row in the unit of the join; None without one."""
     name = spec.sides[side].time
     if name is None:
         return None
@@ -276,19 +296,51 @@ def _by_position(what: str, window: Window, own: int, seen: int, other: str) -> 
 def _later(distance: int, unit: str) -> str:
     if distance <= 0:
         return "not later"
-    return f"{Duration(distance * UNITS[unit])} later"
+    return f"{length(distance, unit)} later"
 
 
-def _in_time(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator[Condition]:
+def length(distance: int, unit: str) -> str:
+    """Return a length of time as people write it.
+
+    >>> [length(n, "ms") for n in (500, 4350, 90_000, 7_200_000)]
+    ['500 ms', '4.35 seconds', '1 minute 30 seconds', '2 hours']
+    """
+    rest, parts = distance * UNITS[unit], []
+    for name, size in _LONG.items():
+        count, rest = divmod(rest, UNITS["s"] * size)
+        if count:
+            parts.append(f"{count} {name}{'s' * (count != 1)}")
+    if rest and (parts or rest >= UNITS["s"]):
+        parts.append(f"{_decimal(rest, UNITS['s'])} second{'s' * (rest != UNITS['s'])}")
+    elif rest:
+        short = next(short for short in ("ms", "us", "ns") if rest >= UNITS[short])
+        parts.append(f"{_decimal(rest, UNITS[short])} {short}")
+    return " ".join(parts) or "0 seconds"
+
+
+def _decimal(nanoseconds: int, size: int) -> str:
+    return f"{(Decimal(nanoseconds) / size).normalize():f}"
+
+
+def _in_time(spec: JoinSpec, times: Sequence[int | None], mark: int, *, later: bool) -> Iterator[Condition]:
     for name, time in zip(SIDES, times, strict=True):
-        if time is not None:
-            late = bool(is_late(time, mark))
-            behind = Duration((mark - time) * UNITS[spec.unit])
-            detail = f"it is {behind} behind the watermark" if late else "the watermark has not passed it"
-            yield Condition(f"{name} row in time", "fails" if late else "holds", detail)
+        if time is None:
+            continue
+        what = f"{name} row in time"
+        if not is_late(time, mark):
+            yield Condition(what, "holds", "the watermark has not passed it")
+            continue
+        behind = length(mark - time, spec.unit)
+        if later:
+            yield Condition(
+                what, "unknown", f"it is {behind} behind the watermark now; it had to come before"
+            )
+        else:
+            yield Condition(what, "fails", f"it is {behind} behind the watermark")
 
 
-def _waiting(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator[str]:
+def waiting(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator[str]:
+    """Yield how long each row waits for matches, or that it has left its window."""
     for name, time, window, rule in zip(SIDES, times, spec.windows, spec.rules, strict=True):
         if time is None or window is None or rule is None or not window.timed:
             continue
@@ -296,7 +348,7 @@ def _waiting(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator
         if left <= 0:
             yield f"the {name} row has left its window"
         else:
-            more = Duration(left * UNITS[spec.unit])
+            more = length(left, spec.unit)
             yield f"the {name} row waits for matches until the watermark is {more} later"
 
 

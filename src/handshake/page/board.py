@@ -77,7 +77,7 @@ class ThingSource:
         """Explain why two rows are a pair, or not."""
         thing = self._thing()
         if self._about["why"] is None or thing is None:
-            raise InputError(f"'{self.name}' cannot explain pairs; joins in process can, while they run")
+            raise InputError(f"'{self.name}' cannot explain pairs; one join of two streams can")
         sides = [side.schema for side in thing.plan.spec.sides]
         return str(thing.why(_convert_row(left, sides[0]), _convert_row(right, sides[1])))
 
@@ -127,8 +127,10 @@ class RunSource:
         return {"tree": None, "windows": {}, "why": None, **own, "text": own.get("text") or self._text}
 
     def why(self, left: Any, right: Any) -> str:
-        """Refuse: the rows of a run are not pushed, and its join cannot be asked."""
-        raise InputError(f"'{self.name}' cannot explain pairs; use handshake why with its files")
+        """Explain why two rows are a pair, or not, if the run is one join."""
+        if len(self._sources) != 1:
+            raise InputError(f"'{self.name}' is not one join, and cannot explain pairs; use handshake why")
+        return next(iter(self._sources.values())).why(left, right)
 
 
 class Card:

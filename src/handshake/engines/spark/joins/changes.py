@@ -363,7 +363,7 @@ def _check(old: Manifest, definition: Definition) -> None:
             raise _refusal(name, plan, now, why)
     if "best match" in now:
         changed = next(name for name in now if plan.get(name) != now[name])
-        raise _refusal(changed, plan, now, "as-of joins do not change on a checkpoint")
+        raise _refusal(changed, plan, now, "as-of and nearest joins do not change on a checkpoint")
     _check_windows(plan, now, definition)
     _check_columns(plan, now, definition)
     if plan["predicate"] != now["predicate"] and any(definition.anchored):
