@@ -13,15 +13,13 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pyarrow as pa
-from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
 from handshake.kernels.codes import FACTS
 from handshake.kernels.collect import TEXTS, Shape
 from handshake.kernels.columns import FEW, PLAIN, address_words, all_valid, headroom_range
 from handshake.kernels.compile_cache import compile_loop
-from handshake.kernels.intrinsics import JIT, QUICK
+from handshake.kernels.intrinsics import JIT, QUICK, reader
 from handshake.plan.expr import Column
 from handshake.plan.ranges import storage_bits
 from handshake.schema import Bool, Decimal, Float
@@ -101,19 +99,7 @@ def describe(batch: pa.RecordBatch, layout: Layout, known_headroom: bool) -> Arr
     return Arrival(row, places) if done else None
 
 
-def _reader(bits: int, kind: types.Type) -> Any:
-    @intrinsic
-    def read(typing_context, address):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(bits)))
-            return builder.load(place, align=1)
-
-        return kind(types.int64), code
-
-    return read
-
-
-_word, _half, _byte = _reader(64, types.int64), _reader(32, types.int32), _reader(8, types.uint8)
+_word, _half, _byte = reader(64, types.int64), reader(32, types.int32), reader(8, types.uint8)
 
 _LENGTH, _NULLS, _OFFSET, _BUFFERS, _CHILDREN = 0, 8, 16, 40, 48
 """Bytes before the fields of Arrow's C structure of an array that are read here."""

@@ -19,7 +19,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from handshake.kernels.compile_cache import compile_loop
-from handshake.kernels.intrinsics import JIT, QUICK, prefetch
+from handshake.kernels.intrinsics import JIT, QUICK, prefetch, reader
 from handshake.kernels.lower import I8
 
 __all__ = ["TEXTS", "Places", "Shape", "collect", "collect_texts", "places_of", "row_bytes", "shape_of"]
@@ -205,18 +205,6 @@ def _copier(kind: ir.Type) -> Any:
     return copy
 
 
-def _reader(bits: int, kind: types.Type) -> Any:
-    @intrinsic
-    def read(typing_context, address):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(bits)))
-            return builder.load(place, align=1)
-
-        return kind(types.int64), code
-
-    return read
-
-
 def _writer(kind: types.Type, bits: int) -> Any:
     @intrinsic
     def write(typing_context, address, value):  # type: ignore[no-untyped-def]
@@ -234,7 +222,7 @@ _write_byte = _writer(types.uint8, 8)
 _write_half, _write_word = _writer(types.int32, 32), _writer(types.int64, 64)
 _copy1, _copy2, _copy4, _copy8 = (_copier(ir.IntType(8 * n)) for n in (1, 2, 4, 8))
 _copy16, _copy_chunk = (_copier(ir.VectorType(I8, n)) for n in (16, _CHUNK))
-_byte, _short, _long = _reader(8, types.uint8), _reader(32, types.int32), _reader(64, types.int64)
+_byte, _short, _long = reader(8, types.uint8), reader(32, types.int32), reader(64, types.int64)
 
 
 @numba.njit(**JIT, inline="always")

@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 from handshake.kernels.lower import I1, I8, I32
 
 __all__ = ["JIT", "QUICK", "count_bits", "emit_prefetch", "lower_bound", "lowest_bit", "lowest_bit_or_64",
-           "prefetch", "row_intrinsic", "upper_bound"]  # fmt: skip
+           "prefetch", "reader", "row_intrinsic", "upper_bound"]  # fmt: skip
 
 JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
 QUICK = {**JIT, "nogil": False}
@@ -67,6 +67,20 @@ def count_bits(typing_context, mask):  # type: ignore[no-untyped-def]
         return builder.ctpop(args[0])
 
     return types.int64(mask), code
+
+
+def reader(bits: int, kind: types.Type) -> Any:
+    """Return `read(address)`, which loads a number from an address that need not be aligned."""
+
+    @intrinsic
+    def read(typing_context, address):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(bits)))
+            return builder.load(place, align=1)
+
+        return kind(types.int64), code
+
+    return read
 
 
 def row_intrinsic(width: int, skip: int = 0) -> Any:

@@ -38,7 +38,8 @@ from handshake.plan.ranges import ranges, scale_factor, type_range, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import INT64, Bool, Date, Decimal, Float, Int, Timestamp, Type
 
-__all__ = ["FUNCTIONS", "LANES", "Env", "Lowered", "Number", "Truth", "emit", "number", "truth"]
+__all__ = ["FUNCTIONS", "LANES", "Env", "Lowered", "Number", "Truth", "emit", "number", "repeat",
+           "truth"]  # fmt: skip
 
 LANES = 16
 """Tuples per vector: 512 bits of int32, and a mask of 16 bits."""
@@ -120,14 +121,16 @@ def constant(element: ir.Type, value: Any, like: ir.Value | None = None) -> ir.V
     return ir.Constant(vector_of(element, count), [value] * count if count else value)
 
 
+def repeat(builder: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
+    """Return a vector of equal values."""
+    undefined = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.Constant(I32, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, count), [0] * count))
+
+
 def splat(env: Env, value: ir.Value, count: int) -> ir.Value:
     """Repeat a scalar over a vector."""
-    if not count or lanes(value):
-        return value
-    kind = ir.VectorType(value.type, count)
-    undefined = ir.Constant(kind, ir.Undefined)
-    first = env.builder.insert_element(undefined, value, ir.Constant(I32, 0))
-    return env.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, count), [0] * count))
+    return value if not count or lanes(value) else repeat(env.builder, value, count)
 
 
 def align(env: Env, *values: ir.Value) -> list[ir.Value]:
