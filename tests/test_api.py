@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -557,6 +559,42 @@ def test_order_needs_time():
 def test_options_that_mean_nothing(options, message):
     with pytest.raises(hs.HandshakeError, match=message):
         hs.prepare(pa.schema([("x", pa.int64())]), pa.schema([("a", pa.int64())]), **options)
+
+
+NUMBERS = pa.schema([("x", pa.int64())])
+TABLE = {"x": [1]}
+SQL = "CREATE INPUT STREAM S (a int); SELECT a FROM S INTO T"
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "wrong", "similar"),
+    [
+        (hs.join, (TABLE, TABLE), "windw", "window"),
+        (hs.join, (TABLE, TABLE), "core", "cores"),
+        (hs.asof, (TABLE, TABLE), "tolerence", "tolerance"),
+        (partial(hs.nearest, by="1"), (TABLE, TABLE), "xyz", None),
+        (hs.run, (SQL, {}), "cors", "cores"),
+        (hs.explain, (SQL,), "optimized", "optimised"),
+        (hs.explain, (TABLE, TABLE), "algoritm", "algorithm"),
+        (partial(hs.Join, left=NUMBERS, right=NUMBERS), (), "orderd", "ordered"),
+        (partial(hs.NearestJoin, left=NUMBERS, right=NUMBERS, by="1"), (), "windw", "window"),
+        (hs.MultiJoin, ({"a": NUMBERS},), "windos", "windows"),
+        (hs.join_streams, ({"a": TABLE},), "tme", "time"),
+        (hs.explain_streams, ({"a": TABLE},), "tme", "time"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_a_similar_one(function, given, wrong, similar):
+    name = getattr(function, "func", function).__name__
+    hint = f"; did you mean '{similar}'?" if similar else ""
+    message = f"{name}() has no argument '{wrong}'{hint}"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        function(*given, **{wrong: 1})
+
+
+@pytest.mark.parametrize("function", [hs.asof, partial(hs.nearest, by="l.x")], ids=("asof", "nearest"))
+def test_options_of_other_engines_are_refused(function):
+    with pytest.raises(hs.UnsupportedError, match="does not take the option segments here; it takes cores"):
+        function(TABLE, TABLE, segments=2)
 
 
 def test_a_broken_regular_expression_is_found_before_any_tuple():

@@ -14,9 +14,9 @@ from handshake.errors import InputError, UnsupportedError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.asof import AsOf
 from handshake.joins.nearest import Nearest
-from handshake.joins.plan import predicate_of, prepare
+from handshake.joins.plan import JoinOptions, predicate_of, prepare
 from handshake.kinds import kind_of_join
-from handshake.options import GivenOptions, Options
+from handshake.options import GivenOptions, Options, check_names
 from handshake.plan.algebra import Plan
 from handshake.plan.build import Expression
 from handshake.plan.query import parse_query
@@ -62,6 +62,7 @@ def run(
         >>> run(text, {"Trades": trades}, engine="circuit", groups=4)["Highs"].num_rows
         2
     """
+    check_names(run, options, GivenOptions)
     plan = parse_query(query) if isinstance(query, str) else query
     given = {name: _input(each, query) for name, each in inputs.items()}
     name = engine or ("spark" if any(map(is_spark, given.values())) else "local")
@@ -141,6 +142,7 @@ def join(
         >>> join({"x": [1, 20]}, {"a": [5, 40]}, "ABS(l.x - r.a) <= 10", how="left_anti").to_pylist()
         [{'x': 20}]
     """
+    check_names(join, options, GivenOptions)
     kind = kind_of_join(how)
     options.setdefault("order", "time" if ordered else "any")
     wanted = Options(**options)
@@ -222,9 +224,8 @@ def asof(
         [8]
     """
     spark = _on_spark(left, right)
-    _check_asof_options(
-        options, ("segments", "state_dir", "state", "name", "result_time") if spark else ("cores",)
-    )
+    on_spark = ("segments", "state_dir", "state", "name", "result_time")
+    _check_taken(asof, options, on_spark if spark else ("cores",))
     times = (left_time or time, right_time or time)
     if spark:
         return spark_module("joins.asof").asof_frames(
@@ -239,12 +240,14 @@ def asof(
     return restore(found, {kind_of(left), kind_of(right)})
 
 
-def _check_asof_options(options: GivenOptions, taken: tuple[str, ...]) -> None:
-    """Check the values of options; refuse those that an as-of join does not take."""
-    Options(**options)
+def _check_taken(function: Callable[..., Any], options: GivenOptions, taken: tuple[str, ...]) -> None:
+    """Refuse options that a function does not take, or not for inputs of this kind."""
+    check_names(function, options, GivenOptions)
     for name in options:
         if name not in taken:
-            raise UnsupportedError(f"asof does not take the option {name} here; it takes {', '.join(taken)}")
+            raise UnsupportedError(
+                f"{function.__name__} does not take the option {name} here; it takes {', '.join(taken)}"
+            )
 
 
 def nearest(
@@ -265,10 +268,7 @@ def nearest(
     value: str | None = None,
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
-    cores: int | None = None,
-    segments: int | None = None,
-    state_dir: str | None = None,
-    name: str | None = None,
+    **options: Unpack[GivenOptions],
 ) -> Any:
     """Join each left row with its k best matches by any ranking.
 
@@ -295,10 +295,8 @@ def nearest(
         value: The name of a column for the value of `by`, if it is wanted.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in `on` and `by`.
-        cores: The number of cores, for tables and frames; all by default.
-        segments: The number of segments on Spark.
-        state_dir: The directory for rows on their way on Spark, which every executor reaches.
-        name: The name of the join in the progress of Spark's query, for streams.
+        **options: `cores` for tables and frames; `segments`, `state_dir` and `name` for Spark. See
+            `handshake.options.Options`.
 
     Returns:
         All columns of the left input, those of the right, the rank and the value. Left rows are in their
@@ -320,19 +318,17 @@ def nearest(
         >>> nearest(rooms, sensors, "r.at < l.x", by="l.x - r.at")["sensor"].to_pylist()
         [1, 3]
     """
-    options = Options(cores=cores, segments=segments, state_dir=state_dir, name=name)
+    spark = _on_spark(left, right)
+    _check_taken(nearest, options, ("segments", "state_dir", "name") if spark else ("cores",))
     times = left_time or time, right_time or time
-    if _on_spark(left, right):
-        options.check("spark")
+    if spark:
         return spark_module("joins.nearest").nearest_frames(
             left, right, on, by, windows=windows_of(window, left_window, right_window), times=times,
-            aliases=aliases, segments=segments, state_dir=state_dir, name=name, k=k, how=how, rank=rank,
-            value=value, suffix=suffix,
+            aliases=aliases, k=k, how=how, rank=rank, value=value, suffix=suffix, **options,
         )  # fmt: skip
-    options.check("local")
     found = Nearest(
         table_of(left), table_of(right), on, by, k, window, left_window, right_window, times, how, rank,
-        value, suffix, aliases, cores,
+        value, suffix, aliases, options.get("cores"),
     ).run()  # fmt: skip
     return restore(found, {kind_of(left), kind_of(right)})
 
@@ -389,10 +385,12 @@ def explain(
     if right is not None:
         if _on_spark(query, right):
             return str(spark_module("joins.frames").explain_frames(query, right, on, **options))
+        check_names(explain, options, JoinOptions)
         return prepare(table_of(query).schema, table_of(right).schema, on, **options).explain()
     if is_spark(query):
         return str(spark_module("joins.explain").explain_result(query))
     if isinstance(query, (str, Plan)):
+        check_names(explain, options, GivenOptions)
         plan = parse_query(query) if isinstance(query, str) else query
         return engine_of(engine or "local").explain(plan, Options(**options))
     if hasattr(query, "explain"):

@@ -5,13 +5,14 @@ To add an option, add a field to `Options`, the same name to `GivenOptions`, and
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypedDict, get_type_hints
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["ENGINES", "OPTIONS", "GivenOptions", "Option", "Options", "options_table"]
+__all__ = ["ENGINES", "OPTIONS", "GivenOptions", "Option", "Options", "check_names", "options_table"]
 
 ENGINES = ("local", "spark", "circuit")
 _LOCAL, _SPARK, _CIRCUIT, _SOFTWARE = ("local",), ("spark",), ("circuit",), ("local", "spark")
@@ -341,6 +342,20 @@ def _entries() -> Iterator[tuple[str, Option]]:
 
 OPTIONS: Mapping[str, Option] = dict(_entries())
 """The entry of each option by its name."""
+
+
+def check_names(function: Callable[..., Any], given: Mapping[str, Any], options: type) -> None:
+    """Raise `TypeError` at a keyword that a function does not take, and suggest one with a similar name.
+
+    Args:
+        function: The function or class that was called.
+        given: The keywords that are not among its parameters.
+        options: The typed dict of the options that it takes.
+    """
+    for name in given:
+        if name not in options.__annotations__:
+            known = [*inspect.signature(function).parameters, *options.__annotations__]
+            raise TypeError(f"{function.__qualname__}() has no argument '{name}'{suggest(name, known)}")
 
 
 def options_table() -> str:

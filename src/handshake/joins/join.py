@@ -36,6 +36,7 @@ from handshake.joins.replay import MultiReplay, Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import WaitingPlan
 from handshake.joins.why import Why, conform_pair, explain_pair
+from handshake.options import check_names
 from handshake.plan.build import Expression
 
 __all__ = [
@@ -286,6 +287,7 @@ class Join(TwoStreamPush[JoinPlan]):
         self, *, left: Any, right: Any, on: str | Expression | None = None, on_shed: OnShed | None = None,
         late_to: LateTo | None = None, **options: Unpack[JoinOptions],
     ) -> None:  # fmt: skip
+        check_names(Join, options, JoinOptions)
         plan = prepare(schema_of(left, "left"), schema_of(right, "right"), on, **options)
         kind = plan.spec.kind
         for side, name in enumerate(SIDES):
@@ -328,6 +330,7 @@ class MultiJoin(PushJoin[MultiPlan]):
         self, streams: Mapping[str, Any], on: str | Expression | None = None, *,
         on_shed: OnShed | None = None, late_to: LateTo | None = None, **options: Unpack[StreamOptions],
     ) -> None:  # fmt: skip
+        check_names(MultiJoin, options, StreamOptions)
         schemas = {name: schema_of(value, name) for name, value in named_streams(streams).items()}
         self._numbers = {name: k for k, name in enumerate(schemas)}
         super().__init__(prepare_streams(schemas, on, **options), on_shed, late_to)
@@ -387,6 +390,7 @@ def join_streams(
     >>> join_streams(tables, "a.x = b.y AND c.x = 10 * b.y").to_pylist()
     [{'x': 2, 'y': 2, 'x_c': 20}]
     """
+    check_names(join_streams, options, StreamOptions)
     kinds = {kind_of(value) for value in named_streams(streams).values()}
     tables = {name: table_of(value) for name, value in streams.items()}
     schemas = {name: table.schema for name, table in tables.items()}
@@ -415,6 +419,7 @@ def explain_streams(
     >>> print(explain_streams(tables, "a.x = b.y AND c.x = 10 * b.y", cores=1).splitlines()[-4])
     from c      c -> b -> a: about 0.044 us a tuple; c -> a -> b would take 0.0801 us
     """
+    check_names(explain_streams, options, StreamOptions)
     tables = {name: table_of(value) for name, value in named_streams(streams).items()}
     plan = prepare_streams({name: table.schema for name, table in tables.items()}, on, **options)
     return MultiReplay(plan, tables).explain()

@@ -30,6 +30,7 @@ from handshake.joins.ties import order_by_columns
 from handshake.joins.waiting import waiting_windows
 from handshake.kernels.columns import as_array
 from handshake.kinds import NEAREST
+from handshake.options import check_names
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, show, walk
@@ -277,6 +278,7 @@ class NearestJoin(PushJoin[JoinPlan]):
         rank: str | None = "rank", value: str | None = None, on_shed: OnShed | None = None,
         late_to: LateTo | None = None, **options: Unpack[JoinOptions],
     ) -> None:  # fmt: skip
+        check_names(NearestJoin, options, JoinOptions)
         if options.get("ordered"):
             raise UnsupportedError(
                 "a nearest join gives left rows as they become final; leave ordered out, and sort the results"

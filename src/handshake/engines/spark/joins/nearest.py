@@ -40,8 +40,8 @@ __all__ = ["nearest_frames"]
 
 def nearest_frames(
     left: DataFrame, right: DataFrame, on: Predicate, by: Any, *, windows: Windows,
-    times: tuple[str | None, str | None], aliases: tuple[str, str] | None, segments: int | None,
-    state_dir: str | None, name: str | None = None, **ranked: Any,
+    times: tuple[str | None, str | None], aliases: tuple[str, str] | None, segments: int | None = None,
+    state_dir: str | None = None, name: str | None = None, **ranked: Any,
 ) -> DataFrame:  # fmt: skip
     """Join each row of a DataFrame with its best matches; `handshake.nearest` documents the arguments."""
     if right.isStreaming and not left.isStreaming:
