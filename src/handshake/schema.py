@@ -39,9 +39,10 @@ __all__ = [
     "Timestamp",
     "Type",
     "arrow_of",
-    "bits_of",
     "concat_batches",
+    "joined_names",
     "type_from_arrow",
+    "unit_of_times",
     "without_view",
 ]
 
@@ -262,23 +263,29 @@ def arrow_of(kind: Type) -> pa.DataType:
     return _UNFIXED[type(kind)](kind)
 
 
-def bits_of(kind: Type) -> int:
-    """Return the number of bits of a value on wires; texts need a declared length."""
+def unit_of_times(kind: Type) -> str | None:
+    """Return the unit in which times of a type count; None if it is no time. Plain numbers count seconds."""
     match kind:
-        case Bool():
-            return 1
-        case Int(bits=bits) | Float(bits=bits):
-            return bits
-        case Date() | TimeOfDay(unit="s" | "ms"):
-            return 32
-        case Decimal(precision=precision) if precision:
-            return int(10**precision - 1).bit_length() + 1
-        case Timestamp() | Interval() | TimeOfDay():
-            return 64
-        case String(length=int() as length):
-            return 8 * length
-    hint = "; declare a length, such as string(8)" if isinstance(kind, String) else ""
-    raise SchemaError(f"{kind} has no fixed number of bits{hint}")
+        case Timestamp(unit=unit):
+            return unit
+        case Date() | Int() | Null():
+            return "s"
+        case Float() | Decimal():
+            return "ns"
+    return None
+
+
+def joined_names(left: Sequence[str], right: Sequence[str], suffix: str) -> list[str]:
+    """Return the column names of a join: right ones that the left input has too get the suffix."""
+    names = list(left)
+    for name in right:
+        name = name + suffix if name in left else name
+        if name in names:
+            raise SchemaError(
+                f"output column '{name}' would appear twice; rename a column or choose another suffix"
+            )
+        names.append(name)
+    return names
 
 
 _DIGITS = 38

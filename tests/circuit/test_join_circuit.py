@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -136,7 +137,7 @@ def test_the_needed_margin_loses_none_and_a_smaller_one_would() -> None:
         order = [(i % 2, (1, i)) for i in range(60)]
         lost = {
             margin: jc.modelled(
-                jc.keyed(), design.with_(margin=margin), order, taken=(False,) * 5 + (True,)
+                jc.keyed(), replace(design, margin=margin), order, taken=(False,) * 5 + (True,)
             ).lost
             for margin in (design.needed_margin, design.needed_margin - 1)
         }

@@ -17,7 +17,7 @@ import handshake.joins.arrangements.cell.cell as cell_module
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.io.frames import conform
 from handshake.joins.arrangements.cell.cell import Cell
-from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, cost_model, cost_text
+from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, cost_model
 from handshake.joins.arrangements.cell.partition import Partition
 from handshake.joins.arrangements.crew import Load
 from handshake.joins.arrangements.three_step import ThreeStep
@@ -108,16 +108,12 @@ def test_best_rows_grows_with_rate_and_window_and_stays_in_range():
     assert (sizes[0], sizes[-1]) == (1 << 10, 1 << 17)
 
 
-def test_constants_are_measured_once_and_shown():
+def test_constants_are_measured_once():
     model = cost_model()
     assert cost_model() is model
     assert 1e-6 <= model.alpha < 1
     assert model.beta > 0
     assert model.row_bytes == 8
-    size = model.best_rows(1000, 900)
-    assert cost_text(model, 1000, 900).startswith(
-        f"basic windows of {size:,} tuples for 900,000 in the window"
-    )
 
 
 # The arrangement against the oracle.

@@ -10,7 +10,7 @@ from handshake.plan.algebra import Demux, Session, Windowing, WindowJoin, walk
 from handshake.plan.explain import dot, explain_plan
 from handshake.plan.picture import svg
 from handshake.plan.query import parse_query
-from handshake.schema import Int, arrow_of, bits_of
+from handshake.schema import Int, String, arrow_of
 from query_cases import PAPER, TRADES, TWO
 
 GOLDEN = {
@@ -95,7 +95,7 @@ def test_carried_streams() -> None:
     source = parse_query(text).inputs[1]
     assert source.demux == Demux("Mux", "MsgType", (68,))
     assert (source.time, source.clock.unit, source.lateness) == ("At", "us", 1_500_000_000)
-    assert [bits_of(f.type) for f in source.fields] == [8, 32, 8, 64]
+    assert [f.type for f in source.fields] == [Int(8), Int(32), String(1), Int(64)]
 
 
 def test_computed_columns_have_the_bits_that_they_need() -> None:

@@ -10,8 +10,14 @@ import typer
 from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import (
     BACKEND,
+    Condition,
+    Explain,
+    LeftInput,
     LeftTime,
     LeftWindow,
+    Metrics,
+    Output,
+    RightInput,
     RightTime,
     RightWindow,
     Time,
@@ -31,15 +37,13 @@ from handshake.windows import windows_of
 
 __all__ = ["join"]
 
-Text = str | None
-
 
 @with_options("join")
 def join(
     context: typer.Context,
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")],
-    on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
+    left: LeftInput,
+    right: RightInput,
+    on: Condition,
     window: Window = None,
     left_window: LeftWindow = None,
     right_window: RightWindow = None,
@@ -48,16 +52,9 @@ def join(
     right_time: RightTime = None,
     how: Annotated[str, typer.Option(metavar="KIND", help=f"Kind of join: {', '.join(KINDS)}.")] = "inner",
     backend: Annotated[str, typer.Option(metavar="|".join(BACKEND.choices), help=BACKEND.help)] = "local",
-    output: Annotated[
-        Text,
-        typer.Option(metavar="FILE", help="Write results there (by extension); - is CSV on standard output."),
-    ] = None,
-    metrics: Annotated[
-        Text, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show how the join would run, and stop.")
-    ] = False,
+    output: Output = None,
+    metrics: Metrics = None,
+    explain: Explain = False,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,

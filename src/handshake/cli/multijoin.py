@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from handshake.cli.live_page import Live, LiveAt, open_live
-from handshake.cli.options import given_options, with_options
+from handshake.cli.options import Explain, Metrics, Output, given_options, with_options
 from handshake.cli.report import Delivery, reporting
 from handshake.engines.joins import JOIN
 from handshake.engines.local.engine import MultiJoinRun
@@ -34,16 +34,9 @@ def multijoin(
         Texts,
         typer.Option(metavar="[NAME=]COL", help="Time column of all inputs, or of one; may be repeated."),
     ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write results there (by extension); - is CSV on standard output."),
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show how the join would run, and stop.")
-    ] = False,
+    output: Output = None,
+    metrics: Metrics = None,
+    explain: Explain = False,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,

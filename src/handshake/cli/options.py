@@ -15,8 +15,14 @@ from handshake.options import ENGINES, OPTIONS, Option, Options
 __all__ = [
     "BACKEND",
     "OWN",
+    "Condition",
+    "Explain",
+    "LeftInput",
     "LeftTime",
     "LeftWindow",
+    "Metrics",
+    "Output",
+    "RightInput",
     "RightTime",
     "RightWindow",
     "Time",
@@ -37,6 +43,17 @@ RightWindow = Annotated[Text, typer.Option(metavar="SPEC", help="Window of RIGHT
 Time = Annotated[Text, typer.Option(metavar="COL", help="Time column of both; a time window needs one.")]
 LeftTime = Annotated[Text, typer.Option(metavar="COL", help="Time column of LEFT, if it differs.")]
 RightTime = Annotated[Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")]
+LeftInput = Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")]
+RightInput = Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")]
+Condition = Annotated[
+    str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")
+]
+Output = Annotated[
+    Text,
+    typer.Option(metavar="FILE", help="Write results there (by extension); - is CSV on standard output."),
+]
+Metrics = Annotated[Text, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Show how the join would run, and stop.")]
 
 BACKEND = Option("The engine that runs it.", ENGINES, choices=ENGINES, noun="backend")
 OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {

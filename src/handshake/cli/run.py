@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from handshake.cli.live_page import Live, LiveAt, open_live
-from handshake.cli.options import BACKEND, check_options, given_options, with_options
+from handshake.cli.options import BACKEND, Metrics, check_options, given_options, with_options
 from handshake.cli.report import Delivery, read_text, reporting
 from handshake.engines.engine import engine
 from handshake.engines.inputs import Address
@@ -36,9 +36,7 @@ def run(
         str | None, typer.Option(metavar="FILE", help="Keep rows that do not fit there, with the reason.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a row that does not fit.")] = False,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")
-    ] = None,
+    metrics: Metrics = None,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from handshake.cli.options import LeftTime, LeftWindow, RightTime, RightWindow, Time, Window
+from handshake.cli.options import (
+    Condition,
+    LeftInput,
+    LeftTime,
+    LeftWindow,
+    RightInput,
+    RightTime,
+    RightWindow,
+    Time,
+    Window,
+)
 from handshake.cli.report import reporting
 from handshake.io import read
 from handshake.joins.why import why as explain_rows
@@ -19,11 +29,11 @@ Text = str | None
 
 
 def why(
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")],
+    left: LeftInput,
+    right: RightInput,
     left_row: Annotated[int, typer.Argument(metavar="N", min=0, help="Row of LEFT, counted from 0.")],
     right_row: Annotated[int, typer.Argument(metavar="M", min=0, help="Row of RIGHT, counted from 0.")],
-    on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")],
+    on: Condition,
     window: Window = None,
     left_window: LeftWindow = None,
     right_window: RightWindow = None,

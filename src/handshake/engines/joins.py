@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from handshake.engines.inputs import Address, read_inputs
-from handshake.errors import SchemaError, UnsupportedError, WindowError
+from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import plain_schema, table_of
 from handshake.kinds import INNER, JoinKind
 from handshake.plan.algebra import ARRIVAL, Clock, Output, Plan, Project, Source, WindowJoin, walk
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import Column, Expr, Name, transform
-from handshake.schema import Date, Decimal, Float, Int, Null, Opaque, Schema, Timestamp, Type, arrow_of
+from handshake.schema import Opaque, Schema, Type, arrow_of, joined_names, unit_of_times
 from handshake.windows import Windows
 
 __all__ = ["JOIN", "PlainJoin", "check_inner", "join_plan", "join_tables", "plain_join"]
@@ -65,7 +65,7 @@ def join_plan(
     bound = bind(on, Scope.of(schemas[0], schemas[1], aliases))
     join = WindowJoin(sources, _SIDES, (windows.left, windows.right), bound, kind)
     shown = [schema.names if is_shown else () for schema, is_shown in zip(schemas, kind.shown, strict=True)]
-    names = _result_names(shown[0], shown[1], suffix)
+    names = joined_names(shown[0], shown[1], suffix)
     columns = tuple(zip(names, join.schema.names, strict=True))
     return Plan(sources, (Output(Project(join, columns), JOIN),))
 
@@ -74,31 +74,9 @@ def _source(schema: Schema, time: str | None) -> Source:
     if time is None:
         return Source(schema.stream, schema)
     field = schema.get(time)
-    return Source(schema.stream, schema, field.name, Clock(field.type, _unit(field.type) or ARRIVAL.unit))
-
-
-def _unit(kind: Type) -> str | None:
-    """Return the unit in which a time column counts; plain numbers count seconds."""
-    match kind:
-        case Timestamp(unit=unit):
-            return unit
-        case Date() | Int() | Null():
-            return "s"
-        case Float() | Decimal():
-            return "ns"
-    return None
-
-
-def _result_names(left: Sequence[str], right: Sequence[str], suffix: str) -> list[str]:
-    names = list(left)
-    for name in right:
-        name = name + suffix if name in left else name
-        if name in names:
-            raise SchemaError(
-                f"output column '{name}' would appear twice; rename a column or choose another suffix"
-            )
-        names.append(name)
-    return names
+    return Source(
+        schema.stream, schema, field.name, Clock(field.type, unit_of_times(field.type) or ARRIVAL.unit)
+    )
 
 
 @dataclass(frozen=True)
@@ -195,4 +173,4 @@ def _table(plan: Plan, source: Source, given: Any) -> pa.Table:
 
 def _as_joins_count(source: Source) -> bool:
     """Return true if times have the unit that joins give to a column of that type."""
-    return source.time is None or _unit(source.clock.type) in (None, source.clock.unit)
+    return source.time is None or unit_of_times(source.clock.type) in (None, source.clock.unit)

@@ -35,13 +35,13 @@ from handshake.schema import (
     INT64,
     UNITS,
     Date,
-    Decimal,
     Float,
     Int,
-    Null,
     Schema,
     Timestamp,
     Type,
+    joined_names,
+    unit_of_times,
 )
 from handshake.windows import OTHER as OTHER_STAMP
 from handshake.windows import OWN as OWN_STAMP
@@ -309,14 +309,9 @@ def _check_zones(schemas: tuple[Schema, ...], times: tuple[str | None, ...]) -> 
 
 
 def _unit_of(kind: Type, name: str, stream: str) -> str:
-    """Plain numbers count seconds."""
-    match kind:
-        case Timestamp(unit=unit):
-            return unit
-        case Date() | Int() | Null():
-            return "s"
-        case Float() | Decimal():
-            return "ns"
+    unit = unit_of_times(kind)
+    if unit is not None:
+        return unit
     raise SchemaError(
         f"column '{name}' of the {stream} input is {kind}, which is not a time; "
         "a timestamp, a date or a number of seconds is"
@@ -420,17 +415,10 @@ def result_schema(left: pa.Schema, right: pa.Schema, suffix: str, kind: JoinKind
     """Return the columns of results; those of a side that may be missing are nullable."""
     if not all(kind.shown):
         return left if kind.shown[0] else right
-    names = list(left.names)
-    fields = [_nullable(field, kind.preserved[1]) for field in left]
-    for field in right:
-        name = field.name + suffix if field.name in left.names else field.name
-        if name in names:
-            raise SchemaError(
-                f"output column '{name}' would appear twice; rename a column or choose another suffix"
-            )
-        names.append(name)
-        fields.append(_nullable(field.with_name(name), kind.preserved[0]))
-    return pa.schema(fields)
+    names = joined_names(left.names, right.names, suffix)
+    mine = (_nullable(field, kind.preserved[1]) for field in left)
+    theirs = (_nullable(field, kind.preserved[0]) for field in right)
+    return pa.schema([f.with_name(name) for f, name in zip((*mine, *theirs), names, strict=True)])
 
 
 def _nullable(field: pa.Field, may_miss: bool) -> pa.Field:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
+from handshake.closing import Closing
 from handshake.errors import InputError, UnsupportedError
 from handshake.metrics.families import FAMILIES, Family
 from handshake.metrics.snapshot import Sample, Snapshot
@@ -20,7 +20,7 @@ BOUNDS = tuple(1e-6 * 10 ** (k / 100) for k in range(100, 801, 25))
 _QUANTILES = {"0.5": "p50", "0.9": "p90", "0.99": "p99", "1": "longest"}
 
 
-class Exporter:
+class Exporter(Closing):
     """Things under watch whose metrics are exported until `close`."""
 
     def __init__(self) -> None:
@@ -78,14 +78,6 @@ class Exporter:
         while self._closing:
             self._closing.pop(0)()
         self._watches.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def export(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from handshake.closing import Closing
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.html import card
 from handshake.io.frames import table_of
@@ -76,7 +76,7 @@ def output_schema(output: Output) -> pa.Schema:
     return pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
 
 
-class Query:
+class Query(Closing):
     """A running query. Its results do not depend on how inputs are cut into batches.
 
     >>> text = '''CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp) TIMESTAMP BY Ts;
@@ -271,14 +271,6 @@ class Query:
                 if isinstance(operator, JoinOperator):
                     operator.close()
         self._ended = True
-
-    def __enter__(self) -> Query:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _inputs(node: Node) -> tuple[Node, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import time
-from types import TracebackType
 from typing import Any, Self
 
+from handshake.closing import Closing
 from handshake.engines.engine import Run
 from handshake.errors import InputError, UnsupportedError
 from handshake.page.board import Board, RunSource, ThingSource
@@ -22,7 +22,7 @@ except ImportError as error:
 __all__ = ["Page", "live", "open_page"]
 
 
-class Page:
+class Page(Closing):
     """A live page that is being served; `url` is its address, `close` ends it."""
 
     def __init__(
@@ -81,14 +81,6 @@ class Page:
             withdraw(self._announced)
             self._server.close()
             self.board.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<live page, {'closed' if self.closed else self.url}>"

@@ -13,7 +13,7 @@ from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.components.sequence import PLACE, PLACE_BITS
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.nets.bounds import Bounds
-from handshake.engines.circuit.simulation.simulate import ALWAYS, Feed, Run, feed, simulate
+from handshake.engines.circuit.simulation.simulate import Feed, Run, feed, simulate
 from handshake.engines.circuit.tables import nullable_in, rows_of, table_of_payloads
 from handshake.errors import InputError, suggest
 from handshake.io.frames import conform
@@ -46,42 +46,32 @@ def run_plan(
     without: Iterable[str] = (),
     engine: str = "cxxrtl",
     arrival: int = 0,
-    places: Mapping[str, Sequence[int]] | None = None,
-    ready: Mapping[str, Sequence[bool]] | None = None,
-    patterns: Mapping[str, Sequence[bool]] | None = None,
     vcd: Path | None = None,
 ) -> QueryRun:
     """Feed tables through the simulated circuit of a plan and collect the tables of its results.
 
-    Columns that have a NULL get a wire for it. `patterns` and `ready` hold inputs and outputs back by cycle,
-    as `simulate` has it; results do not depend on them. `places` says where the rows of each input stand
-    among all arrivals, which joins look at; without it rows arrive as docs/queries.md has it.
+    Columns that have a NULL get a wire for it. Rows arrive in the order that docs/queries.md defines.
     """
     tables = {name: _table(plan, name, given) for name, given in inputs.items()}
     given = bounds or Bounds()
     nullable = {**nullable_in(tables), **given.nullable}
     compiled = compile_plan(plan, replace(given, nullable=nullable), without=without)
-    tables = _add_places(plan, compiled, tables, places)
-    feeds = {
-        name: _feed(row, tables.get(name), (patterns or {}).get(name, ALWAYS), arrival)
-        for name, row in compiled.inputs.items()
-    }
-    run = simulate(compiled.circuit(), feeds, engine=engine, ready=ready, vcd=vcd)
+    tables = _add_places(plan, compiled, tables)
+    feeds = {name: _feed(row, tables.get(name), arrival) for name, row in compiled.inputs.items()}
+    run = simulate(compiled.circuit(), feeds, engine=engine, vcd=vcd)
     results = {o.name: _result(o, run, compiled) for o in plan.outputs}
     return QueryRun(results, compiled, run)
 
 
-def _feed(row: Row, table: pa.Table | None, pattern: Sequence[bool], arrival: int) -> Feed:
-    return feed(row, () if table is None else rows_of(table, row, arrival), pattern=pattern)
+def _feed(row: Row, table: pa.Table | None, arrival: int) -> Feed:
+    return feed(row, () if table is None else rows_of(table, row, arrival))
 
 
-def _add_places(
-    plan: Plan, compiled: Compiled, tables: dict[str, pa.Table], places: Mapping[str, Sequence[int]] | None
-) -> dict[str, pa.Table]:
+def _add_places(plan: Plan, compiled: Compiled, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """Return the tables; joined inputs get a column with the places of their rows among all arrivals."""
     placed = {name for name, row in compiled.inputs.items() if PLACE in row.names and name in tables}
     joined = [source.name for source in plan.inputs if source.name in placed]
-    keys: Mapping[str, Sequence[Any]] = places if places is not None else _arrivals(plan, tables)
+    keys = _arrivals(plan, tables)
     order = sorted((keys[name][i], at, i) for at, name in enumerate(joined) for i in range(len(keys[name])))
     found: dict[str, list[int]] = {name: [0] * len(keys[name]) for name in joined}
     for place, (_, at, i) in enumerate(order):

@@ -92,7 +92,25 @@ def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Option
     )  # fmt: skip
 
 
-class JoinRun(Run):
+class _ReplayRun(Run):
+    """Tables that are replayed as streams through a join."""
+
+    _replay: Replay | MultiReplay
+
+    def sources_of_figures(self) -> list[Any]:
+        """Return what has the figures while it runs."""
+        return [self._replay]
+
+    def progress(self) -> tuple[str, int, int | None]:
+        """Return how many rows have been joined."""
+        return "joining", self._replay.done, self._replay.total
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics of the join as plain data."""
+        return self._replay.metrics().to_dict()
+
+
+class JoinRun(_ReplayRun):
     """Two tables, replayed as streams through join cores."""
 
     def __init__(self, join: PlainJoin, tables: tuple[pa.Table, pa.Table], options: Options) -> None:
@@ -117,18 +135,6 @@ class JoinRun(Run):
             message = f"the join was behind and shed {shed}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         return found
-
-    def sources_of_figures(self) -> list[Any]:
-        """Return what has the figures while it runs."""
-        return [self._replay]
-
-    def progress(self) -> tuple[str, int, int | None]:
-        """Return how many rows have been joined."""
-        return "joining", self._replay.done, self._replay.total
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the metrics of the join as plain data."""
-        return self._replay.metrics().to_dict()
 
     def facts(self) -> list[tuple[str, str]]:
         """Return rows, results, rate, access method and cores."""
@@ -174,7 +180,7 @@ def _time_and_rate(rows: int, elapsed: float) -> list[tuple[str, str]]:
     return [("elapsed", f"{elapsed:.2f} s"), ("rate", f"{rate:,.0f} input rows/s")]
 
 
-class MultiJoinRun(Run):
+class MultiJoinRun(_ReplayRun):
     """Tables of several streams, replayed through a join of all of them."""
 
     def __init__(self, replay: MultiReplay, name: str, schema: pa.Schema) -> None:
@@ -183,18 +189,6 @@ class MultiJoinRun(Run):
 
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         return ((self._name, batch) for batch in self._replay)
-
-    def sources_of_figures(self) -> list[Any]:
-        """Return what has the figures while it runs."""
-        return [self._replay]
-
-    def progress(self) -> tuple[str, int, int | None]:
-        """Return how many rows have been joined."""
-        return "joining", self._replay.done, self._replay.total
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the metrics of the join as plain data."""
-        return self._replay.metrics().to_dict()
 
     def facts(self) -> list[tuple[str, str]]:
         """Return rows and join order of each stream, results, rate and cores."""

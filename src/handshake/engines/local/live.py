@@ -6,11 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
+from handshake.closing import Closing
 from handshake.engines.inputs import Address, Slice, carried_schema
 from handshake.errors import UnsupportedError
 from handshake.io.csv_files import read_standard_input
@@ -46,7 +46,7 @@ def all_over_udp(inputs: Mapping[str, Any]) -> bool:
     return bool(live)
 
 
-class Receivers:
+class Receivers(Closing):
     """One UDP receiver per input. Streams that an input carries come out by their own names."""
 
     def __init__(self, plan: Plan, inputs: Mapping[str, Address]) -> None:
@@ -89,14 +89,6 @@ class Receivers:
         """Close all sockets."""
         for receiver in self._receivers.values():
             receiver.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _count_malformed(name: str, bad: BadRows) -> Callable[[bytes, str], None]:

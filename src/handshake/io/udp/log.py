@@ -17,13 +17,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
+from handshake.closing import Closing
 from handshake.errors import InputError
 
 __all__ = ["LogReader", "LogWriter"]
@@ -84,7 +84,7 @@ def _segments(folder: Path) -> list[Segment]:
     return [Segment(folder, int(stem)) for stem in found]
 
 
-class LogWriter:
+class LogWriter(Closing):
     """Appends batches to a log.
 
     Args:
@@ -194,14 +194,6 @@ class LogWriter:
         """Sync the log and close its files."""
         self._seal()
         os.close(self._lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _write(file: int, data: bytes) -> None:

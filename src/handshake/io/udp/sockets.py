@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from handshake.closing import Closing
 from handshake.errors import HandshakeError, InputError, suggest
 from handshake.io.formats import one_line
 from handshake.io.udp.demux import HEADER, BadFile, Counters, Demux, Stream, refuse
@@ -96,7 +96,7 @@ def _option(url: str, name: str, value: str) -> Any:
     raise InputError(f"{name}={value} in '{url}' is not {wanted}")
 
 
-class UdpReceiver:
+class UdpReceiver(Closing):
     """Receives datagrams in a thread of its own and returns them as Arrow batches.
 
     Some ten thousand datagrams fit between the kernel's buffer and the caller. Beyond that the kernel drops
@@ -218,14 +218,6 @@ class UdpReceiver:
         if self._bad_file is not None:
             self._bad_file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _run(self) -> None:
         try:
             self._pump()
@@ -275,7 +267,7 @@ def _open(endpoint: Endpoint) -> Any:
         ) from None
 
 
-class UdpSender:
+class UdpSender(Closing):
     """Sends tuples in order, `per_datagram` of them in each datagram.
 
     >>> from handshake.io.udp.wire import Layout
@@ -364,11 +356,3 @@ class UdpSender:
 
     def close(self) -> None:
         self._outbox.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

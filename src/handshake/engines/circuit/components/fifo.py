@@ -18,25 +18,20 @@ __all__ = ["Fifo", "next_place"]
 class Fifo(Block):
     """First in, first out: `depth` beats, latency 1, issue rate 1.
 
-    Ports: `i` and `o` (streams of `row`), `level` (beats held), `almost_full` (room for no more than
-    `margin` beats). `i.ready` is low only when `depth` beats are held, and never depends on `o.ready`, so a
-    FIFO cuts the chain of `ready` signals. `storage` is "registers" (the head is always in the same
-    register) or "memory" (distributed or block RAM, as synthesis decides).
+    Ports: `i` and `o` (streams of `row`), `level` (beats held). `i.ready` is low only when `depth` beats are
+    held, and never depends on `o.ready`, so a FIFO cuts the chain of `ready` signals. `storage` is
+    "registers" (the head is always in the same register) or "memory" (distributed or block RAM, as
+    synthesis decides).
     """
 
     latency = 1
 
-    def __init__(self, row: Row, depth: int, *, margin: int = 0, storage: str = "registers") -> None:
-        self.row, self.depth, self.margin, self.storage = row, depth, margin, storage
+    def __init__(self, row: Row, depth: int, *, storage: str = "registers") -> None:
+        self.row, self.depth, self.storage = row, depth, storage
         if depth < 2 and storage == "memory":
             raise ValueError("a FIFO in memory holds at least 2 beats")
-        ports = {
-            "i": stream_in(row),
-            "o": stream_out(row),
-            "level": Out(range(depth + 1)),
-            "almost_full": Out(1),
-        }
-        super().__init__(ports, (row, depth, margin, storage))
+        ports = {"i": stream_in(row), "o": stream_out(row), "level": Out(range(depth + 1))}
+        super().__init__(ports, (row, depth, storage))
 
     @property
     def issue_rate(self) -> float:  # type: ignore[override]
@@ -45,10 +40,7 @@ class Fifo(Block):
 
     def build(self) -> Module:
         m = Module()
-        m.d.comb += [
-            self.i.ready.eq(self.level != self.depth),
-            self.almost_full.eq(self.level >= self.depth - self.margin),
-        ]
+        m.d.comb += self.i.ready.eq(self.level != self.depth)
         m.d.sync += self.level.eq(self.level + moves(self.i) - moves(self.o))
         held = _in_registers(m, self) if self.storage == "registers" else _in_memory(m, self)
         _unpack(m, self.o, held, self.level != 0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from handshake.errors import UnsupportedError
 
@@ -129,10 +129,6 @@ class Design:
         shortest: int = 1 + sum(min(lengths) for lengths in zip(*self.segments, strict=True))
         # A step takes two cycles from core to core, and the driver hears of free places later still.
         return 2 * (self.cores + self.line_registers) // shortest + 2 + self.unseen
-
-    def with_(self, **changes: Any) -> Self:
-        """Return the design with some parameters changed."""
-        return replace(self, **changes)
 
 
 def at_most(what: str, value: int, most: int) -> None:

@@ -25,7 +25,7 @@ from handshake.joins.spec import JoinSpec, join_spec
 from handshake.plan.parse import parse
 from handshake.windows import Windows
 
-__all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "cost_text", "measure_costs", "model_text"]
+__all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "measure_costs", "model_text"]
 
 UNIT_BLOCK = 16
 """b: tuples in a unit block (3.3), one for each lane of the kernels' vectors."""
@@ -112,15 +112,6 @@ def _best(core: JoinCore, batch: BasicWindow, windows: list[BasicWindow]) -> flo
             pass
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-def cost_text(model: CostModel, rate: float, window_seconds: float, batch: int = UNIT_BLOCK) -> str:
-    """Describe the chosen size of basic windows, for people."""
-    return (
-        f"basic windows of {model.best_rows(rate, window_seconds, batch):,} tuples for "
-        f"{rate * window_seconds:,.0f} in the window and batches of {batch:,}: "
-        f"{model.alpha * 1e6:.1f} us each, {model.beta * model.row_bytes * 1e9:.2f} ns a tuple and unit block"
-    )
 
 
 def model_text(model: CostModel, held: int | None, method: str) -> str:
