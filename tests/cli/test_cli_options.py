@@ -12,9 +12,9 @@ from cli_runs import run_here
 from handshake.cli.app import app
 from handshake.cli.options import engines_of
 from handshake.errors import UnsupportedError
+from handshake.joins.access import ACCESS_METHODS
 from handshake.joins.gate import OVERLOAD
 from handshake.joins.plan import ALGORITHMS
-from handshake.joins.spec import METHODS
 from handshake.options import ENGINES, OPTIONS, GivenOptions, Options
 
 BACKENDS = {
@@ -156,7 +156,7 @@ def test_the_typed_dict_and_the_entries_agree() -> None:
 
 def test_choices_are_those_of_the_joins() -> None:
     found = [OPTIONS[name].choices for name in ("method", "algorithm", "overload")]
-    assert found == [METHODS, ALGORITHMS, OVERLOAD]
+    assert found == [("auto", *ACCESS_METHODS), ALGORITHMS, OVERLOAD]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -31,8 +31,6 @@ __all__ = ["FORMATS", "describe_formats", "format_of", "read", "read_declared"]
 
 FORMATS = (PARQUET, ARROW, CSV, TSV, JSON_LINES)
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_BY_SUFFIX = {suffix: form for form in FORMATS for suffix in (*form.suffixes, *form.aliases)}
-_KNOWN = ", ".join(s for form in FORMATS for s in form.suffixes) + ", and .gz after a text format"
 
 
 def describe_formats() -> str:
@@ -60,12 +58,17 @@ def format_of(path: str | Path) -> tuple[FileFormat, str | None]:
     compression = _COMPRESSED.get(suffix.lower())
     if compression:
         suffix = os.path.splitext(stem)[1]
-    form = _BY_SUFFIX.get(suffix.lower())
+    form = next((form for form in FORMATS if suffix.lower() in (*form.suffixes, *form.aliases)), None)
     if form is None or (compression and not form.is_text):
         given = name[len(os.path.splitext(stem)[0]) :] if compression else suffix
         what = f"has the unknown extension '{given}'" if given else "has no extension"
-        raise InputError(f"'{path}' {what}; known are {_KNOWN}")
+        raise InputError(f"'{path}' {what}; {_known_suffixes()}")
     return form, compression
+
+
+def _known_suffixes() -> str:
+    known = ", ".join(suffix for form in FORMATS for suffix in form.suffixes)
+    return f"known are {known}, and .gz after a text format"
 
 
 def read(path: str | Path, stream: str = "left") -> pa.Table:
@@ -147,7 +150,7 @@ def _files_in(folder: Path) -> list[Path]:
         raise InputError(f"folder '{folder}' cannot be read: {_reason(error)}") from error
     files = [path for path in entries if not path.name.startswith((".", "_"))]
     if not files:
-        raise InputError(f"folder '{folder}' holds no data files; known are {_KNOWN}")
+        raise InputError(f"folder '{folder}' holds no data files; {_known_suffixes()}")
     for path in files:
         if os.path.isdir(path):
             raise InputError(

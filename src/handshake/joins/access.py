@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from handshake.errors import UnsupportedError
 from handshake.plan.analyse import Analysis
 
-__all__ = ["ACCESS_METHODS", "METHODS", "AccessMethod", "choose_method"]
+__all__ = ["ACCESS_METHODS", "AccessMethod", "choose_method"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ ACCESS_METHODS = {
         ),
     )
 }  # fmt: skip
-METHODS = ("auto", *ACCESS_METHODS)
+"""All access methods by name; an entry added here can be chosen from then on."""
 
 
 def choose_method(analysis: Analysis, name: str) -> tuple[AccessMethod, str]:
@@ -66,8 +66,8 @@ def choose_method(analysis: Analysis, name: str) -> tuple[AccessMethod, str]:
     Raises:
         UnsupportedError: If there is no such method, or the predicate does not have what it needs.
     """
-    if name not in METHODS:
-        raise UnsupportedError(f"no method '{name}'; choose one of {', '.join(METHODS)}")
+    if name != "auto" and name not in ACCESS_METHODS:
+        raise UnsupportedError(f"no method '{name}'; choose one of {', '.join(('auto', *ACCESS_METHODS))}")
     if name == "auto":
         fitting = [method for method in ACCESS_METHODS.values() if method.fits(analysis)]
         best = min(fitting, key=lambda method: method.preference)

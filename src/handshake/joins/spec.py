@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from handshake.errors import SchemaError, UnsupportedError, WindowError
-from handshake.joins.access import ACCESS_METHODS, METHODS, AccessMethod, choose_method
+from handshake.joins.access import ACCESS_METHODS, AccessMethod, choose_method
 from handshake.joins.states import RowStates
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.arrivals import Layout
@@ -49,7 +49,6 @@ from handshake.windows import TIME as TIME_STAMP
 from handshake.windows import Rule, Windows
 
 __all__ = [
-    "METHODS",
     "MOMENT",
     "OTHER",
     "OWN",

@@ -35,8 +35,9 @@ def cores_of(algorithm: str, cores: Any) -> int:
     Raises:
         UnsupportedError: If there is no such arrangement, or `cores` is not a positive number.
     """
-    if algorithm not in ALGORITHMS:
-        raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
+    if algorithm not in ARRANGEMENTS or algorithm == GPU.name:
+        known = ", ".join(name for name in ARRANGEMENTS if name != GPU.name)
+        raise UnsupportedError(f"no algorithm '{algorithm}'; choose one of {known}")
     if cores is not None and (not isinstance(cores, int) or cores < 1):
         raise UnsupportedError(f"cores is a whole number from 1 up, or None for all; {cores!r} was given")
     if cores is not None and cores > _MOST_CORES:

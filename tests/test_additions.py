@@ -1,0 +1,117 @@
+"""Additions of CONTRIBUTING's table: an entry from outside the package works from text to results."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import handshake as hs
+from cli_runs import run_here
+from handshake.io import files
+from handshake.io.formats import FileFormat
+from handshake.joins.access import ACCESS_METHODS, AccessMethod
+from handshake.joins.arrangements.arrangement import Entry
+from handshake.joins.arrangements.registry import ARRANGEMENTS
+from handshake.joins.arrangements.three_step import ThreeStep
+from handshake.plan.algebra import Node, Output
+from handshake.plan.functions.registry import FUNCTIONS, WHOLE, Function, takes
+from handshake.plan.optimise import RULE_SETS
+from handshake.schema import INT64
+from handshake.testing import assert_same_rows, reference
+from handshake.windows import UNITS, TimeWindow
+
+
+def numbers(seed: int) -> pa.Table:
+    rng = random.Random(seed)
+    return pa.table({"t": list(range(60)), "x": [rng.randrange(100) for _ in range(60)]})
+
+
+def check_join(**options: Any) -> str:
+    """Compare a join with the oracle; return its explanation."""
+    left, right = numbers(1), numbers(2)
+    join = {"on": "l.x BETWEEN r.x - 5 AND r.x + 5", "window": "20 seconds", "time": "t"}
+    assert_same_rows(hs.join(left, right, **join, **options), reference(join, left, right))
+    return hs.explain(left, right, **join, **options)
+
+
+def test_an_access_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = AccessMethod(
+        "narrow", "a band", lambda analysis: bool(analysis.bounds), lambda analysis: "the first band alone",
+        preference=-1, largest=64, attributes=1,
+    )  # fmt: skip
+    monkeypatch.setitem(ACCESS_METHODS, "narrow", mine)
+    assert "method      narrow: the first band alone" in check_join()
+    assert "method      narrow: as asked" in check_join(method="narrow")
+
+
+def test_an_arrangement(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(ThreeStep):
+        name = "mine"
+
+    mine = Entry("mine", "one core", lambda plan: Mine(plan.spec, plan.lateness), threads=False)
+    monkeypatch.setitem(ARRANGEMENTS, "mine", mine)
+    assert "algorithm   mine, cores: 1" in check_join(algorithm="mine")
+
+
+def test_a_window_kind() -> None:
+    @dataclass(frozen=True)
+    class Closed(TimeWindow):
+        """A time window that rows at its far end belong to."""
+
+        def reach(self, unit: str) -> int:
+            return self.size // UNITS[unit]
+
+    left, right = {"t": [0]}, {"t": [4, 5, 6]}
+    found = hs.join(left, right, window=Closed(5 * UNITS["s"]), time="t")
+    assert sorted(found["t_right"].to_pylist()) == [4, 5]
+    assert hs.join(left, right, window="5 seconds", time="t")["t_right"].to_pylist() == [4]
+
+
+def test_a_file_format(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Writer:
+        def __init__(self, stream: Any, schema: pa.Schema) -> None:
+            self._stream = stream
+
+        def write_table(self, table: pa.Table) -> None:
+            for row in table.to_pylist():
+                self._stream.write(" ".join(map(str, row.values())).encode() + b"\n")
+
+        def close(self) -> None:
+            self._stream.write(b"end\n")
+
+    def read(path: Path, compression: str | None) -> pa.Table:
+        return pa.table({"x": [int(line) for line in path.read_text().split()]})
+
+    monkeypatch.setattr(files, "FORMATS", (*files.FORMATS, FileFormat("Numbers", (".num",), read, Writer)))
+    left, out = tmp_path / "left.num", tmp_path / "out.num"
+    left.write_text("1\n20\n")
+    (tmp_path / "right.csv").write_text("a\n5\n40\n")
+    run_here(capfd, "join", left, tmp_path / "right.csv", "--on", "ABS(l.x - r.a) <= 10", "--output", out)
+    assert out.read_text() == "1 5\nend\n"
+
+
+def test_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Node] = []
+
+    def look(node: Node) -> Node:
+        seen.append(node)
+        return node
+
+    monkeypatch.setitem(RULE_SETS, "local", (*RULE_SETS["local"], look))
+    text = "CREATE INPUT STREAM S (a int, b int); SELECT b FROM S INTO T"
+    assert hs.run(text, {"S": {"a": [1], "b": [2]}})["T"].to_pylist() == [{"b": 2}]
+    assert [node.name for node in seen if isinstance(node, Output)] == ["T"]
+
+
+def test_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    triple = Function("triple", takes(WHOLE, gives=INT64), lambda call: lambda value: 3 * value)
+    monkeypatch.setitem(FUNCTIONS, "triple", triple)
+    found = hs.join({"x": [1, 2, None]}, {"a": [6, 9]}, "TRIPLE(l.x) = r.a AND TRIPLE(2) = 6")
+    assert found.to_pylist() == [{"x": 2, "a": 6}]
