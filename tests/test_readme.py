@@ -93,6 +93,24 @@ def test_links_lead_somewhere(page):
             assert Path(path).exists() or os.path.relpath(path, ROOT) in GENERATED, target
 
 
+ROOMS = [
+    line.split("|")[1:4]
+    for line in (ROOT / "docs/architecture.md").read_text().partition("## Types that")[0].splitlines()
+    if line.startswith("| `")
+]
+
+
+@pytest.mark.parametrize(("room", "what", "start"), ROOMS, ids=lambda cell: cell.strip()[:20])
+def test_rooms_exist_and_start_where_the_architecture_says(room, what, start):
+    for place in re.findall("`([^`]+)`", room):
+        path = ROOT / "src/handshake" / place
+        assert path.exists(), place
+        for name in re.findall("`([^`]+)`", start):
+            named = path / name if path.is_dir() else path
+            assert named.exists(), name
+            assert path.is_dir() or re.search(rf"^(class|def) {name}\b", path.read_text(), re.M), name
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
