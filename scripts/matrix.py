@@ -6,6 +6,8 @@ its users have. An environment is kept and reused.
     python scripts/matrix.py                 all environments
     python scripts/matrix.py 4.0-oldest 4.1  some of them
     python scripts/matrix.py --smoke 4.0-oldest  the smoke test instead of the whole Spark part
+    python scripts/matrix.py --processes 2   fewer processes, if other work runs on the machine
+    python scripts/matrix.py --failed        the tests that failed last time, one at a time
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     "4.3": {"pyspark": "4.3.0", **NEWEST},
 }  # fmt: skip
 """Environments by name, with the releases of what PySpark works with."""
+NOTHING = 5
+"""Pytest's exit status if there was no test to run."""
 TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "polars")
 """Packages that the tests need; locked like those of `make setup`."""
 
@@ -47,28 +51,43 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*ENVIRONMENTS, []], help="environments; default: all")
     parser.add_argument("--smoke", action="store_true", help="run a few joins only")
+    parser.add_argument("--failed", action="store_true", help="run what failed last time, in one process")
+    parser.add_argument("--processes", type=int, default=(os.cpu_count() or 1) + 1, help="default: cores + 1")
     chosen = parser.parse_args(arguments)
-    outcomes = {name: run_tests(name, chosen.smoke) for name in chosen.names or ENVIRONMENTS}
+    outcomes = {name: run_tests(name, chosen) for name in chosen.names or ENVIRONMENTS}
     print(f"{'':12}{'PySpark':>9}{'pandas':>9}{'pyarrow':>9}{'numpy':>9}  outcome")
     for name, (_, outcome) in outcomes.items():
         releases = "".join(f"{ENVIRONMENTS[name][p]:>9}" for p in ("pyspark", "pandas", "pyarrow", "numpy"))
         print(f"{name:12}{releases}  {outcome}")
-    failed = sum(code != 0 for code, _ in outcomes.values())
+    fine = (0, NOTHING) if chosen.failed else (0,)
+    failed = sum(code not in fine for code, _ in outcomes.values())
     print(f"RESULT environments={len(outcomes)} failed={failed}")
     return 1 if failed else 0
 
 
-def run_tests(name: str, smoke: bool) -> tuple[int, str]:
+def pytest_options(name: str, chosen: argparse.Namespace) -> list[str]:
+    """Return what to run and how; the cache of an environment knows what failed last time."""
+    if chosen.smoke:
+        return ["-p", "no:cacheprovider", *SMOKE]
+    cache = ["-o", f"cache_dir={FOLDER / name}.cache"]
+    if chosen.failed:
+        return [*cache, "--last-failed", "--last-failed-no-failures", "none", *TESTS]
+    return [*cache, *TESTS, "-n", str(chosen.processes), "--dist", "worksteal"]
+
+
+def run_tests(name: str, chosen: argparse.Namespace) -> tuple[int, str]:
     """Return pytest's exit status and its last line."""
     python = environment(name)
     print(f"{name}: running the tests", flush=True)
-    tests = SMOKE if smoke else [*TESTS, "-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    command = [python, "-m", "pytest", "-q", *pytest_options(name, chosen)]
     log = FOLDER / f"{name}.log"
     # tests that run this script may have set Spark's home and Python, and pytest's own variables
     others = ("PYSPARK_", "PYTEST_", "SPARK_HOME")
     own = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     start = time.monotonic()
+    if not chosen.smoke:  # a class-data archive, from which virtual machines start quickly
+        archive = [python, str(ROOT / "tests" / "support" / "spark_home.py")]
+        subprocess.run(archive, cwd=ROOT, env=own, capture_output=True, check=False)
     with open(log, "wb") as sink:
         code = subprocess.run(
             command, cwd=ROOT, env=own, stdout=sink, stderr=subprocess.STDOUT, check=False
