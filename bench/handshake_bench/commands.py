@@ -439,6 +439,28 @@ Example:
     def work(cores: Cores = None, quick: Quick = False, out: Out = None, source: Source = None) -> None:
         call("work", cores=cores, quick=quick, out=out, source=source)
 
+    @bench.command(
+        "tuple_windows",
+        help="""Join over windows of 2^20 and 2^23 tuples: the workloads of PIM-Tree and SPO-Join.
+
+\b
+Examples:
+  handshake bench tuple_windows --out results
+  handshake bench tuple_windows --windows 16 --cores 1
+""",
+    )
+    def tuple_windows(
+        windows: Annotated[str, typer.Option(help="Sizes of windows as powers of two.")] = "20,23",
+        batch: Annotated[int, typer.Option(min=1, help="Tuples of a batch.")] = 4096,
+        cores: Cores = None,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "tuple_windows", windows=windows, batch=batch, cores=cores, quick=quick, out=out, source=source
+        )  # fmt: skip
+
 
 def _add_latency(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(

@@ -14,7 +14,7 @@ from handshake.joins.arrangements.arrangement import Arrangement
 from handshake.joins.join import JoinPlan
 from handshake.joins.metrics import Metrics
 from handshake.joins.replay import spare_old_objects
-from handshake_bench.workload import Streams
+from handshake_bench.workload import Source, Streams
 
 __all__ = ["Run", "feed", "fill"]
 
@@ -97,7 +97,7 @@ def _ticks(
         yield streams.left(start, stop - start), streams.right(start, stop - start)
 
 
-def fill(engine: Arrangement, streams: Streams, rows: int) -> None:
+def fill(engine: Arrangement, streams: Source, rows: int) -> None:
     """Put `rows` tuples into both windows without joining them."""
     step = max(1, -(-rows // _PARTS))
     for start in range(0, rows, step):

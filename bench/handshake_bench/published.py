@@ -2,6 +2,7 @@
 
 `handshake`: Teubner and Müller, How soccer players would do stream joins, SIGMOD 2011 (48 Opteron cores).
 `cell`: Gedik, Yu, Bordawekar, CellJoin, VLDB Journal 2009 (Cell processor, 8 SPEs).
+`pim_tree`: Shahvarani and Jacobsen, Parallel Index-based Stream Join on a Multicore CPU, SIGMOD 2020.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    "CELL_BATCH_BYTES", "CELL_RATES", "CELL_SUBOPTIMAL", "HIT_RATE", "POINTS", "SIMD_GAIN", "Point",
-    "outputs",
+    "CELL_BATCH_BYTES", "CELL_RATES", "CELL_SUBOPTIMAL", "HIT_RATE", "PIM_TREE_CORES", "PIM_TREE_GAIN",
+    "POINTS", "SIMD_GAIN", "Point", "outputs",
 ]  # fmt: skip
 
 HIT_RATE = 1 / 250_000
@@ -23,6 +24,8 @@ CELL_BATCH_BYTES = 128
 """CellJoin 8.2.3: batches beyond that bring insignificant gains."""
 CELL_SUBOPTIMAL = 1.10
 """CellJoin 8.2.4: a basic window of the wrong size costs up to 10 %."""
+PIM_TREE_GAIN, PIM_TREE_CORES = 5.5, 8
+"""PIM-Tree, abstract: up to so many times the throughput of one thread, and the cores that it takes."""
 
 
 @dataclass(frozen=True)

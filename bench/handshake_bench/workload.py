@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["BAND", "GENERAL", "Streams", "left_schema", "right_schema"]
+__all__ = ["BAND", "GENERAL", "Source", "Streams", "left_schema", "right_schema"]
 
 BAND = "l.x BETWEEN r.a - 10 AND r.a + 10 AND l.y BETWEEN r.b - 10 AND r.b + 10"
 """One match in 250,000 pairs when attributes are uniform in 1 to 10,000."""
@@ -27,6 +28,16 @@ right_schema = pa.schema(
     ]
 )
 _TEXTS = 1 << 16
+
+
+class Source(Protocol):
+    """Tuples of two streams by position."""
+
+    def left(self, start: int, rows: int) -> pa.RecordBatch:
+        """Return tuples `start` to `start + rows` of the left stream."""
+
+    def right(self, start: int, rows: int) -> pa.RecordBatch:
+        """Return tuples `start` to `start + rows` of the right stream."""
 
 
 @dataclass
