@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from handshake.api import asof, explain, join, listener, nearest, progress, run, watch
+    from handshake.api import asof, explain, join, listener, nearest, progress, run, watch, why
     from handshake.errors import (
         ExpressionError,
         HandshakeError,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         prepare_streams,
     )
     from handshake.joins.nearest import NearestJoin
-    from handshake.joins.why import Condition, Why, why
+    from handshake.joins.why import Condition, Why
     from handshake.operators.query import Query, QueryMetrics
     from handshake.page.live import live
     from handshake.plan import call, col, left, lit, right, sql
@@ -89,14 +89,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api": ("asof", "explain", "join", "listener", "nearest", "progress", "run", "watch"),
+    "api": ("asof", "explain", "join", "listener", "nearest", "progress", "run", "watch", "why"),
     "joins.asof_streams": ("AsOfJoin",),
     "joins.join": (
         "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
         "explain_streams", "join_streams", "prepare", "prepare_streams",
     ),
     "joins.nearest": ("NearestJoin",),
-    "joins.why": ("Condition", "Why", "why"),
+    "joins.why": ("Condition", "Why"),
     "page.live": ("live",),
     "operators.query": ("Query", "QueryMetrics"),
     "plan": ("call", "col", "left", "lit", "right", "sql"),

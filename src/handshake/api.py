@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from handshake.engines.engine import engine as engine_of
 from handshake.engines.engine import engine_module
@@ -15,6 +15,7 @@ from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.asof import AsOf
 from handshake.joins.nearest import Nearest
 from handshake.joins.plan import JoinOptions, predicate_of, prepare
+from handshake.joins.why import Why, why_rows
 from handshake.kinds import kind_of_join
 from handshake.options import GivenOptions, Options, check_names
 from handshake.plan.algebra import Plan
@@ -22,7 +23,18 @@ from handshake.plan.build import Expression
 from handshake.plan.query import parse_query
 from handshake.windows import Spec, windows_of
 
-__all__ = ["asof", "explain", "join", "listener", "nearest", "progress", "run", "spark_module", "watch"]
+__all__ = [
+    "asof",
+    "explain",
+    "join",
+    "listener",
+    "nearest",
+    "progress",
+    "run",
+    "spark_module",
+    "watch",
+    "why",
+]
 
 
 def run(
@@ -437,3 +449,78 @@ def watch(query: Any, seconds: float | None = None, **options: Any) -> None:
         **options: See `handshake.engines.spark.console.watch`.
     """
     spark_module("console").watch(query, seconds, **options)
+
+
+def why(
+    left_row: Any,
+    right_row: Any,
+    on: str | Expression | None = None,
+    *,
+    window: Spec = None,
+    left_window: Spec = None,
+    right_window: Spec = None,
+    time: str | None = None,
+    left_time: str | None = None,
+    right_time: str | None = None,
+    left: Any = None,
+    right: Any = None,
+    watermark: Any = None,
+    aliases: tuple[str, str] | None = None,
+    state: str | Path | None = None,
+    query: str | None = None,
+    join: str | None = None,
+) -> Why:
+    """Explain why two rows are a pair of a join, or why they are not.
+
+    Args:
+        left_row: A row of the left input: a dict of its values, a frame of one row, or, if `left` is the
+            whole input, the number of the row there, counted from 0.
+        right_row: A row of the right input.
+        on: The predicate, as for `handshake.join`.
+        window: The window of both sides.
+        left_window: The window of the left side, if it differs.
+        right_window: The window of the right side, if it differs.
+        time: The time column of both inputs.
+        left_time: The time column of the left input, if it differs.
+        right_time: The time column of the right input, if it differs.
+        left: The left input, or its Arrow schema. Windows of tuples need the whole of both inputs.
+        right: The right input, or its Arrow schema.
+        watermark: The watermark when the later of the rows arrived; a row that is older was late.
+        aliases: Other names for `l` and `r` in the predicate.
+        state: The state directory of a streaming join on Spark, which has its predicate and its windows. Rows
+            are dicts then, and for rows that the state holds, some of the columns suffice.
+        query: The start of the query's id, if the state is of several queries.
+        join: The name of the join in the state, if there are several.
+
+    Returns:
+        Each condition with its outcome and its values. `joined` says whether the rows are a pair, `reasons`
+        has the conditions that do not hold.
+
+    Raises:
+        InputError: A row is not there, or has no values; or there is no state.
+
+    Examples:
+        >>> print(why({"x": 7, "t": 0}, {"a": 9, "t": 12}, "l.x BETWEEN r.a - 5 AND r.a AND r.a > 3",
+        ...           window="10 seconds", time="t"))
+        the rows do not join
+          yes  l.x >= (r.a - 5): 7 >= 4
+          yes  l.x <= r.a: 7 <= 9
+          yes  r.a > 3: 9 > 3
+          no   left window of 10 seconds: the right row is 12 seconds later
+          yes  right window of 10 seconds: the left row is not later
+    """
+    given = {
+        "on": on, "window": window, "left_window": left_window, "right_window": right_window, "time": time,
+        "left_time": left_time, "right_time": right_time, "left": left, "right": right,
+        "watermark": watermark,
+    }  # fmt: skip
+    if state is None:
+        return why_rows(
+            (left_row, right_row), (left, right), on, windows_of(window, left_window, right_window),
+            (left_time or time, right_time or time), watermark=watermark, aliases=aliases,
+        )  # fmt: skip
+    extra = next((name for name, value in given.items() if value is not None), None)
+    if extra is not None:
+        raise InputError(f"the state in '{state}' says what its join is; leave {extra}=… out")
+    ask = spark_module("state.why").why_in_state
+    return cast(Why, ask(str(state), left_row, right_row, query=query, join=join, aliases=aliases))

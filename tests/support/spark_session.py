@@ -74,10 +74,12 @@ class Sink:
     folder: Path
     batches: dict[int, pa.Table] = field(default_factory=dict)
     progress: list[dict[str, Any]] = field(default_factory=list)
+    query: Any = None
+    """The last query."""
 
     def run(self, frame: Any) -> None:
         """Start the query from its checkpoint, let it take all that there is, and stop it."""
-        query = (
+        self.query = query = (
             frame.writeStream.foreachBatch(self._write)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from handshake.api import why as explain_rows
 from handshake.cli.report import Preview, reporting
 from handshake.engines.engine import engine_module, plain_table
 from handshake.errors import InputError
 from handshake.io import check_output, sink_for
 from handshake.joins.spec import SIDES
+from handshake.joins.why import parse_row
 
 __all__ = ["state"]
 
@@ -37,6 +39,7 @@ Examples:
   handshake state show handshake-state
   handshake state check s3://bucket/state
   handshake state export handshake-state rows.parquet --side left
+  handshake state why handshake-state '{"id": 17}' '{"id": 3}'
   handshake state prune handshake-state --yes
 """,
 )
@@ -131,6 +134,33 @@ def export(
                 sink.write(batch)
         if output != "-":
             print(f"{rows:,} rows of the {side} stream written to {Path(output)}")
+
+
+@state.command()
+def why(
+    path: Place,
+    left: Annotated[str, typer.Argument(metavar="LEFT", help='Left row in JSON, such as {"id": 17}.')],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="Right row in JSON.")],
+    query: Query = None,
+    join: JoinName = None,
+    aliases: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="L R", help="Names of the inputs in the predicate, if they are not l and r."),
+    ] = None,
+) -> None:
+    """Show why two rows are a pair of the join, or why not, by the rows that its segments hold.
+
+    For each row: held, matched or still pending, expired, late, unable to match, or not there. If the state
+    holds exactly one row with the given values, some of its columns will do.
+
+    \b
+    Examples:
+      handshake state why handshake-state '{"id": 17}' '{"id": 3}'
+      handshake state why handshake-state '{"t": "2026-01-01 12:00:00", "x": 5}' '{"id": 3}' --join matches
+    """
+    with reporting():
+        rows = (parse_row(left, "left"), parse_row(right, "right"))
+        print(explain_rows(*rows, state=path, query=query, join=join, aliases=aliases))
 
 
 @state.command()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from handshake.api import why as explain_rows
 from handshake.cli.options import (
     Condition,
     LeftInput,
@@ -19,7 +20,6 @@ from handshake.cli.options import (
 )
 from handshake.cli.report import reporting
 from handshake.io import read
-from handshake.joins.why import why as explain_rows
 from handshake.plan.build import Expression
 from handshake.plan.parse import parse
 

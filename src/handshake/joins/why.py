@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,9 +22,20 @@ from handshake.kernels.evaluate import evaluate
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, show, walk
 from handshake.schema import UNITS
-from handshake.windows import Spec, Window, is_late, windows_of
+from handshake.windows import Window, Windows, is_late
 
-__all__ = ["Condition", "Why", "conform_pair", "explain_pair", "length", "row_time", "waiting", "why"]
+__all__ = [
+    "Condition",
+    "Why",
+    "conform_pair",
+    "explain_pair",
+    "length",
+    "parse_row",
+    "row_time",
+    "typed_row",
+    "waiting",
+    "why_rows",
+]
 
 Array = np.ndarray[Any, Any]
 Places = tuple[tuple[int, int], tuple[int, int]]
@@ -37,6 +49,8 @@ _HEADS = {
 }
 _SHOWN = 60
 """The most characters of a value in an explanation."""
+_LONGEST = 20_000
+"""The most characters of a row in JSON."""
 _LAST = np.iinfo(np.int64).max
 _LONG = {"day": 86_400, "hour": 3_600, "minute": 60}
 """Seconds of the units of long times."""
@@ -84,66 +98,26 @@ class Why:
         return "\n".join((_HEADS[self.joined], *(f"  {line}" for line in lines)))
 
 
-def why(
-    left_row: Any,
-    right_row: Any,
-    on: str | Expression | None = None,
-    *,
-    window: Spec = None,
-    left_window: Spec = None,
-    right_window: Spec = None,
-    time: str | None = None,
-    left_time: str | None = None,
-    right_time: str | None = None,
-    left: Any = None,
-    right: Any = None,
-    watermark: Any = None,
-    aliases: tuple[str, str] | None = None,
-) -> Why:
-    """Explain why two rows are a pair of a join, or why they are not.
+def why_rows(
+    given: tuple[Any, Any], inputs: tuple[Any, Any], on: str | Expression | None, windows: Windows,
+    times: tuple[str | None, str | None], *, watermark: Any = None, aliases: tuple[str, str] | None = None,
+) -> Why:  # fmt: skip
+    """Explain two rows of inputs; see `handshake.why`.
 
     Args:
-        left_row: A row of the left input: a dict of its values, a frame of one row, or, if `left` is the
-            whole input, the number of the row there, counted from 0.
-        right_row: A row of the right input.
-        on: The predicate, as for `handshake.join`.
-        window: The window of both sides.
-        left_window: The window of the left side, if it differs.
-        right_window: The window of the right side, if it differs.
-        time: The time column of both inputs.
-        left_time: The time column of the left input, if it differs.
-        right_time: The time column of the right input, if it differs.
-        left: The left input, or its Arrow schema. Windows of tuples need the whole of both inputs.
-        right: The right input, or its Arrow schema.
-        watermark: The watermark when the later of the rows arrived; a row that is older was late.
+        given: The rows: dicts, frames of one row, or their numbers in the inputs.
+        inputs: The inputs, or their schemas; None if they are not known.
+        on: The predicate.
+        windows: The windows of both sides.
+        times: The time columns.
+        watermark: The watermark when the later of the rows arrived.
         aliases: Other names for `l` and `r` in the predicate.
-
-    Returns:
-        Each condition with its outcome and its values. `joined` says whether the rows are a pair, `reasons`
-        has the conditions that do not hold.
-
-    Raises:
-        InputError: A row is not there, or has no values.
-
-    Examples:
-        >>> print(why({"x": 7, "t": 0}, {"a": 9, "t": 12}, "l.x BETWEEN r.a - 5 AND r.a AND r.a > 3",
-        ...           window="10 seconds", time="t"))
-        the rows do not join
-          yes  l.x >= (r.a - 5): 7 >= 4
-          yes  l.x <= r.a: 7 <= 9
-          yes  r.a > 3: 9 > 3
-          no   left window of 10 seconds: the right row is 12 seconds later
-          yes  right window of 10 seconds: the left row is not later
     """
-    given, inputs = (left_row, right_row), (left, right)
     wholes = [
         None if whole is None else _whole(whole, name) for whole, name in zip(inputs, SIDES, strict=True)
     ]
     rows = [_row(*each) for each in zip(given, wholes, SIDES, strict=True)]
-    spec = join_spec(
-        rows[0].schema, rows[1].schema, predicate_of(on), windows_of(window, left_window, right_window),
-        times=(left_time or time, right_time or time), aliases=aliases,
-    )  # fmt: skip
+    spec = join_spec(rows[0].schema, rows[1].schema, predicate_of(on), windows, times=times, aliases=aliases)
     places = None
     if all(isinstance(whole, pa.Table) for whole in wholes) and all(isinstance(row, int) for row in given):
         places = _places(spec, wholes, given)
@@ -209,6 +183,38 @@ def _row(row: Any, whole: pa.Table | pa.Schema | None, stream: str) -> pa.Record
     if found.num_rows != 1:
         raise InputError(f"one {stream} row is explained, and {found.num_rows} were given")
     return conform(found, schema or found.schema, stream)
+
+
+def parse_row(text: str, side: str) -> dict[str, Any]:
+    """Return a row that is written in JSON.
+
+    >>> parse_row('{"id": 17}', "left")
+    {'id': 17}
+    """
+    try:
+        row = json.loads(text) if len(text) <= _LONGEST else None
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(f'the {side} row is an object in JSON, such as {{"x": 1}}')
+    return row
+
+
+def typed_row(row: Mapping[str, Any], schema: pa.Schema, stream: str) -> pa.RecordBatch:
+    """Return a row, whose texts may stand for values of other types, such as times, as a batch of one row.
+
+    Raises:
+        InputError: A text is no value of its column.
+    """
+    found = dict(row)
+    for field in schema:
+        value = found.get(field.name)
+        if isinstance(value, str) and not pa.types.is_string(field.type):
+            try:
+                found[field.name] = pa.scalar(value).cast(field.type).as_py()
+            except pa.ArrowException as error:
+                raise InputError(f"column '{field.name}' is {field.type}: {error}") from error
+    return conform([found], schema, stream)
 
 
 def _instant(spec: JoinSpec, watermark: Any) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from handshake.api import explain
+from handshake.api import explain, spark_module, why
 from handshake.errors import HandshakeError
+from handshake.io.frames import is_spark
 from handshake.joins.driver import StreamLike
 from handshake.joins.plan import JoinPlan, MultiPlan
 from handshake.plan.algebra import Node, Plan
 from handshake.plan.explain import label
 
-__all__ = ["describe"]
+__all__ = ["StateOf", "describe"]
 
 Tree = dict[str, Any]
 
@@ -27,7 +29,7 @@ def describe(thing: Any, plan: Any = None) -> dict[str, Any]:
     held = getattr(thing, "plan", None)
     return {
         "tree": _tree(held), "text": _text(thing if plan is None else plan), "windows": _windows(held),
-        "why": _why_columns(thing),
+        "why": _why_columns(thing, plan),
     }  # fmt: skip
 
 
@@ -73,8 +75,42 @@ def _join_tree(plan: JoinPlan | MultiPlan) -> Tree:
     return {"label": f"results ({names})", "children": [join]}
 
 
-def _why_columns(thing: Any) -> list[list[str]] | None:
+def _why_columns(thing: Any, plan: Any) -> list[list[str]] | None:
     """Return the columns of both streams, if the thing can explain a pair."""
+    if (asked := StateOf.join(thing, plan)) is not None:
+        return asked.columns
     if not hasattr(thing, "why"):
         return None
     return [list(side.schema.names) for side in thing.plan.spec.sides]
+
+
+@dataclass(frozen=True)
+class StateOf:
+    """The state of the join that a streaming query of Spark runs, which can be asked why."""
+
+    root: str
+    query: str
+    name: str
+    columns: list[list[str]]
+    aliases: tuple[str, str] | None
+
+    @classmethod
+    def join(cls, thing: Any, frame: Any) -> StateOf | None:
+        """Return where the state is, if `frame` is a join of two streams that keeps pairs in a directory."""
+        if not hasattr(thing, "lastProgress") or not is_spark(frame):
+            return None
+        plan = spark_module("joins.explain").recall(frame)
+        if plan is None or plan.runs != "streaming" or plan.definition.state != "directory":
+            return None
+        held = plan.definition
+        if held.best is not None:
+            return None
+        columns = [list(held.left.names), list(held.right.names)]
+        return cls(held.root, str(thing.id), str(plan.name), columns, held.aliases)
+
+    def why(self, left: Any, right: Any) -> str:
+        """Explain why two rows are a pair, or not, by what the state holds."""
+        found = why(
+            left, right, state=self.root, query=self.query, join=self.name, aliases=self.aliases
+        )  # fmt: skip
+        return str(found)

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from handshake.engines.engine import Run
 from handshake.errors import InputError
+from handshake.joins.why import typed_row
 from handshake.metrics.export import openmetrics
 from handshake.metrics.snapshot import Snapshot
 from handshake.metrics.watch import Counts, Watch
-from handshake.page.about import describe
+from handshake.page.about import StateOf, describe
 from handshake.page.history import History
 
 __all__ = ["FASTEST", "Board", "RunSource", "Sent", "Source", "ThingSource"]
@@ -57,7 +58,7 @@ class ThingSource:
 
     def __init__(self, thing: Any, name: str | None, plan: Any = None) -> None:
         self._watch = Watch(thing, name)
-        self._about = describe(thing, plan)
+        self._about, self._state = describe(thing, plan), StateOf.join(thing, plan)
         self.name = self._watch.name
         self._thing = self._watch.thing
 
@@ -75,23 +76,13 @@ class ThingSource:
 
     def why(self, left: Any, right: Any) -> str:
         """Explain why two rows are a pair, or not."""
+        if self._state is not None:
+            return self._state.why(left, right)
         thing = self._thing()
         if self._about["why"] is None or thing is None:
             raise InputError(f"'{self.name}' cannot explain pairs; one join of two streams can")
-        sides = [side.schema for side in thing.plan.spec.sides]
-        return str(thing.why(_convert_row(left, sides[0]), _convert_row(right, sides[1])))
-
-
-def _convert_row(row: Any, schema: pa.Schema) -> dict[str, Any]:
-    """Return a row of JSON with its texts, such as times, in the types of the columns."""
-    found = dict(row)
-    for field in schema:
-        if isinstance(found.get(field.name), str) and not pa.types.is_string(field.type):
-            try:
-                found[field.name] = pa.scalar(found[field.name]).cast(field.type)
-            except pa.ArrowException as error:
-                raise InputError(f"column '{field.name}' is {field.type}: {error}") from error
-    return {name: value.as_py() if isinstance(value, pa.Scalar) else value for name, value in found.items()}
+        rows = zip((left, right), thing.plan.spec.sides, strict=True)
+        return str(thing.why(*(typed_row(row, side.schema, side.name) for row, side in rows)))
 
 
 class RunSource:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import secrets
 import socket
 import threading
@@ -23,6 +22,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from handshake.errors import HandshakeError, InputError
+from handshake.joins.spec import SIDES
+from handshake.joins.why import parse_row
 from handshake.metrics.export import parse_address
 from handshake.page.board import FASTEST, Board, Sent
 
@@ -49,7 +50,6 @@ _STATIC = {
 _COOKIE = "handshake_live"
 _RATE = 4.0
 """Updates per second that a page asks for by default."""
-_LONGEST_ROW = 20_000
 
 
 def is_loopback(host: str) -> bool:
@@ -175,7 +175,7 @@ class _Pages:
         asked = request.query_params
 
         def explain() -> dict[str, str]:
-            rows = (_row(asked.get("left", ""), "left"), _row(asked.get("right", ""), "right"))
+            rows = (parse_row(asked.get(side, ""), side) for side in SIDES)
             return {"text": self._board.why(asked.get("name", ""), *rows)}
 
         return await self._answer(explain)
@@ -193,16 +193,6 @@ class _Pages:
             return JSONResponse(await run_in_threadpool(work))
         except HandshakeError as error:
             return JSONResponse({"error": str(error)}, 400)
-
-
-def _row(text: str, side: str) -> dict[str, Any]:
-    try:
-        row = json.loads(text) if len(text) <= _LONGEST_ROW else None
-    except ValueError:
-        row = None
-    if not isinstance(row, dict):
-        raise InputError(f'the {side} row is an object in JSON, such as {{"x": 1}}')
-    return row
 
 
 class Server:

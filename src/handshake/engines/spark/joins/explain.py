@@ -14,7 +14,7 @@ from handshake.errors import InputError
 from handshake.joins.spec import SIDES, explain_unmatched
 from handshake.windows import Duration
 
-__all__ = ["FramePlan", "explain_result", "plan_of", "remember"]
+__all__ = ["FramePlan", "explain_result", "plan_of", "recall", "remember"]
 
 _ATTRIBUTE = "_handshake_plan"
 _RUNS = {
@@ -136,9 +136,15 @@ def remember(frame: DataFrame, plan: FramePlan) -> DataFrame:
     return frame
 
 
+def recall(frame: DataFrame) -> FramePlan | None:
+    """Return the plan of a DataFrame that `handshake.join` returned; None for others."""
+    plan: FramePlan | None = vars(frame).get(_ATTRIBUTE)
+    return plan
+
+
 def explain_result(frame: DataFrame) -> str:
     """Return the plan of a DataFrame that `handshake.join` returned, as text."""
-    plan = vars(frame).get(_ATTRIBUTE)
+    plan = recall(frame)
     if plan is None:
         raise InputError(
             "this DataFrame is not the one that handshake.join returned, but perhaps one made from it; "

@@ -113,16 +113,20 @@ class JoinState:
     def segment_rows(self, segment: SegmentState, side: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a side that a segment holds."""
         about = segment.manifest.about
-        name, oldest = about.stamps[side], about.oldest[side]
+        oldest = about.oldest[side]
         for ref in segment.manifest.windows[side]:
             batch, _ = read_parts(self.store, ref)
-            stamps = None if name is None else self._stamps(batch, name, side)
+            stamps = self.stamps(segment, side, batch)
             if stamps is not None and oldest is not None:
                 kept = stamps >= oldest
                 batch, stamps = batch.filter(pa.array(kept)), stamps[kept]
             yield _show(batch, about.segment, None if stamps is None else segment.age(side, stamps))
 
-    def _stamps(self, batch: pa.RecordBatch, name: str, side: int) -> Any:
+    def stamps(self, segment: SegmentState, side: int, batch: pa.RecordBatch) -> Any:
+        """Return the stamps by which the rows of a file expire; None if they stay for ever."""
+        name = segment.manifest.about.stamps[side]
+        if name is None:
+            return None
         if name == TIME and name not in batch.schema.names:
             name = self.plan["time columns"][side]
         column = batch.column(name)

@@ -1,0 +1,275 @@
+"""Why two rows are a pair of a streaming join, or not, by the rows that its state holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from handshake.engines.spark.state.chunks import read_parts
+from handshake.engines.spark.state.reading import JoinState, SegmentState, read_state
+from handshake.errors import ExpressionError, InputError, UnsupportedError, suggest
+from handshake.joins.driver import can_match
+from handshake.joins.spec import OTHER, OWN, ROW, SIDES, JoinSpec, join_spec
+from handshake.joins.why import Condition, Why, explain_pair, length, row_time, typed_row, waiting
+from handshake.kinds import KINDS
+from handshake.plan.expr import Column, walk
+from handshake.plan.parse import parse
+from handshake.windows import Windows, is_late, parse_window
+
+__all__ = ["why_in_state"]
+
+Row = Mapping[str, Any]
+_TYPED = re.compile(r"(?P<name>.*) (?P<type>[a-z0-9_]+(?:[\[(<].*)?)", re.DOTALL)
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
+
+
+def why_in_state(
+    root: str, left: Row, right: Row, *, query: str | None = None, join: str | None = None,
+    aliases: tuple[str, str] | None = None,
+) -> Why:  # fmt: skip
+    """Explain two rows by the state of a streaming join: its conditions, and whether segments hold the rows.
+
+    Args:
+        root: The state directory: a path or a URI.
+        left: Values of the left row by column. If the state holds exactly one row with these values, some of
+            the columns suffice.
+        right: Values of the right row.
+        query: The start of the query's id, if there are several.
+        join: The name of the join, if there are several.
+        aliases: The names of both inputs in the predicate, if they are not `l` and `r`.
+
+    Raises:
+        InputError: There is no such join, or the rows are not complete.
+        UnsupportedError: The join keeps rows for best matches, not for pairs.
+    """
+    found = read_state(root).select(query, join)
+    if len(found) > 1:
+        names = ", ".join(f"'{each.name}' of query {each.query}" for each in found)
+        raise InputError(f"there are several joins: {names}; choose one by its query and its name")
+    return _Asked(found[0], aliases).explain((left, right))
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A row in the state, with its hidden columns."""
+
+    segment: SegmentState
+    batch: pa.RecordBatch
+
+
+class _Asked:
+    """A join in a state, to which questions are put."""
+
+    def __init__(self, state: JoinState, aliases: tuple[str, str] | None) -> None:
+        plan = state.plan
+        if "best match" in plan:
+            raise UnsupportedError(
+                f"join '{state.name}' keeps left rows until their best matches are known "
+                f"({plan['best match']}); only joins of pairs can be asked why"
+            )
+        self._state = state
+        marks = [each.manifest.watermark for each in state.segments]
+        self._mark = max((mark for mark in marks if mark is not None), default=None)
+        left, right = (_schema(state, side) for side in (0, 1))
+        times = plan["time columns"]
+        try:
+            self._spec = join_spec(
+                left, right, parse(plan["predicate"]), _windows(plan["windows"]), times=(times[0], times[1]),
+                aliases=aliases, kind=KINDS[plan.get("kind", "inner")],
+            )  # fmt: skip
+        except ExpressionError as error:
+            raise ExpressionError(
+                f"cannot read the predicate in the state, {plan['predicate']}: {error}; if it has other "
+                "names than l and r, give the names of the inputs: aliases=…"
+            ) from error
+
+    def explain(self, given: Sequence[Row]) -> Why:
+        """Explain two rows, given by some or all of their columns."""
+        held = [self._find(side, row) for side, row in enumerate(given)]
+        rows = [
+            self._complete(side, row)
+            if one is None
+            else one.batch.select(self._spec.sides[side].schema.names)
+            for side, (row, one) in enumerate(zip(given, held, strict=True))
+        ]
+        why = explain_pair(self._spec, rows, None, self._places(held))
+        times = [row_time(self._spec, side, row) for side, row in enumerate(rows)]
+        found = [self._presence(side, *each) for side, each in enumerate(zip(held, rows, times, strict=True))]
+        return Why((*why.conditions, *found), tuple(self._notes(held, times)))
+
+    # The rows
+
+    def _find(self, side: int, given: Row) -> _Held | None:
+        """Return the row of a side that has the given values; None if no segment holds one."""
+        schema = self._spec.sides[side].schema
+        unknown = [name for name in given if name not in schema.names]
+        if unknown or not given:
+            hint = suggest(unknown[0], schema.names) if unknown else ""
+            what = f"has no column '{unknown[0]}'" if unknown else "row has no values; its columns are"
+            raise InputError(f"the {SIDES[side]} {what} ({', '.join(schema.names)}){hint}")
+        asked = typed_row(given, pa.schema([schema.field(name) for name in given]), SIDES[side])
+        found = list(self._search(side, asked))
+        distinct = {str(each.batch.select(schema.names).to_pylist()): each for each in found}
+        if len(distinct) > 1:
+            values = ", ".join(f"{name} = {value}" for name, value in given.items())
+            raise InputError(
+                f"{len(distinct)} rows of the {SIDES[side]} stream that the state holds have {values}; give "
+                f"more of their columns ({', '.join(schema.names)})"
+            )
+        return found[0] if found else None
+
+    def _search(self, side: int, asked: pa.RecordBatch) -> Iterator[_Held]:
+        for segment in self._state.segments:
+            for ref in segment.manifest.windows[side]:
+                batch = read_parts(self._state.store, ref)[0]
+                mask = _equals(batch, asked) & self._open(segment, side, batch)
+                for number in np.flatnonzero(mask).tolist():
+                    yield _Held(segment, batch.slice(number, 1))
+
+    def _open(self, segment: SegmentState, side: int, batch: pa.RecordBatch) -> Any:
+        """Return which rows can still join; a file expires as a whole."""
+        stamps, oldest = self._state.stamps(segment, side, batch), segment.manifest.about.oldest[side]
+        return np.ones(batch.num_rows, np.bool_) if stamps is None or oldest is None else stamps >= oldest
+
+    def _complete(self, side: int, given: Row) -> pa.RecordBatch:
+        """Return a row that is not held; columns that the join does not read may be missing."""
+        spec, predicate = self._spec.sides[side], self._spec.analysis.predicate
+        read = {node.name for node in walk(predicate) if isinstance(node, Column) and node.side == side}
+        needed = {*read, spec.time}
+        missing = [name for name in spec.schema.names if name in needed and name not in given]
+        if missing:
+            raise InputError(
+                f"the state holds no row of the {SIDES[side]} stream with these values, so the join's other "
+                f"columns are needed to say why: {', '.join(missing)}"
+            )
+        return typed_row({**dict.fromkeys(spec.schema.names), **given}, spec.schema, SIDES[side])
+
+    def _places(self, held: Sequence[_Held | None]) -> Any:
+        """Return the positions of both rows, if windows count rows and both are held."""
+        if not self._spec.windows.counted or None in held:
+            return None
+        places = [
+            tuple(int(one.batch.column(name)[0].as_py()) for name in (OWN, OTHER))
+            for one in held
+            if one is not None and {OWN, OTHER} <= {*one.batch.schema.names}
+        ]
+        return tuple(places) if len(places) == 2 else None
+
+    # What became of them
+
+    def _presence(self, side: int, held: _Held | None, row: pa.RecordBatch, time: int | None) -> Condition:
+        what = f"{SIDES[side]} row in the state"
+        if held is not None:
+            number = held.segment.manifest.about.segment
+            return Condition(what, "holds", f"segment {number} holds it{_match(side, held)}")
+        if not _is_matchable(self._spec, side, row):
+            return Condition(what, "fails", "it can match nothing, so no segment keeps it")
+        window, rule = self._spec.windows[side], self._spec.rules[side]
+        if window is None or rule is None or not window.timed:
+            detail = "no segment holds it: newer rows have pushed it out, or it has not come"
+            return Condition(what, "unknown", detail)
+        if time is None or self._mark is None or not is_late(time, self._mark):
+            return Condition(what, "fails", "no segment holds it: it has not come")
+        behind = length(self._mark - time, self._spec.unit)
+        if time + rule.reach < self._mark:
+            detail = f"it has expired, {behind} behind the watermark; it had to come in time"
+            return Condition(what, "unknown", detail)
+        detail = f"no segment holds it, and it is {behind} behind the watermark: it was late, or has not come"
+        return Condition(what, "fails", detail)
+
+    def _notes(self, held: Sequence[_Held | None], times: Sequence[int | None]) -> Iterator[str]:
+        mark, unit = self._mark, self._spec.unit
+        if mark is not None and self._spec.windows.timed:
+            known = [time if one is not None else None for one, time in zip(held, times, strict=True)]
+            yield from waiting(self._spec, known, mark)
+        shown = "no watermark yet" if mark is None else f"watermark {_moment(mark, unit)}"
+        yield f"this is the state after micro-batch {self._state.batch}, {shown}"
+        since = self._state.segments[0].manifest.about.since
+        if since > 0:
+            yield f"rows that both came before micro-batch {since} were joined by an earlier definition"
+
+
+def _match(side: int, held: _Held) -> str:
+    """Return whether a row has matched, if the join knows it."""
+    states = held.segment.manifest.states[side]
+    if states is None or ROW not in held.batch.schema.names:
+        return ""
+    matched = states.are_matched(np.asarray(held.batch.column(ROW)))[0]
+    return ", and it has matched" if matched else ", and it has not matched so far"
+
+
+def _is_matchable(spec: JoinSpec, side: int, row: pa.RecordBatch) -> bool:
+    mask = can_match(row, spec.sides[side])
+    return mask is None or bool(mask[0])
+
+
+def _equals(batch: pa.RecordBatch, asked: pa.RecordBatch) -> Any:
+    """Return which rows of a batch have the values of a row; NULL equals NULL, and NaN equals NaN."""
+    mask = np.ones(batch.num_rows, np.bool_)
+    for name in asked.schema.names:
+        column, value = batch.column(name), asked.column(name)[0]
+        if pa.types.is_nested(column.type):
+            mask &= np.array([each == value.as_py() for each in column.to_pylist()], np.bool_)
+        elif not value.is_valid:
+            mask &= np.asarray(column.is_null())
+        elif value.as_py() != value.as_py():
+            mask &= np.asarray(pc.fill_null(pc.is_nan(column), False))
+        else:
+            mask &= np.asarray(pc.fill_null(pc.equal(column, value), False))
+    return mask
+
+
+# The join, from the properties in its manifests
+
+
+def _schema(state: JoinState, side: int) -> pa.Schema:
+    """Return the columns of a side: those of its rows, or if none is held, those that the plan names."""
+    for segment in state.segments:
+        for ref in segment.manifest.windows[side]:
+            names = [_column(text)[0] for text in state.plan[f"{SIDES[side]} columns"]]
+            return read_parts(state.store, ref)[0].select(names).schema
+    fields = [_column(text) for text in state.plan[f"{SIDES[side]} columns"]]
+    return pa.schema([(name, kind) for name, kind in fields if kind is not None])
+
+
+def _column(text: str) -> tuple[str, pa.DataType | None]:
+    """Return the name of a column and its type; None for nested types, which no predicate compares.
+
+    >>> _column("sent at timestamp[us, tz=UTC]")
+    ('sent at', TimestampType(timestamp[us, tz=UTC]))
+    """
+    found = _TYPED.fullmatch(text)
+    assert found is not None
+    name, kind = found["name"], found["type"]
+    if zoned := _TIMESTAMP.fullmatch(kind):
+        return name, pa.timestamp(zoned[1], zoned[2])
+    if number := _DECIMAL.fullmatch(kind):
+        make = pa.decimal128 if number[1] == "128" else pa.decimal256
+        return name, make(int(number[2]), int(number[3]))
+    try:
+        return name, pa.type_for_alias(kind)
+    except ValueError:
+        return name, None
+
+
+def _windows(text: str) -> Windows:
+    """Return windows from their text.
+
+    >>> str(_windows("left unbounded, right 5 seconds"))
+    'left unbounded, right 5 seconds'
+    """
+    left, _, right = text.removeprefix("left ").partition(", right ")
+    return Windows(
+        *(None if each in ("none", "unbounded") else parse_window(each) for each in (left, right or left))
+    )
+
+
+def _moment(mark: int, unit: str) -> str:
+    return str(pa.scalar(mark, pa.timestamp(unit)).cast(pa.string()).as_py())
