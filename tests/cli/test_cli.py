@@ -478,7 +478,8 @@ def test_how_chooses_the_kind_of_join(handshake: Any, tmp_path: Path) -> None:
     assert sorted(done.out.splitlines()[1:]) == ["1,0,,", "2,1,2,1"]
     assert "1 rows with a match, 1 without a match" in done.err
     metrics = json.loads((tmp_path / "m.json").read_text())
-    assert [metrics[name] for name in ("results", "matched", "unmatched", "pending")] == [2, 1, 1, 0]
+    figures = ("results", "matched", "unmatched", "pending", "finalised")
+    assert [metrics[name] for name in figures] == [2, 1, 1, 0, 2]
     assert "kind        left" in handshake("join", *files, "--how", "left", "--explain").out
     refused = handshake("join", *files, "--how", "sideways")
     assert refused.status == 2

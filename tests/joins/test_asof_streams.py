@@ -79,6 +79,8 @@ def check(seed: int, sizes: tuple[int, int], on: str | None, by: str | None, how
     assert metrics.results == sum(map(len, kept))
     assert metrics.matched == sum(pair[1] is not None for step in kept for pair in step)
     assert (metrics.pending, pushes.metrics.pending) == (0, len(want[-1]))
+    hopeless = metrics.streams[0].no_time + metrics.streams[0].unmatchable  # they never wait
+    assert metrics.finalised == metrics.left_rows - metrics.left_late - (0 if how == "left" else hopeless)
 
 
 OPTIONS = {

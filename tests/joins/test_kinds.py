@@ -107,7 +107,7 @@ def check_counts(case: Case, kind: str, result, metrics) -> None:
     assert metrics.matched == matched
     if KINDS[kind].preserves:
         assert metrics.unmatched == sum(sizes[side] for side in (0, 1) if tracked[side]) - matched
-        assert metrics.pending == 0
+        assert (metrics.pending, metrics.finalised) == (0, matched + metrics.unmatched)
 
 
 @settings(EXAMPLES, max_examples=8)

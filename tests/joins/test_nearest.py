@@ -188,6 +188,7 @@ def check_pushes(case: Case, by: str, k: int, how: str, seed: int, many: int) ->
     assert sorted((row for *_, row in pushes.found), key=repr) == sorted(want, key=repr), (chosen, case)
     metrics = pushes.join.metrics()
     assert (metrics.results, metrics.late, metrics.pending) == (len(want), result.late, 0)
+    assert metrics.finalised == metrics.left_rows - metrics.left_late
     check_moments(case, pushes, result)
 
 

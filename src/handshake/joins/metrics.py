@@ -120,6 +120,7 @@ class Metrics:
     matched: int = 0
     unmatched: int = 0
     pending: int = 0
+    finalised: int = 0
 
     rows = _StreamFigure[int]("rows")
     late = _StreamFigure[int]("late")
@@ -285,11 +286,12 @@ def with_matches(figures: Metrics, driver: Driver) -> Metrics:
         return figures
     matched, pending = sum(s.matched for s in held), sum(s.pending for s in held)
     unmatched = sum(s.unmatched for s in held) if driver.spec.kind.preserves else 0
+    finalised = matched + sum(s.unmatched for s in held)
     found = figures.results
     pairs = {"all": found, "first": matched, "best": found, "none": 0}[driver.spec.kind.pairs]
     return replace(
-        figures, matched=matched, unmatched=unmatched, pending=pending, results=pairs + unmatched,
-        state_bytes=figures.state_bytes + sum(s.nbytes for s in held),
+        figures, matched=matched, unmatched=unmatched, pending=pending, finalised=finalised,
+        results=pairs + unmatched, state_bytes=figures.state_bytes + sum(s.nbytes for s in held),
     )  # fmt: skip
 
 

@@ -340,7 +340,7 @@ class NearestJoin(PushJoin[JoinPlan]):
         chooser = self._chooser
         return replace(
             figures, results=chooser.given, pending=figures.left_rows - figures.left_late - chooser.final,
-            state_bytes=figures.state_bytes + chooser.best.nbytes,
+            finalised=chooser.final, state_bytes=figures.state_bytes + chooser.best.nbytes,
         )  # fmt: skip
 
     def counts(self) -> tuple[tuple[int, ...], dict[str, int]]:

@@ -59,6 +59,7 @@ FAMILIES: dict[str, Family] = {
         _from("join", "matched", "matched_rows", "counter"),
         _from("join", "unmatched", "unmatched_rows", "counter"),
         _from("join", "pending", "pending_rows", "gauge"),
+        _from("join", "finalised", "finalised_rows", "counter"),
         Family("waiting_rows", "gauge", "rows that wait at the gate, because of a pace or an overload"),
         _from("join", "comparisons", "comparisons", "counter"),
         Family("window_rows", "gauge", "rows in the window of a stream", (_STREAM,)),

@@ -47,6 +47,7 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
         matched=("sum", "outer, semi and anti joins: rows of the preserved sides that have matched"),
         unmatched=("sum", "outer and anti joins: rows that came as results without a match"),
         pending=("sum", "outer, semi and anti joins: rows in the window that have not matched yet"),
+        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come"),
         left_shed=("sum", 'rows of the left stream dropped because the join was behind (`overload="shed"`)'),
         right_shed=("sum", "the same for the right stream"),
         left_shed_share=("latest", "`left_shed` over all rows offered"),

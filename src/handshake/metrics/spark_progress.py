@@ -17,6 +17,7 @@ _FIGURES = names("micro_batch")
 _COUNTERS = {
     "late_rows": "late", "untimed_rows": "no_time", "unmatchable_rows": "unmatchable",
     "comparisons": "comparisons", "matched_rows": "matched", "unmatched_rows": "unmatched",
+    "finalised_rows": "finalised",
 }  # fmt: skip
 _LOST = {"late_rows": "late", "untimed_rows": "no_time", "unknown_rows": "unknown"}
 
