@@ -210,7 +210,8 @@ def asof(
             after it, `nearest` the nearer of both, and of equally near ones the earlier.
         tolerance: The largest distance in time, inclusive, such as `"5 seconds"`; streams need one.
         allow_exact_matches: Whether rows of equal times match.
-        how: `left` keeps left rows without a match, with NULLs; `inner` drops them.
+        how: `left` keeps left rows without a match, with NULLs; `inner` drops them. As in `join`, other
+            spellings such as `leftouter` are the same.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in the condition.
         **options: `cores` for joins with a condition, in process; `segments`, `state_dir`, `state`, `name`

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["BEST", "INNER", "KINDS", "NEAREST", "JoinKind", "kind_of_join"]
+__all__ = ["BEST", "INNER", "KINDS", "NEAREST", "JoinKind", "kind_of_best", "kind_of_join"]
 
 Sides = tuple[bool, bool]
 """A fact about the left side and about the right one."""
@@ -66,7 +66,7 @@ BEST: dict[str, JoinKind] = {
     "left": JoinKind("left", "each left row with its best match, or with NULLs", _LEFT, pairs="best"),
     "inner": JoinKind("inner", "each left row that has a match, with its best one", pairs="best"),
 }
-"""The kinds of as-of joins, by the `how` that users give."""
+"""The kinds of as-of and nearest joins, by name."""
 _SPELLINGS = {
     **{name.replace("_", ""): name for name in KINDS},
     "cross": "inner", "leftouter": "left", "rightouter": "right", "outer": "full", "fullouter": "full",
@@ -89,8 +89,35 @@ def kind_of_join(how: str | JoinKind) -> JoinKind:
     """
     if isinstance(how, JoinKind):
         return how
-    text = str(how).lower().replace("_", "").replace(" ", "")
-    if text not in _SPELLINGS:
+    name = _name_of(how)
+    if name is None:
         choices = ", ".join(KINDS)
         raise UnsupportedError(f"no kind of join {how!r}; choose one of {choices}{suggest(str(how), KINDS)}")
-    return KINDS[_SPELLINGS[text]]
+    return KINDS[name]
+
+
+def kind_of_best(how: Any, join: str) -> JoinKind:
+    """Return the kind of an as-of or nearest join that a user asks for.
+
+    Args:
+        how: A spelling of `left` or `inner`.
+        join: The join, for errors: `an as-of join`.
+
+    Raises:
+        UnsupportedError: Such a join has no such kind.
+
+    >>> kind_of_best("LEFT OUTER", "an as-of join").name
+    'left'
+    """
+    name = _name_of(how)
+    if name not in BEST:
+        raise UnsupportedError(
+            f"{join} keeps left rows without a match (how='left') or drops them (how='inner'), "
+            f"not how={how!r}"
+        )
+    return BEST[name]
+
+
+def _name_of(how: Any) -> str | None:
+    """Return the name of the kind that a user spells; None if there is none."""
+    return _SPELLINGS.get(str(how).lower().replace("_", "").replace(" ", ""))

@@ -176,6 +176,7 @@ def test_pandas_and_polars_agree():
         ({"time": "t", "by": "z"}, hs.ExpressionError, "no column 'z'"),
         ({"time": "t", "by": [("t", "k")]}, hs.ExpressionError, "cannot compare l.t"),
         ({"time": "t", "suffix": ""}, hs.SchemaError, "would appear twice"),
+        ({"time": "t", "method": "scan"}, hs.UnsupportedError, "does not take the option method here"),
     ],
 )
 def test_mistakes_are_explained(options, kind, message):

@@ -395,6 +395,16 @@ def test_spellings(how, name):
     assert kind_of_join(how).name == name
 
 
+def test_spellings_of_best_matches():
+    left, right = {"t": [1, 9], "x": [1, 2]}, {"t": [5], "x": [2]}
+    for how, rows in (("LEFT", 2), ("left_outer", 2), ("Inner", 1)):
+        assert hs.asof(left, right, time="t", how=how).num_rows == rows
+        assert hs.nearest(left, right, "l.x = r.x", by="l.t", how=how).num_rows == rows
+    for how in ("semi", "full", None, ["left"]):
+        with pytest.raises(hs.UnsupportedError, match="how='inner'"):
+            hs.asof(left, right, time="t", how=how)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @settings(EXAMPLES, max_examples=1_000, derandomize=False)

@@ -387,7 +387,7 @@ def test_frames_stay_what_they_are(made):
         ({"value": "price"}, hs.SchemaError, "output column 'price' would appear twice"),
         ({"value": "rank"}, hs.SchemaError, "output column 'rank' would appear twice"),
         ({"on": "l.price"}, hs.ExpressionError, "the predicate must be true or false"),
-        ({"window": "5 s"}, hs.WindowError, "a time window needs a time column"),
+        ({"window": "5 s"}, hs.WindowError, "for the left input; name one of price (time=…"),
         ({"left_time": "price"}, hs.WindowError, "a time column is named for one input only"),
         ({"time": "nope"}, hs.SchemaError, "no column 'nope' in the left input"),
     ],

@@ -25,7 +25,7 @@ from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES, common_unit, result_schema
 from handshake.joins.ties import order_by_columns
 from handshake.kernels.asof import keep_best, last_of_keys, latest_before, mark_ties
-from handshake.kinds import KINDS
+from handshake.kinds import kind_of_best
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Arithmetic, Column, Compare, Expr, Literal, Name, conjunction, conjuncts, walk
@@ -87,7 +87,7 @@ class AsOf:
         found = search.by_predicate() if self.on is not None else search.by_time()
         left, right = search.tables
         matched = found >= 0
-        if self.how == "inner":
+        if not search.kind.preserves:
             rows = np.flatnonzero(matched)
             left, found = left.take(pa.array(rows)), found[rows]
         columns = right.take(pa.array(found, mask=found < 0)).columns
@@ -128,14 +128,10 @@ class _Search:
             raise UnsupportedError(
                 f"no direction '{join.direction}' of an as-of join; choose one of {', '.join(DIRECTIONS)}"
             )
-        if join.how not in ("left", "inner"):
-            raise UnsupportedError(
-                f"an as-of join keeps left rows without a match (how='left') or drops them (how='inner'), "
-                f"not how={join.how!r}"
-            )
+        self.kind = kind_of_best(join.how, "an as-of join")
         self.tables = tuple(plain_table(table).combine_chunks() for table in (join.left, join.right))
         left, right = self._schemas = tuple(table.schema for table in self.tables)
-        self.schema = result_schema(left, right, join.suffix, KINDS[join.how])
+        self.schema = result_schema(left, right, join.suffix, self.kind)
         self._names = join.aliases or ("l", "r")
         schemas = [Schema.from_arrow(s, n) for s, n in zip(self._schemas, SIDES, strict=True)]
         self._scope = Scope.of(schemas[0], schemas[1], join.aliases)

@@ -17,7 +17,7 @@ from handshake.joins.late import LateTo
 from handshake.joins.plan import lateness_of, predicate_of
 from handshake.joins.spec import join_spec
 from handshake.joins.waiting import WaitingPlan, waiting_windows
-from handshake.kinds import BEST
+from handshake.kinds import kind_of_best
 from handshake.plan.build import Expression
 from handshake.plan.expr import show
 from handshake.windows import Windows
@@ -65,9 +65,10 @@ def plan_asof(join: AsOf, lateness: str | None = None) -> WaitingPlan:
     """Check and plan an as-of join of streams, given as one of two empty tables."""
     best, (left, right) = AsOfMatch(join), (join.left.schema, join.right.schema)
     join.find()  # raises if anything is wrong
+    kind = kind_of_best(join.how, "an as-of join")
     spec = join_spec(
         left, right, join.condition(), best.windows(), times=join.times, suffix=join.suffix,
-        aliases=join.aliases, kind=BEST[join.how],
+        aliases=join.aliases, kind=kind,
     )  # fmt: skip
     return WaitingPlan(spec, lateness_of(lateness, spec.unit), "waiting", 1, best=best)
 

@@ -25,17 +25,17 @@ from handshake.joins.metrics import Metrics
 from handshake.joins.plan import JoinOptions, JoinPlan, predicate_of, prepare
 from handshake.joins.ranking import Best, Ranking, ranking_of
 from handshake.joins.replay import Replay
-from handshake.joins.spec import SIDES
+from handshake.joins.spec import SIDES, common_unit
 from handshake.joins.ties import order_by_columns
 from handshake.joins.waiting import waiting_windows
 from handshake.kernels.columns import as_array
-from handshake.kinds import NEAREST
+from handshake.kinds import NEAREST, kind_of_best
 from handshake.options import check_names
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, show, walk
 from handshake.schema import Schema, concat_batches
-from handshake.windows import Spec, TimeWindow, Windows
+from handshake.windows import Spec, TimeWindow, Windows, windows_of
 
 __all__ = ["Chooser", "Nearest", "NearestJoin", "NearestMatch", "add_mark", "add_number"]
 
@@ -97,7 +97,8 @@ class NearestMatch:
         """Return the join in a line of text."""
         join = self.join
         on = "all pairs" if join.on is None else show(predicate_of(join.on))
-        rows = "kept, with NULLs" if join.how == "left" else "dropped"
+        kept = kind_of_best(join.how, "a nearest join").preserves
+        rows = "kept, with NULLs" if kept else "dropped"
         return (
             f"{join.k} nearest by {show(predicate_of(join.by))} within {join.left_window} and "
             f"{join.right_window}, on {on}; left rows without a match are {rows}"
@@ -121,6 +122,9 @@ class _Search:
         self._join = join
         self._tables = tuple(plain_table(table).combine_chunks() for table in (join.left, join.right))
         left, right = (table.schema for table in self._tables)
+        self._schemas = [Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True)]
+        windows = windows_of(join.window, join.left_window, join.right_window)
+        common_unit((self._schemas[0], self._schemas[1]), windows, join.times)  # raises if a time is missing
         self._ranking = ranking_of(
             left, right, join.by, k=join.k, how=join.how, rank=join.rank, value=join.value,
             suffix=join.suffix, aliases=join.aliases,
@@ -131,7 +135,7 @@ class _Search:
     def _side(self, side: int) -> pa.Table:
         """Return the columns of a side that the join reads, and the numbers of the rows."""
         table, time = self._tables[side], self._join.times[side]
-        schemas = [Schema.from_arrow(t.schema, n) for t, n in zip(self._tables, SIDES, strict=True)]
+        schemas = self._schemas
         predicate = bind(predicate_of(self._join.on), Scope.of(schemas[0], schemas[1], self._join.aliases))
         read = {node.name for node in walk(predicate) if isinstance(node, Column) and node.side == side}
         read |= self._ranking.reads(side)

@@ -22,7 +22,7 @@ from handshake.kernels.evaluate import Evaluator
 from handshake.kernels.keys import prefix_of, sort_key
 from handshake.kernels.nearest import keep_candidates
 from handshake.kernels.sorting import order_of, ordered_words
-from handshake.kinds import KINDS
+from handshake.kinds import kind_of_best
 from handshake.plan.bind import Scope, bind_value
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, show, walk
@@ -133,16 +133,12 @@ def ranking_of(
     """Check a nearest join of two schemas; `handshake.nearest` documents the arguments."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise UnsupportedError(f"k is the number of matches per left row, from 1 up; {k!r} was given")
-    if how not in ("left", "inner"):
-        raise UnsupportedError(
-            f"a nearest join keeps left rows without a match (how='left') or drops them (how='inner'), not "
-            f"how={how!r}"
-        )
+    kind = kind_of_best(how, "a nearest join")
     schemas = [Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True)]
     bound = bind_value(_parse_ranking(by), Scope.of(schemas[0], schemas[1], aliases))
     fields = [(rank, pa.int32()), (value, arrow_of(bound.type))]
-    output = _with_fields(result_schema(left, right, suffix, KINDS[how]), fields)
-    ranking = Ranking(bound, k, how == "left", output, rank is not None, value is not None)
+    output = _with_fields(result_schema(left, right, suffix, kind), fields)
+    ranking = Ranking(bound, k, kind.preserves, output, rank is not None, value is not None)
     pairs = pa.schema([*left, *(field.with_name(f"\1{field.name}") for field in right)])
     ranking.evaluator(left, right)(pa.RecordBatch.from_pylist([], pairs))  # raises if it cannot be computed
     return ranking

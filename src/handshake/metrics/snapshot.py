@@ -111,8 +111,9 @@ def of_join(name: str, found: Any) -> Snapshot:
     )
     figures = {
         "matched_rows": found.matched, "unmatched_rows": found.unmatched, "pending_rows": found.pending,
-        "finalised_rows": found.finalised, "waiting_rows": found.waiting_rows, "comparisons": found.comparisons,
-        "basic_windows": found.basic_windows, "state_bytes": found.state_bytes, "expired_rows": found.expired,
+        "finalised_rows": found.finalised, "waiting_rows": found.waiting_rows,
+        "comparisons": found.comparisons, "basic_windows": found.basic_windows,
+        "state_bytes": found.state_bytes, "expired_rows": found.expired,
         "imbalance": found.imbalance, "load_imbalance": found.load_imbalance, "busy_seconds": found.elapsed,
     }  # fmt: skip
     return Snapshot(

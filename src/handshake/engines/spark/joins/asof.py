@@ -20,7 +20,7 @@ from handshake.errors import UnsupportedError
 from handshake.joins.asof import AsOf, By
 from handshake.joins.asof_streams import AsOfMatch
 from handshake.joins.waiting import waiting_windows
-from handshake.kinds import BEST
+from handshake.kinds import kind_of_best
 from handshake.plan.build import Expression
 from handshake.windows import Windows
 
@@ -67,11 +67,11 @@ class _AsOfRequest:
             self.suffix, aliases, cores=1,
         )  # fmt: skip
         join.find()  # raises if anything is wrong
-        best = AsOfMatch(join)
+        best, kind = AsOfMatch(join), kind_of_best(self.how, "an as-of join")
         definition = define(
             self.left, self.right, Expression(join.condition()), best.windows() if both else timed,
             join.times, suffix=self.suffix, aliases=aliases, segments=self.segments, state_dir=self.state_dir,
-            state=self.state, kind=BEST[self.how], result_time=self.result_time, best=best,
+            state=self.state, kind=kind, result_time=self.result_time, best=best,
         )  # fmt: skip
         check_result_time(definition, self.result_time)
         return plan_frames(self.left, self.right, definition, self.name)

@@ -30,7 +30,7 @@ from handshake.errors import UnsupportedError
 from handshake.joins.nearest import Nearest, NearestMatch, add_mark, add_number
 from handshake.joins.ranking import Ranking, ranking_of
 from handshake.joins.spec import SIDES, common_unit
-from handshake.kinds import BEST, NEAREST
+from handshake.kinds import NEAREST, kind_of_best
 from handshake.plan.build import Expression
 from handshake.schema import Schema
 from handshake.windows import Windows
@@ -93,7 +93,7 @@ def _nearest_streams(
     join.find()  # raises if anything is wrong
     definition = define(
         left, right, Expression(condition), held, (timed[0], timed[1]), suffix=suffix, aliases=names,
-        segments=segments, state_dir=state_dir, kind=BEST[how], best=best,
+        segments=segments, state_dir=state_dir, kind=kind_of_best(how, "a nearest join"), best=best,
     )  # fmt: skip
     return run_plan(left, right, plan_frames(left, right, definition, name), None)
 
