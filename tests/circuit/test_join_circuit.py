@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import join_circuits as jc
 from handshake.engines.circuit.emit import to_verilog
-from handshake.engines.circuit.join import segment
 from handshake.engines.circuit.join.arrivals import feed_of
 from handshake.engines.circuit.join.core import CoreShape, LocalCore
 from handshake.engines.circuit.join.design import Design
@@ -98,12 +97,11 @@ def test_long_links_give_a_result_in_every_cycle() -> None:
     assert len(middle) / (middle[-1] - middle[0]) > 0.97
 
 
-def test_windows_in_block_ram_do_what_shorter_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "BLOCK_RAM_FROM", 3)  # long segments would take long to simulate
+def test_windows_in_block_ram_do_what_shorter_ones_do() -> None:
     for seed in range(4):
         rng = Random(seed)
         design, order = (
-            jc.make_design(rng, cores=2, left=6 + seed, right=9, windows="memory"),
+            jc.make_design(rng, cores=2, left=6 + seed, right=9, windows="memory", block_ram_from=3),
             jc.make_order(rng),
         )
         condition, taken = jc.keyed(), jc.make_pattern(rng)

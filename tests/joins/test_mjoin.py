@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import handshake.joins.multiway.mjoin as mjoin
 import handshake.joins.multiway.spec as multiway_spec
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, UnsupportedError, WindowError
 from handshake.joins.multiway.mjoin import MJoin
@@ -24,7 +23,7 @@ from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan import call, col, parse
 from handshake.schema import UNITS
 from handshake.windows import parse_window
-from multiway_cases import SECOND, Case, dealing
+from multiway_cases import DEALT, SECOND, Case, changing_orders
 from pairs import EXAMPLES
 
 
@@ -57,17 +56,14 @@ def test_any_number_of_streams_agrees_with_the_oracle(seed, size):
 @settings(EXAMPLES, max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(SIZES), cores=st.integers(2, 4))
 def test_any_number_of_cores_agrees_with_the_oracle(seed, size, cores):
-    with pytest.MonkeyPatch.context() as patch:
-        dealing(patch)
-        check(seed, *size, cores=cores)
+    check(seed, *size, cores=cores, tuning=DEALT)
 
 
 @settings(EXAMPLES, max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(((3, 12), (4, 6))), cores=st.integers(1, 3))
 def test_orders_that_change_while_the_join_runs_change_no_result(seed, size, cores):
-    with pytest.MonkeyPatch.context() as patch:
-        dealing(patch, seed)
-        check(seed, *size, cores=cores)
+    with changing_orders(seed) as tuning:
+        check(seed, *size, cores=cores, tuning=tuning)
 
 
 @pytest.mark.soak
@@ -80,9 +76,8 @@ def test_orders_that_change_while_the_join_runs_change_no_result(seed, size, cor
     changing=st.booleans(),
 )
 def test_soak(seed, size, cores, changing):
-    with pytest.MonkeyPatch.context() as patch:
-        dealing(patch, seed if changing else None)
-        check(seed, *size, cores=cores)
+    with changing_orders(seed if changing else None) as tuning:
+        check(seed, *size, cores=cores, tuning=tuning)
 
 
 # Plans.
@@ -90,9 +85,11 @@ def test_soak(seed, size, cores, changing):
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.int64())])
 
 
-def spec_of(text: str, many: int, window: str | None = None, schema: pa.Schema = SCHEMA) -> ManySpec:
+def spec_of(
+    text: str, many: int, window: str | None = None, schema: pa.Schema = SCHEMA, tuning: Tuning = TUNING
+) -> ManySpec:
     size = None if window is None else parse_window(window)
-    return many_spec([StreamSpec(f"s{k}", schema, size) for k in range(many)], parse(text))
+    return many_spec([StreamSpec(f"s{k}", schema, size) for k in range(many)], parse(text), tuning)
 
 
 def batch_of(x: Any, y: Any) -> pa.RecordBatch:
@@ -193,9 +190,8 @@ def test_steps_of_like_layout_share_a_window():
 
 def test_orders_follow_what_the_streams_turn_out_to_be_like():
     """By the look of it s0.x = s1.x is the sharper condition; but s1 has one value, and s2 hardly a match."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(mjoin, "WORTH", 0)
-    join = MJoin(spec_of("s0.x = s1.x AND s0.y < s2.y", 3, "3000 tuples"))
+    tuning = Tuning(order_worth=0)
+    join = MJoin(spec_of("s0.x = s1.x AND s0.y < s2.y", 3, "3000 tuples", tuning=tuning))
     before = join.orders[0].targets
     rng = np.random.default_rng(1)
     found = want = 0
@@ -205,7 +201,6 @@ def test_orders_follow_what_the_streams_turn_out_to_be_like():
         batches = (s0, batch_of(np.full(1000, 7), y), batch_of(y, np.full(1000, -1)))
         for k in (1, 2, 0):
             found += sum(batch.num_rows for batch in join.push(k, batches[k]))
-    patch.undo()
     assert before == (1, 2)
     assert join.orders[0].targets == (2, 1)
     assert join.metrics().replans >= 1
@@ -256,14 +251,15 @@ def test_windows_expire_in_every_step():
 
 
 @pytest.mark.parametrize("cores", [2, 3])
-def test_large_windows_are_dealt_out_and_small_ones_are_not(cores, monkeypatch):
+def test_large_windows_are_dealt_out_and_small_ones_are_not(cores):
     """Every core has a share of the comparisons, and together they make those of one core."""
-    monkeypatch.setattr(mjoin, "_LARGE", 1)
+    tuning = Tuning(dealt_rows=1)
     rng = np.random.default_rng(3)
     batches = [batch_of(rng.integers(0, 9000, 3000), rng.integers(0, 9000, 3000)) for _ in range(24)]
     figures = []
     for n in (1, cores):
-        join = MJoin(spec_of("s0.x + s1.x = 100 * s1.y AND s1.y = s2.y", 3, "20000 tuples"), cores=n)
+        spec = spec_of("s0.x + s1.x = 100 * s1.y AND s1.y = s2.y", 3, "20000 tuples", tuning=tuning)
+        join = MJoin(spec, cores=n)
         for at, batch in enumerate(batches):
             list(join.push(at % 3, batch))
         list(join.drain())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,7 +17,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
-import handshake.joins.replay as replaying
 from cli_runs import run_here
 from handshake.errors import HandshakeError, UnsupportedError, WindowError
 from handshake.joins.arrangements.crew import Load
@@ -24,10 +24,11 @@ from handshake.joins.gate import Gate
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import prepare_streams
 from handshake.joins.replay import MultiReplay
+from handshake.joins.tuning import Tuning
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
 from handshake.testing.oracle import TIME, rows
-from multiway_cases import SECOND, Case, dealing
+from multiway_cases import DEALT, SECOND, Case, changing_orders
 from pairs import EXAMPLES
 
 NUMBERS = pa.schema([("x", pa.int64())])
@@ -58,9 +59,9 @@ class Forced(Load):
         return self.active
 
 
-def check_forced(seed: int, many: int, most: int, cores: int) -> None:
+def check_forced(seed: int, many: int, most: int, cores: int, tuning: Tuning) -> None:
     case = Case(seed, many, most)
-    spec = case.spec()
+    spec = case.spec(tuning)
     join = MJoin(spec, case.lateness * SECOND // UNITS[spec.unit], cores, adapt=True)
     join.load = forced = Forced(cores, seed)
     arrivals, found = case.push_all(join)
@@ -75,9 +76,8 @@ def check_forced(seed: int, many: int, most: int, cores: int) -> None:
 @settings(EXAMPLES, max_examples=7)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(SIZES), cores=st.integers(2, 4))
 def test_cores_that_come_and_go_at_any_batch_lose_and_double_nothing(seed, size, cores):
-    with pytest.MonkeyPatch.context() as patch:
-        dealing(patch, seed if seed % 2 else None)
-        check_forced(seed, *size, cores)
+    with changing_orders(seed if seed % 2 else None) as tuning:
+        check_forced(seed, *size, cores, tuning)
 
 
 class Clock:
@@ -148,11 +148,11 @@ def chosen(case: Case) -> dict[str, Any]:
     }
 
 
-def check_pushes(seed: int, many: int, most: int, cores: int) -> None:
+def check_pushes(seed: int, many: int, most: int, cores: int, tuning: Tuning) -> None:
     case, at, arrivals, found = Case(seed, many, most), [0] * many, [], []
     log, tables = Log(many), {f"s{k}": table for k, table in enumerate(case.tables)}
     lateness = f"{case.lateness} s" if case.timed else None
-    options = {**chosen(case), "lateness": lateness, "cores": cores, "adapt": seed % 2 == 0}
+    options = {**chosen(case), "lateness": lateness, "cores": cores, "adapt": seed % 2 == 0, "tuning": tuning}
     with hs.MultiJoin(tables, case.text, on_shed=log, **options) as join:
         while any(at[k] < table.num_rows for k, table in enumerate(case.tables)):
             k = case.rng.randrange(many)
@@ -178,21 +178,19 @@ def check_pushes(seed: int, many: int, most: int, cores: int) -> None:
 @settings(EXAMPLES, max_examples=7)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(SIZES), cores=st.integers(1, 3))
 def test_pushed_tuples_that_are_not_shed_agree_with_the_oracle(seed, size, cores):
-    with pytest.MonkeyPatch.context() as patch:
-        dealing(patch)
-        check_pushes(seed, *size, cores)
+    check_pushes(seed, *size, cores, DEALT)
 
 
-def check_paced(seed: int, many: int, most: int, cores: int, overload: str) -> None:
+def check_paced(seed: int, many: int, most: int, cores: int, overload: str, tuning: Tuning) -> None:
     case, log = Case(seed, many, most), Log(many)
     stamped = [[row[TIME] for row in rows(table, "t")] for table in case.tables]
     known = [moment for times in stamped for moment in times if moment is not None]
     assume(known)
     tables = {f"s{k}": table for k, table in enumerate(case.tables)}
-    options = {**chosen(case), "time": "t", "overload": overload, "room": 3}
+    options = {**chosen(case), "time": "t", "overload": overload, "room": 3, "tuning": tuning}
     plan = prepare_streams({name: t.schema for name, t in tables.items()}, case.text, cores=cores, **options)
     span = (max(known) - min(known)) / SECOND
-    pace = span / (case.rng.randint(1, 20) * replaying.TICK) or 1.0
+    pace = span / (case.rng.randint(1, 20) * tuning.tick_seconds) or 1.0
     replay = MultiReplay(plan, tables, pace=pace, on_shed=log)
     found = case.members(list(replay))
     order = sorted(
@@ -214,18 +212,13 @@ def check_paced(seed: int, many: int, most: int, cores: int, overload: str) -> N
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from(SIZES), cores=st.integers(1, 3))
 def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(seed, size, cores):
     """Tuple windows too: positions count the tuples that were taken, and no others."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replaying, "TICK", 1e-4)
-        dealing(patch)
-        check_paced(seed, *size, cores, "shed")
+    check_paced(seed, *size, cores, "shed", replace(DEALT, tick_seconds=1e-4))
 
 
 @settings(EXAMPLES, max_examples=3)
 @given(seed=st.integers(0, 2**32 - 1), cores=st.integers(1, 2))
 def test_a_paced_replay_that_blocks_loses_nothing(seed, cores):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replaying, "TICK", 1e-4)
-        check_paced(seed, 3, 12, cores, "block")
+    check_paced(seed, 3, 12, cores, "block", Tuning(tick_seconds=1e-4))
 
 
 @pytest.mark.soak
@@ -238,12 +231,10 @@ def test_a_paced_replay_that_blocks_loses_nothing(seed, cores):
     cores=st.integers(1, 4),
 )
 def test_soak(seed, size, cores):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replaying, "TICK", 1e-4)
-        dealing(patch, seed)
-        check_forced(seed, *size, max(cores, 2))
-        check_pushes(seed, *size, cores)
-        check_paced(seed, *size, cores, "shed")
+    with changing_orders(seed) as tuning:
+        check_forced(seed, *size, max(cores, 2), tuning)
+        check_pushes(seed, *size, cores, tuning)
+        check_paced(seed, *size, cores, "shed", replace(tuning, tick_seconds=1e-4))
 
 
 def numbers(values: Any) -> pa.RecordBatch:

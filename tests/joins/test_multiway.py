@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import handshake.joins.replay as replaying
 from handshake.errors import HandshakeError, InputError, SchemaError, UnsupportedError, WindowError
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.windows import TupleWindow
-from multiway_cases import SECOND, Case, dealing
+from multiway_cases import DEALT, SECOND, Case, changing_orders
 from pairs import EXAMPLES
 
 EVENT = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
@@ -61,9 +62,8 @@ def replayed(
 def test_replayed_tables_agree_with_the_oracle(seed, size, cores, slices):
     case = Case(seed, *size)
     by_time = case.timed or case.rng.random() < 0.5
-    with pytest.MonkeyPatch.context() as patch:
-        dealing(patch, seed)
-        tuning = Tuning(first_slice_rows=slices[0], slice_rows=slices[1])
+    with changing_orders(seed) as changing:
+        tuning = replace(changing, first_slice_rows=slices[0], slice_rows=slices[1])
         got = replayed(case, cores, by_time=by_time, ordered=case.timed, tuning=tuning)
     want = case.want(None, by_time=by_time)
     assert case.members(got.to_batches()) == sorted(want.pairs), (case.text, case.windows)
@@ -73,12 +73,11 @@ def test_replayed_tables_agree_with_the_oracle(seed, size, cores, slices):
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("cores", [1, 2])
-def test_slices_of_a_replay_do_not_expire_what_their_neighbours_ask_for(size, cores, monkeypatch):
-    dealing(monkeypatch)
+def test_slices_of_a_replay_do_not_expire_what_their_neighbours_ask_for(size, cores):
     case = Case(1, 3, 0)
     case.tables = [pa.table({f"row {k}": range(12), "t": pa.nulls(12, pa.timestamp("s"))}) for k in range(3)]
     case.windows, case.text = [TupleWindow(size)] * 3, "TRUE"
-    got = replayed(case, cores, by_time=False, tuning=Tuning(slice_rows=9))
+    got = replayed(case, cores, by_time=False, tuning=replace(DEALT, slice_rows=9))
     assert case.members(got.to_batches()) == sorted(case.want(None, by_time=False).pairs)
 
 

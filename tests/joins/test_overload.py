@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import handshake.joins.join as local
-import handshake.joins.replay as replaying
 from cli_runs import run_here
 from handshake import join
 from handshake.errors import HandshakeError, UnsupportedError, WindowError
 from handshake.io import sink_for
 from handshake.joins.gate import Gate
 from handshake.joins.join import Join, Replay, prepare
+from handshake.joins.tuning import Tuning
 from handshake.plan.build import call, col
 from handshake.testing.oracle import TIME, rows
 from join_plans import options, planned
@@ -240,9 +240,10 @@ def span_of(case: Case) -> float:
 def check_paced(case: Case, overload: str, algorithm: str, cores: int, ticks: int, ordered: bool) -> None:
     tables, log = numbered(case), Log()
     chosen = {"method": "auto", "algorithm": algorithm, "cores": cores, "overload": overload}
-    plan = planned(*tables, case, {**chosen, "ordered": ordered, "room": 5})
+    tuning = Tuning(tick_seconds=1e-4)
+    plan = planned(*tables, case, {**chosen, "ordered": ordered, "room": 5, "tuning": tuning})
     assume(plan is not None)
-    pace = span_of(case) / (ticks * replaying.TICK) or 1.0
+    pace = span_of(case) / (ticks * tuning.tick_seconds) or 1.0
     replay = Replay(plan, *tables, pace=pace, on_shed=log)
     got = pairs_of(list(replay))
     want = expect(case, None, shed_arrivals(case, log))
@@ -260,18 +261,14 @@ def check_paced(case: Case, overload: str, algorithm: str, cores: int, ticks: in
 def test_paced_tuples_that_are_not_shed_agree_with_the_oracle(algorithm, cores, case, ticks):
     """Tuple windows too: positions count the tuples that were taken, and no others."""
     assume(case.left_time is not None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replaying, "TICK", 1e-4)
-        check_paced(case, "shed", algorithm, cores, ticks, case.windows.timed and ticks % 3 == 0)
+    check_paced(case, "shed", algorithm, cores, ticks, case.windows.timed and ticks % 3 == 0)
 
 
 @settings(EXAMPLES, max_examples=8)
 @given(case=known_cases(), ticks=st.integers(1, 20), number=st.integers(0, 3))
 def test_a_paced_replay_that_blocks_loses_nothing(case, ticks, number):
     assume(case.left_time is not None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replaying, "TICK", 1e-4)
-        check_paced(case, "block", *ARRANGEMENTS[number], ticks, case.windows.timed and ticks % 3 == 0)
+    check_paced(case, "block", *ARRANGEMENTS[number], ticks, case.windows.timed and ticks % 3 == 0)
 
 
 def flood(ticks: int, each: int) -> pa.Table:

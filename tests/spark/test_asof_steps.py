@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import handshake.engines.spark.joins.routing as routing
-import handshake.engines.spark.state.pack as packing
 from asof_streams import CONDITIONS, DIRECTIONS, make_stream, pairs, predicate_of
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.store import Store
@@ -137,13 +135,10 @@ def check(seed: int, root: str, tuning: Tuning, on: str | None, by: str | None) 
 
 
 @pytest.fixture(params=["as shipped", "small chunks, moving cuts"])
-def tuning(request, monkeypatch):
+def tuning(request):
     if request.param == "as shipped":
         return TUNING
-    monkeypatch.setattr(packing, "_ROWS", 7)
-    monkeypatch.setattr(routing, "_REST", 1)
-    monkeypatch.setattr(routing, "_UNEVEN", 1.0)
-    return Tuning(indexed_from=1, indexed_probes=1)
+    return Tuning(indexed_from=1, indexed_probes=1, chunk_rows=7, settled_batches=1, uneven=1.0)
 
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import handshake.engines.spark.joins.routing as routing
-import handshake.engines.spark.state.pack as packing
 from handshake.engines.spark.state.store import Store
 from handshake.errors import UnsupportedError
 from handshake.joins.tuning import TUNING, Tuning
@@ -26,13 +24,10 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 
 
 @pytest.fixture(params=["as shipped", "all indexed, small chunks"])
-def tuning(request, monkeypatch):
+def tuning(request):
     if request.param == "as shipped":
         return TUNING
-    monkeypatch.setattr(packing, "_ROWS", 7)
-    monkeypatch.setattr(routing, "_REST", 1)
-    monkeypatch.setattr(routing, "_UNEVEN", 1.0)
-    return Tuning(indexed_from=1, indexed_probes=1)
+    return Tuning(indexed_from=1, indexed_probes=1, chunk_rows=7, settled_batches=1, uneven=1.0)
 
 
 def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:

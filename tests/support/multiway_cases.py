@@ -1,7 +1,10 @@
-"""Random joins of several streams, and patches that deal out every batch and change join orders."""
+"""Random joins of several streams, and tunings that share every batch and change join orders."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import handshake.joins.multiway.mjoin as mjoin
-import handshake.joins.multiway.step as mjoin_step
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.order import Order, cost_order
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
@@ -122,22 +124,21 @@ class Case:
         return arrivals, found
 
 
-CHANGING = {"FIRST_LOOK": 4, "EVERY": 3, "GAIN": 0, "WORTH": -1e9}
+DEALT = Tuning(dealt_rows=0, dealt_window=1, dealt_methods=("scan", "hash", "band"))
+"""Every batch is shared by all cores, with basic windows of one tuple."""
+CHANGING = replace(DEALT, first_look=4, next_look=3, order_gain=0, order_worth=-1e9)
+"""Join orders also change all the time."""
 
 
-def dealt(window: mjoin_step.DealtWindow) -> bool:
-    return window.cores > 1
-
-
-def dealing(patch: pytest.MonkeyPatch, changing: int | None = None) -> None:
-    """Deal out every batch, with basic windows of one tuple; with a seed, change join orders all the time."""
-    patch.setattr(mjoin, "_LARGE", 0)
-    patch.setattr(mjoin_step, "_SMALLEST", 1)
-    patch.setattr(mjoin_step.DealtWindow, "is_dealt", property(dealt))
-    if changing is not None:
-        patch.setattr(mjoin, "best_order", any_order(changing))
-        for name, value in CHANGING.items():
-            patch.setattr(mjoin, name, value)
+@contextmanager
+def changing_orders(seed: int | None) -> Iterator[Tuning]:
+    """Give the tuning of a join whose batches are shared; with a seed, its join orders change at random."""
+    if seed is None:
+        yield DEALT
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mjoin, "best_order", any_order(seed))
+        yield CHANGING
 
 
 def any_order(seed: int) -> Any:

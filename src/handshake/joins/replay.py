@@ -29,10 +29,8 @@ from handshake.joins.plan import JoinPlan, MultiPlan
 from handshake.joins.why import Why, conform_pair, explain_pair
 from handshake.schema import UNITS
 
-__all__ = ["TICK", "MultiReplay", "Replay", "check_pace", "spare_old_objects"]
+__all__ = ["MultiReplay", "Replay", "check_pace", "spare_old_objects"]
 
-TICK = 0.005
-"""Seconds of the clock between two pushes of a paced replay."""
 _SAMPLE = 256
 """Rows of each table that are looked at to choose join orders."""
 _LAST = np.iinfo(np.int64).max
@@ -193,7 +191,7 @@ class TableReplay(ABC, Generic[PlanT]):
         """Push each tick's rows when the tick is over: they arrive then, even if this loop is late."""
         began = clock.perf_counter()
         for tick, cuts in self._ticks(pace):
-            due = began + tick * TICK
+            due = began + tick * self._tuning.tick_seconds
             yield from gate.until(due)
             for k, piece, seen in self._drop_shed(gate, cuts):
                 yield from gate.admit(k, piece, seen, due)
@@ -202,7 +200,8 @@ class TableReplay(ABC, Generic[PlanT]):
 
     def _ticks(self, pace: float) -> Iterator[tuple[int, dict[int, _Cut]]]:
         """Yield the ticks in which rows come, with the rows of each stream."""
-        ticks = [np.ceil(seconds / TICK).astype(np.int64) for seconds in self._moments(pace)]
+        length = self._tuning.tick_seconds
+        ticks = [np.ceil(seconds / length).astype(np.int64) for seconds in self._moments(pace)]
         for tick in np.unique(np.concatenate(ticks)):
             cuts: dict[int, _Cut] = {}
             for k, table in enumerate(self._arriving):

@@ -54,6 +54,15 @@ class Tuning:
     inline_bytes: int = 4096
     """Smaller chunks travel in their references: opening a file takes longer than sending these bytes."""
 
+    chunk_rows: int = 1 << 20
+    """Tuples of the largest chunk."""
+
+    # Segments on Spark.
+    settled_batches: int = 8
+    """Batches between two moves of the cuts between segments, at least."""
+    uneven: float = 1.2
+    """Cuts move if a segment gets more than this multiple of its fair share."""
+
     # Results and replays.
     coalesced_rows: int = 1 << 15
     """Small batches of results are concatenated up to this many rows."""
@@ -63,6 +72,30 @@ class Tuning:
     """Tuples of the first slice, if results are put in order."""
     held_results: int = 1 << 20
     """About how many results one slice may give, if they are put in order."""
+    tick_seconds: float = 0.005
+    """Time between two pushes of a replay at a pace."""
+
+    # Joins of several streams.
+    first_look: int = 1 << 12
+    """Tuples until the statistics that decide join orders are first looked at."""
+    next_look: int = 1 << 15
+    """Tuples between two later looks."""
+    order_gain: float = 1.5
+    """A join order is changed for one that is this many times cheaper, if it is also worth it."""
+    order_worth: float = 0.25
+    """The seconds that the new order would have saved so far: about what compiling new steps takes."""
+    dealt_rows: int = 1 << 13
+    """Batches of this many tuples are shared by all cores."""
+    dealt_seconds: float = 0.005
+    """So are batches of this much compiled work; with less, threads wait for each other's interpreter."""
+    dealt_window: int = 2048
+    """Basic windows that cores share are not made smaller than this for the sake of sharing."""
+    dealt_methods: tuple[str, ...] = ("scan",)
+    """Access methods whose basic windows are shared; with others, cores share the input.
+
+    Scans are what the paper shares. An index is the better the larger a basic window is: with eight basic
+    windows for each of two cores, a band join looked at four times as many candidates.
+    """
 
     # Arrangement cell.
     fitted_from: int = 1 << 15

@@ -41,14 +41,6 @@ __all__ = ["MJoin"]
 
 Array = np.ndarray[Any, Any]
 Key = tuple[frozenset[int], int]
-FIRST_LOOK, EVERY = 4096, 1 << 15
-"""Tuples until statistics are first looked at, and between two looks."""
-GAIN, WORTH = 1.5, 0.25
-"""An order is changed for one that many times cheaper, if it would have saved so many seconds so far: about
-what compiling new steps takes."""
-_LARGE, _WORK = 8192, 0.005
-"""Batches of so many tuples, or of so many seconds of compiled work, are shared by all cores; with less to
-do, threads wait for each other's interpreter (see `low_latency`)."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ class MJoin(RunningJoin):
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
         self.active = self.load.active
         self._recent = self._work_seen = 0.0
-        self._next_look = FIRST_LOOK
+        self._next_look = self.spec.tuning.first_look
         self.watch = Stopwatch()
         self.crew: Crew[_Job] | None = None
         if self.cores > 1:
@@ -195,7 +187,7 @@ class MJoin(RunningJoin):
         arrived = sum(counts.rows for counts in self.driver.counts)
         if arrived < self._next_look or len(self.spec.streams) < 3:
             return
-        self._next_look = arrived + EVERY
+        self._next_look = arrived + self.spec.tuning.next_look
         self._observe()
         better = [self._better(order) for order in self.orders]
         changed = sum(a.targets != b.targets for a, b in zip(self.orders, better, strict=True))
@@ -216,10 +208,11 @@ class MJoin(RunningJoin):
 
     def _better(self, order: Order) -> Order:
         """Return the best order now, if it is much better than the given one."""
+        tuning = self.spec.tuning
         now = cost_order(order.source, order.targets, self.spec, self.statistics)
         best = best_order(order.source, self.spec, self.statistics)
         saved = (now.seconds - best.seconds) * self.driver.counts[order.source].rows
-        return best if now.seconds > GAIN * best.seconds and saved > WORTH else now
+        return best if now.seconds > tuning.order_gain * best.seconds and saved > tuning.order_worth else now
 
     # On the cores.
 
@@ -331,7 +324,8 @@ class MJoin(RunningJoin):
         work = sum(core.core.work for steps in self._steps for core in list(steps.values()))
         self._recent = 0.7 * self._recent + 0.3 * (work - self._work_seen)
         self._work_seen = work
-        return piece.rows >= _LARGE or self._recent > _WORK
+        tuning = self.spec.tuning
+        return piece.rows >= tuning.dealt_rows or self._recent > tuning.dealt_seconds
 
     def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         return iter(()) if self.crew is None else self.crew.drain(until)

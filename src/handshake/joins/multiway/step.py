@@ -22,8 +22,8 @@ __all__ = ["DealtWindow", "StepCore"]
 
 Array = np.ndarray[Any, Any]
 _HIGHEST = np.iinfo(np.int64).max
-_RUNS, _SMALLEST = 8, 2048
-"""Basic windows that a core should have at least, and how small they may get for that."""
+_RUNS = 8
+"""Basic windows that a core should have at least."""
 
 
 @dataclass
@@ -39,6 +39,7 @@ class DealtWindow:
         self.segment = Segment(self.step.spec, 1)
         self.partition = Partition(self.cores)
         self._driver = Driver(self.step.spec)
+        self._smallest = self.step.spec.tuning.dealt_window
 
     @property
     def rows(self) -> int:
@@ -47,13 +48,8 @@ class DealtWindow:
 
     @property
     def is_dealt(self) -> bool:
-        """True if basic windows are kept so small that cores can share them.
-
-        For scans: that is what the paper does. An index finds more the larger a basic window is (with eight
-        for each of two cores, a band join looked at four times as many candidates), so there the input is
-        shared instead.
-        """
-        return self.cores > 1 and self.step.spec.method == "scan"
+        """True if basic windows are kept so small that cores can share them."""
+        return self.cores > 1 and self.step.spec.method in self.step.spec.tuning.dealt_methods
 
     def insert(self, batch: pa.RecordBatch) -> None:
         """Put stamped tuples into the window."""
@@ -62,7 +58,7 @@ class DealtWindow:
             for start in range(0, piece.rows, most):
                 self._insert(BasicWindow(piece.spec, piece.batch.slice(start, most)))
         if self.is_dealt:  # equal numbers are equal work only where none is much larger than the others
-            self.segment.largest = max(_SMALLEST, self.rows // (_RUNS * self.cores))
+            self.segment.largest = max(self._smallest, self.rows // (_RUNS * self.cores))
 
     def _insert(self, part: BasicWindow) -> None:
         self.segment.insert(part)

@@ -30,7 +30,7 @@ from handshake.engines.circuit.join.buffer import (
 )
 from handshake.engines.circuit.join.condition import Condition, Delay
 from handshake.engines.circuit.join.design import Design
-from handshake.engines.circuit.join.segment import WindowSegment
+from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM, WindowSegment
 
 __all__ = ["STEP_BITS", "CoreShape", "JoinCore", "LocalCore", "State"]
 
@@ -58,13 +58,14 @@ class CoreShape:
     windows: str
     guarded: bool
     """Whether more results than its buffer holds may come, and are lost then."""
+    block_ram_from: int = BLOCK_RAM_FROM
 
     @classmethod
     def of(cls, design: Design, index: int) -> CoreShape:
         """Return the shape of one core of a design."""
         return cls(
             *design.segments[index], *design.scans(index), design.buffer, design.core_margin, design.stages,
-            design.windows, design.is_guarded,
+            design.windows, design.is_guarded, design.block_ram_from,
         )  # fmt: skip
 
 
@@ -95,8 +96,8 @@ class JoinCore(Block):
     def build(self) -> Module:
         m = Module()
         shape = self.shape
-        self.r = WindowSegment(self.bits[0], shape.left, shape.windows)
-        self.s = WindowSegment(self.bits[1], shape.right, shape.windows)
+        self.r = WindowSegment(self.bits[0], shape.left, shape.windows, shape.block_ram_from)
+        self.s = WindowSegment(self.bits[1], shape.right, shape.windows, shape.block_ram_from)
         # What counts is said by flags beside them, so reset need not reach registers that hold tuples.
         self.new_r = Signal(self.bits[0], name="new_r", reset_less=True)
         self.new_s = Signal(self.bits[1], name="new_s", reset_less=True)

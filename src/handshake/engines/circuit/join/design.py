@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any, ClassVar
 
+from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM
 from handshake.errors import UnsupportedError
 
 __all__ = ["CORES", "MOST_TUPLES", "WINDOWS", "Design", "at_most", "check_choice"]
@@ -42,6 +43,8 @@ class Design:
     """Free places at which a core's buffer calls itself full; None: as many as are needed to lose nothing."""
     reach: int = 16
     """Cores that a wire may pass by without a register."""
+    block_ram_from: int = BLOCK_RAM_FROM
+    """Tuples from which a segment in memory is block RAM."""
     most_stages: ClassVar[int] = 4
     """Registers that a comparison may have."""
 

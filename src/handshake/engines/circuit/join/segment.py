@@ -25,8 +25,8 @@ LANE = 16
 class WindowSegment:
     """`length` tuples of `bits` (valid flag included), in registers or in memory."""
 
-    def __init__(self, bits: int, length: int, windows: str) -> None:
-        self.bits, self.length = bits, length
+    def __init__(self, bits: int, length: int, windows: str, block_ram_from: int = BLOCK_RAM_FROM) -> None:
+        self.bits, self.length, self.block_ram_from = bits, length, block_ram_from
         self.in_memory = windows == "memory" and length > 1
         self.turn, self.insert = Signal(name="turn"), Signal(name="insert")
         self.new, self.head = Signal(bits, name="new"), Signal(bits, name="head")
@@ -35,7 +35,7 @@ class WindowSegment:
         """Add the segment to the circuit."""
         if not self.in_memory:
             self._in_registers(m, name)
-        elif self.length >= BLOCK_RAM_FROM:
+        elif self.length >= self.block_ram_from:
             self._in_block_ram(m, name)
         else:
             self._in_look_up_tables(m, name)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from handshake.joins.driver import arrays_of
 from handshake.joins.spec import JoinSpec
+from handshake.joins.tuning import Tuning
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.keys import row_hash, sort_key
 from handshake.plan.analyse import Bound
@@ -49,10 +50,6 @@ _PARTS = 16
 """Weights are multiples of a part of one row: manifests hold them all, and few digits compress well."""
 _DIGITS = 6
 """Decimal places of cuts, for the same reason."""
-_UNEVEN = 1.2
-"""Cuts move if a segment gets more than this multiple of its fair share."""
-_REST = 8
-"""Batches between two moves of cuts, at least."""
 _EPOCHS = 4
 """The number of cuts to keep, at most."""
 
@@ -175,19 +172,24 @@ class Router:
         """Return a router before the first tuple."""
         return cls(segments, cells, np.zeros(cells))
 
-    def learn(self, counts: Array, oldest: Stamps = (None, None)) -> None:
+    def learn(self, counts: Array, oldest: Stamps, tuning: Tuning) -> None:
         """Add the tuples per cell of a batch; move the cuts if the load is uneven.
 
         Args:
             counts: The number of new tuples per cell.
             oldest: The oldest stamp of each side that the new tuples can still join; None if all can.
+            tuning: When cuts move.
         """
         self.weights = np.floor((self.weights * _FADING + counts) * _PARTS) / _PARTS
         self.rested += 1
         if not self.epochs:
             self.epochs = [Epoch(balance(self.weights, self.segments))]
             self.rested = 0
-        elif self.rested >= _REST and len(self.epochs) < _EPOCHS and self.unevenness() > _UNEVEN:
+        elif (
+            self.rested >= tuning.settled_batches
+            and len(self.epochs) < _EPOCHS
+            and self.unevenness() > tuning.uneven
+        ):
             self.epochs.append(Epoch(balance(self.weights, self.segments)))
             self.rested = 0
         self.place = self._place(oldest)

@@ -295,7 +295,7 @@ class SegmentStep:
     def _learn(self, limits: tuple[int | None, int | None]) -> None:
         """Let the load of the new tuples move the cuts."""
         counts = sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells))
-        self.manifest.router.learn(counts, limits)
+        self.manifest.router.learn(counts, limits, self.definition.tuning)
 
     def _note(self, loaded: list[NewChunk]) -> None:
         """Note the newest tuples, by which cuts are forgotten."""

@@ -27,7 +27,7 @@ __all__ = ["PLACE", "ChunkRows", "PackedChunk", "canonical", "pack", "record_onc
 Array = np.ndarray[Any, Any]
 PLACE = HIDDEN + "place"
 """The column with a tuple's position in its partition, for windows that count tuples."""
-_ROWS, _BYTES = 1 << 20, 1 << 28
+_BYTES = 1 << 28
 """The largest size of a chunk."""
 _INLINE_BYTES = 1 << 23
 """The largest size of a chunk that its references hold."""
@@ -98,7 +98,7 @@ def pack(
 ) -> Iterator[PackedChunk]:  # fmt: skip
     """Write a partition's tuples to chunk files under a folder; without a store, references hold them."""
     start, schema = 0, (definition.left, definition.right)[side]
-    pieces = _pieces(batches, schema)
+    pieces = _pieces(batches, schema, definition.tuning.chunk_rows)
     if store is None:
         pieces = _sorted_pieces(pieces)
     for part, table in enumerate(pieces):
@@ -124,11 +124,11 @@ def record_once(store: Store, record: str, references: Iterable[pa.RecordBatch])
         yield from pa.ipc.open_stream(store.publish(record, sink.getvalue()))
 
 
-def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(canonical(batch, schema))
-        if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
+        if sum(b.num_rows for b in held) >= most or sum(b.nbytes for b in held) >= _BYTES:
             yield concat_batches(held)
             held = []
     if any(b.num_rows for b in held):
