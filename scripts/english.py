@@ -18,6 +18,7 @@ from pathlib import Path
 RELATIVE = re.compile(
     r"^(What|Who|Whose|Whom|Where|Whether|Wherever|Whatever|Of|The same|Those|That which)\b"
 )
+LATER_RELATIVE = re.compile(r"(?:^|[.;:]\s+)((?:What|Who|Whatever|Whoever|Of those)\b[^?.:;]*)(?=[.:;]|$)")
 NO_VERB = re.compile(
     r"^(The|A|An|All|Any|Both|Each|Every|Its?|No|None|One|Some|Two|Three|This|These|Their|They|There|"
     r"How|Which|When|Why|In|On|At|By|For|From|As|With|Without|Only|What|Whether)\b"
@@ -60,11 +61,15 @@ def _python_files(arguments: list[str]) -> Iterator[Path]:
 def check(source: str) -> Iterator[Finding]:
     """Yield the findings in one Python file."""
     tree = ast.parse(source)
+    checked = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _docstring(node)
+            checked |= {id(part) for part in node.body[:1]}
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _name(node)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield from _prose(node.lineno, node.value.value, first_is_checked=id(node) in checked)
     yield from _comments(source)
 
 
@@ -80,9 +85,19 @@ def _docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunc
         yield line, "a function's docstring starts with a verb", first
     if len(first) < SHORTEST:
         yield line, "says too little", first
-    prose = re.sub(r"`[^`]*`", "", text)
-    if found := ODD_WORDS.search(prose):
-        yield line, f"uncommon word '{found[0]}'", first
+
+
+def _prose(line: int, text: object, *, first_is_checked: bool) -> Iterator[Finding]:
+    """Check all sentences of the docstring of a module, class, function or attribute."""
+    if not isinstance(text, str):
+        return
+    first = text.strip().split("\n")[0]
+    for paragraph in re.split(r"\n\s*\n|\n\s*>>>|\n\s+[*\w]+: ", re.sub(r"`[^`]*`", "", text)):
+        if found := ODD_WORDS.search(paragraph):
+            yield line, f"uncommon word '{found[0]}'", first
+        found = LATER_RELATIVE.search(" ".join(paragraph.split()))
+        if found and not (first_is_checked and RELATIVE.match(first)):
+            yield line, "a sentence starts with a relative clause", found[1]
 
 
 def _name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Finding]:

@@ -47,6 +47,12 @@ def test_plain_sentences_pass(source: str) -> None:
             "a function's docstring starts with a verb",
         ),
         ('def run():\n    """Do it."""\n', "says too little"),
+        ('x = 1\n"""What the bound is."""\n', "a sentence starts with a relative clause"),
+        ('x = 1\n"""The bound. Who passes it is late."""\n', "a sentence starts with a relative clause"),
+        (
+            'def run():\n    """Run all the given checks.\n\n    Args:\n        x: What is run.\n    """\n',
+            "a sentence starts with a relative clause",
+        ),
         ('def warn():\n    """Warn whoever did not ask for shed rows."""\n', "uncommon word 'whoever'"),
         ("x = 1  # told to the caller\n", "uncommon word 'told'"),
         ("def _made(): ...\n", "a function is named by a verb"),

@@ -28,7 +28,7 @@ OVERLOADS = ("hold", "discard")
 FAN = 16
 """Flags that one stage of the admission gathers; one of its registers drives half as many cores."""
 SIGNALS = ("go", "shift_r", "shift_s", "end", "suspend")
-"""What the controller tells the cores."""
+"""Signals of the controller to the cores."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GlobalDesign(Design):
     """
 
     overload: str = "hold"
-    """What happens to input meanwhile: it is held back, or discarded and counted."""
+    """The rule for input meanwhile: it is held back, or discarded and counted."""
     most_stages: ClassVar[int] = 3
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ CELL_BATCH_BYTES = 128
 CELL_SUBOPTIMAL = 1.10
 """CellJoin 8.2.4: a basic window of the wrong size costs up to 10 %."""
 PIM_TREE_GAIN, PIM_TREE_CORES = 5.5, 8
-"""PIM-Tree, abstract: up to so many times the throughput of one thread, and the cores that it takes."""
+"""PIM-Tree, abstract: the most that throughput grows over one thread, and the cores that it takes."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Option:
     only: Mapping[str, tuple[str, ...]] | None = None
     """The engines that take it in commands where that is not `engines`."""
     noun: str = ""
-    """What a value of it is called in messages."""
+    """The word for a value of it in messages."""
 
     def flag(self, name: str, command: str) -> str:
         """Return the flag of the option called `name` in a command."""

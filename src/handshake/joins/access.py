@@ -13,11 +13,11 @@ __all__ = ["ACCESS_METHODS", "AccessMethod", "choose_method"]
 
 @dataclass(frozen=True)
 class AccessMethod:
-    """An access method in the registry. What it builds of a basic window follows from these fields."""
+    """An access method in the registry. Its fields decide how basic windows are clustered."""
 
     name: str
     needs: str
-    """What the predicate must contain."""
+    """The kind of condition that the predicate must contain."""
     fits: Callable[[Analysis], bool]
     why: Callable[[Analysis], str]
     """The reason for choosing it, for people."""

@@ -29,7 +29,7 @@ __all__ = ["JoinCore", "Outer"]
 Array = np.ndarray[Any, Any]
 Ranges = tuple[Array, Array]
 _FEW = 32
-"""So few tuples need not be put in order."""
+"""Up to this many tuples need not be put in order."""
 _SMALLEST, _LARGEST = 16 * TILE, 256 * TILE
 _UNINTERRUPTED = 1 << 30
 """Pairs that are scanned in one call, about a tenth of a second."""
@@ -41,7 +41,7 @@ class Outer:
 
     piece: BasicWindow
     attributes: tuple[Attribute, ...]
-    """What the basic windows of the other side are indexed by."""
+    """The attributes by which basic windows of the other side are indexed."""
 
     @cached_property
     def limits(self) -> tuple[Ranges, ...]:
@@ -92,7 +92,7 @@ class JoinCore:
     aside: bool = False
     """Whether large merges are done in threads of their own (see `Segment`)."""
     check: Callable[[], None] = lambda: None
-    """Called between parts of a long search: whoever runs the core may raise there."""
+    """Called between parts of a long search; it may raise to stop the search."""
     segments: tuple[Segment, Segment] = field(init=False)
     comparisons: int = 0
     results: int = 0

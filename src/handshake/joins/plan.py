@@ -72,7 +72,7 @@ class Plan(ABC, Generic[SpecT]):
     """The number of cores; with `adapt`, the most."""
     ordered: bool = False
     overload: str = "block"
-    """What happens when a queue is full: `block` makes the source wait, `shed` drops the newest batch."""
+    """The rule for a full queue: `block` makes the source wait, `shed` drops the newest batch."""
     room: int = ROOM
     """Rows of a stream that may wait at the gate, if there is one."""
     adapt: bool = False
@@ -231,7 +231,7 @@ class _PlanOptions(TypedDict, total=False):
     ordered: bool
     """Whether results come in the order of time."""
     overload: str
-    """What happens when the join is behind: rows wait (`block`) or are dropped (`shed`)."""
+    """The rule when the join is behind: rows wait (`block`) or are dropped (`shed`)."""
     room: int | None
     """Rows of a stream that may wait for the join."""
     adapt: bool

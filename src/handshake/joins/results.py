@@ -28,7 +28,7 @@ _RESULT_BYTES = 1 << 26
 _FEW_PAIRS = 1024
 _NONE = np.empty(0, np.int64)
 _FEW = 16
-"""So many pairs are made without asking how large they are."""
+"""Up to this many pairs are made without a look at their size."""
 
 
 class Pairs(NamedTuple):

@@ -19,10 +19,10 @@ Array = np.ndarray[Any, Any]
 SHARE = 8
 """A basic window spans at most this fraction of the window, so little that has expired is still held."""
 SMALL = 1024
-"""Neighbours of up to so many tuples are merged whatever they span."""
+"""Neighbours of up to this many tuples are merged, however much time they span."""
 MEDIUM, MEDIUM_SHARE = 1 << 14, 3
-"""Up to so many tuples they may span more: each basic window costs a probe some microseconds if it is
-scanned, and 0.1 ms if it is looked up, whatever is in it."""
+"""Neighbours of up to `MEDIUM` tuples may span more: each basic window costs a probe some microseconds if it
+is scanned, and 0.1 ms if it is looked up, whatever is in it."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Segment:
     side: int
     windows: list[BasicWindow] = field(default_factory=list)
     largest: int | None = None
-    """Basic windows are not merged beyond so many tuples; by default that depends on the method."""
+    """The most tuples of a merged basic window; by default that depends on the method."""
     lazy: bool = False
     """Cluster what has been asked for often enough (see `asked`), not all that is inserted."""
     aside: bool = False
@@ -48,7 +48,7 @@ class Segment:
         self._lock = threading.Lock()
         self._compaction: Compaction | None = None
         self.complete = 0
-        """So many of the oldest basic windows are not merged any more (see `close`)."""
+        """The number of the oldest basic windows that are not merged any more (see `close`)."""
         self._held_until: int | None = None
         """No basic window is to be dropped up to this stamp, where that is known."""
         self.scan_rows = ScanRows()
@@ -87,7 +87,7 @@ class Segment:
             self._seal(window)
 
     def _compact(self, group: list[BasicWindow]) -> None:
-        """Merge aside. What is asked for is clustered first, so that probes need not touch it until then."""
+        """Merge in another thread; first cluster windows that are probed often, for probes until then."""
         wanted = any(window.demand.asked >= self._tuning.clustered_after for window in group)
         self._compaction = Compaction([self._seal(w) for w in group] if wanted else group, wanted)
 

@@ -123,7 +123,7 @@ def openmetrics(*snapshots: Snapshot) -> str:
     """Return snapshots in the OpenMetrics text format.
 
     Args:
-        *snapshots: What `Watch.snapshots` returned.
+        *snapshots: The snapshots that `Watch.snapshots` returned.
     """
     return _text(lambda: list(snapshots))
 

@@ -25,7 +25,7 @@ class Watch:
 
     Args:
         thing: A `Join`, `MultiJoin`, `Query`, replay or run, or a `StreamingQuery` of Spark.
-        name: What it is called. By default the name of the streaming query, or a number.
+        name: Its name. By default that of the streaming query, or a number.
 
     Examples:
         >>> import handshake, pyarrow

@@ -29,7 +29,7 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 BEGINNING, END = -(2**62), 2**62
-"""What a clock shows before the first tuple, and after the last: times lie between them."""
+"""The values of a clock before the first tuple and after the last; times lie between them."""
 EARLIEST = -(2**63)
 """No window has a smaller number: windows of times are as long as times go at most (plan.algebra.LONGEST)."""
 

@@ -283,7 +283,7 @@ class SessionOperator:
         self._keep(alive, owner)
 
     def _keep(self, left: Array, owner: Array | None = None) -> None:
-        """Number the sessions that are left, and link them anew."""
+        """Number the sessions that are left, and link them again."""
         numbers = np.full(len(self._starts), -1, np.int64)
         numbers[left] = np.arange(len(left))
         self._store.renumber(numbers if owner is None else numbers[owner], len(left))

@@ -57,7 +57,7 @@ class Clocks:
     def __init__(self, count: int) -> None:
         self._shown = [BEGINNING] * count
         self.least = BEGINNING
-        """What it shows at the end of the last step."""
+        """The time that it shows at the end of the last step."""
 
     def step(self, flows: list[Flow]) -> Trace:
         """Advance by the clocks of the inputs."""

@@ -23,7 +23,7 @@ def describe(thing: Any, plan: Any = None) -> dict[str, Any]:
     """Return the plan of a thing as a tree and as text, its windows, and whether it can say why.
 
     Args:
-        thing: What is shown.
+        thing: The join, query or run that is shown.
         plan: A plan, text, or DataFrame that describes it better, such as that of a streaming query.
     """
     held = getattr(thing, "plan", None)

@@ -23,7 +23,7 @@ from handshake.page.history import History
 __all__ = ["FASTEST", "Board", "RunSource", "Sent", "Source", "ThingSource"]
 
 IDLE, SAMPLED = 1.0, 0.2
-"""Seconds between two samples of all figures: while nobody looks, and the least while somebody does. Rows and
+"""Seconds between two samples of all figures: while no page is open, and at least while one is. Rows and
 results are read for each update."""
 FASTEST = 50
 """Updates per second, at most."""

@@ -40,7 +40,7 @@ class Page(Closing):
 
         Args:
             thing: A `Join`, `MultiJoin`, `Query` or replay, or a `StreamingQuery` of Spark.
-            name: What it is called on the page.
+            name: Its name on the page.
             plan: A plan, the text of a query, or a DataFrame of `handshake.join` that says what a streaming
                 query runs; others know their plans.
         """
@@ -116,10 +116,10 @@ def live(
 
     Args:
         *things: Joins, queries or replays in process, or streaming queries of Spark; `Page.add` takes more.
-        name: What the thing is called on the page, if there is one thing. A thing of the same name takes the
+        name: The name of the thing on the page, if there is one thing. A thing of the same name takes the
             place of the former one, and continues its history.
-        plan: What a streaming query of Spark runs: a DataFrame that `handshake.join` returned, a plan, or the
-            text of a query.
+        plan: The plan of a streaming query of Spark: a DataFrame that `handshake.join` returned, a plan, or
+            the text of a query.
         address: `HOST:PORT`; by default port 8642 of this machine, or a free one if it is taken. An address
             that other machines can reach needs a token.
         token: The secret that readers must know; the address of the page then has it.

@@ -59,7 +59,7 @@ class Clock:
 ARRIVAL = Clock(Timestamp("us", "UTC"), "us")
 """The clock of a stream without a time column: when a tuple arrives, as its source sees it."""
 POSITIONS = Clock(INT64, "tuples")
-"""What counts inside of tuple windows: positions in their input."""
+"""The clock inside tuple windows: it counts positions in their input."""
 
 
 LONGEST = 2**62
@@ -143,9 +143,9 @@ class Demux:
     stream: str
     """The input that carries them."""
     field: str
-    """The field of that input which tells the streams apart."""
+    """The field of that input that distinguishes the streams."""
     values: tuple[int | str, ...]
-    """What that field holds in tuples of this stream."""
+    """The values of that field in tuples of this stream."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Source(Node):
 
 @dataclass(frozen=True)
 class Parameter(Node):
-    """The x of a sub-plan: one window, or one group."""
+    """The input of a sub-plan: the rows of one window, or of one group."""
 
     name: str
     fields: Schema
@@ -407,11 +407,11 @@ class WindowJoin(Node):
 
     inputs: tuple[Node, ...]
     names: tuple[str, ...]
-    """What the streams are called in the query; distinct."""
+    """The names of the streams in the query, all different."""
     windows: tuple[Window | None, ...]
-    """None: tuples of that stream are kept for ever."""
+    """The window of each stream; None keeps its tuples for ever."""
     on: Expr
-    """A typed condition, as a whole: how it is split is each engine's affair."""
+    """The whole typed condition; each engine splits it as it needs."""
     kind: JoinKind = INNER
     """The kind of a join of two streams; of more, INNER."""
     times: bool = False

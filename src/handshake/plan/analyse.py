@@ -55,7 +55,7 @@ class Bound:
     offset: int | float
     rounding: float = 0.0
     magnitude: float = 0.0
-    """Sum of the constants' sizes, to which `rounding` applies besides the operands themselves."""
+    """Sum of the constants' sizes, to which `rounding` applies, as it does to the operands."""
 
     @property
     def is_lower(self) -> bool:

@@ -86,7 +86,7 @@ class Column(Expr):
     side: int
     name: str
     shown: str | None = field(default=None, kw_only=True, compare=False, repr=False)
-    """What it is called in messages, where that is not `l.name` or `r.name`."""
+    """The name in messages, if that is not `l.name` or `r.name`."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Reader:
     """The translator of one text; errors point into the text."""
 
     what = "the predicate"
-    """What the text is called in errors."""
+    """The name of the text in errors."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -152,7 +152,7 @@ class Reader:
 _Translate = Callable[[Any, Reader], Expr]
 _Function = TypeVar("_Function", bound=_Translate)
 NODES: dict[type[exp.Expr], tuple[_Translate, frozenset[str]]] = {}
-"""What translates each kind of node, and which of its arguments that reads (or may leave aside)."""
+"""The translator of each kind of node, and the arguments of the node that it reads or may ignore."""
 
 
 def reads(arguments: str, *kinds: type[exp.Expr]) -> Callable[[_Function], _Function]:

@@ -25,7 +25,7 @@ def assert_same_rows(found: Any, expected: Any, *, message: str = "") -> None:
 
     Args:
         found: The result: an Arrow table, a list of Arrow batches, a frame, or a batch DataFrame of Spark.
-        expected: What it should be, in any of these forms.
+        expected: The result that is right, in any of these forms.
         message: The first line of the error.
 
     Raises:

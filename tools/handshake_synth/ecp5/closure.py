@@ -32,7 +32,7 @@ TRIES = 3
 """Moves of one cell: after these it stays, lest two cells that want one spot go on for ever."""
 SAME_TILE = 700
 _FIXED = frozenset({"CLK", "WCK", "DI", "F1", "FXA", "FXB"})
-"""Pins whose wire is the same wherever the cell lies: clocks, and those inside of a tile."""
+"""Pins whose wire is the same wherever the cell lies: clocks, and those within a tile."""
 
 
 def shorten_late_paths(placed: Placed, delays: Delays, period: int, caution: int) -> set[str]:

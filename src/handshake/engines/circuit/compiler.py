@@ -107,7 +107,7 @@ def compile_plan(
 
     Args:
         plan: The query.
-        bounds: What the hardware must know and the query does not say.
+        bounds: The limits that hardware needs and the query does not name.
         without: Names of optimisation rules to leave out.
         input_adapter: `none` (streams), `udp` (Ethernet frames) or `cpu` (registers).
         output_adapter: `none` (streams) or `cpu` (registers).

@@ -146,7 +146,7 @@ def draw(nets: dict[str, Net]) -> str:
     )
 
 
-# What is written in a block.
+# The text of a block.
 
 
 def _has_register(net: Net) -> bool:
@@ -236,7 +236,7 @@ def _copies(net: Net) -> str:
     return ""
 
 
-# Where blocks lie.
+# The places of blocks.
 
 
 def _lay_out(nets: Iterable[Net]) -> _Plan:
@@ -282,7 +282,7 @@ def _place(plan: _Plan) -> None:
     plan.height = y - _GAP
 
 
-# What is drawn.
+# The drawing.
 
 
 def _render(plan: _Plan, x: float, y: float, tops: dict[Hashable, str]) -> list[str]:

@@ -88,7 +88,7 @@ def is_user_cast(node: Any, frame: DataFrame) -> bool:
     return not node.getTagValue(tag).isEmpty()
 
 
-# Files. Plain: create the DataFrame anew, or read a table that has versions, such as one of Delta Lake.
+# Files. Plain: create the DataFrame again, or read a table that has versions, such as one of Delta Lake.
 
 
 def list_files_again(frame: DataFrame) -> None:

@@ -122,12 +122,12 @@ def record(
     After Ctrl-C, the datagrams that the kernel holds are written before `KeyboardInterrupt` is raised.
 
     Args:
-        receiver: Where datagrams come from.
+        receiver: The source of the datagrams.
         folder: Holds a log per stream, `folder`/<stream>/, and the receiver's counters.
         sync: Seconds between syncs to the disk, 0 for every batch.
         segment_bytes: Size of a full segment file.
         keep_bytes: The oldest segments are removed beyond this size; None keeps all.
-        idle: Ends after so long without a datagram, in seconds.
+        idle: Seconds without a datagram after which recording ends.
         ends: Ends when this number of senders have said that they are done.
         tell: Called with the counters once a second.
     """

@@ -1,6 +1,6 @@
 """Joins without windows: one side is held, the other passes by, dealt out to the cores.
 
-What is held no longer changes, so all cores read the same basic windows, and each batch visits one core only.
+The held side no longer changes, so all cores read the same basic windows, and each batch visits one core.
 """
 
 from __future__ import annotations

@@ -181,8 +181,8 @@ class MJoin(RunningJoin):
     def _look(self) -> None:
         """Look at the statistics when it is time, and change orders that have become bad ones.
 
-        Whatever the orders are, the results are the same: they only say in which order conditions are
-        looked at. Batches that cores still work on keep theirs.
+        Orders decide when conditions are tested, not what the results are. Batches that cores still work on
+        keep their order.
         """
         arrived = sum(counts.rows for counts in self.driver.counts)
         if arrived < self._next_look or len(self.spec.streams) < 3:
@@ -288,7 +288,7 @@ class MJoin(RunningJoin):
     ) -> Iterator[tuple[int, Outer, tuple[BasicWindow, ...]]]:
         """Assign work to cores: each core searches its run of the window with the whole piece (7.1).
 
-        Where a window is indexed or has too few basic windows to be dealt out, the piece is, and where there
+        If a window is indexed, or has too few basic windows to share, cores share the piece instead. If there
         is little to do, one core does it all.
         """
         if self.active == 1 or not self._is_large(piece):
@@ -351,7 +351,7 @@ class MJoin(RunningJoin):
         if self.crew is not None:
             self.crew.close()
 
-    # What it has done.
+    # Figures.
 
     def explain(self, cores: int | None = None) -> str:
         """Describe the join orders and their steps as they are now."""

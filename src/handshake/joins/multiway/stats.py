@@ -31,7 +31,7 @@ _COMBINATIONS, _MOST = 1 << 16, 256
 _ENOUGH = 256
 """Combinations that a step must have taken before its own counts are believed."""
 _OLD = 0.5
-"""What earlier counts weigh against those since the last look."""
+"""The weight of earlier counts relative to those since the last look."""
 Key = tuple[frozenset[int], int]
 
 

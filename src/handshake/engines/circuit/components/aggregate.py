@@ -86,7 +86,7 @@ class Aggregate(Block):
 
     @abstractmethod
     def fold(self, m: Module, take: Value, clear: Value, payload: Any) -> None:
-        """Keep the state: update it where `take` is high, start anew after `clear`; drive the result."""
+        """Keep the state: update it where `take` is high, start again after `clear`; drive the result."""
 
     def _present(self, take: Value) -> Value:
         """Return a bit that is high if there is a tuple that counts: the field is not NULL, FILTER holds."""

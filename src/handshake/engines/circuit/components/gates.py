@@ -40,7 +40,7 @@ from handshake.schema import Binary, Bool, Date, Decimal, Float, Int, Null, Opaq
 __all__ = ["Lowered", "Operands", "columns_of", "lower", "wire_of"]
 
 Operands = Callable[[Column], "Lowered"]
-"""Where the values of columns come from."""
+"""Returns the gates that carry the value of a column."""
 
 
 @dataclass(frozen=True)

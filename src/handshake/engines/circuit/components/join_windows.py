@@ -1,4 +1,4 @@
-"""Windows that a join holds in parallel memories: tuples that it admits, and tuples that leave too early."""
+"""Windows of joins in parallel memories: which tuples they admit, and which they push out too early."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class OrderedWindows(Block):
         self.held, self.lanes = held, lanes
         self.rows: tuple[Row, ...] = condition.rows
         self.sides: tuple[str, ...] = condition.sides
-        """What the fields of each stream begin with in `arrivals`."""
+        """The prefix of each stream's fields in `arrivals`."""
         self.counters = self._counter_names()
         ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
         ports |= {name: Out(COUNTER) for name in self.counters}

@@ -222,8 +222,8 @@ class Delay(Block):
 class Fork(Block):
     """Every beat of `i` leaves once on each of `o0`, `o1`, …, when that one is ready. Latency 0.
 
-    What an output has taken is remembered until the others have taken it too, so that no output waits for
-    the `ready` of another in the same cycle.
+    The fork remembers which outputs have taken a beat until all have, so that no output waits for the `ready`
+    of another in the same cycle.
     """
 
     latency = 0

@@ -1,9 +1,9 @@
 """Arrivals of several streams in one order, for joins: every stream gets a beat for every arrival.
 
-A join's results depend on who came before whom. So below a join streams go in lock step, as *slots*: for each
-arrival of any stream, every stream has one beat, and the hidden field `@here` says whether that beat has a
-tuple of the stream. A selection clears `@here` instead of dropping the beat. What the join takes from all its
-inputs at once has then arrived at the same place.
+A join's results depend on the order of arrivals. So below a join streams go in lock step, as *slots*: for
+each arrival of any stream, every stream has one beat, and the hidden field `@here` says whether that beat has
+a tuple of the stream. A selection clears `@here` instead of dropping the beat. So beats that the join takes
+from all its inputs at once belong to the same arrival.
 """
 
 from __future__ import annotations

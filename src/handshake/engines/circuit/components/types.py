@@ -70,7 +70,7 @@ class Wire:
     signed: bool = False
     nullable: bool = False
     count_bits: int = 0
-    """For an average, which travels as a sum and a count of so many bits: whoever reads it divides."""
+    """Bits of the count of an average, which travels as a sum and a count; its reader divides. Else 0."""
 
     @property
     def width(self) -> int:

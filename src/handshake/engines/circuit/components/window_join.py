@@ -37,12 +37,12 @@ class JoinSpec:
     """The parameters of a join, except for the wires that it reads."""
 
     names: tuple[str, ...]
-    """What the streams are called; columns of results are `name.column`."""
+    """The names of the streams; columns of results are `name.column`."""
     on: Expr
     """The condition, that of time windows included."""
     held: tuple[HeldTuples, ...]
     lanes: int
-    """Join cores, or memories side by side."""
+    """The number of join cores, or of parallel memories."""
     ordered: bool
     buffer: int = 8
     merger_buffer: int = 4

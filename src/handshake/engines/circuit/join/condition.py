@@ -66,7 +66,7 @@ class Condition:
 
     def __post_init__(self) -> None:
         check_gates(self.on)
-        # What gates cannot compute is found here, before anything is built.
+        # Refuses what gates cannot compute, before anything is built.
         self.matches(Delay(None), *(row.layout(Signal(row.bits)) for row in (self.left, self.right)))
 
     @property
@@ -218,7 +218,7 @@ class Combination:
 
     def __post_init__(self) -> None:
         check_gates(self.on)
-        # What gates cannot compute is found here, before anything is built.
+        # Refuses what gates cannot compute, before anything is built.
         self.holds(self.parts, {k: Signal(row.bits) for k, row in enumerate(self.rows)})
 
     @property

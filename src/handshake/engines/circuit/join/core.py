@@ -98,7 +98,7 @@ class JoinCore(Block):
         shape = self.shape
         self.r = WindowSegment(self.bits[0], shape.left, shape.windows, shape.block_ram_from)
         self.s = WindowSegment(self.bits[1], shape.right, shape.windows, shape.block_ram_from)
-        # What counts is said by flags beside them, so reset need not reach registers that hold tuples.
+        # Flags say which tuples count, so reset need not reach registers that hold tuples.
         self.new_r = Signal(self.bits[0], name="new_r", reset_less=True)
         self.new_s = Signal(self.bits[1], name="new_s", reset_less=True)
         self.state = Signal(State, init=State.READY)
@@ -181,7 +181,7 @@ class JoinCore(Block):
         m.d.sync += ended.eq((ended | arrives) & ~later(m, self.begins, "began"))
         m.d.comb += [
             self.results.over.eq(later(m, ended & ~buffer.valid, "is_over")),
-            # What is still on its way must find room.
+            # Results that are still on their way must find room.
             self.crowded.eq(buffer.at_least(self.shape.buffer - self.shape.margin)),
         ]
 
@@ -192,7 +192,7 @@ def flags(*names: str) -> list[Signal]:
 
 
 STEP_BITS = 3
-"""What a step says beside the R tuple: whether R shifts, whether S does, whether it is the end."""
+"""Bits of a step, in addition to the R tuple: whether R shifts, whether S does, whether it is the end."""
 
 
 class LocalCore(JoinCore):
@@ -323,8 +323,8 @@ class LocalCore(JoinCore):
     def _receive(self, m: Module, port: Any, has: Signal, frees: Signal, held: Value) -> None:
         """Build input buffer registers: they take anything while they are free, and keep what is valid.
 
-        What neighbours see is a register as it is, without so much as an inverter behind it; the enable of a
-        whole tuple is another, and what the state machine asks a third.
+        Neighbours read a register directly, without even an inverter behind it. The enable of a whole tuple
+        is a second register, and the state machine reads a third.
         """
         shown, loads = Signal(name=f"shows_{has.name}", init=1), Signal(name=f"loads_{has.name}", init=1)
         fill(m, has, port.valid, frees)

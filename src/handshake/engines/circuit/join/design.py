@@ -12,10 +12,10 @@ from handshake.errors import UnsupportedError
 __all__ = ["CORES", "MOST_TUPLES", "WINDOWS", "Design", "at_most", "check_choice"]
 
 CORES = 4
-"""Join cores, where nobody says how many."""
+"""The number of join cores by default."""
 WINDOWS = ("registers", "memory")
 MOST_TUPLES, MOST_CORES, MOST_RESULTS = 1 << 20, 1024, 4096
-"""More of them would neither fit a chip nor be simulated in any time."""
+"""Limits: larger circuits would neither fit a chip nor be simulated in reasonable time."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Bounds:
     window_tuples: int | None = None
     """The most tuples that a joined stream's window of time has."""
     divider: str = "pipelined"
-    """Who divides an average's sum by its count: a pipeline, a small unit bit by bit, or the host."""
+    """The divider of averages: a pipeline, a small unit that works bit by bit, or the host."""
 
     def __post_init__(self) -> None:
         _one_of("arrangement of joins", self.join, JOINS)

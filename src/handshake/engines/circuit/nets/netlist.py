@@ -151,7 +151,7 @@ class DemuxNet(UnaryNet):
 
     field: str
     values: tuple[tuple[int | str, ...], ...]
-    """What the field holds in the tuples of each stream."""
+    """The values of the field in the tuples of each stream."""
     columns: tuple[tuple[str, ...], ...]
     chosen: int
 

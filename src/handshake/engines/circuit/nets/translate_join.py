@@ -120,7 +120,7 @@ class Joins:
         rule = None if window is None else window.rule(node.clock.unit)
         return HeldTuples(self._bounds.window_tuples, is_window=False, rule=rule)
 
-    # What is below it.
+    # The nets below a join.
 
     def slots(self, node: Node, timed: bool, join: WindowJoin) -> Net:
         """Return the net of a plan below a join, in lock step."""

@@ -64,9 +64,9 @@ def simulate(
 ) -> Run:
     """Run `circuit` on `feeds`; `ready` holds outputs back by pattern, as a feed's pattern holds input back.
 
-    Where all inputs end, the run does when every output has given `eos` (`stop_at_eos`); one that does not
-    come is an error. Other runs end when nothing has moved for `quiet` cycles, or after `limit` cycles, which
-    is an error if input is left.
+    If all inputs end, the run ends when every output has given `eos` (`stop_at_eos`); a missing `eos` is an
+    error. Other runs end when nothing has moved for `quiet` cycles, or after `limit` cycles. That is an error
+    if input is left.
     """
     _check_waveform(vcd)
     made = Simulation(circuit, engine, waveform=vcd is not None)

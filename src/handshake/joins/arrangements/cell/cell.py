@@ -40,7 +40,7 @@ __all__ = ["CELL", "Cell"]
 
 Array = np.ndarray[Any, Any]
 _SHARE = 64
-"""A share of a batch has at least so many tuples, where the batch is shared out."""
+"""The fewest tuples of a share of a batch, if the batch is shared out."""
 _USUAL = 32
 """Batches whose average size basic windows are fitted to: in bursts it changes from one to the next."""
 
@@ -152,7 +152,7 @@ class Cell(GatheringJoin[_Job]):
     def _fit(self, side: int, batch: int) -> None:
         """Let basic windows of scans be as large as the cost model says for what the window holds (6).
 
-        What a clustered basic window costs hardly grows with its size, so those stay as large as they can
+        The cost of a clustered basic window hardly grows with its size, so those stay as large as they can
         be. A predicate that calls Python is not called for a measurement.
         """
         segment, others = self.windows[side].segment, self.windows[1 - side].segment

@@ -32,8 +32,8 @@ UNIT_BLOCK = 16
 _FEWEST, _MOST = 1 << 10, 1 << 17
 _SMALL, _LARGE, _PARTS = 2048, 16384, 16
 _CONTENDED = 2.0
-"""What a basic window costs is the interpreter's work, and cores wait for each other there: with two, it
-takes 2.2 times as long as alone (bench windows)."""
+"""The factor by which a basic window costs more with several cores: its cost is the interpreter's work, and
+cores wait for each other there. With two cores it takes 2.2 times as long as with one (bench windows)."""
 _REFERENCE = "l.x BETWEEN r.x - 10 AND r.x + 10 AND l.y BETWEEN r.y - 10 AND r.y + 10"
 
 

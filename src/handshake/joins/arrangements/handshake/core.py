@@ -2,15 +2,15 @@
 
 R enters the line at the left end and moves right; S enters at the right end and moves left (handshake join,
 section 3). The unit that moves is a piece, a batch of tuples that stays together: what section 4 says of
-a tuple holds for a piece. Who runs the machine decides when; every order of steps gives the same results.
+a tuple holds for a piece. The caller decides when a step runs; every order of steps gives the same results.
 
 Why each pair ⟨r, s⟩ meets exactly once (section 4.2): let core k send r right, and core k+1 send s left.
 - k sent r before it took s: r overtakes the acknowledgement of s, finds s marked on k+1, and they meet there.
 - k took s before it sent r: they met on k; the acknowledgement goes before r, so r finds s gone from k+1.
 
 Draining makes all pairs meet without moving a tuple. While nothing else happens in the line, pieces are sent
-past the cores ahead of them as visitors, which are compared and not kept. Who has been in the line during a
-drain has met everyone there, and such pieces are not compared when they drift past each other later.
+past the cores ahead of them as visitors, which are compared and not kept. Pieces that have been in the line
+during a drain have met all others there, and are not compared when they drift past each other later.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class HandshakeCore(Generic[P, X]):
     two_phase: bool = True
     """Whether S pieces stay until they are acknowledged; without that, pairs in flight miss each other."""
     merge: Callable[[P, P, int], P | None] = _apart
-    """One piece of two neighbours on a core that holds so many tuples of their stream, or None."""
+    """Merges two neighbouring pieces on a core that holds this many of their tuples, or returns None."""
     patience: int = 8
-    """Acknowledgements go with R pieces; when none goes for so many S pieces, by themselves."""
+    """S pieces after which acknowledgements go by themselves, if no R piece has taken them along."""
 
     windows: tuple[list[P], list[P]] = field(default_factory=lambda: ([], []))
     """R and S, oldest first, those marked as forwarded included."""
@@ -215,10 +215,10 @@ class HandshakeCore(Generic[P, X]):
     def moves(self, side: int) -> bool:
         """Return whether the window is larger than the next core's (lines 24 and 27).
 
-        What is on its way there does not count: in a line that is busy, as much is on its way out of there.
-        A piece that goes for a single tuple's sake leaves the next core with two pieces more, and so on along
-        the line; so windows must differ by a quarter of the piece. 64 cores that are busy for nine tenths of
-        the time do 0.98 to 1.05 of their share then, and without it 0.94 to 1.14 (`bench work`).
+        Pieces on their way there do not count: in a busy line, as many are on their way out. A piece that
+        moves because of a single tuple leaves the next core with two pieces more, and so on along the line,
+        so windows must differ by a quarter of the piece. Then 64 cores that are busy for nine tenths of the
+        time do 0.98 to 1.05 of their share, and otherwise 0.94 to 1.14 (`bench work`).
         """
         if len(self.windows[side]) == self.marked[side]:
             return False

@@ -145,7 +145,7 @@ class Ends:
     def exchange(self, still: bool = False) -> None:
         """Take what has reached its far end, acknowledge what has expired, send what there is room for.
 
-        What is acknowledged makes others move, so not while the line must stand still.
+        Acknowledgements make pieces move, so none is sent while the line must stand still.
         """
         for side in (0, 1):
             while (message := self._exits[side].poll()) is not None:

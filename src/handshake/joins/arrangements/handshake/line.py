@@ -33,7 +33,7 @@ from handshake.joins.spec import JoinSpec
 __all__ = ["HANDSHAKE", "Handshake"]
 
 _UNBOUNDED = 1 << 62
-"""What has reached its end stays there; the driver is only told."""
+"""Pieces that have reached their end stay there; the driver only learns of it."""
 
 
 class Handshake(Arrangement):
@@ -139,7 +139,7 @@ class Handshake(Arrangement):
         self._ends.exchange()
 
     def close(self) -> None:
-        """Stop; all threads end. What has not been drained is lost."""
+        """Stop; all threads end. Results that have not been drained are lost."""
         self._closed = True
         self._bell.stop()
         for worker in self._workers:

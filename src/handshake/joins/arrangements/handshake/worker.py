@@ -27,8 +27,8 @@ _SCANNED = 1 << 15
 131,072, and 8,192 by 8,192 take 8 % longer."""
 _INDEXED = 1 << 21
 _SHORT, _QUARTERS, _SIXTHS = 4, 4, 6
-"""Lines of so few cores are even within 10 % with pieces of a quarter of a core's window, longer ones with a
-sixth (`bench work`, skewed)."""
+"""Lines of up to `_SHORT` cores share work evenly within 10 % with pieces of a quarter of a core's window,
+longer ones with a sixth (`bench work`, skewed)."""
 
 
 class Queue(Channel[Message[BasicWindow]]):

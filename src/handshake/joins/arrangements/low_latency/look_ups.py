@@ -20,7 +20,8 @@ __all__ = ["FEW", "LookUps"]
 
 Array = np.ndarray[Any, Any]
 FEW = 256
-"""So many tuples are looked up in all windows by one call; more, window by window, put in order for each."""
+"""Up to this many tuples are looked up in all windows by one call; more are sorted, and looked up window by
+window."""
 _JOBS = 64
 """Jobs that scan, after an index has found too many tuples."""
 _LOOKED_AT = ((1 << INDEXED) - 1) << INDEXED

@@ -44,7 +44,7 @@ IN_MODULES = (
 LARGE = 1_500_000
 """Bytes of C++ from which on it is built with less optimisation."""
 SLICE = 4096
-"""Cycles between two looks at whether somebody wants to stop."""
+"""Cycles between two checks whether the simulation is to stop."""
 _HARNESS = Path(__file__).with_name("harness.h")
 _POINTER = ctypes.c_void_p
 

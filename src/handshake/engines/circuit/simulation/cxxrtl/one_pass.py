@@ -55,7 +55,7 @@ _READ = re.compile(
     r"\t\} else \{\n.*\n\t\}\n",
     re.MULTILINE,
 )
-"""What a register's value points at in a memory: it changes with registers only, like them."""
+"""The word of a memory that a register's value points at; it changes with registers only."""
 _PLACE = re.compile(r"\bmemory_index\((.*), 0, (\d+)\)")
 _WRITE = re.compile(
     r"if \((?P<enable>[\w.]+)\) (?P<memory>memory_\w+)\.update\((?P<place>\w+\.index), (?P<word>.*), "
@@ -111,7 +111,7 @@ class _Halves:
     part: ParsedModule
     settling: tuple[str, ...]
     reads: frozenset[str]
-    """What is read out of memories meanwhile, and kept for the others."""
+    """Values that are read from memories meanwhile, and kept for the others."""
     others: tuple[str, ...]
 
     @cached_property

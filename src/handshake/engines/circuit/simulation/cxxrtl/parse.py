@@ -62,7 +62,7 @@ class ParsedModule:
     nets: dict[str, Net]
     memories: dict[str, Memory]
     starts: dict[str, str]
-    """What registers hold in the beginning; the others hold zero."""
+    """The first values of registers; the others begin with zero."""
     values: dict[str, int]
     units: tuple[str, ...]
 
