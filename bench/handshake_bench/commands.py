@@ -201,6 +201,35 @@ Examples:
         call("asof", rows=rows, keys=keys, band_rows=band_rows, rounds=rounds, stream_rows=stream_rows)
 
     @bench.command(
+        "flink",
+        help="""Compare joins of streams with Flink's interval join in a local mini-cluster.
+
+Needs Java 17 or later with its compiler, and Maven Central once.
+
+\b
+Examples:
+  handshake bench flink --out results
+  handshake bench flink --rate 2000 --window 10 --seconds 12
+""",
+    )
+    def flink(
+        rate: Annotated[int, typer.Option(min=10, help="Rows per second and stream, equi-join.")] = 5_000,
+        keys: Annotated[int, typer.Option(min=1, help="Different keys of the equi-join.")] = 50_000,
+        window: Annotated[int, typer.Option(min=1, help="Window of the equi-join in seconds.")] = 60,
+        any_rate: Annotated[int, typer.Option(min=10, help="First rate of the band join.")] = 1_000,
+        any_window: Annotated[int, typer.Option(min=1, help="Window of the band join in seconds.")] = 20,
+        seconds: Annotated[int, typer.Option(min=1, help="Stream time to measure.")] = 30,
+        cores: Annotated[int, typer.Option(min=1, help="Cores of each engine.")] = 2,
+        quick: Quick = False,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "flink", rate=rate, keys=keys, window=window, any_rate=any_rate, any_window=any_window,
+            seconds=seconds, cores=cores, quick=quick, out=out, source=source,
+        )  # fmt: skip
+
+    @bench.command(
         "kinds",
         help="""Compare outer, semi and anti joins with the inner join: processor time and state.
 

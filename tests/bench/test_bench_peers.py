@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from handshake.cli.app import run as command
-from handshake_bench import tuple_windows
+from handshake_bench import flink, tuple_windows
+from handshake_bench.maven import UnreachableError, is_fetched
 from handshake_bench.pairs import Pairs
 from handshake_bench.tuple_workload import KINDS, TupleStreams, pairs_by_hand
 
@@ -21,10 +22,24 @@ EARLIER: dict[str, dict[str, Any]] = {
             for kind in KINDS for cores in (1, 4)
         ],
     },
+    "flink": {
+        "package": "flink:1",
+        "runs": [
+            {"kind": kind, "engine": engine, "rate": 1000, "keys": 9, "window": 60, "seconds": 2, "cores": 2,
+             "count": 5, "left": 1, "right": 1, "products": 1, "wall": 1.0, "processor": 1.0, "load": load}
+            for kind, engine, load in (
+                ("equi", "Flink", 0.5), ("equi", "handshake, hash", 0.1), ("any", "Flink", 0.25),
+                ("any", "handshake, scan", 0.05),
+            )
+        ],
+    },
 }  # fmt: skip
-EXPECTED = {
+EXPECTED: dict[str, dict[str, str]] = {
     "tuple_windows": {"uniform_20": "6e+05", "inequality_20": "6e+05", "gain": "4", "cores": "4"},
-}
+    "flink": {
+        "equi_flink": "2000", "any_flink": "2000", "equi_hash_vs_flink": "5", "any_scan_vs_flink": "5",
+    },
+}  # fmt: skip
 
 
 def result(text: str) -> dict[str, str]:
@@ -79,3 +94,53 @@ def test_pairs_by_hand_are_those_of_a_double_loop(kind: str) -> None:
 
 def test_sums_of_pairs_wrap_around() -> None:
     assert (Pairs(1, 2, 3, 2**62) + Pairs(1, 2, 3, 2**62)).products == -(2**63)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not is_fetched(flink.PACKAGE), reason="handshake bench flink has not fetched Flink")
+def test_flink_finds_the_same_pairs(capsys: Any) -> None:
+    assert command(["bench", "flink", "--quick"]) == 0
+    names = {"equi_flink", "any_flink", "equi_hash_vs_flink", "any_scan_vs_flink", "any_band_vs_flink"}
+    assert result(capsys.readouterr().out).keys() == names
+
+
+def test_without_maven_flink_is_skipped(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(package: str) -> None:
+        raise UnreachableError(f"Maven Central cannot be reached, or lacks {package}")
+
+    monkeypatch.setattr(flink, "fetch", fetch)
+    flink.run()
+    said = capsys.readouterr().out
+    assert f"Flink is not measured: Maven Central cannot be reached, or lacks {flink.PACKAGE}" in said
+    assert result(said) == {"flink": "skipped"}
+
+
+def test_rows_are_those_that_flink_makes() -> None:
+    made = flink._rows(flink._Work("equi", 300, 7, 1, 1, 1), 1, 5, 2).to_pylist()
+    for n, row in enumerate(made, 5):
+        assert (row["n"], row["t"].microsecond) == (n, n * 1000 // 300 * 1000)
+        assert [row["k"], row["x"], row["y"]] == [
+            mixed(3 * (2 * n + 1) + column) % limit for column, limit in enumerate((7, 10_000, 10_000))
+        ]
+
+
+def mixed(number: int) -> int:
+    """Mix a number by splitmix64, in whole numbers of any size; 31 bits of it."""
+    z = number * 0x9E3779B97F4A7C15 % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return (z ^ (z >> 31)) >> 33
+
+
+def test_pairs_of_flinks_rows_are_those_of_a_double_loop() -> None:
+    work = flink._Work("equi", 100, 9, 1, 3, 1)
+    left, right = (flink._rows(work, side, 0, work.rows).to_pylist() for side in (0, 1))
+    found = [
+        (one["n"], two["n"])
+        for one in left
+        for two in right
+        if one["k"] == two["k"] and abs(one["t"] - two["t"]).total_seconds() < 1
+    ]
+    seen = flink._join(work, "hash", work.rows)
+    assert seen["count"] == len(found) > 0
+    assert seen["products"] == sum(n * m for n, m in found)
