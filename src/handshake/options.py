@@ -1,6 +1,7 @@
 """The options of runs: one entry per option, from which signatures, flags, checks and the table derive.
 
-To add an option, add a field to `Options`, the same name to `GivenOptions`, and use it in an engine.
+To add an option, add a field to `Options`, the same name to `GivenOptions` (or to the typed dict above it of
+options for join cores), and use it in an engine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["ENGINES", "OPTIONS", "GivenOptions", "Option", "Options", "check_names", "options_table"]
+__all__ = [
+    "ENGINES",
+    "OPTIONS",
+    "CoreOptions",
+    "GivenOptions",
+    "Option",
+    "Options",
+    "PairOptions",
+    "check_names",
+    "options_table",
+]
 
 ENGINES = ("local", "spark", "circuit")
 _LOCAL, _SPARK, _CIRCUIT, _SOFTWARE = ("local",), ("spark",), ("circuit",), ("local", "spark")
@@ -55,20 +66,30 @@ class Option:
             raise UnsupportedError(f"unknown {self.noun} '{value}'; {choose}{hint}")
 
 
-class GivenOptions(TypedDict, total=False):
-    """The options that `handshake.run`, `join` and `explain` take by name; see `Options`."""
+class CoreOptions(TypedDict, total=False):
+    """The options of join cores in process, for any number of streams; see `Options`."""
 
     cores: int | None
+    overload: str
+    room: int | None
+    adapt: bool
+    pin: bool
+
+
+class PairOptions(CoreOptions, total=False):
+    """The options of join cores in process, for two streams; see `Options`."""
+
     method: str
     algorithm: str
     device: str
+
+
+class GivenOptions(PairOptions, total=False):
+    """The options that `handshake.run`, `join` and `explain` take by name; see `Options`."""
+
     order: str
     pace: float | None
-    overload: str
-    room: int | None
     on_shed: Callable[[str, Any], None] | None
-    adapt: bool
-    pin: bool
     optimised: bool
     segments: int | None
     state_dir: str | None
@@ -318,6 +339,17 @@ class Options:
     vcd: Annotated[
         str | None, Option("Circuit: write the waveform to this file.", _CIRCUIT, ("run",), metavar="FILE")
     ] = None
+
+    def pick(self, group: type) -> dict[str, Any]:
+        """Return the options of a group by name.
+
+        Args:
+            group: The typed dict that names them, such as `CoreOptions`.
+
+        >>> Options(cores=2).pick(CoreOptions)["cores"]
+        2
+        """
+        return {name: getattr(self, name) for name in group.__annotations__}
 
     def check(self, engine: str) -> None:
         """Raise `UnsupportedError` at the first option that an engine does not take.

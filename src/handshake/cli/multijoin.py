@@ -15,6 +15,7 @@ from handshake.engines.local.engine import MultiJoinRun
 from handshake.errors import HandshakeError
 from handshake.io import read
 from handshake.joins.join import MultiReplay, prepare_streams
+from handshake.options import CoreOptions
 from handshake.plan import parse
 from handshake.windows import windows_of
 
@@ -71,8 +72,7 @@ def multijoin(
         tables = {name: read(path, name) for name, path in paths.items()}
         plan = prepare_streams(
             {name: table.schema for name, table in tables.items()}, on, windows=windows, time=times,
-            cores=wanted.cores, pin=wanted.pin, overload=wanted.overload, room=wanted.room,
-            adapt=wanted.adapt,
+            **wanted.pick(CoreOptions),
         )  # fmt: skip
         replay = MultiReplay(plan, tables, pace=wanted.pace)
         if explain:

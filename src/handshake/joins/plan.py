@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from handshake.joins.ordering import InOrder, KindInOrder
 from handshake.joins.spec import SIDES, JoinSpec, explain_unmatched, join_spec
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import JoinKind, kind_of_join
+from handshake.options import CoreOptions, Options, PairOptions, check_names
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
@@ -224,25 +225,15 @@ class MultiPlan(Plan[ManySpec]):
 class _PlanOptions(TypedDict, total=False):
     window: Spec
     """The window of streams that have none of their own; None keeps rows for ever."""
-    cores: int | None
-    """The number of cores; all by default."""
     lateness: str | None
     """How far rows may be behind the watermark, such as `"5 seconds"`."""
     ordered: bool
     """Whether results come in the order of time."""
-    overload: str
-    """The rule when the join is behind: rows wait (`block`) or are dropped (`shed`)."""
-    room: int | None
-    """Rows of a stream that may wait for the join."""
-    adapt: bool
-    """Whether as many cores are used as the load asks for, up to `cores`."""
-    pin: bool
-    """Whether each core stays on a processor of its own (Linux)."""
     tuning: Tuning
 
 
-class JoinOptions(_PlanOptions, total=False):
-    """The keyword options of `Join` and `prepare`."""
+class JoinOptions(_PlanOptions, PairOptions, total=False):
+    """The keyword options of `Join` and `prepare`, with those of `PairOptions`."""
 
     left_window: Spec
     right_window: Spec
@@ -250,13 +241,7 @@ class JoinOptions(_PlanOptions, total=False):
     """The time column of both inputs; time windows need one."""
     left_time: str | None
     right_time: str | None
-    method: str
-    """The access method: `scan`, `hash` or `band`; `auto` picks one."""
-    algorithm: str
-    """The arrangement of the join cores."""
-    device: str
-    """Where windows are searched: `cpu`, or `gpu` for an NVIDIA GPU."""
-    how: str
+    how: str | JoinKind
     """The kind of join: `inner`, `left`, `right`, `full`, `left_semi`, `left_anti`; `handshake.kinds`."""
     suffix: str
     """Added to a column name of the right input that the left one has too."""
@@ -264,8 +249,8 @@ class JoinOptions(_PlanOptions, total=False):
     """Other names for `l` and `r` in the predicate."""
 
 
-class StreamOptions(_PlanOptions, total=False):
-    """The keyword options of `MultiJoin` and `prepare_streams`."""
+class StreamOptions(_PlanOptions, CoreOptions, total=False):
+    """The keyword options of `MultiJoin` and `prepare_streams`, with those of `CoreOptions`."""
 
     windows: Mapping[str, Spec] | None
     """Windows by the names of their streams."""
@@ -285,21 +270,33 @@ def prepare(
     left_time: str | None = None,
     right_time: str | None = None,
     how: str | JoinKind = "inner",
-    method: str = "auto",
-    algorithm: str = "low_latency",
-    cores: int | None = None,
     suffix: str = "_right",
+    aliases: tuple[str, str] | None = None,
     lateness: str | None = None,
     ordered: bool = False,
-    aliases: tuple[str, str] | None = None,
-    overload: str = "block",
-    room: int | None = None,
-    adapt: bool = False,
-    pin: bool = False,
-    device: str = "cpu",
     tuning: Tuning = TUNING,
+    **options: Unpack[PairOptions],
 ) -> JoinPlan:
-    """Check and plan a join of two streams; `JoinOptions` documents the options.
+    """Check and plan a join of two streams.
+
+    Args:
+        left: The columns of the left input.
+        right: The columns of the right input.
+        on: The predicate, as for `join`.
+        window: The window of both inputs.
+        left_window: The window of the left input, if it differs.
+        right_window: The window of the right input, if it differs.
+        time: The time column of both inputs; time windows need one.
+        left_time: The time column of the left input, if it differs.
+        right_time: The time column of the right input, if it differs.
+        how: The kind of join.
+        suffix: Added to a column name of the right input that the left one has too.
+        aliases: Other names for `l` and `r` in the predicate.
+        lateness: How far rows may be behind the watermark, such as `"5 seconds"`.
+        ordered: Whether results come in the order of time.
+        tuning: Thresholds, for tests and measurements.
+        **options: `method`, `algorithm`, `device`, `cores`, `overload`, `room`, `adapt` and `pin`. See
+            `handshake.options.Options`.
 
     Raises:
         HandshakeError: If anything is wrong with the join.
@@ -309,7 +306,9 @@ def prepare(
     >>> prepare(schema, schema, "ABS(l.x - r.x) <= 10").method
     'band'
     """
-    check_device(device, algorithm, cores, adapt=adapt, pin=pin)
+    check_names(prepare, options, PairOptions)
+    wanted = Options(**options)
+    check_device(wanted.device, wanted.algorithm, wanted.cores, adapt=wanted.adapt, pin=wanted.pin)
     left, right = plain_schema(left), plain_schema(right)
     windows = windows_of(window, left_window, right_window)
     times = (left_time or time, right_time or time)
@@ -319,22 +318,22 @@ def prepare(
         if name is not None:
             Schema.from_arrow(schema, stream).get(name)
     spec = join_spec(
-        left, right, predicate_of(on), windows, times=times, method=method, suffix=suffix, aliases=aliases,
-        tuning=tuning, kind=kind_of_join(how), ordered=ordered, device=device,
+        left, right, predicate_of(on), windows, times=times, method=wanted.method, suffix=suffix,
+        aliases=aliases, tuning=tuning, kind=kind_of_join(how), ordered=ordered, device=wanted.device,
     )  # fmt: skip
-    count = cores_of(algorithm, cores)
-    check_adapt(algorithm, adapt)
+    count = cores_of(wanted.algorithm, wanted.cores)
+    check_adapt(wanted.algorithm, wanted.adapt)
     return JoinPlan(
         spec,
         lateness=lateness_of(lateness, spec.unit),
-        algorithm=algorithm,
+        algorithm=wanted.algorithm,
         cores=count,
         ordered=ordered,
-        overload=overload_of(overload),
-        room=room_of(room),
-        adapt=adapt,
-        cpus=cpus_of(algorithm, count) if pin else (),
-        device=device,
+        overload=overload_of(wanted.overload),
+        room=room_of(wanted.room),
+        adapt=wanted.adapt,
+        cpus=cpus_of(wanted.algorithm, count) if wanted.pin else (),
+        device=wanted.device,
     )
 
 
@@ -345,16 +344,23 @@ def prepare_streams(
     window: Spec = None,
     windows: Mapping[str, Spec] | None = None,
     time: str | Mapping[str, str] | None = None,
-    cores: int | None = None,
     lateness: str | None = None,
     ordered: bool = False,
-    pin: bool = False,
-    overload: str = "block",
-    room: int | None = None,
-    adapt: bool = False,
     tuning: Tuning = TUNING,
+    **options: Unpack[CoreOptions],
 ) -> MultiPlan:
-    """Check and plan a join of several streams; `StreamOptions` documents the options.
+    """Check and plan a join of several streams.
+
+    Args:
+        streams: The columns of each stream, by its name.
+        on: The predicate, as for `join_streams`.
+        window: The window of streams that have none of their own; None keeps rows for ever.
+        windows: Windows by the names of their streams.
+        time: The time column: one name for all streams, or names by stream.
+        lateness: How far rows may be behind the watermark, such as `"5 seconds"`.
+        ordered: Whether results come in the order of time.
+        tuning: Thresholds, for tests and measurements.
+        **options: `cores`, `overload`, `room`, `adapt` and `pin`. See `handshake.options.Options`.
 
     Raises:
         HandshakeError: If anything is wrong with the join.
@@ -364,17 +370,19 @@ def prepare_streams(
     >>> prepare_streams({"a": schema, "b": schema, "c": schema}, "a.x = b.x").output_schema.names
     ['x', 'x_b', 'x_c']
     """
+    check_names(prepare_streams, options, CoreOptions)
+    wanted = Options(**options)
     sizes, times = _windows(streams, window, windows), _times(streams, time)
     specs = [StreamSpec(n, plain_schema(s), sizes[n], times[n]) for n, s in streams.items()]
     spec = many_spec(specs, predicate_of(on), tuning)
-    count = cores_of("cell", cores)
-    if pin and count == 1:
+    count = cores_of("cell", wanted.cores)
+    if wanted.pin and count == 1:
         raise UnsupportedError(
             "one core runs in the caller's thread, which is not pinned; ask for more cores, or leave pin out"
         )
     return MultiPlan(
-        spec, lateness_of(lateness, spec.unit), "mjoin", count, ordered, overload_of(overload), room_of(room),
-        adapt, placement(count) if pin else (),
+        spec, lateness_of(lateness, spec.unit), "mjoin", count, ordered, overload_of(wanted.overload),
+        room_of(wanted.room), wanted.adapt, placement(count) if wanted.pin else (),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay, prepare
 from handshake.joins.latency import Latency
 from handshake.kinds import INNER
 from handshake.operators.query import Query
-from handshake.options import Options
+from handshake.options import Options, PairOptions
 from handshake.plan.algebra import Plan
 from handshake.plan.build import Expression
 from handshake.plan.explain import explain_plan
@@ -84,11 +84,8 @@ def _fast_join(plan: Plan, options: Options) -> PlainJoin | None:
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
     return prepare(
         left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
-        left_time=join.times[0], right_time=join.times[1], method=options.method,
-        algorithm=options.algorithm, cores=options.cores, ordered=options.order == "time", suffix=_SUFFIX,
-        overload=options.overload, room=options.room, adapt=options.adapt, pin=options.pin,
-        device=options.device,
-        how=join.kind.name,
+        left_time=join.times[0], right_time=join.times[1], how=join.kind.name, suffix=_SUFFIX,
+        ordered=options.order == "time", **options.pick(PairOptions),
     )  # fmt: skip
 
 
