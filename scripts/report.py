@@ -31,14 +31,37 @@ NOT_REPRODUCED = (
     ("Other figures", "drawings of algorithms and architectures, without measurements"),
 )
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem; color: #222; }
-section { border-top: 1px solid #ccc; margin-top: 2rem; }
-pre { overflow-x: auto; font-size: 0.8rem; line-height: 1.15; background: #f6f8f8; padding: 0.7rem; }
-img { max-width: 100%; height: auto; }
-code { background: #f0f3f3; padding: 0 0.2rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; } p.about { color: #555; font-size: 0.9rem; }
-td, th { text-align: left; padding: 0.2rem 0.8rem 0.2rem 0; vertical-align: top; }
+:root { color-scheme: light dark; --bg: #f5f7f7; --card: #fff; --ink: #1c2b29; --muted: #5c6d6a;
+  --line: #dbe3e1; --mark: #e6f2ef; --accent: #0d7a6c; }
+@media (prefers-color-scheme: dark) { :root {
+  --bg: #0e1514; --card: #16201f; --ink: #e2ebe9; --muted: #93a5a2; --line: #2a3735; --mark: #1d3531;
+  --accent: #4fbfae; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.55 system-ui, sans-serif; margin: 0; background: var(--bg); color: var(--ink); }
+main { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 0 0 .3rem; }
+h3 { font-size: .92rem; font-weight: 600; margin: 1.2rem 0 .4rem; }
+a { color: var(--accent); }
+section, nav { background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  padding: 1.1rem 1.2rem; margin-top: 1rem; }
+nav ul { margin: .3rem 0 0; padding-left: 1.1rem; columns: 22rem; } nav li { break-inside: avoid; }
+p.about, .notes { color: var(--muted); font-size: .88rem; margin: .3rem 0; } .notes { margin-top: .7rem; }
+.scroll { overflow: auto; max-height: 36rem; }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .8rem; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+#not-reproduced td { white-space: normal; }
+th { position: sticky; top: 0; background: var(--card); color: var(--muted); font-weight: 500; }
+.number { text-align: right; }
+.published { background: var(--mark); }
+img { display: block; width: 100%; min-width: 32rem; max-width: 56rem; height: auto; margin: 1rem auto 0;
+  background: #fff; border-radius: 8px; }
+code { font-size: .88em; background: var(--mark); border-radius: 5px; padding: .1em .35em;
+  overflow-wrap: anywhere; }
+details { margin-top: .8rem; color: var(--muted); font-size: .85rem; } summary { cursor: pointer; }
 """
+PAPERS = "CellJoin, handshake join, Glacier (continuous queries on FPGAs), and handshake join on FPGAs"
+NUMBER = re.compile(r"[-+<>~… .,%/!*0-9e]*[0-9-][-+<>~… .,%/!*0-9e]*")
 
 
 def main(path: Path = ROOT / "build" / "report.html") -> int:
@@ -62,22 +85,114 @@ def _files(cell: str) -> list[Path]:
 def _section(command: str, what: str, cell: str) -> str:
     files = _files(cell)
     plots = RESULTS.glob(f"{files[0].stem}*.svg")
-    parts = [f"<section><h2>{html.escape(what[:1].upper() + what[1:])}</h2>"]
-    about = f"{_machine(files[0])}; stored on {_date(files[0])}; command "
+    texts = [f.read_text() for f in files if f.suffix == ".txt"]
+    machine = _machine(files[0], texts)
+    parts = [f'<section id="{files[0].stem}"><h2>{html.escape(_title(what))}</h2>']
+    about = f"{machine}; stored on {_date(files[0])}; command "
     parts.append(
         f'<p class="about">{html.escape(about)}<code>{html.escape(command)} --out bench/results</code></p>'
     )
-    parts += [f"<pre>{html.escape(f.read_text())}</pre>" for f in files if f.suffix == ".txt"]
+    parts += [_result(text, machine) for text in texts]
     for plot in sorted({*plots, *(f for f in files if f.suffix == ".svg")}):
-        parts.append(f'<img alt="{plot.stem}" src="{_data_address(plot)}">')
+        parts.append(
+            f'<div class="scroll"><img alt="{html.escape(_title(what))}" src="{_data_address(plot)}"></div>'
+        )
     return "\n".join([*parts, "</section>"])
 
 
-def _machine(path: Path) -> str:
+def _title(what: str) -> str:
+    return what[:1].upper() + what[1:]
+
+
+def _result(text: str, machine: str) -> str:
+    """Return a stored result, tables drawn in text among other lines, as HTML."""
+    parts: list[str] = []
+    lines: list[str] = []
+    table: list[str] = []
+    for line in (each.rstrip() for each in text.splitlines()):
+        if line[:1] in "┏┃┡│└├" and line:
+            if not table:
+                caption = _take_caption(lines)
+                parts += [*_notes(lines, machine), f"<h3>{html.escape(caption)}</h3>" if caption else ""]
+                lines = []
+            table.append(line)
+            continue
+        if table:
+            parts.append(_table(table))
+            table = []
+        lines.append(line)
+    return "\n".join([*parts, *([_table(table)] if table else []), *_notes(lines, machine)])
+
+
+def _take_caption(lines: list[str]) -> str:
+    """Remove the caption of the table that follows from the lines before it; it may have two lines."""
+    caption = lines.pop().strip() if lines else ""
+    if lines and caption[:1].islower() and not lines[-1].endswith(".") and len(lines) > 1:
+        caption = f"{lines.pop().strip()} {caption}"
+    return caption
+
+
+def _notes(lines: list[str], machine: str) -> list[str]:
+    """Return lines below a table as paragraphs; the figures for scripts are folded."""
+    notes: list[str] = []
+    figures, indented = "", False
+    for line in lines:
+        if line.startswith("RESULT "):
+            figures = line
+        elif line.strip() and line.strip() != machine:
+            goes_on = notes and not (notes[-1].endswith(".") or indented or line.startswith(" "))
+            if goes_on:
+                notes[-1] += f" {line.strip()}"
+            else:
+                notes.append(line.strip())
+            indented = line.startswith(" ")
+    found = [f'<p class="notes">{html.escape(note)}</p>' for note in notes]
+    if figures:
+        found.append(
+            f"<details><summary>Figures for scripts</summary><code>{html.escape(figures)}</code></details>"
+        )
+    return found
+
+
+def _table(lines: list[str]) -> str:
+    """Return a table that is drawn in text as one of HTML; cells may go on in the next line."""
+    head = [_cells(line, "┃") for line in lines if line.startswith("┃")]
+    names = [" ".join(filter(None, column)) for column in zip(*head, strict=True)]
+    rows: list[list[str]] = []
+    for cells in (_cells(line, "│") for line in lines if line.startswith("│")):
+        if rows and not cells[0]:
+            rows[-1] = [" ".join(filter(None, pair)) for pair in zip(rows[-1], cells, strict=True)]
+        else:
+            rows.append(cells)
+    kinds = [_kind(name, [row[k] for row in rows]) for k, name in enumerate(names)]
+    drawn = [_row("th", names, kinds), *(_row("td", row, kinds) for row in rows)]
+    return f'<div class="scroll" tabindex="0"><table>{"".join(drawn)}</table></div>'
+
+
+def _cells(line: str, bar: str) -> list[str]:
+    return [cell.strip() for cell in line.strip(bar).split(bar)]
+
+
+def _kind(name: str, cells: list[str]) -> str:
+    """Return the classes of a column: numbers, and values that a paper states."""
+    numbers = all(NUMBER.fullmatch(cell) for cell in cells if cell)
+    return " ".join(["number"] * numbers + ["published"] * ("published" in name))
+
+
+def _row(tag: str, cells: list[str], kinds: list[str]) -> str:
+    columns = (
+        f'<{tag} class="{kind}">{html.escape(cell)}</{tag}>' for cell, kind in zip(cells, kinds, strict=True)
+    )
+    return f"<tr>{''.join(columns)}</tr>"
+
+
+def _machine(path: Path, texts: list[str]) -> str:
     data = path.with_suffix(".json")
     found = json.loads(data.read_text()) if data.exists() else {}
     machine = found.get("machine") if isinstance(found, dict) else None
-    return str(machine or "machine: see the last lines of the table")
+    if machine is None:
+        machine = next(iter(re.findall(r"^.+ cores?, Python [\d.]+", "\n".join(texts), re.MULTILINE)), None)
+    return str(machine or "machine: see below").strip()
 
 
 def _date(path: Path) -> str:
@@ -94,14 +209,22 @@ def _data_address(path: Path) -> str:
 
 def _page(sections: list[str], missing: list[tuple[str, str]]) -> str:
     rows = "\n".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in missing)
+    links = re.findall(r'<section id="([^"]+)"><h2>(.+?)</h2>', "".join(sections))
+    contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in links)
     return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Handshake: figures of the papers</title><style>{STYLE}</style>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Handshake: figures of the papers</title><style>{STYLE}</style></head>
+<body><main>
 <h1>Figures of the papers</h1>
-<p>Tables have published values in columns of their own, if the text of a paper states them.</p>
+<p>What Handshake reproduces of four papers: {PAPERS}. Values that the text of a paper states are in
+<span class="published">tinted columns</span>, or below the table. Written on {time.strftime("%Y-%m-%d")}.</p>
+<nav aria-label="Contents"><h2>Contents</h2>
+<ul>{contents}<li><a href="#not-reproduced">Not reproduced</a></li></ul></nav>
 {"".join(sections)}
-<section><h2>Not reproduced</h2><table><tr><th>figure</th><th>reason</th></tr>{rows}</table></section>
-</html>
+<section id="not-reproduced"><h2>Not reproduced</h2>
+<div class="scroll"><table><tr><th>figure</th><th>reason</th></tr>{rows}</table></div></section>
+</main></body></html>
 """
 
 

@@ -113,4 +113,6 @@ def machine(axes: Axes, data: dict[str, Any]) -> None:
 
 def length(seconds: float) -> str:
     """Format the length of a window."""
-    return f"{seconds / 60:g} minutes" if seconds >= 60 else f"{seconds:g} s"
+    if seconds < 60:
+        return f"{seconds:g} s"
+    return f"{seconds / 60:g} minute{'s' * (seconds != 60)}"

@@ -166,14 +166,20 @@ def _lines(axes: Axes, data: Data, minutes: int) -> None:
         line = [p for p in data["points"] if (p["minutes"], p["algorithm"]) == (minutes, algorithm)]
         places, rates = [p["cores"] for p in line], [p["rate"] for p in line]
         axes.plot(places, rates, "o-", color=plots.COLOURS[algorithm], label=algorithm)
-    if data["scale"] == 1:
-        for point in POINTS:
-            if point.minutes == minutes:
-                plots.mark_published(axes, point.cores, point.rate, point.system)
+    published = [p for p in POINTS if p.minutes == minutes] if data["scale"] == 1 else []
+    for point in published:  # they are close together, so they share a label
+        plots.mark_published(axes, point.cores, point.rate, "")
+    if published:
+        top = max(published, key=lambda p: p.rate)
+        label = "\n".join(("published:", *(f"{p.system}: {p.rate:,.0f}" for p in published)))
+        axes.annotate(
+            label, (top.cores, top.rate), textcoords="offset points", xytext=(9, -2), va="bottom", fontsize=8,
+            color=plots.COLOURS["published"],
+        )  # fmt: skip
     axes.set_xlabel("cores")
     axes.set_ylabel("sustained rate (tuples/s/stream), quadratic scale")
     stated = [p.cores for p in POINTS if p.minutes == minutes and data["scale"] == 1]
     axes.set_xlim(0, max([*data["counts"], *stated]) * 1.08 + 0.5 + 4 * bool(stated))
     axes.set_xticks(sorted({*data["counts"], *stated}))
     plots.quadratic(axes)
-    axes.legend(loc="upper left")
+    axes.legend(loc="best")

@@ -92,5 +92,6 @@ def _draw(data: Data, folder: Path) -> None:
         plots.plain_logarithmic(axes.yaxis)
         axes.set_xlabel("basic window (join attributes)")
         axes.set_ylabel(f"time per tuple (µs), {data['cores']} cores")
-        axes.legend(loc="upper right", fontsize=8)
+        axes.set_ylim(top=axes.get_ylim()[1] * 2)  # room for the legend
+        axes.legend(loc="upper center", fontsize=8, ncols=2)
         plots.machine(axes, data)
