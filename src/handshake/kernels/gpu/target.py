@@ -1,7 +1,7 @@
-"""The machines that a frame is compiled for: a warp of a GPU, or a single lane of this processor.
+"""The machine that a frame is compiled for: a warp of a GPU.
 
-Frames are written against these few operations. Tests run the same frames on the processor, one lane at a
-time, so that everything but the GPU itself is tested everywhere.
+Frames are written against these few operations. Tests have a target of their own, which runs the same frames
+on the processor, one lane at a time (`tests/support/stand_in_gpu.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llvmlite import binding, ir
 
 from handshake.kernels.lower import I32, I64
 
-__all__ = ["THREADS", "HostTarget", "PtxTarget", "Target", "call", "optimise"]
+__all__ = ["THREADS", "Kernel", "PtxTarget", "Target", "call", "optimise"]
 
 THREADS = 256
 """Threads of a block."""
@@ -122,61 +122,6 @@ class PtxTarget(Target):
     def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
         """Return the bits of a computed float of 32 bits: NaN is 0x7fffffff."""
         return builder.bitcast(value, I32)
-
-
-class HostTarget(Target):
-    """This processor: a warp is one lane, and a kernel runs all blocks and threads in turn."""
-
-    lanes, space = 1, 0
-
-    def __init__(self) -> None:
-        self.triple = binding.get_process_triple()
-
-    def machine(self) -> binding.TargetMachine:
-        """Return the machine that code is emitted for."""
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        return binding.Target.from_triple(self.triple).create_target_machine(opt=2)
-
-    def kernel(self, module: ir.Module, name: str, arguments: Sequence[ir.Type]) -> Kernel:
-        """Begin a kernel, which gets its grid as two more arguments."""
-        kind = ir.FunctionType(ir.VoidType(), [*arguments, I32, I32])
-        function = ir.Function(module, kind, name)
-        wide, high = function.args[-2:]
-        builder = ir.IRBuilder(function.append_basic_block("entry"))
-        counters, ends = [], []
-        for stop in (high, wide, ir.Constant(I32, THREADS)):
-            before, head = builder.block, function.append_basic_block("head")
-            body, step, after = (function.append_basic_block(part) for part in ("body", "step", "after"))
-            builder.branch(head)
-            builder.position_at_end(head)
-            counter = builder.phi(I32)
-            counter.add_incoming(I32(0), before)
-            builder.cbranch(builder.icmp_unsigned("<", counter, stop), body, after)
-            with builder.goto_block(step):
-                counter.add_incoming(builder.add(counter, I32(1)), step)
-                builder.branch(head)
-            builder.position_at_end(body)
-            counters.append(counter)
-            ends.append((step, after))
-        for (_, after), outer in zip(ends, [None, *ends], strict=False):
-            with builder.goto_block(after):
-                builder.ret_void() if outer is None else builder.branch(outer[0])
-        y, x, thread = counters
-        return Kernel(builder, function.args[:-2], (thread, x, y, wide), ends[-1][0])
-
-    def ballot(self, builder: ir.IRBuilder, flag: ir.Value) -> ir.Value:
-        """Return the flag as a word."""
-        return builder.zext(flag, I32)
-
-    def broadcast(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
-        """Return the word: there is one lane."""
-        return word
-
-    def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-        """Return the bits of a computed float of 32 bits; NaN as a GPU has it."""
-        missing = builder.fcmp_unordered("uno", value, value)
-        return builder.select(missing, ir.Constant(I32, 0x7FFFFFFF), builder.bitcast(value, I32))
 
 
 @lru_cache(maxsize=1)
