@@ -285,7 +285,7 @@ class Coder:
     def calibrate(self, values: list[Array], limits: list[tuple[Array, Array]]) -> None:
         """Choose parts by the values of a window, and by the bands of some probes."""
         self.rows = len(values[0])
-        spans = [(_least(v), max(_most(v) - _least(v), 1e-30)) for v in map(_floats, values)]
+        spans = [(least, max(span, 1e-30)) for least, span in map(_span, values)]
         widths = [float(np.median(_floats(high) - _floats(low))) for low, high in limits]
         shares = [w / s for w, (_, s) in zip(widths, spans, strict=True) if np.isfinite(w) and w > 0]
         parts = min(max(65536.0 * min(shares, default=0.0), 16.0), 8192.0)
@@ -313,14 +313,20 @@ def _floats(values: Array) -> Array:
     return values.astype(np.float64)
 
 
-def _least(values: Array) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite.min()) if len(finite) else 0.0
+def _span(values: Array) -> tuple[float, float]:
+    """Return the least finite value, and how far the largest is from it; as if 0 if there is none."""
+    least, most = _finite_extremes(values)
+    return (least, most - least) if least <= most else (0.0, 0.0)
 
 
-def _most(values: Array) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite.max()) if len(finite) else 0.0
+@compile_loop(**JIT)
+def _finite_extremes(values):  # type: ignore[no-untyped-def]
+    least, most = np.inf, -np.inf
+    for row in range(values.shape[0]):
+        value = np.float64(values[row])
+        if np.isfinite(value):
+            least, most = min(least, value), max(most, value)
+    return least, most
 
 
 @numba.njit(**JIT, inline="always")
@@ -347,27 +353,58 @@ def _encode_limits(low, high, least, scale, words, column):  # type: ignore[no-u
     return most
 
 
-class Run:
-    """An indexed basic window on the device: its rows by the cells of a grid of two bands."""
+@dataclass(frozen=True)
+class Grid:
+    """The cells of two bands: for each, the value where they begin, how many there are per unit, and in all."""
 
-    def __init__(self, device: Device, window: BasicWindow, limits: list[tuple[Array, Array]]) -> None:
-        self.window = window
-        values = _coded_values(window)
-        most = int(min(max(window.rows, 1) ** 0.5, 1024.0))
-        self._grid: list[tuple[float, float]] = []
-        self.parts: list[int] = []
-        for column, (low, high) in zip(values, limits, strict=True):
-            floats = _floats(column)
-            least, span = _least(floats), _most(floats) - _least(floats)
+    bands: tuple[tuple[float, float, int], tuple[float, float, int]]
+    rows: int
+    """Rows that it was made for."""
+
+    @classmethod
+    def of(cls, spans: list[tuple[float, float]], limits: list[tuple[Array, Array]], rows: int) -> Grid:
+        """Choose cells that are as wide as the bands of some probes, for rows with these extremes."""
+        most = int(min(max(rows, 1) ** 0.5, 1024.0))
+        bands = []
+        for (least, span), (low, high) in zip(spans, limits, strict=True):
             with np.errstate(all="ignore"):
                 width = float(np.median(_floats(high) - _floats(low)))
                 wanted = span / width if width > 0 else most
             parts = max(min(int(wanted) if np.isfinite(wanted) else 1, most), 1)
             scale = parts / span if span > 0 else 1.0
-            self._grid.append((least, scale if np.isfinite(scale) else 1.0))
-            self.parts.append(parts)
-        first, second = values
-        offsets, order = _by_cells(first, second, *self._grid[0], *self._grid[1], *self.parts)
+            bands.append((least, scale if np.isfinite(scale) else 1.0, parts))
+        return cls((bands[0], bands[1]), rows)
+
+    def suits(self, spans: list[tuple[float, float]], rows: int) -> bool:
+        """Return whether rows with these extremes fill the cells about as those that it was made for."""
+        if rows > 4 * self.rows:
+            return False
+        for (least, span), (start, scale, parts) in zip(spans, self.bands, strict=True):
+            whole = parts / scale
+            if abs(least - start) > whole / 4 or abs(least + span - start - whole) > whole / 4:
+                return False
+        return True
+
+    def reach(self, limits: list[tuple[Array, Array]]) -> Array:
+        """Return the first and last cell of each probe by each band."""
+        cells = np.empty((len(limits[0][0]), 4), np.int32)
+        for band, (low, high) in enumerate(limits):
+            _reach(low, high, *self.bands[band], cells, 2 * band)
+        return cells
+
+
+class Run:
+    """An indexed basic window on the device: its rows by the cells of a grid."""
+
+    def __init__(
+        self, device: Device, window: BasicWindow, limits: list[tuple[Array, Array]], known: Grid | None
+    ) -> None:
+        self.window = window
+        values = _coded_values(window)
+        spans = [_span(column) for column in values]
+        suits = known is not None and known.suits(spans, window.rows)
+        self.grid = known if known is not None and suits else Grid.of(spans, limits, window.rows)
+        offsets, order = _by_cells(*values, *self.grid.bands[0], *self.grid.bands[1])
         self._stores = [_Store(device, 4), _Store(device, 4)]
         for store, array in zip(self._stores, (offsets, order), strict=True):
             store.put_all(array)
@@ -376,11 +413,6 @@ class Run:
     def addresses(self) -> tuple[int, int]:
         """The addresses of the cells' first places, and of the rows."""
         return self._stores[0].address, self._stores[1].address
-
-    def reach(self, limits: list[tuple[Array, Array]], cells: Array) -> None:
-        """Write the first and last cell of each probe by each band."""
-        for band, (low, high) in enumerate(limits):
-            _reach(low, high, *self._grid[band], self.parts[band], cells, 2 * band)
 
     def release(self) -> None:
         """Give the memory back."""
@@ -394,7 +426,7 @@ def _cell(value, least, scale, parts):  # type: ignore[no-untyped-def]
 
 
 @compile_loop(**JIT)
-def _by_cells(first, second, least, scale, other_least, other_scale, parts, others):  # type: ignore[no-untyped-def]
+def _by_cells(first, second, least, scale, parts, other_least, other_scale, others):  # type: ignore[no-untyped-def]
     """Return the place where each cell begins, and the rows in the order of cells."""
     rows = first.shape[0]
     cells, offsets = np.empty(rows, np.int64), np.zeros(parts * others + 2, np.uint32)
@@ -442,7 +474,14 @@ class DeviceCore(JoinCore):
         self._output, self._words = _Output(device, self.buffers.first), _Store(device, 8)
         self._placed: tuple[BasicWindow, int] | None = None
         self._indexed: tuple[dict[int, Run], dict[int, Run]] = ({}, {})
+        self._grids: list[Grid | None] = [None, None]
         self._table, self._reach = _Store(device, 8), _Store(device, 4)
+        self._live = [0, 0]
+        """The oldest row of each side that may still match, as far as that is known."""
+        self._front: list[tuple[BasicWindow, Array | None] | None] = [None, None]
+        """The oldest basic window of each side, and its stamps if they ascend."""
+        self._per_probe = [0.0, 0.0]
+        """Pairs per probe of each side in its last look-up."""
         self._unindexed = 0
         """Searches to come that do without indexes."""
 
@@ -471,7 +510,22 @@ class DeviceCore(JoinCore):
         if gone:
             segment, window = self.segments[side], self.windows[side]
             window.first = min((segment.place(w).start for w in segment.windows), default=window.next)
+        self._live[side] = self._oldest_row(side, oldest)
         return gone
+
+    def _oldest_row(self, side: int, oldest: int) -> int:
+        """Return the first row of the oldest basic window whose stamp is `oldest` or newer."""
+        segment, stamp = self.segments[side], self.spec.sides[side].expiring
+        if not segment.windows or stamp is None:
+            return 0
+        window = min(segment.windows, key=lambda window: segment.place(window).start)
+        front = self._front[side]
+        if front is None or front[0] is not window:
+            stamps = integers(stored_column(window.batch, window.spec, stamp.name))
+            ascend = not np.any(stamps[1:] < stamps[:-1])
+            front = self._front[side] = (window, stamps if ascend else None)
+        first = segment.place(window).start
+        return first if front[1] is None else first + int(np.searchsorted(front[1], oldest))
 
     def _place(self, piece: BasicWindow) -> int:
         """Copy tuples to the device unless they are there; return the number of their first row."""
@@ -513,14 +567,18 @@ class DeviceCore(JoinCore):
         row = self._place(piece)
         place = self.segments[1 - side].place
         indexed = self._runs(piece, near)
-        if indexed:
-            yield from self._look_up(piece, row, 0, piece.rows, indexed)
+        for start, probes in self._shares(piece) if indexed else ():
+            yield from self._look_up(piece, row, start, probes, indexed)
         known = {id(run.window) for run in indexed}
         scanned = [window for window in near if id(window) not in known]
-        self._prepare_codes(piece, scanned)
+        # What has no index yet is soon searched. Codes would be made for all rows of the window.
+        self._prepare_codes(piece, [] if indexed else scanned)
         runs: list[list[int]] = []
         for window in scanned:
             rows = place(window)
+            rows = range(max(rows.start, min(self._live[1 - side], rows.stop)), rows.stop)
+            if not rows:
+                continue
             if runs and runs[-1][1] == rows.start:
                 runs[-1][1] = rows.stop
             else:
@@ -539,7 +597,7 @@ class DeviceCore(JoinCore):
         self._most = 0
         if not coder.attributes or rows < self.spec.tuning.coded_from or self.coding.without:
             return
-        limits = [piece.limits(attribute) for attribute in coder.attributes]
+        limits = self._limits(piece)
         if rows >= 4 * coder.rows and coder.rows < 1 << 16:
             self._calibrate(inner, limits)
         words, self._most = coder.words(limits)
@@ -571,10 +629,22 @@ class DeviceCore(JoinCore):
                 continue
             run = known.get(id(window))
             if run is None or run.window is not window:
-                limits = limits or [piece.limits(attribute) for attribute in window.spec.coded]
-                run = known[id(window)] = Run(self.windows[inner].device, window, limits)
+                limits = limits or self._limits(piece)
+                run = Run(self.windows[inner].device, window, limits, self._grids[inner])
+                known[id(window)], self._grids[inner] = run, run.grid
             found.append(run)
         return found
+
+    def _limits(self, piece: BasicWindow) -> list[tuple[Array, Array]]:
+        """Return the ranges that each probe allows the two bands of the other side to have."""
+        return [piece.limits(attribute) for attribute in self.spec.sides[1 - piece.spec.side].coded]
+
+    def _shares(self, piece: BasicWindow) -> Iterator[tuple[int, int]]:
+        """Yield the first probe and the number of probes of look-ups whose pairs are likely to fit."""
+        expected = self._per_probe[piece.spec.side] * piece.rows
+        share = -(-piece.rows // (1 + int(expected * 1.1 / self.buffers.most)))
+        for start in range(0, piece.rows, share):
+            yield start, min(share, piece.rows - start)
 
     def _look_up(
         self, piece: BasicWindow, row: int, start: int, probes: int, runs: list[Run]
@@ -587,7 +657,7 @@ class DeviceCore(JoinCore):
             count = self._launch_look_up(piece, row + start, start, probes, runs)
         if count <= self._output.room:
             if count:
-                yield self._output.take(count) + np.uint64(start)
+                yield self._output.take(count, start)
             return
         self.check()
         if probes > 1:
@@ -604,13 +674,13 @@ class DeviceCore(JoinCore):
         own, other = self.windows[outer], self.windows[1 - outer]
         place = self.segments[1 - outer].place
         part = slice(start, start + probes)
-        limits = [(low[part], high[part]) for low, high in (piece.limits(a) for a in other.spec.coded)]
-        reach = np.empty((len(runs), probes, 4), np.int32)
+        limits = [(low[part], high[part]) for low, high in self._limits(piece)]
+        grids = list(dict.fromkeys(run.grid for run in runs))
         table = np.empty((len(runs), RUN_WORDS), np.int64)
         for k, run in enumerate(runs):
-            run.reach(limits, reach[k])
-            table[k] = (*run.addresses, place(run.window).start - other.base, run.parts[1])
-        self._reach.put_all(reach.reshape(-1))
+            first = place(run.window).start - other.base
+            table[k] = (*run.addresses, first, run.grid.bands[1][2], grids.index(run.grid))
+        self._reach.put_all(np.concatenate([grid.reach(limits) for grid in grids]).reshape(-1))
         self._table.put_all(table.reshape(-1))
         nullable = bool(own.validity or other.validity)
         kernel = self._kernel_for(own.headroom and other.headroom, nullable, 1 - outer, False, None)[1]
@@ -626,6 +696,7 @@ class DeviceCore(JoinCore):
             ),
         )  # fmt: skip
         count, candidates = self._output.read()
+        self._per_probe[outer] = count / probes
         self.comparisons += candidates
         if candidates * _SELECTIVE > probes * sum(run.window.rows for run in runs):
             self._unindexed = _WITHOUT
@@ -643,7 +714,7 @@ class DeviceCore(JoinCore):
             count = self._launch(piece.spec.side, row + start, start, probes, first, stop)
         if count <= self._output.room:
             if count:
-                yield self._output.take(count) + np.uint64(start)
+                yield self._output.take(count, start)
             return
         self.check()
         if probes > 1:
@@ -749,12 +820,15 @@ class _Output:
         self._device.download(self._host[: self._copied + 2], self.address)
         return int(self._host[0]), int(self._host[1])
 
-    def take(self, count: int) -> Array:
-        """Return the pairs, valid until the next search."""
+    def take(self, count: int, start: int) -> Array:
+        """Return the pairs of probes from `start` on, valid until the next search."""
         if count > self._copied:
             rest = slice(self._copied + 2, count + 2)
             self._device.download(self._host[rest], self.address + 8 * rest.start)
-        return self._host[2 : count + 2]
+        found = self._host[2 : count + 2]
+        if start:
+            found += np.uint64(start)
+        return found
 
     def release(self) -> None:
         """Give the device's memory back."""

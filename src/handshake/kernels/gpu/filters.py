@@ -62,9 +62,9 @@ def _difference(expr: Compare, env: Env, target: Target, tame: bool) -> ir.Value
         less, more = (a.value, b.value) if expr.op in ("<", "<=") else (b.value, a.value)
         # Equal values give +0, equal infinities NaN, which passes and is tested again. NaN of 64 bits has its
         # sign set on a GPU, so such floats are compared.
-        # Zeros of different signs may give -0, which adding 0 makes +0.
-        difference = builder.fadd(builder.fsub(more, less), ir.Constant(ir.FloatType(), 0.0))
-        return target.float_word(builder, difference)
+        # -0 less +0 would be -0, so adding 0 makes -0 in `more` +0: once per row, unless both sides make it.
+        more = builder.fadd(more, ir.Constant(ir.FloatType(), 0.0))
+        return target.float_word(builder, builder.fsub(more, less))
     if not tame or not is_exact(expr.left.type):
         return None
     a, b = operands(expr, env)

@@ -15,16 +15,16 @@ from handshake.kernels.lower import I32, I64
 
 __all__ = ["RUN_WORDS", "look_up_module"]
 
-RUN_WORDS = 4
-"""Words of a run: the addresses of its cells' first places and of its rows, its first slot, and the number of
-cells in a column."""
+RUN_WORDS = 5
+"""Words of a run: the addresses of its cells' first places and of its rows, its first slot, the number of
+cells in a column, and the number of its grid."""
 
 
 def look_up_module(scan: Scan, target: Target) -> ir.Module:
     """Return the module of a search: a kernel `look_up`.
 
     Of the arguments of a scan, `base` is the address of the runs, and `words` that of four numbers for each
-    run and probe: the first and last cell by each band.
+    grid and probe: the first and last cell by each band.
     """
     module = ir.Module("look_up")
     columns = sum(len(side) for side in scan.program.columns)
@@ -41,8 +41,8 @@ def look_up_module(scan: Scan, target: Target) -> ir.Module:
     words = [
         frame.load(I64, s["base"], b.add(b.mul(run, I64(RUN_WORDS)), I64(k)), 8) for k in range(RUN_WORDS)
     ]
-    offsets, order, slot, cells = words
-    own = b.mul(b.add(b.mul(run, s["probes"]), b.zext(probe, I64)), I64(4))
+    offsets, order, slot, cells, grid = words
+    own = b.mul(b.add(b.mul(grid, s["probes"]), b.zext(probe, I64)), I64(4))
     left, right, low, high = (frame.load(I32, s["words"], b.add(own, I64(k)), 4) for k in range(4))
     looked = frame.variable(I32)
     b.store(I32(0), looked)
