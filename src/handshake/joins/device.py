@@ -11,6 +11,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any
 
 import numba
@@ -355,7 +356,7 @@ def _encode_limits(low, high, least, scale, words, column):  # type: ignore[no-u
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of two bands: for each, the value where they begin, how many there are per unit, and in all."""
+    """The cells of two bands: for each band, where they begin, how many there are per unit, and in all."""
 
     bands: tuple[tuple[float, float, int], tuple[float, float, int]]
     rows: int
@@ -454,6 +455,16 @@ def _reach(low, high, least, scale, parts, cells, column):  # type: ignore[no-un
 
 
 @dataclass
+class _Table:
+    """Facts on the runs of a side that are on the device, and what they were made of."""
+
+    store: _Store
+    base: int = -1
+    runs: list[Run] = field(default_factory=list)
+    grids: list[Grid] = field(default_factory=list)
+
+
+@dataclass
 class DeviceCore(JoinCore):
     """A join core whose searches run on a GPU."""
 
@@ -475,7 +486,7 @@ class DeviceCore(JoinCore):
         self._placed: tuple[BasicWindow, int] | None = None
         self._indexed: tuple[dict[int, Run], dict[int, Run]] = ({}, {})
         self._grids: list[Grid | None] = [None, None]
-        self._table, self._reach = _Store(device, 8), _Store(device, 4)
+        self._tables, self._reach = (_Table(_Store(device, 8)), _Table(_Store(device, 8))), _Store(device, 4)
         self._live = [0, 0]
         """The oldest row of each side that may still match, as far as that is known."""
         self._front: list[tuple[BasicWindow, Array | None] | None] = [None, None]
@@ -518,7 +529,7 @@ class DeviceCore(JoinCore):
         segment, stamp = self.segments[side], self.spec.sides[side].expiring
         if not segment.windows or stamp is None:
             return 0
-        window = min(segment.windows, key=lambda window: segment.place(window).start)
+        window = segment.windows[0]
         front = self._front[side]
         if front is None or front[0] is not window:
             stamps = integers(stored_column(window.batch, window.spec, stamp.name))
@@ -635,6 +646,19 @@ class DeviceCore(JoinCore):
             found.append(run)
         return found
 
+    def _table(self, side: int, runs: list[Run]) -> tuple[int, list[Grid]]:
+        """Return the address of the facts on some runs of a side, and their grids."""
+        base, known = self.windows[side].base, self._tables[side]
+        if known.base != base or len(known.runs) != len(runs) or any(map(is_not, known.runs, runs)):
+            grids = list(dict.fromkeys(run.grid for run in runs))
+            words = np.empty((len(runs), RUN_WORDS), np.int64)
+            for k, run in enumerate(runs):
+                first = self.segments[side].place(run.window).start - base
+                words[k] = (*run.addresses, first, run.grid.bands[1][2], grids.index(run.grid))
+            known.store.put_all(words.reshape(-1))
+            known.base, known.runs, known.grids = base, list(runs), grids
+        return known.store.address, known.grids
+
     def _limits(self, piece: BasicWindow) -> list[tuple[Array, Array]]:
         """Return the ranges that each probe allows the two bands of the other side to have."""
         return [piece.limits(attribute) for attribute in self.spec.sides[1 - piece.spec.side].coded]
@@ -672,16 +696,10 @@ class DeviceCore(JoinCore):
     def _launch_look_up(self, piece: BasicWindow, row: int, start: int, probes: int, runs: list[Run]) -> int:
         outer = piece.spec.side
         own, other = self.windows[outer], self.windows[1 - outer]
-        place = self.segments[1 - outer].place
         part = slice(start, start + probes)
         limits = [(low[part], high[part]) for low, high in self._limits(piece)]
-        grids = list(dict.fromkeys(run.grid for run in runs))
-        table = np.empty((len(runs), RUN_WORDS), np.int64)
-        for k, run in enumerate(runs):
-            first = place(run.window).start - other.base
-            table[k] = (*run.addresses, first, run.grid.bands[1][2], grids.index(run.grid))
+        table, grids = self._table(1 - outer, runs)
         self._reach.put_all(np.concatenate([grid.reach(limits) for grid in grids]).reshape(-1))
-        self._table.put_all(table.reshape(-1))
         nullable = bool(own.validity or other.validity)
         kernel = self._kernel_for(own.headroom and other.headroom, nullable, 1 - outer, False, None)[1]
         self._output.clear()
@@ -690,7 +708,7 @@ class DeviceCore(JoinCore):
             (-(-probes // warps), len(runs)),
             (
                 *own.addresses(nullable), *other.addresses(nullable),
-                row - own.base, probes, self._table.address, 0, _MOST_SLOTS,
+                row - own.base, probes, table, 0, _MOST_SLOTS,
                 self._output.address + 16, self._output.address, self._output.room,
                 self._reach.address, 0, 0, 0, 1,
             ),
@@ -778,7 +796,7 @@ class DeviceCore(JoinCore):
             window.release()
         for run in (*self._indexed[0].values(), *self._indexed[1].values()):
             run.release()
-        for store in (self._words, self._table, self._reach, self._output):
+        for store in (self._words, *(table.store for table in self._tables), self._reach, self._output):
             store.release()
 
     @property

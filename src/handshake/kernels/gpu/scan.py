@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from llvmlite import ir
 
@@ -51,13 +52,13 @@ class Scan:
     coded: bool = False
     """Whether the filter compares 16-bit codes of two bands."""
 
-    @property
+    @cached_property
     def filter(self) -> Expr:
         """The condition that pairs are filtered by."""
         condition = self.program.guard or self.program.expr
         return loosen(condition, self.inner) or condition
 
-    @property
+    @cached_property
     def tuples(self) -> int:
         """Tuples of the window that a thread keeps."""
         if self.coded:
