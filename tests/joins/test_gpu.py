@@ -13,7 +13,7 @@ from test_joins import check_pushes
 
 import handshake as hs
 from handshake.errors import UnsupportedError
-from handshake.joins import device as devices
+from handshake.joins.device import core as devices
 from handshake.joins.join import Join, Replay, prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.compile import Program

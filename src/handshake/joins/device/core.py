@@ -1,4 +1,4 @@
-"""Windows in the memory of a GPU, and the join core that searches them there.
+"""The join core whose windows are in the memory of a GPU.
 
 The host keeps the batches, the order of arrival and expiry, as for every core. The device holds the columns
 that the predicate reads, in the order of arrival. A search returns pairs of a probe and a slot; the host
@@ -7,46 +7,32 @@ turns slots into rows of basic windows, tests what the device could not decide, 
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import is_not
 from typing import Any
 
-import numba
 import numpy as np
 
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore, Outer
+from handshake.joins.device.codes import Coder, coded_values
+from handshake.joins.device.index import Grid, Run, Table
+from handshake.joins.device.memory import MOST_SLOTS, DeviceWindow, Output, Store
 from handshake.joins.driver import stored_column
 from handshake.joins.results import Made, Pairs
 from handshake.joins.segment import Segment
-from handshake.joins.spec import SideSpec
-from handshake.kernels.columns import extremes, integers
-from handshake.kernels.compile import BLOCK, Program, memory_bytes
-from handshake.kernels.compile_cache import compile_loop
-from handshake.kernels.gpu.driver import Device, DeviceError, Launchable, size
-from handshake.kernels.gpu.filters import small
+from handshake.kernels.columns import integers
+from handshake.kernels.compile import BLOCK, Program
+from handshake.kernels.gpu.driver import Device, Launchable
 from handshake.kernels.gpu.look_up import RUN_WORDS, look_up_module
 from handshake.kernels.gpu.scan import PROBES, Scan, scan_module
 from handshake.kernels.gpu.target import THREADS
-from handshake.kernels.intrinsics import JIT
-from handshake.kernels.keys import sort_key
-from handshake.plan.expr import Column, Literal
-from handshake.plan.ranges import storage_bits
-from handshake.schema import Bool, Int
+from handshake.plan.expr import Literal
 
-__all__ = ["DeviceCore", "DeviceSegment", "DeviceWindow"]
+__all__ = ["DeviceCore", "DeviceSegment"]
 
 Array = np.ndarray[Any, Any]
-_PAD = THREADS * 64
-"""Slots behind the last one that kernels may load, but not count."""
-_FEWEST = 1 << 14
-"""Slots of the smallest window."""
-_MOST_SLOTS = 1 << 32
-_COPIED = 1 << 12
-"""Pairs that are copied together with their number."""
 _SELECTIVE, _WITHOUT = 16, 64
 """If more than one row in `_SELECTIVE` is a candidate, the next `_WITHOUT` searches do without indexes."""
 _LARGEST = 1 << 22
@@ -105,365 +91,6 @@ class DeviceSegment(Segment):
         self.first_rows = {key: row for key, row in self.first_rows.items() if key in kept}
 
 
-class _Store:
-    """An array on the device with an element per slot."""
-
-    def __init__(self, device: Device, width: int, fill: int = 0) -> None:
-        self.device, self.width, self.fill = device, width, fill
-        self.address = self.slots = 0
-        self._held: weakref.finalize[Any, Any] | None = None
-
-    def grow(self, slots: int, start: int, used: int) -> None:
-        """Make room for `slots` slots; keep `used` ones from `start` on, which become the first."""
-        size = (slots + _PAD) * self.width
-        made = self.device.allocate(size)
-        if self.fill:
-            self.device.fill(made, self.fill, size)
-        if used:
-            self.device.move(made, self.address + start * self.width, used * self.width)
-        self.release()
-        self.address, self.slots = made, slots
-        self._held = weakref.finalize(self, self.device.free, made)
-        self._held.atexit = False
-
-    def shift(self, start: int, used: int) -> None:
-        """Move slots to the front."""
-        if used:
-            self.device.move(self.address, self.address + start * self.width, used * self.width)
-
-    def put_all(self, values: Array) -> None:
-        """Write an array from the first slot on, and make room for it."""
-        if len(values) > self.slots:
-            self.grow(2 * len(values), 0, 0)
-        self.put(0, values)
-
-    def put(self, slot: int, values: Array) -> None:
-        """Write an array of the host, which is alive until it has been read."""
-        self.device.upload(self.address + slot * self.width, values.ctypes.data, values.nbytes)
-
-    def write(self, slot: int, source: int, count: int) -> None:
-        """Write elements from an address of the host."""
-        self.device.upload(self.address + slot * self.width, source, count * self.width)
-
-    def release(self) -> None:
-        """Give the memory back."""
-        if self._held is not None:
-            self._held()
-            self._held = None
-
-
-class DeviceWindow:
-    """The tuples of one side on the device, in the order of arrival, in one run of slots."""
-
-    def __init__(self, device: Device, spec: SideSpec) -> None:
-        self.device, self.spec = device, spec
-        self.data = [_Store(device, _width(column)) for column in spec.columns]
-        self.validity: list[_Store] = []
-        self.codes = [_Store(device, 2) for _ in spec.coded]
-        self.base = self.first = self.next = 0
-        """Rows: of the first slot, the oldest that counts, and the one that comes next."""
-        self.slots = 0
-        self.headroom = self.tame = True
-        self._checked = [c for c in spec.columns if isinstance(c.type, Int) and storage_bits(c.type) >= 32]
-
-    @property
-    def stores(self) -> list[_Store]:
-        """The arrays of values, validity and codes."""
-        return [*self.data, *self.validity, *self.codes]
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of all arrays."""
-        return (self.slots + _PAD) * sum(store.width for store in self.stores) if self.slots else 0
-
-    def append(self, piece: BasicWindow) -> int:
-        """Copy tuples to the device; return the number of their first row."""
-        columns = piece.columns
-        if columns.nullable and not self.validity:
-            self.validity = [_Store(self.device, 1, fill=1) for _ in self.data]
-            if self.slots:
-                self._check_memory(self.slots, len(self.validity))
-                for store in self.validity:
-                    store.grow(self.slots, 0, 0)
-        self._reserve(piece.rows)
-        slot, row = self.next - self.base, self.next
-        for store, column, view in zip(self.data, self.spec.columns, columns.views, strict=True):
-            if isinstance(column.type, Bool):
-                store.put(slot, _unpack(view.data, piece.rows))
-            elif view.data:
-                store.write(slot, view.data, piece.rows)
-        for store, view in zip(self.validity, columns.views, strict=False):
-            if view.validity:
-                store.put(slot, _unpack(view.validity, piece.rows))
-            else:
-                self.device.fill(store.address + slot, 1, piece.rows)
-        self.headroom &= columns.headroom
-        self.tame = self.tame and self._is_tame(piece)
-        self.next += piece.rows
-        return row
-
-    def _is_tame(self, piece: BasicWindow) -> bool:
-        for column in self._checked:
-            values = integers(stored_column(piece.batch, self.spec, column.name))
-            if len(values) and not small(column.type, *map(int, extremes(values))):
-                return False
-        return True
-
-    def write_codes(self, row: int, codes: list[Array]) -> None:
-        """Write the codes of some rows."""
-        for store, values in zip(self.codes, codes, strict=True):
-            store.put(row - self.base, values)
-
-    def addresses(self, nullable: bool) -> list[int]:
-        """Return the addresses of data and validity of each column."""
-        if nullable and not self.validity:
-            self.validity = [_Store(self.device, 1, fill=1) for _ in self.data]
-            self._check_memory(self.slots, len(self.validity))
-            for store in self.validity:
-                store.grow(self.slots, 0, 0)
-        places = self.validity if nullable else self.data
-        return [address for a, b in zip(self.data, places, strict=True) for address in (a.address, b.address)]
-
-    def _reserve(self, rows: int) -> None:
-        used, start = self.next - self.first, self.first - self.base
-        if self.slots and self.next - self.base + rows <= self.slots:
-            return
-        if self.slots and used <= start and used + rows <= self.slots:
-            for store in self.stores:
-                store.shift(start, used)
-        else:
-            slots = max(2 * (used + rows), _FEWEST)
-            if slots > _MOST_SLOTS:
-                raise DeviceError(
-                    f"the {self.spec.name} window has {used + rows:,} rows, and a GPU holds up to "
-                    f'{_MOST_SLOTS // 2:,}; use a shorter window, or device="cpu"'
-                )
-            self._check_memory(slots, sum(store.width for store in self.stores))
-            for store in self.stores:
-                store.grow(slots, start, used)
-            self.slots = slots
-        self.base = self.first
-
-    def _check_memory(self, slots: int, width: int) -> None:
-        need, (free, total) = (slots + _PAD) * width, self.device.memory()
-        if need > free:
-            raise DeviceError(
-                f"the {self.spec.name} window has outgrown the GPU's memory: {slots:,} rows of {width} bytes "
-                f"need {size(need)}, and {size(free)} of {size(total)} are free; use a "
-                'shorter window, or device="cpu"'
-            )
-
-    def release(self) -> None:
-        """Give all memory back."""
-        for store in self.stores:
-            store.release()
-        self.slots = 0
-
-
-def _width(column: Column) -> int:
-    return 1 if isinstance(column.type, Bool) else memory_bytes(column)
-
-
-def _unpack(address: int, rows: int) -> Array:
-    """Return a bitmap as bytes."""
-    packed = np.ctypeslib.as_array((ctypes.c_uint8 * ((rows + 7) // 8)).from_address(address))
-    return np.unpackbits(packed, count=rows, bitorder="little")
-
-
-class Coder:
-    """16-bit codes of the two bands of a side: parts of equal width, counted from some value on.
-
-    Codes wrap, so values may drift. A tuple in a band has a code at most `most` above that of its
-    lower limit.
-    """
-
-    def __init__(self, spec: SideSpec) -> None:
-        self.attributes = spec.coded
-        self.rows = 0
-        """Tuples that the parts were chosen by; none if they have not been."""
-        self._parts: list[tuple[float, float]] = []
-
-    def calibrate(self, values: list[Array], limits: list[tuple[Array, Array]]) -> None:
-        """Choose parts by the values of a window, and by the bands of some probes."""
-        self.rows = len(values[0])
-        spans = [(least, max(span, 1e-30)) for least, span in map(_span, values)]
-        widths = [float(np.median(_floats(high) - _floats(low))) for low, high in limits]
-        shares = [w / s for w, (_, s) in zip(widths, spans, strict=True) if np.isfinite(w) and w > 0]
-        parts = min(max(65536.0 * min(shares, default=0.0), 16.0), 8192.0)
-        self._parts = []
-        for (least, span), width in zip(spans, widths, strict=True):
-            scale = parts / width if np.isfinite(width) and width > 0 else 65536.0 / span
-            self._parts.append((least, scale if np.isfinite(scale) else 1.0))
-
-    def codes(self, values: list[Array]) -> list[Array]:
-        """Return the codes of tuples."""
-        made = [np.empty(len(v), np.uint16) for v in values]
-        for (least, scale), v, codes in zip(self._parts, values, made, strict=True):
-            _encode(v, least, scale, codes)
-        return made
-
-    def words(self, limits: list[tuple[Array, Array]]) -> tuple[Array, int]:
-        """Return two words for each probe, and the largest distance of codes in a band."""
-        words, most = np.empty((len(limits[0][0]), len(limits)), np.uint32), 0
-        for column, (parts, (low, high)) in enumerate(zip(self._parts, limits, strict=True)):
-            most = max(most, _encode_limits(low, high, *parts, words, column))
-        return words, min(most + 1, 0xFFFF)
-
-
-def _floats(values: Array) -> Array:
-    return values.astype(np.float64)
-
-
-def _span(values: Array) -> tuple[float, float]:
-    """Return the least finite value, and how far the largest is from it; as if 0 if there is none."""
-    least, most = _finite_extremes(values)
-    return (least, most - least) if least <= most else (0.0, 0.0)
-
-
-@compile_loop(**JIT)
-def _finite_extremes(values):  # type: ignore[no-untyped-def]
-    least, most = np.inf, -np.inf
-    for row in range(values.shape[0]):
-        value = np.float64(values[row])
-        if np.isfinite(value):
-            least, most = min(least, value), max(most, value)
-    return least, most
-
-
-@numba.njit(**JIT, inline="always")
-def _part(value, least, scale):  # type: ignore[no-untyped-def]
-    """Return the number of a value's part; never less than that of a smaller value."""
-    part = np.floor((np.float64(value) - least) * scale)
-    return np.int64(min(max(part, -(2.0**61)), 2.0**61))
-
-
-@compile_loop(**JIT)
-def _encode(values, least, scale, codes):  # type: ignore[no-untyped-def]
-    for row in range(values.shape[0]):
-        codes[row] = np.uint16(_part(values[row], least, scale) & 0xFFFF)
-
-
-@compile_loop(**JIT)
-def _encode_limits(low, high, least, scale, words, column):  # type: ignore[no-untyped-def]
-    most = 0
-    for row in range(low.shape[0]):
-        first = _part(low[row], least, scale)
-        most = max(most, _part(high[row], least, scale) - first)
-        back = np.uint32(-first & 0xFFFF)
-        words[row, column] = back | (back << np.uint32(16))
-    return most
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The cells of two bands: for each band, where they begin, how many there are per unit, and in all."""
-
-    bands: tuple[tuple[float, float, int], tuple[float, float, int]]
-    rows: int
-    """Rows that it was made for."""
-
-    @classmethod
-    def of(cls, spans: list[tuple[float, float]], limits: list[tuple[Array, Array]], rows: int) -> Grid:
-        """Choose cells that are as wide as the bands of some probes, for rows with these extremes."""
-        most = int(min(max(rows, 1) ** 0.5, 1024.0))
-        bands = []
-        for (least, span), (low, high) in zip(spans, limits, strict=True):
-            with np.errstate(all="ignore"):
-                width = float(np.median(_floats(high) - _floats(low)))
-                wanted = span / width if width > 0 else most
-            parts = max(min(int(wanted) if np.isfinite(wanted) else 1, most), 1)
-            scale = parts / span if span > 0 else 1.0
-            bands.append((least, scale if np.isfinite(scale) else 1.0, parts))
-        return cls((bands[0], bands[1]), rows)
-
-    def suits(self, spans: list[tuple[float, float]], rows: int) -> bool:
-        """Return whether rows with these extremes fill the cells about as those that it was made for."""
-        if rows > 4 * self.rows:
-            return False
-        for (least, span), (start, scale, parts) in zip(spans, self.bands, strict=True):
-            whole = parts / scale
-            if abs(least - start) > whole / 4 or abs(least + span - start - whole) > whole / 4:
-                return False
-        return True
-
-    def reach(self, limits: list[tuple[Array, Array]]) -> Array:
-        """Return the first and last cell of each probe by each band."""
-        cells = np.empty((len(limits[0][0]), 4), np.int32)
-        for band, (low, high) in enumerate(limits):
-            _reach(low, high, *self.bands[band], cells, 2 * band)
-        return cells
-
-
-class Run:
-    """An indexed basic window on the device: its rows by the cells of a grid."""
-
-    def __init__(
-        self, device: Device, window: BasicWindow, limits: list[tuple[Array, Array]], known: Grid | None
-    ) -> None:
-        self.window = window
-        values = _coded_values(window)
-        spans = [_span(column) for column in values]
-        suits = known is not None and known.suits(spans, window.rows)
-        self.grid = known if known is not None and suits else Grid.of(spans, limits, window.rows)
-        offsets, order = _by_cells(*values, *self.grid.bands[0], *self.grid.bands[1])
-        self._stores = [_Store(device, 4), _Store(device, 4)]
-        for store, array in zip(self._stores, (offsets, order), strict=True):
-            store.put_all(array)
-
-    @property
-    def addresses(self) -> tuple[int, int]:
-        """The addresses of the cells' first places, and of the rows."""
-        return self._stores[0].address, self._stores[1].address
-
-    def release(self) -> None:
-        """Give the memory back."""
-        for store in self._stores:
-            store.release()
-
-
-@numba.njit(**JIT, inline="always")
-def _cell(value, least, scale, parts):  # type: ignore[no-untyped-def]
-    return min(max(_part(value, least, scale), 0), parts - 1)
-
-
-@compile_loop(**JIT)
-def _by_cells(first, second, least, scale, parts, other_least, other_scale, others):  # type: ignore[no-untyped-def]
-    """Return the place where each cell begins, and the rows in the order of cells."""
-    rows = first.shape[0]
-    cells, offsets = np.empty(rows, np.int64), np.zeros(parts * others + 2, np.uint32)
-    for row in range(rows):
-        cell = _cell(first[row], least, scale, parts) * others + _cell(
-            second[row], other_least, other_scale, others
-        )
-        cells[row] = cell
-        offsets[cell + 2] += np.uint32(1)
-    for cell in range(2, parts * others + 2):
-        offsets[cell] += offsets[cell - 1]
-    order = np.empty(rows, np.uint32)
-    for row in range(rows):
-        cell = cells[row] + 1
-        order[offsets[cell]] = np.uint32(row)
-        offsets[cell] += np.uint32(1)
-    return offsets, order
-
-
-@compile_loop(**JIT)
-def _reach(low, high, least, scale, parts, cells, column):  # type: ignore[no-untyped-def]
-    for row in range(low.shape[0]):
-        cells[row, column] = _cell(low[row], least, scale, parts)
-        cells[row, column + 1] = _cell(high[row], least, scale, parts)
-
-
-@dataclass
-class _Table:
-    """Facts on the runs of a side that are on the device, and what they were made of."""
-
-    store: _Store
-    base: int = -1
-    runs: list[Run] = field(default_factory=list)
-    grids: list[Grid] = field(default_factory=list)
-
-
 @dataclass
 class DeviceCore(JoinCore):
     """A join core whose searches run on a GPU."""
@@ -482,11 +109,11 @@ class DeviceCore(JoinCore):
         self.windows = tuple(DeviceWindow(device, side) for side in self.spec.sides)
         self.coders = tuple(Coder(side) for side in self.spec.sides)
         self._loaded: dict[Any, tuple[Scan, Launchable]] = {}
-        self._output, self._words = _Output(device, self.buffers.first), _Store(device, 8)
+        self._output, self._words = Output(device, self.buffers.first), Store(device, 8)
         self._placed: tuple[BasicWindow, int] | None = None
         self._indexed: tuple[dict[int, Run], dict[int, Run]] = ({}, {})
         self._grids: list[Grid | None] = [None, None]
-        self._tables, self._reach = (_Table(_Store(device, 8)), _Table(_Store(device, 8))), _Store(device, 4)
+        self._tables, self._reach = (Table(Store(device, 8)), Table(Store(device, 8))), Store(device, 4)
         self._live = [0, 0]
         """The oldest row of each side that may still match, as far as that is known."""
         self._front: list[tuple[BasicWindow, Array | None] | None] = [None, None]
@@ -544,7 +171,7 @@ class DeviceCore(JoinCore):
             side = piece.spec.side
             row = self.windows[side].append(piece)
             if self.coders[side].rows:
-                self.windows[side].write_codes(row, self.coders[side].codes(_coded_values(piece)))
+                self.windows[side].write_codes(row, self.coders[side].codes(coded_values(piece)))
             self._placed = (piece, row)
         return self._placed[1]
 
@@ -616,7 +243,7 @@ class DeviceCore(JoinCore):
 
     def _calibrate(self, side: int, limits: list[tuple[Array, Array]]) -> None:
         coder, segment = self.coders[side], self.segments[side]
-        values = [_coded_values(window) for window in segment.windows]
+        values = [coded_values(window) for window in segment.windows]
         coder.calibrate([np.concatenate(column) for column in zip(*values, strict=True)], limits)
         for window, columns in zip(segment.windows, values, strict=True):
             self.windows[side].write_codes(segment.place(window).start, coder.codes(columns))
@@ -708,7 +335,7 @@ class DeviceCore(JoinCore):
             (-(-probes // warps), len(runs)),
             (
                 *own.addresses(nullable), *other.addresses(nullable),
-                row - own.base, probes, table, 0, _MOST_SLOTS,
+                row - own.base, probes, table, 0, MOST_SLOTS,
                 self._output.address + 16, self._output.address, self._output.room,
                 self._reach.address, 0, 0, 0, 1,
             ),
@@ -796,58 +423,11 @@ class DeviceCore(JoinCore):
             window.release()
         for run in (*self._indexed[0].values(), *self._indexed[1].values()):
             run.release()
-        for store in (self._words, *(table.store for table in self._tables), self._reach, self._output):
+        for store in (self._words, self._reach, *(table.store for table in self._tables)):
             store.release()
+        self._output.release()
 
     @property
     def device_bytes(self) -> int:
         """The device's memory that both windows take."""
         return sum(window.nbytes for window in self.windows)
-
-
-def _coded_values(window: BasicWindow) -> list[Array]:
-    return [sort_key(window.values(attribute.inner)) for attribute in window.spec.coded]
-
-
-class _Output:
-    """The pairs that a search found, behind two counters; on the device, and copied to the host."""
-
-    def __init__(self, device: Device, room: int) -> None:
-        self._device, self._store = device, _Store(device, 8)
-        self.room = 0
-        self.grow(room)
-
-    @property
-    def address(self) -> int:
-        """The address of the counters."""
-        return self._store.address
-
-    def grow(self, pairs: int) -> None:
-        """Make room for `pairs` pairs."""
-        self.room = 1 << (pairs - 1).bit_length()
-        self._store.grow(self.room + 2, 0, 0)
-        self._host = self._device.host_array(8 * (self.room + 2)).view(np.uint64)
-
-    def clear(self) -> None:
-        """Set the counters to 0."""
-        self._device.fill(self.address, 0, 16)
-
-    def read(self) -> tuple[int, int]:
-        """Return both counters, and copy the first pairs."""
-        self._copied = min(_COPIED, self.room)
-        self._device.download(self._host[: self._copied + 2], self.address)
-        return int(self._host[0]), int(self._host[1])
-
-    def take(self, count: int, start: int) -> Array:
-        """Return the pairs of probes from `start` on, valid until the next search."""
-        if count > self._copied:
-            rest = slice(self._copied + 2, count + 2)
-            self._device.download(self._host[rest], self.address + 8 * rest.start)
-        found = self._host[2 : count + 2]
-        if start:
-            found += np.uint64(start)
-        return found
-
-    def release(self) -> None:
-        """Give the device's memory back."""
-        self._store.release()
