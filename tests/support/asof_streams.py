@@ -37,7 +37,9 @@ def make_stream(rng: Random, size: int, kind: pa.DataType, side: str) -> pa.Tabl
     return pa.table(
         {
             "k": pa.array(rng.choices((None, 1, 2, 3), (1, 6, 6, 6), k=size), pa.int64()),
-            "x": pa.array(rng.choices((None, math.nan, -0.0, 0.0, 0.5, 2.0), (1, 1, 2, 2, 4, 4), k=size)),
+            "x": pa.array(
+                rng.choices((None, math.nan, -0.0, 0.0, 0.5, 2.0), (1, 1, 2, 2, 4, 4), k=size), pa.float64()
+            ),
             "t": seconds(known, kind),
             f"row of {side}": pa.array(range(size), pa.int64()),
         }

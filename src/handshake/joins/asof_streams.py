@@ -44,6 +44,11 @@ class AsOfMatch:
         """Return the last right row of each key, or the first one; None if others matter, too."""
         return replace(self.join, right=right).edge_rows(forward=forward)
 
+    @property
+    def replaces(self) -> bool:
+        """True if nothing but times chooses among right rows, so that later ones replace earlier ones."""
+        return self.join.edge_rows(forward=False) is not None
+
     def describe(self) -> str:
         """Return the join in a line of text."""
         join = self.join

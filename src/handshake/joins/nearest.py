@@ -89,6 +89,11 @@ class NearestMatch:
         found = replace(self.join, left=left, right=right).find()
         return Found(found.table.cast(self.output), found.matched)
 
+    @property
+    def replaces(self) -> bool:
+        """False: an earlier right row may be better."""
+        return False
+
     def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
         """Return None: each right row in reach may be among the best."""
         return None

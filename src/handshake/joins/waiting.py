@@ -44,6 +44,7 @@ __all__ = [
     "WaitingJoin",
     "WaitingPlan",
     "join_finals",
+    "show_columns",
     "waiting_windows",
 ]
 
@@ -65,6 +66,10 @@ class BestMatch(Protocol):
     @property
     def output(self) -> pa.Schema | None:
         """The columns of results; None if they are those of both sides."""
+
+    @property
+    def replaces(self) -> bool:
+        """True if right rows replace earlier ones of their keys for all left rows to come."""
 
     def find(self, left: pa.Table, right: pa.Table) -> Found:
         """Return the results for left rows and all right rows in their reach, both in any order."""
@@ -255,7 +260,7 @@ def join_finals(
     spec: JoinSpec, best: BestMatch, tracked: Tracked, left: list[pa.RecordBatch], right: list[pa.RecordBatch]
 ) -> Joined:
     """Join final left rows with all right rows in their reach, and record which ones have a match."""
-    found = best.find(_show_columns(spec, 0, left), _show_columns(spec, 1, right))
+    found = best.find(show_columns(spec, 0, left), show_columns(spec, 1, right))
     numbers = np.concatenate([integers(batch.column(ROW)) for batch in left])
     tracked.states.mark(numbers[found.matched])
     alone = int(tracked.states.leave(numbers).sum())
@@ -264,7 +269,7 @@ def join_finals(
     return Joined(found.table.cast(best.output or spec.output).combine_chunks().to_batches(), pairs)
 
 
-def _show_columns(spec: JoinSpec, side: int, batches: list[pa.RecordBatch]) -> pa.Table:
+def show_columns(spec: JoinSpec, side: int, batches: list[pa.RecordBatch]) -> pa.Table:
     """Return rows of a side without hidden columns."""
     schema = spec.sides[side].schema
     columns = [each.columns[: len(schema)] for each in batches]
@@ -337,7 +342,7 @@ class WaitingJoin(RunningJoin):
             self._expired += self._right.drop(first, self._reach[0], self._edge_rows)
 
     def _edge_rows(self, batch: pa.RecordBatch, forward: bool) -> Array | None:
-        return self.best.edge_rows(_show_columns(self.spec, 1, [batch]), forward=forward)
+        return self.best.edge_rows(show_columns(self.spec, 1, [batch]), forward=forward)
 
     def wake(self) -> None:
         """Do nothing: no thread waits."""
@@ -393,11 +398,12 @@ class WaitingPlan(Plan[JoinSpec]):
         """Describe the plan."""
         assert self.best is not None
         left, right = self.spec.windows
+        until = ", unless later ones of their keys replace them" if self.best.replaces else ""
         return "\n".join(
             (
                 f"join        {self.best.describe()}",
                 f"kind        {self.spec.kind.name}: {self.spec.kind.help}",
                 f"final       left rows, when they have left {left}: no better match can come",
-                f"held        right rows, for {right}, unless later ones of their keys replace them",
+                f"held        right rows, for {right}{until}",
             )
         )

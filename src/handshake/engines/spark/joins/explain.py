@@ -85,8 +85,10 @@ def _kind(plan: FramePlan) -> Iterator[str]:
 
 def _finals(definition: Definition) -> Iterator[str]:
     """Describe when left rows take their best matches, and how long rows are held."""
+    assert definition.best is not None
     left, right = definition.windows
-    yield f"final       left rows, when they have left {left}; right rows are held for {right}"
+    until = ", unless later ones of their keys replace them" if definition.best.replaces else ""
+    yield f"final       left rows, when they have left {left}; right rows are held for {right}{until}"
 
 
 def _times(plan: FramePlan) -> Iterator[str]:

@@ -29,7 +29,7 @@ from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
 from handshake.engines.spark.state.published import publish
 from handshake.engines.spark.state.store import Store
-from handshake.joins.basic_window import BasicWindow, seal
+from handshake.joins.basic_window import BasicWindow, merge_windows, seal
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import (
     Tracked,
@@ -43,7 +43,7 @@ from handshake.joins.driver import (
 from handshake.joins.matches import Finals, lone_rows
 from handshake.joins.segment import Segment
 from handshake.joins.spec import TIME
-from handshake.joins.waiting import BestMatch, join_finals
+from handshake.joins.waiting import BestMatch, join_finals, show_columns
 from handshake.kernels.columns import integers
 from handshake.kinds import KINDS
 from handshake.schema import concat_batches
@@ -388,7 +388,30 @@ class SegmentStep:
                 batches = [window.batch for window in right]
                 yield from join_finals(self.spec, best, tracked, rows, batches).batches
         if self.lasting:
+            self._reduce(best, held[1])
             self._keep(held, self._open(self.manifest.guests), kept, new)
+
+    def _reduce(self, best: BestMatch, held: list[BasicWindow]) -> None:
+        """Drop right tuples that later ones replace for all left tuples to come."""
+        refs, spec, (first, limit) = self.manifest.windows[1], self.spec.sides[1], self._limits()
+        if first is None or limit is None:
+            return
+        old = [n for n, ref in enumerate(refs) if ref.newest < first]
+        fresh = sum(refs[n].rows for n in old[1:])  # the first one has been reduced, if any has
+        if not old or fresh < self.definition.tuning.reduced_from or 4 * fresh < refs[old[0]].rows:
+            return
+        if not best.replaces:
+            return
+        merged = merge_windows(*(held[n] for n in old))
+        if merged is None:
+            return
+        last = best.edge_rows(show_columns(self.spec, 1, [merged.batch]), forward=False)
+        assert last is not None
+        rows = np.sort(last[integers(stored_column(merged.batch, spec, TIME))[last] >= limit])
+        made = [seal(BasicWindow(spec, merged.batch.take(pa.array(rows))))] if len(rows) else []
+        others = [n for n in range(len(refs)) if n not in old]
+        self._replace(refs, [*(self._write(1, window) for window in made), *(refs[n] for n in others)])
+        held[:] = [*made, *(held[n] for n in others)]
 
     # Tuples without a match
 
