@@ -57,6 +57,14 @@ def test_tables_are_made_of_an_earlier_run(capsys: Any, tmp_path: Any, name: str
     assert "a machine" in (out / f"{name}.txt").read_text()
 
 
+def test_gains_on_a_busy_machine_are_not_given(capsys: Any, tmp_path: Any) -> None:
+    path, data = tmp_path / "kept.json", EARLIER["tuple_windows"]
+    slow = [{**point, "rate": 1e5 * point["cores"]} for point in data["points"]]
+    path.write_text(json.dumps({"benchmark": "tuple_windows", "machine": "one", **data, "points": slow}))
+    tuple_windows.run(source=str(path))
+    assert result(capsys.readouterr().out)["gain"] == "disturbed"
+
+
 def test_joins_over_windows_of_tuples_find_the_pairs_that_numpy_finds(capsys: Any) -> None:
     assert command(["bench", "tuple_windows", "--quick", "--cores", "2"]) == 0
     assert result(capsys.readouterr().out).keys() == {"uniform_10", "inequality_10", "gain", "cores"}
