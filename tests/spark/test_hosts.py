@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ pytest.importorskip("pyspark")
 from example_runs import expected_pairs, load_example, sink_pairs
 from host_cluster import HADOOP, WORKERS, HostCluster, running_hosts
 from hosts import Host, bridge
+from kill_tally import counted_kills
 from maven import fetch
 from moto_server import BUCKET
 
@@ -68,26 +70,31 @@ def test_hosts_are_lost_in_the_middle_of_a_join(cluster: HostCluster) -> None:
     upload_rows(cluster, rows)
     state = cluster.store.uri("state").replace("s3://", "s3a://")
     cluster.submit("/opt/query/host_query.py", f"s3a://{BUCKET}/market", state)
-    chance = Random(20)
-    cut, killed, _ = (cluster.hosts[name] for name in WORKERS)
+    wanted = expected_pairs(*rows.values())
+    assert len(wanted) > 1000
+    with counted_kills(cluster="hosts", kind="inner", state="s3", seed=20) as kills:
+        lose_hosts(cluster, Random(20), kills)
+        assert sink_pairs(f"{BUCKET}/market/matches", cluster.store.files()) == wanted
+    for name in ("state", "market/checkpoint", "market/matches"):
+        assert cluster.store.names(name)
 
+
+def lose_hosts(cluster: HostCluster, chance: Random, kills: Counter[str]) -> None:
+    """Cut one host off and kill another, let both come back, and wait for the end of the join."""
+    cut, killed, _ = (cluster.hosts[name] for name in WORKERS)
     await_batches(cluster, 2, chance)
     tasks = {name: cluster.tasks(name) for name in WORKERS}
     assert all(tasks.values()), f"a worker had nothing to do: {tasks}"
     cut.cut_off()
+    kills["host, cut off"] += 1
     cluster.await_log("master", "because we got no heartbeat")
     await_batches(cluster, 4, chance)
     killed.kill()
+    kills["host"] += 1
     await_batches(cluster, 6, chance)
     cut.plug_in()
     cluster.boot_worker(killed.name)
     await_end(cluster)
-
-    wanted = expected_pairs(*rows.values())
-    assert len(wanted) > 1000
-    assert sink_pairs(f"{BUCKET}/market/matches", cluster.store.files()) == wanted
-    for name in ("state", "market/checkpoint", "market/matches"):
-        assert cluster.store.names(name)
 
 
 def upload_rows(cluster: HostCluster, rows: dict[str, list[dict[str, Any]]]) -> None:

@@ -23,6 +23,7 @@ from handshake.plan.bind import bind_value
 from handshake.testing.oracle import asof, nearest
 from handshake.testing.oracle_values import TIME, rows
 from handshake.windows import Duration, windows_of
+from kill_tally import counted_kills
 from spark_cluster import PATIENCE, Cluster, end, kill, running
 from spark_driver import BEST, DELAY, ON, RANKING, TOLERANCE, WINDOW
 from spark_kinds import expected_kind
@@ -38,6 +39,8 @@ VICTIMS = {
     "python worker": ("pyspark.daemon", "pyspark.daemon"),  # forked by the first of that name
     "executor": ("CoarseGrainedExecutorBackend",),
 }
+OFTEN = {"python worker": 7, "executor": 6, "node": 2, "driver": 3, "driver's JVM": 2}
+"""Kills per run of the long test. A node is a worker with its executor and their Python processes."""
 KEYS = {"left": ("l", "x"), "right": ("r", "a")}
 
 
@@ -123,6 +126,14 @@ class Run:
         if victim == "driver":
             end(self.process)
             self.process = self._start()
+        elif victim == "driver's JVM":
+            self._until(lambda: self.cluster.jvm_of(self.process))
+            kill(self.cluster.jvm_of(self.process)[0])
+            self._until(lambda: self.process.poll() is not None)
+            assert self.process.returncode != 0
+            self.process = self._start()
+        elif victim == "node":
+            self.cluster.restart_worker(rng.randrange(self.cluster.workers))
         else:
             self._until(lambda: self.cluster.find(*VICTIMS[victim]))
             kill(rng.choice(sorted(self.cluster.find(*VICTIMS[victim]))))
@@ -165,12 +176,14 @@ def check_kills(
     rng = Random(f"kills {seed}")
     case = drop_files(rng, folder, apart * (len(victims) + 1) + 2)
     run = Run(cluster, folder, kind, state)
-    for number, victim in enumerate(victims, 1):
-        run.strike(victim, rng, apart * number - rng.randrange(apart))
-    run.finish()
-    found, wanted = pairs_of(case, folder, kind)
-    assert found == wanted, (seed, "missing", wanted - found, "too many", found - wanted)
-    assert wanted
+    with counted_kills(cluster="processes", kind=kind, state=state, seed=seed) as kills:
+        for number, victim in enumerate(victims, 1):
+            run.strike(victim, rng, apart * number - rng.randrange(apart))
+            kills[victim] += 1
+        run.finish()
+        found, wanted = pairs_of(case, folder, kind)
+        assert found == wanted, (seed, "missing", wanted - found, "too many", found - wanted)
+        assert wanted
 
 
 @pytest.mark.soak
@@ -195,14 +208,17 @@ def test_kills_leave_no_trace_of_rows_that_wait(cluster, tmp_path, kind):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("state", ["directory", "store"])
-@pytest.mark.parametrize("seed", range(10))
-def test_a_hundred_kills(cluster, tmp_path, seed, state):
-    victims = ["python worker", "executor", "driver", "executor", "python worker"]
+@pytest.mark.parametrize("seed", range(8))
+def test_three_hundred_kills(cluster, tmp_path, seed, state):
+    """Kill twenty processes of a join, one in each micro-batch on average."""
+    victims = [victim for victim, number in OFTEN.items() for _ in range(number)]
     Random(seed).shuffle(victims)
-    kind = ("inner", "full", "left_anti", "right")[seed % 4]
-    check_kills(cluster, tmp_path, victims, seed, kind=kind, state=state)
+    kind = ("inner", "full", "left_anti", "asof", "left", "left_semi", "right", "nearest")[seed]
+    if kind == "nearest" and state == "store":
+        kind = "inner"  # nearest joins keep a directory
+    check_kills(cluster, tmp_path, victims, seed, apart=1, kind=kind, state=state)
 
 
 # Kills and changes

@@ -17,13 +17,14 @@ import pyspark
 from waiting import wait_until
 
 HERE = Path(__file__).parent
+PORTS = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
 PATIENCE = 240
 """Seconds after which something that does not come is an error."""
 
 
 @dataclass
 class Cluster:
-    """`start`, `driver`, `find` and `stop`."""
+    """`start`, `driver`, `find`, `restart_worker` and `stop`."""
 
     folder: Path
     workers: int = 2
@@ -33,16 +34,14 @@ class Cluster:
     def start(self) -> None:
         """Start a master, then workers of one core each."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        self._daemon("master", ["org.apache.spark.deploy.master.Master", *ports])
+        self._daemon("master", ["org.apache.spark.deploy.master.Master", *PORTS])
         self.url = wait_until(
             lambda: self._logged("master", r"Starting Spark master at (spark://\S+)"),
             PATIENCE,
             what="the start of the master",
         )
         for k in range(self.workers):
-            size = ["--cores", "1", "--memory", "700m", "--work-dir", f"{self.folder}/work-{k}"]
-            self._daemon(f"worker-{k}", ["org.apache.spark.deploy.worker.Worker", *ports, *size, self.url])
+            self._start_worker(k)
         for k in range(self.workers):
             wait_until(
                 lambda k=k: self._logged(f"worker-{k}", "(Successfully registered)"),
@@ -66,15 +65,37 @@ class Cluster:
         ]
         return [pid for pid in named if _below(pid, roots, known)]
 
+    def jvm_of(self, driver: subprocess.Popen) -> list[int]:
+        """Return the virtual machine of a driver, once it is there."""
+        known = _processes()
+        return [
+            pid
+            for pid, (above, args) in known.items()
+            if above == driver.pid and "org.apache.spark.deploy.SparkSubmit" in args
+        ]
+
+    def restart_worker(self, number: int) -> None:
+        """Kill a worker, its executor and their Python processes at once; start another worker instead."""
+        self._end_all(self.started[1 + number : 2 + number])
+        self._start_worker(number)
+        self.started[1 + number] = self.started.pop()
+
     def stop(self) -> None:
         """Nothing is left, whatever happened."""
+        self._end_all(self.started)
+
+    def _end_all(self, roots: list[subprocess.Popen]) -> None:
         known = _processes()
-        roots = {p.pid for p in self.started}
-        mine = [pid for pid in known if _below(pid, roots, known)]
-        for process in self.started:
+        numbers = {p.pid for p in roots}
+        below = [pid for pid in known if _below(pid, numbers, known)]
+        for process in roots:
             end(process)
-        for pid in mine:
+        for pid in below:
             kill(pid)
+
+    def _start_worker(self, number: int) -> None:
+        size = ["--cores", "1", "--memory", "700m", "--work-dir", f"{self.folder}/work-{number}"]
+        self._daemon(f"worker-{number}", ["org.apache.spark.deploy.worker.Worker", *PORTS, *size, self.url])
 
     def _daemon(self, log: str, command: list[str]) -> None:
         home = Path(pyspark.__file__).parent
@@ -92,8 +113,9 @@ class Cluster:
     def _environment(self) -> dict[str, str]:
         paths = [str(HERE.parent / "src"), str(HERE)]
         return {
-            **os.environ,
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            **os.environ,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": f"{self.folder}/local",
             "SPARK_DAEMON_MEMORY": "256m",

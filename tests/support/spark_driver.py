@@ -45,6 +45,7 @@ def _session(master: str, folder: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2", "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "600m",
         "spark.driver.memory": "600m", "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.streaming.minBatchesToRetain": "3",
         "spark.local.dir": f"{folder}/local", "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
