@@ -86,6 +86,7 @@ def _add_kinds(bench: typer.Typer, call: Callable[..., None]) -> None:
 Examples:
   handshake bench spark_kinds --out results
   handshake bench spark_kinds --rate 2000 --window 60 --step 10
+  handshake bench spark_kinds --kinds inner,left --unmatched 50
 """,
     )
     def spark_kinds(
@@ -93,10 +94,23 @@ Examples:
         step: Step = 20,
         window: Window = 900,
         cores: LocalCores = 2,
+        unmatched: Annotated[
+            int, typer.Option(min=0, max=100, metavar="PERCENT", help="Left rows that match nothing.")
+        ] = 0,
+        kinds: Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME,NAME,…",
+                help="Runs beside inner: left, left_anti, store; all by default.",
+            ),
+        ] = None,
         out: Out = None,
         source: Source = None,
     ) -> None:
-        call("spark_kinds", rate=rate, step=step, window=window, cores=cores, out=out, source=source)
+        call(
+            "spark_kinds", rate=rate, step=step, window=window, cores=cores, unmatched=unmatched, kinds=kinds,
+            out=out, source=source,
+        )  # fmt: skip
 
 
 def _add_batch(bench: typer.Typer, call: Callable[..., None]) -> None:

@@ -1,6 +1,7 @@
 """`handshake bench spark_kinds`: kinds of joins of streams on Spark against the inner join.
 
-The last run is the inner join with its windows in Spark's state store.
+The run `store` is the inner join with its windows in Spark's state store. With `--unmatched`, a part of the
+left rows matches nothing: these rows are pending until they have left their window.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from handshake.errors import InputError
 from handshake_bench import report
 from handshake_bench.report import Data, Report, progress
 from handshake_bench.spark_streams import Run, handshake_join, measure, session
@@ -27,29 +29,49 @@ _GOAL = 0.7
 
 def run(
     rate: int = 15_000, step: int = 20, window: int = 900, cores: int = 2, batches: int = 3,
-    out: str | None = None, source: str | None = None,
+    unmatched: int = 0, kinds: str | None = None, out: str | None = None, source: str | None = None,
 ) -> None:  # fmt: skip
     """Measure seconds per micro-batch with full windows for each kind, one after the other."""
-    data = report.load(source, "spark_kinds") if source else _measure(rate, step, window, cores, batches)
+    if source:
+        data = report.load(source, "spark_kinds")
+    else:
+        data = _measure(_chosen(kinds), rate, step, window, cores, batches, unmatched)
     report.publish("spark_kinds", data, _show, _draw, out)
 
 
-def _measure(rate: int, step: int, window: int, cores: int, batches: int) -> Data:
+def _chosen(kinds: str | None) -> list[str]:
+    """Return the names of the runs; the inner join is always the first."""
+    names = list(_MEASURED) if kinds is None else [name.strip() for name in kinds.split(",")]
+    for name in names:
+        if name not in _MEASURED:
+            raise InputError(f"spark_kinds has no run '{name}'; choose among {', '.join(_MEASURED)}")
+    return [name for name in _MEASURED if name in {"inner", *names}]
+
+
+def _measure(
+    names: list[str], rate: int, step: int, window: int, cores: int, batches: int, unmatched: int
+) -> Data:
     runs = []
     with session(cores) as spark:
-        for name, (kind, state) in _MEASURED.items():
+        for name in names:
+            kind, state = _MEASURED[name]
             progress(f"{name} at {rate:,} tuples/s per stream")
             engine = partial(handshake_join, how=kind, state=state)
-            runs.append(_summary(name, measure(spark, engine, rate, step, window, batches=batches)))
+            found = measure(
+                spark, engine, rate, step, window, batches=batches, unmatched=unmatched, patient=True
+            )
+            runs.append(_summary(name, found))
     head = {"benchmark": "spark_kinds", "machine": report.machine(), "cores": cores, "window": window}
-    return {**head, "step": step, "rate": rate, "runs": runs}
+    return {**head, "step": step, "rate": rate, "unmatched": unmatched, "runs": runs}
 
 
 def _summary(kind: str, one: Run) -> Data:
     last = one.batches[-1].figures
     return {
-        "kind": kind, "took": one.took, "full": bool(one.full), "sustained": one.sustained,
-        "state": last["state_bytes"], "results": last["results"], "pending": last["pending"],
+        "kind": kind, "took": one.took, "worked": one.worked, "full": bool(one.full),
+        "sustained": one.sustained, "state": last["state_bytes"], "results": last["results"],
+        "pending": last["pending"],
+        "batches": [(b.stream, b.took, b.worked, b.figures["pending"]) for b in one.batches],
     }  # fmt: skip
 
 
@@ -58,7 +80,8 @@ def _show(page: Report, data: Data) -> None:
     rows = [
         (
             one["kind"], "yes" if one["full"] else "no", f"{one['took']:.1f}",
-            f"{inner['took'] / one['took']:.2f}", f"{one['state'] / max(inner['state'], 1):.2f}",
+            f"{inner['took'] / one['took']:.2f}", *_of_processor(inner, one),
+            f"{one['state'] / max(inner['state'], 1):.2f}",
             f"{one['results']:,}", f"{one['pending']:,}",
         )
         for one in data["runs"]
@@ -66,13 +89,43 @@ def _show(page: Report, data: Data) -> None:
     page.table(
         f"Band join on Spark, local[{data['cores']}], {data['rate']:,} tuples/s per stream, windows of "
         f"{data['window']} s, micro-batches of {data['step']} s",
-        ("kind", "windows full", "s per micro-batch", "rate / inner", "state / inner", "results", "pending"),
-        rows,
-    )
+        (
+            "kind", "full", "s per batch", "rate / inner", "processor s", "by processor", "state / inner",
+            "results", "pending",
+        ), rows,
+    )  # fmt: skip
+    _show_growth(page, data)
+    if data.get("unmatched"):
+        page.say(f"{data['unmatched']} % of the left rows match nothing.")
     page.say(f"Goal: a left join has at least {_GOAL} of the rate of an inner join.")
-    page.say('The run "store" is the inner join with state="store".')
+    page.say(
+        '"by processor" is the rate by processor time, in terms of that of inner. The run "store" is the '
+        'inner join with state="store".'
+    )
     shares = {one["kind"]: round(inner["took"] / one["took"], 3) for one in data["runs"]}
-    page.result(**shares, rate=data["rate"], load=round(inner["took"] / data["step"], 3))
+    worked = {f"{one['kind']}_processor": round(inner["worked"] / one["worked"], 3) for one in data["runs"]}
+    page.result(**shares, **worked, rate=data["rate"], load=round(inner["took"] / data["step"], 3))
+
+
+def _show_growth(page: Report, data: Data) -> None:
+    """Show the processor seconds of micro-batches, and the pending rows, while the windows fill."""
+    rows = []
+    for quarter in range(5):
+        first, last = (data["window"] * share / 4 for share in (quarter, quarter + 1))
+        row = ["full" if quarter == 4 else f"{25 * quarter} to {25 * quarter + 25} %"]
+        for one in data["runs"]:
+            # the first micro-batch compiles
+            here = [b for b in one["batches"][1:] if first < b[0] <= last or (quarter == 4 and b[0] > first)]
+            worked = [worked for _, _, worked, _ in here]
+            row += [f"{sum(worked) / len(worked):.1f}", f"{here[-1][3]:,}"] if here else ["-", "-"]
+        rows.append(row)
+    heads = [head for one in data["runs"] for head in (one["kind"], "pending")]
+    page.table("Processor seconds of a micro-batch while the windows fill", ("windows", *heads), rows)
+
+
+def _of_processor(inner: Data, one: Data) -> tuple[str, str]:
+    """Return the processor seconds of a micro-batch, and the rate by them in terms of the inner join's."""
+    return f"{one['worked']:.1f}", f"{inner['worked'] / one['worked']:.2f}"
 
 
 def _draw(data: Data, folder: Path) -> None:

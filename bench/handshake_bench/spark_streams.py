@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import handshake
 from handshake.engines.spark.cluster import start_cluster
+from handshake_bench.processes import processor_seconds
 from handshake_bench.report import progress
 
 __all__ = [
@@ -46,6 +47,8 @@ class Batch:
     """Seconds of stream time up to its end."""
     took: float
     figures: dict[str, Any]
+    worked: float = 0.0
+    """Processor seconds of all processes since the micro-batch before was seen."""
 
 
 @dataclass
@@ -69,6 +72,12 @@ class Run:
         return times[len(times) // 2]
 
     @property
+    def worked(self) -> float:
+        """Average processor seconds of the same micro-batches."""
+        times = [b.worked for b in (self.full or self.batches[-3:])]
+        return sum(times) / len(times)
+
+    @property
     def sustained(self) -> bool:
         """True if the engine kept up with full windows."""
         return bool(self.full) and self.took <= self.step
@@ -90,16 +99,22 @@ def session(cores: int) -> Iterator[SparkSession]:
         yield cluster.session
 
 
-def streams(spark: SparkSession, rate: int, step: int, partitions: int) -> tuple[DataFrame, DataFrame]:
-    """Create R(x, y, z) and S(a, b, c, d) of the papers; a micro-batch holds `step` seconds of each."""
+def streams(
+    spark: SparkSession, rate: int, step: int, partitions: int, unmatched: int = 0
+) -> tuple[DataFrame, DataFrame]:
+    """Create R(x, y, z) and S(a, b, c, d) of the papers; a micro-batch holds `step` seconds of each.
+
+    `unmatched` is the percentage of rows of R whose y is beyond the reach of S.
+    """
 
     def source() -> DataFrame:
         reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rate * step)
         reader = reader.option("advanceMillisPerBatch", step * 1000).option("startTimestamp", _START)
         return reader.option("numPartitions", partitions).load().withColumnRenamed("timestamp", "t")
 
+    beyond = F.when(uniform(5) <= 100 * unmatched, 20_000).otherwise(0) if unmatched else F.lit(0)
     left = source().select(
-        _instant(rate), uniform(1).cast("int").alias("x"), uniform(2).cast("float").alias("y"),
+        _instant(rate), uniform(1).cast("int").alias("x"), (uniform(2) + beyond).cast("float").alias("y"),
         F.lpad(F.col("value").cast("string"), 20, "0").alias("z"),
     )  # fmt: skip
     right = source().select(
@@ -153,11 +168,15 @@ def bucket_join(width: int) -> Engine:
     return join
 
 
-def measure(spark: SparkSession, engine: Engine, rate: int, step: int, window: int, *, batches: int) -> Run:
-    """Run a stream until `batches` micro-batches had full windows, or it falls behind for good."""
+def measure(
+    spark: SparkSession, engine: Engine, rate: int, step: int, window: int, *, batches: int,
+    unmatched: int = 0, patient: bool = False,
+) -> Run:  # fmt: skip
+    """Run a stream until `batches` micro-batches had full windows, or, unless patient, it falls behind."""
     folder = tempfile.mkdtemp(prefix="handshake-bench-")
     run = Run(rate, step, window)
-    left, right = streams(spark, rate, step, int(spark.conf.get("spark.sql.shuffle.partitions") or 2))
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
+    left, right = streams(spark, rate, step, partitions, unmatched)
     query = (
         engine(left, right, window, folder).writeStream.format("noop")
         .option("checkpointLocation", f"{folder}/checkpoint").start()
@@ -166,7 +185,7 @@ def measure(spark: SparkSession, engine: Engine, rate: int, step: int, window: i
         for batch in _batches(query, step):
             run.batches.append(batch)
             progress(f"{rate:,}/s, {batch.stream:.0f} s of stream: {batch.took:.1f} s for {step} s")
-            if len(run.full) >= batches or _lost(run):
+            if len(run.full) >= batches or (not patient and _lost(run)):
                 break
     finally:
         query.stop()
@@ -181,13 +200,14 @@ def _lost(run: Run) -> bool:
 
 
 def _batches(query: StreamingQuery, step: int) -> Iterator[Batch]:
-    seen = -1
+    seen, worked = -1, processor_seconds()
     while query.isActive:
         for report in query.recentProgress:
             if report["batchId"] > seen and report["numInputRows"]:
                 seen = report["batchId"]
                 took = report["durationMs"]["triggerExecution"] / 1000
-                yield Batch(seen, (seen + 1) * step, took, _figures(report))
+                before, worked = worked, processor_seconds()
+                yield Batch(seen, (seen + 1) * step, took, _figures(report), worked - before)
         time.sleep(0.1)
     error = query.exception()
     if error is not None:

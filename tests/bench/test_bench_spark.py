@@ -41,8 +41,8 @@ EARLIER = {
     "spark_kinds": {
         "rate": 2_000, "step": 20, "window": 900,
         "runs": [
-            {"kind": kind, "took": took, "full": True, "sustained": True, "state": 10, "results": 9,
-             "pending": 0}
+            {"kind": kind, "took": took, "worked": 2 * took, "full": True, "sustained": True, "state": 10,
+             "results": 9, "pending": 0, "batches": [(at, took, 2 * took, 0) for at, _ in BATCHES]}
             for kind, took in (("inner", 3.0), ("left", 4.0), ("left_anti", 2.0))
         ],
     },
@@ -73,7 +73,7 @@ EARLIER = {
 EXPECTED = {
     "spark_sustained": {"rate": "15000", "load": "0.25", "bucketed": "1000", "vs_bucketed": "15"},
     "spark_growth": {"growth": "1.2"},
-    "spark_kinds": {"inner": "1", "left": "0.75", "left_anti": "1.5", "load": "0.15"},
+    "spark_kinds": {"inner": "1", "left": "0.75", "left_anti": "1.5", "left_processor": "0.75"},
     "spark_batch": {"vs_spark": "30", "spark_ended": "no", "equi_vs_spark": "0.5"},
     "spark_latency": {"p50": "0.9", "p99": "1.5"},
     "spark_segments": {"segments": "4", "planning_ms": "2", "segment_ms": "20"},
