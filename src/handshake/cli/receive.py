@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from handshake.cli.report import read_text, reporting
-from handshake.errors import InputError
+from handshake.errors import InputError, suggest
 from handshake.io import read
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import layout_of, receiver_for, record
@@ -81,7 +81,10 @@ def send(
         plan = parse_query(read_text(query))
         source = next((s for s in plan.inputs if s.name == stream), None)
         if source is None:
-            raise InputError(f"no input stream '{stream}' in the query")
+            known = [each.name for each in plan.inputs]
+            raise InputError(
+                f"no input stream '{stream}' in the query ({', '.join(known)}){suggest(stream, known)}"
+            )
         with UdpSender(address, layout_of(source), per_datagram=tuples, offload=offload) as sender:
             sent = sender.send(read(rows, stream), rate=rate)
             sender.end()

@@ -92,7 +92,7 @@ def read_text(path: str) -> str:
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text("utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"query '{path}' is not UTF-8 text") from None
+        raise InputError(f"query '{path}' is not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
         raise InputError(f"query '{path}' cannot be read: {error.strerror or error}") from None
 
@@ -129,7 +129,7 @@ class Delivery:
         for path in targets.values():
             check_output(path)
         if list(targets.values()).count("-") > 1:
-            raise HandshakeError("standard output can be one result's only")
+            raise HandshakeError("only one result can go to standard output; give each other one a file")
         taken: dict[Path, str] = {}
         for name, path in targets.items():
             first = taken.setdefault(Path(path).resolve(), name)

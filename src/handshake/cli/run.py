@@ -80,7 +80,7 @@ def _input_paths(plan: Plan, given: Sequence[str], query: str) -> dict[str, str]
     if missing:
         raise HandshakeError(f"no input for stream {missing[0]}; give --input {missing[0]}=PATH")
     if list(found.values()).count("-") > 1:
-        raise HandshakeError("standard input can be one stream's only")
+        raise HandshakeError("only one stream can come from standard input; give each other one a file")
     if query == "-" and "-" in found.values():
         raise HandshakeError("standard input has the query, so no stream can be there; give it a file")
     return found

@@ -294,7 +294,7 @@ def _operator(node: Node, query: Query) -> Any:
     below, nodes = chain(node)
     if nodes:
         return Pipeline(below.schema.fields, nodes)
-    raise UnsupportedError(f"the in-process engine cannot run {label(node)} outside of a window")
+    raise UnsupportedError(f"the local engine cannot run {label(node)} outside of a window")
 
 
 def _windows(node: Windowing) -> WindowOperator | SessionOperator:

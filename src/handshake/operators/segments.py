@@ -57,7 +57,7 @@ class Body:
     def _run(self, node: Any, given: dict[str, Segments]) -> Segments:
         below, nodes = chain(node)
         if not nodes:
-            raise UnsupportedError(f"the in-process engine cannot run {label(node)} inside of a window")
+            raise UnsupportedError(f"the local engine cannot run {label(node)} inside a window")
         segments = self._run(below, given)
         if node not in self._pipelines:
             self._pipelines[node] = Pipeline(below.schema.fields, nodes)

@@ -138,7 +138,7 @@ def bind(expr: Expr, scope: Scope) -> Expr:
     try:
         bound = expr if _is_bound(expr) else fold(_operand(expr, scope))
     except RecursionError:
-        raise ExpressionError("the predicate is nested too deeply") from None
+        raise ExpressionError("the predicate is nested too deeply; take it apart") from None
     if not is_boolean(bound.type):
         raise fail(
             f"the predicate must be true or false, but {show(expr)} is {bound.type}; "
@@ -153,7 +153,7 @@ def bind_value(expr: Expr, scope: Scope) -> Expr:
     try:
         return fold(_operand(expr, scope))
     except RecursionError:
-        raise ExpressionError("the expression is nested too deeply") from None
+        raise ExpressionError("the expression is nested too deeply; take it apart") from None
 
 
 def _is_bound(expr: Expr) -> bool:

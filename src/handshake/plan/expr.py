@@ -246,9 +246,13 @@ def check_size(expr: Expr) -> None:
         sizes[id(node)] = (1 + max((d for d, _ in below), default=0), 1 + sum(n for _, n in below))
     depth, count = sizes[id(expr)]
     if depth > MAX_DEPTH:
-        raise ExpressionError(f"the predicate is nested too deeply: {depth} levels, {MAX_DEPTH} are allowed")
+        raise ExpressionError(
+            f"the predicate is nested too deeply: {depth} levels, {MAX_DEPTH} are allowed; take it apart"
+        )
     if count > MAX_NODES:
-        raise ExpressionError(f"the predicate is too large: {MAX_NODES} operations are allowed")
+        raise ExpressionError(
+            f"the predicate is too large: {MAX_NODES} operations are allowed; join a table of constants"
+        )
 
 
 def sides(expr: Expr) -> frozenset[int]:

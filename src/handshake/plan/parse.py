@@ -52,7 +52,9 @@ def parse_type(text: str) -> Type:
     try:
         return type_of(exp.DataType.build(text, dialect=Predicate))
     except (SqlglotError, ValueError, RecursionError) as error:
-        raise ExpressionError(f"unknown type '{text}'") from error
+        raise ExpressionError(
+            f"unknown type '{text}'; write one such as int, double, string, timestamp or decimal(10, 2)"
+        ) from error
 
 
 # Operators and plain functions.

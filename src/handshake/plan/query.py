@@ -40,7 +40,7 @@ def parse_query(text: str) -> Plan:
         message = re.sub(r" \(line \d+, column \d+\)$", "", str(error))
         raise QueryError(message, text, error.line, error.column) from None
     except RecursionError:
-        raise QueryError("the query is nested too deeply") from None
+        raise QueryError("the query is nested too deeply; name parts of it by INTO") from None
 
 
 class _Planner:

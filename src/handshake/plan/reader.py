@@ -51,7 +51,7 @@ class Reader:
         try:
             tree = self.expr(self._parse_tree())
         except RecursionError:
-            raise ExpressionError("the predicate is nested too deeply") from None
+            raise ExpressionError("the predicate is nested too deeply; take it apart") from None
         check_size(tree)
         return tree
 

@@ -106,7 +106,7 @@ class StatementReader(Reader):
         except SqlglotError as error:
             raise self.syntax_error(error) from None
         except RecursionError:
-            raise QueryError("the query is nested too deeply") from None
+            raise QueryError("the query is nested too deeply; name parts of it by INTO") from None
         except Exception as error:  # some of sqlglot's functions fail on arguments that they do not expect
             raise QueryError(f"cannot read the query: {error}") from error
 

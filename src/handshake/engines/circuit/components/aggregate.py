@@ -200,7 +200,8 @@ class Extreme(Aggregate):
         each = self.row[self.field]
         if isinstance(each.type, Float) or each.count_bits:
             raise UnsupportedError(
-                f"the circuit has no unit for min() and max() of '{self.field}' ({each.type})"
+                f"the circuit has no unit for min() and max() of '{self.field}' ({each.type}); "
+                "the local engine computes them"
             )
         return Wire(name, kind, each.bits, each.signed, True)
 

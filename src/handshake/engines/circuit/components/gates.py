@@ -81,7 +81,11 @@ def wire_of(name: str, lowered: Lowered, kind: Type) -> Wire:
 @singledispatch
 def lower(expr: Expr, operands: Operands) -> Lowered:
     """Return the gates that compute a bound expression."""
-    raise UnsupportedError(f"the circuit has no unit for {show(expr)}")
+    raise _no_unit(show(expr))
+
+
+def _no_unit(what: str) -> UnsupportedError:
+    return UnsupportedError(f"the circuit has no unit for {what}; the local engine computes it")
 
 
 @lower.register
@@ -106,7 +110,7 @@ def _constant(expr: Literal) -> Const:
         case Float(bits=bits):
             return Const(int.from_bytes(struct.pack(">f" if bits == 32 else ">d", expr.value), "big"), bits)
         case Opaque():
-            raise UnsupportedError(f"the circuit has no unit for {show(expr)} ({expr.type})")
+            raise _no_unit(f"{show(expr)} ({expr.type})")
     number = int(expr.value)
     bits, signed = bits_of_range(min(number, 0), max(number, 0))
     return Const(number, type(Const(0).shape())(bits, signed=signed))
@@ -189,7 +193,9 @@ def _pad(*texts: Value) -> list[Value]:
 
 def _compare_floats(expr: Compare, a: Lowered, b: Lowered) -> Value:
     if len(a.value) != len(b.value):
-        raise UnsupportedError(f"the circuit compares floats of the same width only, not {show(expr)}")
+        raise UnsupportedError(
+            f"the circuit compares floats of the same width only, not {show(expr)}; cast one of them"
+        )
     ordered = _COMPARISONS[expr.op](_float_order(a.value), _float_order(b.value))
     unordered = _is_nan(a.value) | _is_nan(b.value)
     return ordered | unordered if expr.op == "<>" else ordered & ~unordered
@@ -217,7 +223,7 @@ def _exact(expr: Expr, *parts: Lowered) -> None:
                 f"integers, decimals, dates and times have one"
             )
     if isinstance(expr.type, Float):
-        raise UnsupportedError(f"{show(expr)} gives {expr.type}, for which the circuit has no unit")
+        raise _no_unit(f"{show(expr)}, which is {expr.type}")
 
 
 @lower.register
@@ -257,7 +263,7 @@ def _(expr: Cast, operands: Operands) -> Lowered:
         return arg
     _exact(expr, arg)
     if isinstance(expr.type, (String, Binary, Bool)):
-        raise UnsupportedError(f"the circuit has no unit for {show(expr)}")
+        raise _no_unit(show(expr))
     value = arg.value if isinstance(arg.type, Bool) else _rescale(arg, expr.type)
     return _fit(value, arg.null, expr.type)
 
@@ -330,7 +336,7 @@ def _(expr: Call, operands: Operands) -> Lowered:
     if expr.name == "coalesce":
         return tree_of(lambda first, later: _choose(first.is_known(), first, later), args)
     if expr.name not in _FUNCTIONS:
-        raise UnsupportedError(f"the circuit has no unit for {expr.name}(): {show(expr)}")
+        raise _no_unit(f"{expr.name}(): {show(expr)}")
     _exact(expr, *args)
     return _FUNCTIONS[expr.name](expr, args)
 

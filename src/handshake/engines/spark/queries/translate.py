@@ -169,7 +169,7 @@ class _Translation:
             case WindowJoin():
                 frame = join_inputs(below, self._sides(below), self._state_dir)
             case _:
-                raise UnsupportedError(f"the Spark back end cannot run {label(below)} here")
+                raise UnsupportedError(f"the Spark engine cannot run {label(below)} here")
         if not nodes:
             return frame
         found = native_chain(frame, below.schema, nodes, node.schema)
