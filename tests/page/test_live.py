@@ -27,7 +27,7 @@ from waiting import wait_until
 
 pytest.importorskip("starlette")
 
-from handshake.page.board import Board
+from handshake.page.board import Board, ThingSource
 from handshake.page.live import Page
 from handshake.page.remote import RemoteSource
 
@@ -168,6 +168,27 @@ def test_a_query_of_the_same_name_continues_the_history(join: hs.Join) -> None:
     board.take(older, [older.snapshots()[0].with_state("ended")])
     assert board.frame()["queries"]["q"]["results"] == {"r": 1}
     assert board.frame()["queries"]["q"]["state"] == "running"
+
+
+def test_a_query_that_has_failed_already_is_noted_without_the_stack() -> None:
+    class Failed:
+        name, id, isActive, lastProgress, recentProgress = "q", "id", False, None, ()
+
+        def exception(self) -> Exception:
+            trace = "\n\tat a.B.c(B.scala:1)\n=== Streaming Query ===\nIdentifier: q"
+            return Exception("[STREAM_FAILED] no <room>" + trace)
+
+    board, source = Board(), ThingSource(Failed(), None)
+    for _ in range(3):
+        board.take(source, source.snapshots())
+    frame = board.frame()
+    assert [(each["query"], each["error"]) for each in frame["errors"]] == [
+        ("q", "[STREAM_FAILED] no <room>")
+    ]
+    assert (frame["queries"]["q"]["state"], frame["queries"]["q"]["error"]) == (
+        "failed",
+        "[STREAM_FAILED] no <room>",
+    )
 
 
 class ThingLike:

@@ -114,3 +114,14 @@ def test_it_fits_a_phone_and_a_dark_room(browser: Browser) -> None:
         assert (ground, ink) == ("rgb(14, 21, 20)", "rgb(226, 235, 233)")
         names = "[...document.querySelectorAll('[role=img]')].every((e) => e.getAttribute('aria-label'))"
         assert browser.ask(names)
+
+
+def test_axes_end_above_every_value(browser: Browser) -> None:
+    with Page("127.0.0.1:0") as page:
+        browser.open(page.url)
+        draw = """import("./charts.js").then(({ LineChart, count }) => [...Array(400).keys()].map((k) => {
+            const chart = new LineChart("x", "", count), value = 10 ** (k / 80 - 3);
+            chart.draw([{ name: "a", color: "left", points: [[0, value], [1, value]] }], 0, 1);
+            return chart.body.innerHTML.includes("NaN");
+        }).filter(Boolean).length)"""
+        assert browser.ask(draw) == 0

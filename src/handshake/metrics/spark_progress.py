@@ -39,7 +39,7 @@ class StreamingWatch:
         for report in self._new_reports():
             self._add(report)
         state = "failed" if failure is not None else "running" if active else "ended"
-        error = "" if failure is None else str(failure)
+        error = "" if failure is None else _plain_error(str(failure))
         found = [self._join(name, sums) for name, sums in self._joins.items()] or [self._plain()]
         return [each.with_state(state, error) for each in found]
 
@@ -131,6 +131,12 @@ class _JoinSums:
             )
         self.parts = tuple(self._segments[number] for number in sorted(self._segments))
         self.last = figures
+
+
+def _plain_error(text: str) -> str:
+    """Return an error of Spark without the stack of the JVM and the plan of the query."""
+    lines = text.partition("\n=== Streaming Query ===")[0].splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("\tat ", "\t... "))).strip()
 
 
 def _plain_report(report: Any) -> Mapping[str, Any] | None:

@@ -201,13 +201,14 @@ class Board:
         with self._lock:
             for snapshot in snapshots:
                 card = self.cards.get(snapshot.name)
+                former = "" if card is None else card.snapshot.error
                 if card is None:
                     card = self.cards[snapshot.name] = Card(source, snapshot)
                     if snapshot.name in self._waiting:
                         card.show(self._waiting.pop(snapshot.name))
                 elif card.source is not source and snapshot.state in ("ended", "waiting"):
                     continue  # a newer query of that name has taken its place
-                if snapshot.error and snapshot.error != card.snapshot.error:
+                if snapshot.error and snapshot.error != former:
                     self.note(snapshot.name, snapshot.error)
                 card.update(source, snapshot)
 

@@ -100,7 +100,7 @@ function sample(times, from, to, width, least, value) {
 function niceTop(top) {
   if (!(top > 0)) return 1;
   const scale = 10 ** Math.floor(Math.log10(top));
-  return [1, 1.5, 2, 3, 4, 5, 8, 10].find((m) => m * scale >= top * 1.02) * scale;
+  return [1, 1.5, 2, 3, 4, 5, 8, 10, 12].find((m) => m * scale >= top * 1.02) * scale;
 }
 
 // Lines over time

@@ -180,6 +180,7 @@ function drawTitle(query, held) {
 
 function drawFlow(query, held) {
   const place = $("flow"), sides = query.streams.filter((s) => s.name !== "both"), two = sides.length === 2;
+  place.hidden = !query.streams.length; // nothing is known yet
   const shape = `${chosen}|${sides.map((s) => s.name)}|${query.parts.length}|${Object.keys(query.results)}`;
   if (place.dataset.shape !== shape || !place.children.length) buildFlow(place, query, sides, two, shape);
   const windows = held.about?.windows ?? {};
@@ -222,7 +223,7 @@ function buildFlow(place, query, sides, two, shape) {
   const cores = html("div", { class: `cores${query.parts.length > 12 ? " dense" : ""}` });
   if (!query.parts.length) cores.append(html("div", { class: "core plain" }, html("b", {}, query.engine === "spark" ? "Spark" : "operators"), html("span", {})));
   query.parts.forEach((_, k) => cores.append(html("div", { class: "core" },
-    html("b", {}, `${query.engine === "spark" ? "segment" : "core"} ${k}`, html("i", {})),
+    html("b", {}, query.parts.length > 12 ? `${k}` : `${query.engine === "spark" ? "segment" : "core"} ${k}`, html("i", {})),
     ...(two ? [html("div", { class: "bar left" }), html("div", { class: "bar right" })] : [html("div", { class: "bar plain" })]), html("span", {}))));
   const middle = html("div", { class: "middle" }, cores, html("div", { class: "pipe out" }), html("div", { class: "out-box" }, html("div", { class: "big" }), html("span", {})));
   if (two) place.replaceChildren(streams[0], html("div", { class: "pipe left" }), middle, html("div", { class: "pipe right" }), streams[1]);
@@ -255,12 +256,12 @@ function tiles(query, held) {
     ["Results", `${count(results)}/s`, `${count(total(query.results))} so far`, line("results", rates, "out")],
   ];
   if (query.latency?.results) found.push(["Latency", seconds(query.latency.p50), `p99 ${seconds(query.latency.p99)}`, line("p99", values, "out")]);
-  if (figures.lag_seconds !== undefined) found.push(["Lag", seconds(figures.lag_seconds), `micro-batches take ${seconds(figures.batch_seconds)}`, line("lag_seconds", values, "out"), figures.lag_seconds > 60 ? "warn" : ""]);
+  if (figures.lag_seconds !== undefined) found.push(["Lag", seconds(figures.lag_seconds), `batches take ${seconds(figures.batch_seconds)}`, line("lag_seconds", values, "out"), figures.lag_seconds > 60 ? "warn" : ""]);
   else if (figures.batch_seconds !== undefined) found.push(["Micro-batch", seconds(figures.batch_seconds), `${count(figures.batches)} so far`, line("batch_seconds", values, "out")]);
   found.push(["Late rows", count(lost), `${share(lost, taken)} of all`, line("late", rates, "right"), lost > 0.01 * taken ? "warn" : ""]);
   if (query.engine === "local" && query.algorithm !== "query") found.push(["Shed rows", count(dropped), dropped ? `${share(dropped, taken + dropped)} of all` : `${count(figures.waiting_rows ?? 0)} wait at the gate`, line("shed", rates, "right"), dropped ? "bad" : ""]);
   if (figures.state_bytes !== undefined) found.push(["State", bytes(figures.state_bytes), figures.chunks === undefined ? `${count(figures.basic_windows)} basic windows` : `${count(figures.chunks)} files`, line("state_bytes", values, "left")]);
-  if (query.parts.length > 1) found.push(["Imbalance", ratio(figures.imbalance), `1 is even; work ${ratio(figures.load_imbalance)}`, line("imbalance", values, "left"), figures.imbalance > 3 ? "warn" : ""]);
+  if (query.parts.length > 1) found.push(["Imbalance", ratio(figures.imbalance), `1 is even; work ${ratio(figures.load_imbalance)}`, line("imbalance", values, "left"), figures.imbalance > 3 && query.engine === "spark" ? "warn" : ""]);
   if (figures.closed_windows !== undefined) found.push(["Windows closed", count(figures.closed_windows), "", () => sparkline([], "left")]);
   return found;
 }
