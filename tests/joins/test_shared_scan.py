@@ -111,6 +111,12 @@ def test_threads_that_share_agree_with_the_oracle(room, indexed, case, seed):
     check_gathered(case, seed, tuning)
 
 
+@settings(EXAMPLES, max_examples=12)
+@given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
+def test_pushes_that_wait_for_their_results_agree_with_the_oracle(case, seed):
+    check_gathered(case, seed, Tuning(tiny_batches=2), at_once=True)
+
+
 NUMBERED = pa.schema([("ts", pa.int64()), ("x", pa.int32()), ("y", pa.float32()), ("n", pa.int16())])
 BANDS = {
     "l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y BETWEEN r.y - 2.5 AND r.y + 2.5": (

@@ -54,8 +54,8 @@ def pieces(draw):
 def test_one_call_finds_what_arrow_says_of_each_column(case):
     spec, side, batch = case
     window, plain = BasicWindow(spec.sides[side], batch), BasicWindow(spec.sides[side], batch)
-    plain.__dict__["_arrival"] = None
-    if window._arrival is None:  # bits that begin inside a byte are copied first
+    plain.__dict__["arrival"] = None
+    if window.arrival is None:  # bits that begin inside a byte are copied first
         assert any(column.offset % 8 for column in batch.columns)
         return
     assert (window.headroom, window.nullable) == (plain.headroom, plain.nullable)
@@ -66,7 +66,7 @@ def test_one_call_finds_what_arrow_says_of_each_column(case):
         for found, expected in zip(window.limits(attribute), _limits(plain, attribute), strict=True):
             np.testing.assert_array_equal(found, expected)
     shape = shape_of(batch.schema)
-    np.testing.assert_array_equal(window.places(shape)[:-1], places_of(shape, batch)[:-1])
+    np.testing.assert_array_equal(window.places[:-1], places_of(shape, batch)[:-1])
 
 
 def _data(window):
@@ -81,7 +81,7 @@ def test_other_layouts_are_described_column_by_column(kind):
     values = numbers.cast(kind) if pa.types.is_decimal(kind) else numbers.dictionary_encode().cast(kind)
     batch = pa.RecordBatch.from_arrays([pa.array([0], pa.timestamp("us")), values], schema=schema)
     spec = prepare(schema, schema, "l.x <= r.x + 1", "1 minute", time="t").spec
-    assert BasicWindow(spec.sides[0], batch)._arrival is None
+    assert BasicWindow(spec.sides[0], batch).arrival is None
 
 
 def test_nulls_that_nobody_has_counted_are_found():
@@ -93,3 +93,25 @@ def test_nulls_that_nobody_has_counted_are_found():
     spec = prepare(schema, schema, "l.x <= r.x + 1 OR l.x IS NULL", "1 minute", time="t").spec
     assert BasicWindow(spec.sides[0], whole.slice(0, 8)).nullable
     assert not BasicWindow(spec.sides[0], whole.slice(8, 8)).nullable
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.int32()])
+@pytest.mark.parametrize("before", [0, 1, 8])
+def test_rows_without_times_or_keys_are_found(kind, before):
+    def arrival_of(times, values):
+        columns = [pa.array([9] * before + times, pa.timestamp("us")), pa.array([9] * before + values, kind)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema).slice(before)
+        return BasicWindow(spec.sides[0], batch).arrival
+
+    schema = pa.schema([("t", pa.timestamp("us")), ("x", kind)])
+    spec = prepare(schema, schema, "l.x <= r.x + 1", "1 minute", time="t").spec
+    plain = arrival_of([1, 1, 3], [-1, 2, 0])
+    assert plain.has_keys
+    assert plain.ascends
+    assert not arrival_of([1, 3, 2], [1, 2, 3]).ascends
+    if not before:  # bits that begin inside a byte are copied first
+        assert not arrival_of([1, None, 3], [1, 2, 3]).has_keys
+        assert not arrival_of([1, 2, 3], [1, 2, None]).has_keys
+    if pa.types.is_floating(kind):
+        assert not arrival_of([1, 2, 3], [1, -float("nan"), 3]).has_keys
+        assert arrival_of([1, 2, 3], [float("inf"), -float("inf"), 0]).has_keys

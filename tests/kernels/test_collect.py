@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import handshake as hs
 import handshake.kernels.collect as collect_module
 from handshake.kernels.collect import collect, places_of, shape_of
+from handshake.kernels.few_rows import Rows, RowsMessage
 
 VALUES = {
     pa.bool_(): st.booleans(),
@@ -64,6 +65,32 @@ def test_rows_of_several_batches_are_what_arrow_takes(case):
         array.validate(full=True)
         parts = [b.column(column).take(pa.array(some)) for b, some in zip(batches, rows, strict=True)]
         assert array.equals(pa.concat_arrays(parts))
+
+
+@settings(max_examples=100, deadline=None)
+@given(runs(), st.integers(1, 2))
+def test_a_message_of_few_rows_has_what_arrow_takes(case, sides):
+    batches, rows = case
+    schema, flat = batches[0].schema, [row for some in rows for row in some]
+    shape, ends = shape_of(schema), np.cumsum([len(some) for some in rows])
+    given = Rows([places_of(shape, batch) for batch in batches], np.array(flat, np.int32), ends)
+    whole = pa.schema([field.with_name(f"{n}{field.name}") for n in range(sides) for field in schema])
+    found = RowsMessage(whole, [shape] * sides).make([given] * sides)
+    found.validate(full=True)
+    assert found.schema.equals(whole)
+    parts = [b.take(pa.array(some)) for b, some in zip(batches, rows, strict=True)]
+    expected = pa.Table.from_batches(parts).combine_chunks().columns * sides
+    for column, wanted in zip(found.columns, expected, strict=True):
+        assert column.equals(wanted.chunk(0))
+        assert column.null_count == wanted.null_count
+
+
+@pytest.mark.parametrize("rows", [[0] * 3000, [1] * 40])
+def test_many_or_large_rows_make_no_message(rows):
+    batch = pa.record_batch({"x": [1, 2], "t": ["short", "long" * 500]})
+    shape = shape_of(batch.schema)
+    given = Rows([places_of(shape, batch)], np.array(rows, np.int32), np.array([len(rows)]))
+    assert RowsMessage(batch.schema, [shape]).make([given]) is None
 
 
 @pytest.mark.parametrize("kind", [pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int8()), pa.null()])

@@ -11,8 +11,11 @@ from pairs import numbered, pairs_of
 from strategies import Case, expect
 
 
-def check_gathered(case: Case, seed: int, tuning: Tuning) -> None:
-    """Join a case whose cores report at random that they are busy; compare with the oracle."""
+def check_gathered(case: Case, seed: int, tuning: Tuning, *, at_once: bool = False) -> None:
+    """Join a case whose cores report at random that they are busy; compare with the oracle.
+
+    With `at_once`, every push waits for its results, as in `Join`, so that no rows gather.
+    """
     rng, tables = Random(f"gathered {seed}"), numbered(case)
     lateness = rng.choice((0, 1, 60)) if case.windows.timed else None
     text = {"lateness": f"{lateness} s"} if lateness is not None else {}
@@ -30,8 +33,8 @@ def check_gathered(case: Case, seed: int, tuning: Tuning) -> None:
             side = rng.randint(0, 1)
             count = min(rng.choice((1, 2, 7, 30)), tables[side].num_rows - at[side])
             part = tables[side].slice(at[side], count)
-            more = rng.choice((False, False, True))
-            batches += engine.push(side, conform(part, part.schema, "input"), more=more)
+            batch, more = conform(part, part.schema, "input"), rng.choice((False, False, True))
+            batches += engine.push_and_drain(side, batch) if at_once else engine.push(side, batch, more=more)
             arrivals += [(("left", "right")[side], at[side] + k) for k in range(count)]
             at[side] += count
         batches += engine.drain()

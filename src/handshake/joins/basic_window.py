@@ -14,7 +14,7 @@ from handshake.joins.spec import ROW, TIME, Attribute, SideSpec
 from handshake.kernels.arrivals import Arrival, Layout, describe, layout_of
 from handshake.kernels.cluster import NO_CELLS, Cells, cluster_band, cluster_hash
 from handshake.kernels.codes import FACTS, NO_CODES, Codes
-from handshake.kernels.collect import Places, Shape, places_of, row_bytes, shape_of
+from handshake.kernels.collect import Places, places_of, row_bytes
 from handshake.kernels.columns import FEW, Columns, as_array, extremes, integers, layout
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.gather import gather_batch
@@ -47,9 +47,9 @@ class Demand:
     answer: BasicWindow | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, since that makes it four times as slow to create
 class BasicWindow:
-    """Tuples of one side, with hidden columns, in arrival order or clustered by an index."""
+    """Tuples of one side, with hidden columns, in arrival order or clustered by an index. Never changed."""
 
     spec: SideSpec
     batch: pa.RecordBatch
@@ -63,7 +63,6 @@ class BasicWindow:
     """Whether all of its tuples are already known to have headroom (see `Columns`)."""
 
     demand: Demand = field(default_factory=Demand)
-    _places: Places | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def rows(self) -> int:
@@ -71,23 +70,30 @@ class BasicWindow:
         return int(self.batch.num_rows)
 
     @cached_property
-    def _arrival(self) -> Arrival | None:
+    def arrival(self) -> Arrival | None:
         """The description of a few tuples by one call; None if they are many, or need more than one."""
         if not 0 < self.rows <= FEW:
             return None
         layout = _layout(self.spec, self.batch.schema)
-        return None if layout is None else describe(self.batch, layout, self.known_headroom)
+        arrival = None if layout is None else describe(self.batch, layout, self.known_headroom)
+        if arrival is not None:
+            _, first, first_end, second, second_end, headroom, nullable, *rest = arrival.row.tolist()
+            self.__dict__.update(  # what the properties below would find out one by one
+                places=arrival.places, first=(first, first_end), second=(second, second_end),
+                headroom=bool(headroom), nullable=bool(nullable), _with_validity=tuple(rest[FACTS - 7 :]),
+            )  # fmt: skip
+        return arrival
 
     @cached_property
     def headroom(self) -> bool:
         """True if all whole numbers have headroom (see `Columns`)."""
-        arrival = self._arrival
+        arrival = self.arrival
         return self.columns.headroom if arrival is None else bool(arrival.row[5])
 
     @cached_property
     def nullable(self) -> bool:
         """True if a value that kernels read is missing."""
-        arrival = self._arrival
+        arrival = self.arrival
         return self.columns.nullable if arrival is None else bool(arrival.row[6])
 
     @cached_property
@@ -110,8 +116,8 @@ class BasicWindow:
     def _extremes(self, column: Column | None, place: int) -> Span:
         if column is None or self.rows == 0:
             return (0, 0)
-        if self._arrival is not None:
-            return int(self._arrival.row[place]), int(self._arrival.row[place + 1])
+        if self.arrival is not None:
+            return int(self.arrival.row[place]), int(self.arrival.row[place + 1])
         return extremes(integers(stored_column(self.batch, self.spec, column.name)))
 
     @cached_property
@@ -122,8 +128,8 @@ class BasicWindow:
     @cached_property
     def scan_row(self) -> Array:
         """All that a shared scan has to know of it (`kernels.shared_scan`)."""
-        if self._arrival is not None and self.cells is None and self.codes() is None:
-            return self._arrival.row
+        if self.arrival is not None and self.cells is None and self.codes() is None:
+            return self.arrival.row
         facts = (self.rows, *self.first, *self.second, self.headroom, self.nullable)
         index = self.cells.places if self.cells is not None else NO_CELLS
         codes = self.codes()
@@ -151,22 +157,21 @@ class BasicWindow:
 
     @cached_property
     def _with_validity(self) -> tuple[int, ...]:
-        if self._arrival is not None:
-            return tuple(self._arrival.row[FACTS:].tolist())
+        if self.arrival is not None:
+            return tuple(self.arrival.row[FACTS:].tolist())
         return self.columns.addresses(True)
 
     @cached_property
     def _without_validity(self) -> tuple[int, ...]:
         return self.columns.addresses(False)
 
-    def places(self, shape: Shape) -> Places:
-        """Return the addresses of the columns of its side's schema, which has that shape."""
-        if self._arrival is not None:
-            return self._arrival.places
-        if self._places is None:
-            object.__setattr__(self, "_places", places_of(shape, self.batch))
-        assert self._places is not None
-        return self._places
+    @cached_property
+    def places(self) -> Places:
+        """The addresses of the columns of its side's schema, which has a shape."""
+        if self.arrival is not None:
+            return self.arrival.places
+        assert self.spec.shape is not None
+        return places_of(self.spec.shape, self.batch)
 
     def values(self, expr: Expr) -> pa.Array:
         """Evaluate a key expression of this side for each tuple."""
@@ -188,10 +193,10 @@ class BasicWindow:
     def limits(self, attribute: Attribute) -> tuple[Array, Array]:
         """Return, per tuple, the range that it allows an attribute of the other side to have."""
         if (
-            self._arrival is not None
+            self.arrival is not None
             and (edges := _edges(self.spec, self.batch.schema, attribute)) is not None
         ):
-            return limits_at(int(self._arrival.row[FACTS + 2 * edges.column]), self.rows, edges)
+            return limits_at(int(self.arrival.row[FACTS + 2 * edges.column]), self.rows, edges)
         return _limits(self, attribute)
 
     @cached_property
@@ -200,14 +205,11 @@ class BasicWindow:
         sample: Array = np.sort(self.keys[:: max(len(self.keys) // 512, 1)])
         return sample
 
-    def row_bytes(self, shape: Shape | None) -> float:
-        """Return the average memory of a tuple whose columns have that shape."""
-        if "_row_bytes" not in self.__dict__:
-            found = (
-                row_bytes(shape, self.places(shape), self.rows) if shape else self.batch.nbytes / self.rows
-            )
-            self.__dict__["_row_bytes"] = found
-        return float(self.__dict__["_row_bytes"])
+    @cached_property
+    def row_bytes(self) -> float:
+        """The average memory of a tuple."""
+        shape = self.spec.shape
+        return self.batch.nbytes / self.rows if shape is None else row_bytes(shape, self.places, self.rows)
 
     @property
     def nbytes(self) -> int:
@@ -340,8 +342,8 @@ def _layout(spec: SideSpec, schema: pa.Schema) -> Layout | None:
         names = schema.names
         columns = [(_place(names, spec, column), column) for column in spec.columns]
         first, second = (-1 if c is None else _place(names, spec, c) for c in _stamps(spec))
-        shape = shape_of(spec.schema)
-        spec.layouts[:] = [(schema, layout_of(schema, shape, columns, (first, second)))]
+        keys = [at for at, column in columns if column in spec.keys]
+        spec.layouts[:] = [(schema, layout_of(schema, spec.shape, columns, (first, second), keys))]
     return spec.layouts[0][1]
 
 

@@ -35,7 +35,7 @@ _UNINTERRUPTED = 1 << 30
 """Pairs that are scanned in one call, about a tenth of a second."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Outer:
     """New tuples that probe a window, with the facts that each basic window needs, computed once."""
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from handshake.errors import InputError
 from handshake.joins.spec import OTHER, OWN, ROW, TIME, JoinSpec, SideSpec
 from handshake.joins.states import RowStates
+from handshake.kernels.arrivals import Arrival
 from handshake.kernels.columns import as_array, integers
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.evaluate import evaluate, holds
@@ -252,6 +253,31 @@ class Driver(StreamDriver):
             side.time is not None and lies_ready(side.schema.field(side.time).type, spec.unit)
             for side in spec.sides
         ]
+        self.plain = tuple(self._is_plain(k) for k in (0, 1))
+        """Whether rows of each side are stored as they come, if they are in time and have their keys."""
+
+    def _is_plain(self, k: int) -> bool:
+        side = self.spec.sides[k]
+        changed = side.derived or side.filters or self._counted or self.tracked[k] is not None
+        return (
+            not changed and (self._lies_ready[k] or not self._timed) and set(side.keys) <= set(side.columns)
+        )
+
+    def admits_all(self, k: int, arrival: Arrival | None) -> bool:
+        """Admit a described batch of a plain side if all its rows are in time and can match.
+
+        Otherwise change nothing. The description decides it without another look at the rows.
+        """
+        if arrival is None or not arrival.has_keys:
+            return False
+        if self._timed and self.lateness is not None:
+            side, newest = self.spec.sides[k], self.newest[k]
+            least, most = arrival.row[1:3] if side.stamps.first is not None else arrival.row[3:5]
+            if not arrival.ascends or (newest is not None and least < newest):
+                return False
+            self.newest[k] = int(most)
+        self.counts[k].rows += int(arrival.row[0])
+        return True
 
     def _enter(
         self, k: int, batch: pa.RecordBatch, times: Array | None, positions: Positions | None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time as clock
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -109,11 +108,13 @@ class PushJoin(Generic[PlanT]):
             engine = self._running()
             stream = self.plan.spec.streams[k]
             batch = conform(tuples, stream.schema, stream.name)
-            with self._closing_on_failure():
-                results = list(engine.push(k, batch))
+            try:
                 if isinstance(engine, Gate):
-                    return self._in_order(results, engine.mark())
-                return self._in_order([*results, *engine.drain()], engine.driver.mark())
+                    return self._in_order(list(engine.push(k, batch)), engine)
+                return self._in_order(engine.push_and_drain(k, batch), engine)
+            except BaseException:  # half a batch may have been joined, so later results could be wrong
+                self.close()
+                raise
 
     def take(self, wait: float = 0.0) -> list[pa.RecordBatch]:
         """Return results that have come since the last push, and that come within `wait` seconds.
@@ -124,8 +125,11 @@ class PushJoin(Generic[PlanT]):
             engine = self._running()
             if not isinstance(engine, Gate):
                 return []
-            with self._closing_on_failure():
-                return self._in_order(list(engine.until(clock.perf_counter() + wait)), engine.mark())
+            try:
+                return self._in_order(list(engine.until(clock.perf_counter() + wait)), engine)
+            except BaseException:
+                self.close()
+                raise
 
     def _advance(self, times: Mapping[int, Any]) -> list[pa.RecordBatch]:
         with self._lock:
@@ -137,7 +141,7 @@ class PushJoin(Generic[PlanT]):
                 return self.take()
             engine.expire()
             final = list(engine.drain()) if self.plan.tracks else []
-            return self._in_order(final, engine.driver.mark())
+            return self._in_order(final, engine)
 
     def _instant(self, k: int, time: Any) -> int:
         """Return a time in the unit of the stamps."""
@@ -156,26 +160,20 @@ class PushJoin(Generic[PlanT]):
 
         In outer and anti joins, these are also the rows in the windows that have no match.
         """
-        with self._lock, self._closing_on_failure():
-            results = self._in_order(list(self._running().drain(last=True)), None, last=True)
-            self.close()
-            return results
-
-    @contextlib.contextmanager
-    def _closing_on_failure(self) -> Iterator[None]:
-        """Close the join if it fails: half a batch may have been joined, so later results could be wrong."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+        with self._lock:
+            try:
+                return self._in_order(list(self._running().drain(last=True)), None)
+            finally:
+                self.close()
 
     def _in_order(
-        self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
+        self, results: list[pa.RecordBatch], engine: RunningJoin | Gate | None
     ) -> list[pa.RecordBatch]:
+        """Return results that may go, in their order if one is kept; all of them without an engine."""
         if self._ordering is not None:
             self._ordering.add(results)
-            results = self._ordering.release(mark, all_of_them=last)
+            mark = None if engine is None else _mark(engine)
+            results = self._ordering.release(mark, all_of_them=engine is None)
         if self.on_results is not None and results:
             self.on_results(results[-1])
         return results
@@ -236,6 +234,11 @@ class PushJoin(Generic[PlanT]):
         if self._engine is None:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
         return self._engine
+
+
+def _mark(engine: RunningJoin | Gate) -> int | None:
+    """Return the watermark of the results that have been taken."""
+    return engine.mark() if isinstance(engine, Gate) else engine.driver.mark()
 
 
 def _close_elsewhere(engine: RunningJoin | Gate) -> None:
@@ -306,7 +309,7 @@ class Join(TwoStreamPush[JoinPlan]):
         """
         with self._lock:
             engine = self._running()
-            mark = engine.mark() if isinstance(engine, Gate) else engine.driver.mark()
+            mark = _mark(engine)
         spec = self.plan.spec
         return explain_pair(spec, conform_pair(spec, left_row, right_row), mark, later=True)
 

@@ -132,6 +132,10 @@ class Latencies:
         """Note results of a core that are about to be delivered; their later tuples came at `arrived`."""
         self._noted.append((core, rows, arrived))
 
+    def note_all(self, notes: list[Note]) -> None:
+        """Note several results, as `note` does."""
+        self._noted += notes
+
     def time_delivery(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass results on, and record the noted ones as delivered."""
         for batch in results:

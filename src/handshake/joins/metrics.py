@@ -224,7 +224,8 @@ class Stopwatch:
 
     def stop(self) -> None:
         """Stop until the next start."""
-        self.past, self.began = self.seconds, None
+        if self.began is not None:
+            self.past, self.began = self.past + time.perf_counter() - self.began, None
 
     def time(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass results on; the watch runs while they are made, not while the caller uses them."""

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import conform, plain_table, schema_of
+from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.asof import Found
 from handshake.joins.distance import Candidates, find_candidates
-from handshake.joins.gate import OnShed
+from handshake.joins.gate import Gate, OnShed
 from handshake.joins.join import PushJoin
 from handshake.joins.late import LateStream, LateTo
 from handshake.joins.metrics import Metrics
@@ -336,7 +337,7 @@ class NearestJoin(PushJoin[JoinPlan]):
         return self._advance({side: time for side, time in given if time is not None})
 
     def _in_order(
-        self, results: list[pa.RecordBatch], mark: int | None, *, last: bool = False
+        self, results: list[pa.RecordBatch], engine: RunningJoin | Gate | None
     ) -> list[pa.RecordBatch]:
         return self._chooser.choose(results)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -14,9 +13,10 @@ import pyarrow as pa
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import Tracked, arrays_of, stored_column
 from handshake.joins.spec import TIME, FirstPairs, JoinSpec
-from handshake.kernels.collect import Shape, collect, shape_of
+from handshake.kernels.collect import Shape, collect
 from handshake.kernels.columns import integers
 from handshake.kernels.evaluate import holds
+from handshake.kernels.few_rows import Rows, RowsMessage
 from handshake.kernels.gather import gather
 from handshake.plan.expr import conjunction
 
@@ -90,9 +90,13 @@ class Results:
     def __post_init__(self) -> None:
         doubtful = self.spec.prepared.doubtful
         self._residual = conjunction(doubtful) if doubtful else None
-        self._shapes = tuple(_shape(side.schema) for side in self.spec.sides)
+        self._shapes = tuple(side.shape for side in self.spec.sides)
         self._reduces = any(self.tracked) or self.spec.firsts is not None
         self._shown = self.spec.kind.shown
+        shapes = [shape for shape, shown in zip(self._shapes, self._shown, strict=True) if shown]
+        self._few_rows = None
+        if len(self.spec.made) and not self.spec.dated and None not in shapes:
+            self._few_rows = RowsMessage(self.spec.made, [shape for shape in shapes if shape is not None])
 
     def of(self, pairs: Pairs) -> Iterator[Made]:
         """Yield the results of pairs in batches that are not too large."""
@@ -110,54 +114,40 @@ class Results:
         No conjuncts may be doubtful.
         """
         few: list[Pairs] = []
+        rows = 0
         for pairs in map(self._reduce, found) if self._reduces else found:
-            if not len(pairs.here):
-                continue
-            if len(pairs.here) > _FEW_PAIRS:
+            many = len(pairs.here)
+            if many > _FEW_PAIRS:
                 yield from self._each([pairs])
-                continue
-            # The next call writes into the same buffers.
-            few.append(pairs._replace(here=pairs.here.copy(), there=pairs.there.copy()))
-            if sum(len(some.here) for some in few) > _FEW_PAIRS:
-                yield from self._as_one(few)
-                few = []
+            elif many:
+                # The next call writes into the same buffers.
+                few.append(
+                    Pairs(pairs.piece, pairs.here.copy(), pairs.windows, pairs.there.copy(), pairs.ends)
+                )
+                rows += many
+                if rows > _FEW_PAIRS:
+                    yield from self._as_one(few)
+                    few, rows = [], 0
         yield from self._as_one(few)
 
     def _as_one(self, few: list[Pairs]) -> Iterator[pa.RecordBatch]:
-        """Return one batch, or None if one cannot hold the results."""
-        if not few:
-            return
-        if None in self._shapes:
-            yield from self._each(few)
-            return
-        try:
-            batch = self._mixed_batch(few)
-        except pa.ArrowInvalid:
+        """Yield one batch, or several if the results are large."""
+        batch = self._few_rows_of(few) if few else None
+        if batch is None:
             yield from self._each(few)
         else:
             yield batch
 
+    def _few_rows_of(self, found: Sequence[Pairs]) -> pa.RecordBatch | None:
+        """Return the results of some pairs as one batch if they are few, else None."""
+        if self._few_rows is None:
+            return None
+        sides = [_rows(found, side) for side in (0, 1) if self._shown[side]]
+        return self._few_rows.make(sides)
+
     def _each(self, found: list[Pairs]) -> Iterator[pa.RecordBatch]:
         cut = (some for pairs in found for some in self._cut(pairs) if len(some.here))
         return (batch for some in cut for batch, _ in self._make(some))
-
-    def _mixed_batch(self, few: list[Pairs]) -> pa.RecordBatch:
-        columns: list[pa.Array] = []
-        for side, shape in enumerate(self._shapes):
-            if not self._shown[side]:
-                continue
-            assert shape is not None
-            places, rows, ends, start = [], [], [], 0
-            for pairs in few:
-                mine = pairs.piece.spec.side == side
-                places += [window.places(shape) for window in ((pairs.piece,) if mine else pairs.windows)]
-                rows.append(pairs.here if mine else pairs.there)
-                ends.append(np.array([start + len(pairs.here)]) if mine else start + pairs.ends)
-                start += len(pairs.here)
-            columns += collect(shape, places, np.concatenate(rows), np.concatenate(ends), _RESULT_BYTES)
-        if self.spec.dated:
-            columns += [pa.concat_arrays(parts) for parts in zip(*map(self._dates, few), strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.spec.made)
 
     def _reduce(self, pairs: Pairs) -> Pairs:
         """Mark the rows of pairs as matched; return the pairs that give results."""
@@ -242,9 +232,7 @@ class Results:
         return max(int(_RESULT_BYTES / max(self._pair_bytes(pairs), 1.0)), 1)
 
     def _pair_bytes(self, pairs: Pairs) -> float:
-        inner = self._shapes[pairs.windows[0].spec.side]
-        widest = max([window.row_bytes(inner) for window in pairs.windows])
-        return pairs.piece.row_bytes(self._shapes[pairs.piece.spec.side]) + widest
+        return pairs.piece.row_bytes + max([window.row_bytes for window in pairs.windows])
 
     def _confirm(self, pairs: Pairs) -> Pairs:
         """Keep the candidates for which the doubtful conjuncts hold."""
@@ -267,6 +255,9 @@ class Results:
         return found
 
     def _batch(self, pairs: Pairs) -> pa.RecordBatch:
+        batch = self._few_rows_of((pairs,))
+        if batch is not None:
+            return batch
         one = np.array([len(pairs.here)])
         sides = [([pairs.piece], pairs.here, one), (pairs.windows, pairs.there, pairs.ends)]
         if pairs.piece.spec.side == 1:
@@ -282,9 +273,25 @@ class Results:
 
 def _columns(shape: Shape | None, windows: Sequence[BasicWindow], rows: Array, ends: Array) -> list[pa.Array]:
     if shape is not None:
-        return collect(shape, [window.places(shape) for window in windows], rows, ends)
+        return collect(shape, [window.places for window in windows], rows, ends)
     (window,) = windows
     return [gather(column, rows) for column in window.batch.columns[: len(window.spec.schema)]]
+
+
+def _rows(found: Sequence[Pairs], side: int) -> Rows:
+    """Return the rows of one side in some pairs, in their order."""
+    if len(found) == 1:
+        (pairs,) = found
+        if pairs.piece.spec.side == side:
+            return Rows([pairs.piece.places], pairs.here, np.array([len(pairs.here)]))
+        return Rows([window.places for window in pairs.windows], pairs.there, pairs.ends)
+    parts = [_rows((pairs,), side) for pairs in found]
+    starts = accumulate((len(pairs.here) for pairs in found), initial=0)
+    return Rows(
+        [places for part in parts for places in part.places],
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([start + part.ends for start, part in zip(starts, parts, strict=False)]),
+    )
 
 
 def _values(pairs: Pairs, side: int, of: Callable[[BasicWindow], Array]) -> Array:
@@ -328,11 +335,6 @@ def _first_pairs(firsts: FirstPairs, pairs: Pairs) -> Array:
 def _read(name: str) -> Callable[[BasicWindow], Array]:
     """Return a function that reads a column of integers."""
     return lambda window: integers(stored_column(window.batch, window.spec, name))
-
-
-@lru_cache(maxsize=256)
-def _shape(schema: pa.Schema) -> Shape | None:
-    return shape_of(schema)
 
 
 def _counts(pairs: Pairs) -> list[tuple[BasicWindow, int]]:

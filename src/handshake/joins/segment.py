@@ -325,9 +325,8 @@ class ScanRows:
 
     def forget(self, windows: list[BasicWindow]) -> None:
         """Drop all rows from the first one on whose basic window has changed."""
-        same = 0
-        for mine, theirs in zip(self._windows, windows, strict=False):
-            if mine is not theirs:
-                break
-            same += 1
-        del self._windows[same:]
+        mine = self._windows
+        if mine != windows[: len(mine)]:
+            pairs = enumerate(zip(mine, windows, strict=False))
+            same = next((place for place, (one, other) in pairs if one is not other), len(windows))
+            del mine[same:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from handshake.joins.access import ACCESS_METHODS, AccessMethod, choose_method
 from handshake.joins.states import RowStates
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.arrivals import Layout
+from handshake.kernels.collect import Shape, shape_of
 from handshake.kernels.keys import Edges
 from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
 from handshake.kinds import INNER, JoinKind
@@ -130,6 +132,11 @@ class SideSpec:
         default_factory=dict, init=False, compare=False
     )
     """Limits on attributes of the other side in compiled form, by identity."""
+
+    @cached_property
+    def shape(self) -> Shape | None:
+        """The memory layout of its columns; None if one is of another kind."""
+        return shape_of(self.schema)
 
     @property
     def name(self) -> str:

@@ -28,6 +28,7 @@ __all__ = ["Arrival", "Layout", "describe", "layout_of"]
 
 Array = np.ndarray[Any, Any]
 _BITS, _SIGNED, _UNSIGNED, _UNCHECKED = 0, 1, 2, 3
+_DESCRIBED, _HAS_KEYS, _ASCENDS = 1, 2, 4
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
@@ -42,6 +43,8 @@ class Layout(NamedTuple):
     with headroom."""
     stamps: tuple[int, int]
     """Places of the two stamps in the batch; -1 for none."""
+    keys: Array
+    """Per kernel column that must have a value: its place in the batch, and the bytes of a float, else 0."""
     words: int
     """Words of a row of the table."""
 
@@ -53,11 +56,16 @@ class Arrival(NamedTuple):
     """Its row of a scan's table."""
     places: Array
     """The addresses of its columns (see `kernels.collect`)."""
+    has_keys: bool
+    """Whether all rows have stamps and keys: none is NULL or NaN."""
+    ascends: bool
+    """Whether no stamp is before the one ahead of it."""
 
 
 def layout_of(
-    schema: pa.Schema, shape: Shape | None, columns: Sequence[tuple[int, Column]], stamps: tuple[int, int]
-) -> Layout | None:
+    schema: pa.Schema, shape: Shape | None, columns: Sequence[tuple[int, Column]], stamps: tuple[int, int],
+    keys: Sequence[int] = (),
+) -> Layout | None:  # fmt: skip
     """Return the layout of the batches of a schema; None if they are not described by one call.
 
     Args:
@@ -65,12 +73,15 @@ def layout_of(
         shape: The memory layout of the first columns, which results show.
         columns: The place of each kernel column in the batch.
         stamps: The places of the stamps; -1 for none.
+        keys: The places of columns without whose value a row cannot match.
     """
     rows = [_facts(at, column, schema.types[at]) for at, column in columns]
     if shape is None or None in rows:
         return None
     facts = np.array(rows, np.int64).reshape(len(rows), 5)
-    return Layout(schema, shape, facts, stamps, FACTS + address_words(len(rows)))
+    widths = [schema.types[at].bit_width // 8 if pa.types.is_floating(schema.types[at]) else 0 for at in keys]
+    needed = np.array([*zip(keys, widths, strict=True)], np.int64).reshape(len(keys), 2)
+    return Layout(schema, shape, facts, stamps, needed, FACTS + address_words(len(rows)))
 
 
 def _facts(at: int, column: Column, kind: pa.DataType) -> tuple[int, ...] | None:
@@ -93,10 +104,11 @@ def describe(batch: pa.RecordBatch, layout: Layout, known_headroom: bool) -> Arr
     places = np.empty(2 * columns + 2 * len(layout.shape.texts), np.int64)
     capsule = batch.__arrow_c_array__()[1]  # frees what was exported; the batch owns the memory
     at = _pointer(capsule, b"arrow_array")
-    done = _describe(
-        at, layout.shape.widths, layout.columns, layout.stamps, known_headroom, all_valid(FEW), row, places
-    )
-    return Arrival(row, places) if done else None
+    found = _describe(
+        at, layout.shape.widths, layout.columns, layout.stamps, layout.keys, known_headroom, all_valid(FEW),
+        row, places,
+    )  # fmt: skip
+    return Arrival(row, places, found & _HAS_KEYS != 0, found & _ASCENDS != 0) if found else None
 
 
 _word, _half, _byte = reader(64, types.int64), reader(32, types.int32), reader(8, types.uint8)
@@ -131,11 +143,24 @@ def _fits(address, rows, width, kind, low, high):  # type: ignore[no-untyped-def
     return True
 
 
+@numba.njit(**JIT, inline="always")
+def _any_nan(array, rows, width):  # type: ignore[no-untyped-def]
+    """Return whether a float is NaN: its exponent is all ones, and its fraction is not zero."""
+    address = _word(_word(array + _BUFFERS) + 8) + width * _word(array + _OFFSET)
+    for at in range(rows):
+        if width == 4:
+            if np.int64(_half(address + 4 * at)) & 0x7FFFFFFF > 0x7F800000:
+                return True
+        elif _word(address + 8 * at) & 0x7FFFFFFFFFFFFFFF > 0x7FF0000000000000:
+            return True
+    return False
+
+
 @compile_loop(**QUICK)
-def _describe(batch, widths, columns, stamps, known_headroom, ones, row, places):  # type: ignore[no-untyped-def]
+def _describe(batch, widths, columns, stamps, keys, known_headroom, ones, row, places):  # type: ignore[no-untyped-def]
     rows, children, start = _word(batch + _LENGTH), _word(batch + _CHILDREN), _word(batch + _OFFSET)
     if start != 0:
-        return False
+        return 0
     row[0] = rows
     many, texts = widths.shape[0], 2 * widths.shape[0]
     for c in range(many):
@@ -155,21 +180,31 @@ def _describe(batch, widths, columns, stamps, known_headroom, ones, row, places)
         buffers, offset = _word(array + _BUFFERS), _word(array + _OFFSET)
         missing = _missing(array)
         if offset & 7 and (kind == _BITS or missing):
-            return False
+            return 0
         address = _word(buffers + 8) + (offset >> 3 if kind == _BITS else offset * width)
         if not known_headroom and _SIGNED <= kind <= _UNSIGNED:
             headroom &= _fits(address, rows, width, kind, columns[c, 3], columns[c, 4])
         nullable |= missing != 0
         row[FACTS + 2 * c] = address
         row[FACTS + 2 * c + 1] = _word(buffers) + (offset >> 3) if missing else ones
+    row[5], row[6] = headroom, nullable
+    found = _DESCRIBED | _HAS_KEYS | _ASCENDS
     for n in range(2):
         if stamps[n] >= 0:
             array = _word(children + 8 * stamps[n])
             address = _word(_word(array + _BUFFERS) + 8) + 8 * _word(array + _OFFSET)
-            least = most = _word(address)
+            least = most = before = _word(address)
             for at in range(1, rows):
                 stamp = _word(address + 8 * at)
                 least, most = min(least, stamp), max(most, stamp)
+                if stamp < before:
+                    found &= ~_ASCENDS
+                before = stamp
             row[1 + 2 * n], row[2 + 2 * n] = least, most
-    row[5], row[6] = headroom, nullable
-    return True
+            if _missing(array) != 0:
+                found &= ~_HAS_KEYS
+    for c in range(keys.shape[0]):
+        array, width = _word(children + 8 * keys[c, 0]), keys[c, 1]
+        if _missing(array) != 0 or (width and _any_nan(array, rows, width)):
+            found &= ~_HAS_KEYS
+    return found

@@ -19,10 +19,12 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from handshake.kernels.compile_cache import compile_loop
-from handshake.kernels.intrinsics import JIT, QUICK, prefetch, reader
+from handshake.kernels.intrinsics import JIT, prefetch, reader
 from handshake.kernels.lower import I8
 
-__all__ = ["TEXTS", "Places", "Shape", "collect", "collect_texts", "places_of", "row_bytes", "shape_of"]
+__all__ = ["REACH", "TEXTS", "Places", "Shape", "collect", "collect_texts", "copy_bits", "copy_byte",
+           "copy_value", "places_of", "row_bytes", "shape_of", "text_offset", "write_half",
+           "write_word"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 _CHUNK = 32
@@ -31,8 +33,6 @@ _AHEAD = 24
 _BITS = 0
 _ALIGNED = 64
 _LITTLE = 1 << 16
-_FEW = 1024
-"""Rows that are copied in a few microseconds."""
 REACH = {4: 1 << 31, 8: 1 << 63}
 """Bytes of text that offsets of 4 and 8 bytes can address."""
 TEXTS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
@@ -100,43 +100,18 @@ def row_bytes(shape: Shape, places: Places, rows: int) -> float:
     return total
 
 
-def collect(
-    shape: Shape, places: Sequence[Places], rows: Array, ends: Array, most: int | None = None
-) -> list[pa.Array]:
+def collect(shape: Shape, places: Sequence[Places], rows: Array, ends: Array) -> list[pa.Array]:
     """Return rows of several batches; `rows[ends[k - 1] : ends[k]]` are row numbers of batch `k`.
 
     Raises:
-        pa.ArrowInvalid: An array cannot hold the texts, or a few rows take more than `most` bytes.
+        pa.ArrowInvalid: An array cannot hold the texts.
     """
     table = np.concatenate(places).reshape(len(places), -1)
-    if len(rows) > _FEW:
-        return _collect_many(shape, table, rows, ends)
-    layout = np.empty((len(shape.sizes), 6), np.int64)
-    size = _lay_out(table, shape.widths, rows, ends, layout)
-    if most is not None and size > most:
-        raise pa.ArrowInvalid(f"{len(rows)} rows take {size} bytes")
-    if size > min(_LITTLE, REACH[4]):
-        return _collect_many(shape, table, rows, ends)
-    memory = pa.allocate_buffer(size)
-    _copy_few(table, shape.widths, rows, ends, layout, memory.address)
-    count, slice_of, make, found = len(rows), memory.slice, pa.Array.from_buffers, []
-    for kind, (bits, bits_size, at, length, text, text_size) in zip(
-        shape.kinds, layout.tolist(), strict=True
-    ):
-        data = [slice_of(bits, bits_size) if bits >= 0 else None, slice_of(at, length)]
-        if text >= 0:
-            data.append(slice_of(text, text_size))
-        found.append(make(kind, count, data))
-    return found
-
-
-def _collect_many(shape: Shape, table: Array, rows: Array, ends: Array) -> list[pa.Array]:
     count, columns = len(rows), len(shape.sizes)
     values = _allocate(
         [(count * width if width else count // 8 + 1) if width > -1 else 0 for width in shape.sizes]
     )
-    copy = _copy_values if count > _FEW else _copy_few_values
-    copy(table, shape.widths, rows, ends, np.array([data.address for (data,) in values]))
+    _copy_values(table, shape.widths, rows, ends, np.array([data.address for (data,) in values]))
     valid = _validity(table, columns, rows, ends)
     for number, column in enumerate(shape.texts):
         values[column] = _texts(table, column, 2 * (columns + number), -shape.sizes[column], rows, ends)
@@ -169,7 +144,7 @@ def _validity(table: Array, columns: int, rows: Array, ends: Array) -> list[pa.B
     valid = table[:, columns : 2 * columns]
     for column in np.flatnonzero(valid.any(0)).tolist() if valid.any() else ():
         bits = found[column] = pa.allocate_buffer(len(rows) // 8 + 1)
-        _copy_bits(valid[:, column].copy(), rows, ends, bits.address)
+        copy_bits(valid[:, column].copy(), rows, ends, bits.address)
     return found
 
 
@@ -179,13 +154,11 @@ def _texts(
     """Copy texts; column `values` of the table holds offsets, `data` and `data + 1` address and size."""
     places = pa.allocate_buffer((len(rows) + 1) * width)
     offsets = np.frombuffer(places, np.int32 if width == 4 else np.int64)
-    few = len(rows) <= _FEW
-    total = (_measure_few if few else _measure)(table, values, rows, ends, offsets)
+    total = _measure(table, values, rows, ends, offsets)
     if total >= REACH[width]:
         raise pa.ArrowInvalid(f"offsets of {8 * width} bits cannot address {total} bytes of text")
     copy = pa.allocate_buffer(total + _CHUNK)  # the last chunk may exceed the end
-    copying = _copy_few_texts if few else _copy_texts
-    copying(table, values, data, rows, ends, offsets, copy.address)
+    _copy_texts(table, values, data, rows, ends, offsets, copy.address)
     return places, copy.slice(0, total)
 
 
@@ -219,14 +192,14 @@ def _writer(kind: types.Type, bits: int) -> Any:
 
 
 _write_byte = _writer(types.uint8, 8)
-_write_half, _write_word = _writer(types.int32, 32), _writer(types.int64, 64)
-_copy1, _copy2, _copy4, _copy8 = (_copier(ir.IntType(8 * n)) for n in (1, 2, 4, 8))
+write_half, write_word = _writer(types.int32, 32), _writer(types.int64, 64)
+copy_byte, _copy2, _copy4, _copy8 = (_copier(ir.IntType(8 * n)) for n in (1, 2, 4, 8))
 _copy16, _copy_chunk = (_copier(ir.VectorType(I8, n)) for n in (16, _CHUNK))
 _byte, _short, _long = reader(8, types.uint8), reader(32, types.int32), reader(64, types.int64)
 
 
 @numba.njit(**JIT, inline="always")
-def _copy_value(width, source, target):  # type: ignore[no-untyped-def]
+def copy_value(width, source, target):  # type: ignore[no-untyped-def]
     if width == 4:
         _copy4(source, target)
     elif width == 8:
@@ -234,7 +207,7 @@ def _copy_value(width, source, target):  # type: ignore[no-untyped-def]
     elif width == 2:
         _copy2(source, target)
     elif width == 1:
-        _copy1(source, target)
+        copy_byte(source, target)
     elif width == 16:
         _copy16(source, target)
     else:
@@ -242,9 +215,9 @@ def _copy_value(width, source, target):  # type: ignore[no-untyped-def]
 
 
 @compile_loop(**JIT)
-def _copy_bits(at, rows, ends, out):  # type: ignore[no-untyped-def]
-    """Copy bits from addresses in bits. An address of 0 stands for set bits."""
-    k = 0
+def copy_bits(at, rows, ends, out):  # type: ignore[no-untyped-def]
+    """Copy bits from addresses in bits; return how many are not set. An address of 0 stands for set bits."""
+    k, missing = 0, np.int64(0)
     byte = np.uint8(0)
     for r in range(rows.shape[0]):
         while r >= ends[k]:
@@ -254,10 +227,12 @@ def _copy_bits(at, rows, ends, out):  # type: ignore[no-untyped-def]
             place = at[k] + rows[r]
             bit = (_byte(place >> 3) >> np.uint8(place & 7)) & np.uint8(1)
         byte |= bit << np.uint8(r & 7)
+        missing += 1 - np.int64(bit)
         if r & 7 == 7:
             _write_byte(out + (r >> 3), byte)
             byte = np.uint8(0)
     _write_byte(out + (rows.shape[0] >> 3), byte)
+    return missing
 
 
 @compile_loop(**JIT)
@@ -265,17 +240,17 @@ def _copy_values(table, widths, rows, ends, outs):  # type: ignore[no-untyped-de
     for c in range(widths.shape[0]):
         width, out = widths[c], outs[c]
         if width == 0:
-            _copy_bits(table[:, c].copy(), rows, ends, out)
+            copy_bits(table[:, c].copy(), rows, ends, out)
         elif width > 0:
             k = 0
             for r in range(rows.shape[0]):
                 while r >= ends[k]:
                     k += 1
-                _copy_value(width, table[k, c] + width * rows[r], out + width * r)
+                copy_value(width, table[k, c] + width * rows[r], out + width * r)
 
 
 @numba.njit(**JIT, inline="always")
-def _offset(width, address, row):  # type: ignore[no-untyped-def]
+def text_offset(width, address, row):  # type: ignore[no-untyped-def]
     return np.int64(_short(address + 4 * row)) if width == 4 else _long(address + 8 * row)
 
 
@@ -290,7 +265,7 @@ def _measure(table, values, rows, ends, offsets):  # type: ignore[no-untyped-def
         while r >= ends[k]:
             k += 1
         row = np.int64(rows[r])
-        total += _offset(width, table[k, values], row + 1) - _offset(width, table[k, values], row)
+        total += text_offset(width, table[k, values], row + 1) - text_offset(width, table[k, values], row)
         offsets[r + 1] = total
     return total
 
@@ -304,11 +279,11 @@ def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore
             while r + _AHEAD >= ends[ahead]:
                 ahead += 1
             row = np.int64(rows[r + _AHEAD])
-            prefetch(table[ahead, texts] + _offset(width, table[ahead, values], row))
+            prefetch(table[ahead, texts] + text_offset(width, table[ahead, values], row))
         while r >= ends[k]:
             k += 1
         data, size = table[k, texts], table[k, texts + 1]
-        start = _offset(width, table[k, values], np.int64(rows[r]))
+        start = text_offset(width, table[k, values], np.int64(rows[r]))
         stop = start + np.int64(offsets[r + 1] - offsets[r])
         place = out + offsets[r]
         # Whole chunks: bytes beyond a text are overwritten by the next one.
@@ -317,88 +292,6 @@ def _copy_texts(table, values, texts, rows, ends, offsets, out):  # type: ignore
             start += _CHUNK
             place += _CHUNK
         while start < stop:
-            _copy1(data + start, place)
+            copy_byte(data + start, place)
             start += 1
             place += 1
-
-
-_copy_few_values, _measure_few, _copy_few_texts = (
-    compile_loop(**QUICK)(kernel.py_func) for kernel in (_copy_values, _measure, _copy_texts)
-)
-
-
-@numba.njit(**JIT, inline="always")
-def _room(size):  # type: ignore[no-untyped-def]
-    return (size + _ALIGNED - 1) // _ALIGNED * _ALIGNED
-
-
-@compile_loop(**QUICK)
-def _lay_out(table, widths, rows, ends, layout):  # type: ignore[no-untyped-def]
-    """Place the buffers of a few rows in one piece of memory; return its size.
-
-    Per column: start and size of the validity (start -1 for none), of the values, and of the texts (-1 for
-    none).
-    """
-    count, columns = rows.shape[0], widths.shape[0]
-    size, bits = 0, count // 8 + 1
-    for c in range(columns):
-        width = widths[c]
-        layout[c, 0], layout[c, 4], layout[c, 5] = -1, -1, 0
-        layout[c, 1] = bits
-        for k in range(table.shape[0]):
-            if table[k, columns + c] != 0:
-                layout[c, 0] = size
-                size += _room(bits)
-                break
-        length = bits if width == 0 else (count + (width < 0)) * abs(width)
-        layout[c, 2], layout[c, 3] = size, length
-        size += _room(length)
-        if width < 0:
-            total, k = 0, 0
-            for r in range(count):
-                while r >= ends[k]:
-                    k += 1
-                address, row = table[k, c], np.int64(rows[r])
-                total += _offset(-width, address, row + 1) - _offset(-width, address, row)
-            layout[c, 4], layout[c, 5] = size, total
-            size += _room(total)
-    return size
-
-
-@compile_loop(**QUICK)
-def _copy_few(table, widths, rows, ends, layout, memory):  # type: ignore[no-untyped-def]
-    count, columns = rows.shape[0], widths.shape[0]
-    texts = 2 * columns
-    for c in range(columns):
-        width, out = widths[c], memory + layout[c, 2]
-        if layout[c, 0] >= 0:
-            _copy_bits(table[:, columns + c].copy(), rows, ends, memory + layout[c, 0])
-        if width == 0:
-            _copy_bits(table[:, c].copy(), rows, ends, out)
-            continue
-        k, total = 0, 0
-        if width < 0:
-            _write_offset(-width, out, 0)
-        for r in range(count):
-            while r >= ends[k]:
-                k += 1
-            source, row = table[k, c], np.int64(rows[r])
-            if width > 0:
-                _copy_value(width, source + width * row, out + width * r)
-                continue
-            start, stop = _offset(-width, source, row), _offset(-width, source, row + 1)
-            data, place = table[k, texts] + start, memory + layout[c, 4] + total
-            for n in range(stop - start):
-                _copy1(data + n, place + n)
-            total += stop - start
-            _write_offset(-width, out - width * (r + 1), total)
-        if width < 0:
-            texts += 2
-
-
-@numba.njit(**JIT, inline="always")
-def _write_offset(width, address, value):  # type: ignore[no-untyped-def]
-    if width == 4:
-        _write_half(address, np.int32(value))
-    else:
-        _write_word(address, np.int64(value))

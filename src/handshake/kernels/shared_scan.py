@@ -107,7 +107,7 @@ def all_have_left(counters, patience):  # type: ignore[no-untyped-def]
 
 
 @compile_loop(**QUICK)
-def sort_out(table, homes, old, limits, headroom, nullable, indexed, kinds, searched, skipped):  # type: ignore[no-untyped-def]
+def sort_out(table, homes, old, limits, headroom, nullable, indexed, kinds, counts):  # type: ignore[no-untyped-def]
     """Find the kind of predicate per basic window, -1 if no pair can be in the windows.
 
     A kind has a bit each for `INSIDE` (every pair is in the windows), `HEADROOM`, `NULLABLE` and, if wanted,
@@ -121,7 +121,7 @@ def sort_out(table, homes, old, limits, headroom, nullable, indexed, kinds, sear
     for w in range(table.shape[0]):
         if table[w, old + 1] < limits[0] or table[w, new] > limits[2]:
             kinds[w] = -1
-            skipped[homes[w]] += 1
+            counts[1, homes[w]] += 1
             continue
         inside = table[w, old] >= limits[1] and table[w, new + 1] <= limits[3]
         kind = INSIDE if inside else 0
@@ -130,7 +130,7 @@ def sort_out(table, homes, old, limits, headroom, nullable, indexed, kinds, sear
         if indexed and table[w, CELLS]:
             kind |= INDEXED
         else:
-            searched[homes[w]] += table[w, 0]
+            counts[0, homes[w]] += table[w, 0]
         kinds[w] = kind
         present |= 1 << kind
     return present

@@ -78,6 +78,10 @@ class RunningJoin(ABC):
             yield from self._coalesce(self.watch.time(self._finalise(last)))
         self.watch.stop()
 
+    def push_and_drain(self, stream: int, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Take rows of one stream, wait until they are joined, and return all results."""
+        return [*self.push(stream, batch), *self.drain()]
+
     def settle(
         self, until: Callable[[], bool] | None = None, *, deferred: bool = False
     ) -> Iterator[pa.RecordBatch]:

@@ -63,7 +63,8 @@ class Crew(Generic[T]):
         self.latencies = Latencies(self.size)
         self._results = merging_tree(self.outboxes)
         self._open = 0
-        self._failure: tuple[BaseException, T | None] | None = None
+        self._failure: tuple[BaseException, str] | None = None
+        """The error that ended a worker, and the task that it was at."""
         self._wanted, self._runs = [False] * self.size, [False] * self.size
         self._threads: list[threading.Thread] = []
         self.busy = [0.0] * self.size
@@ -115,7 +116,8 @@ class Crew(Generic[T]):
         except Stopped:
             pass
         except BaseException as error:
-            self._failure = self._failure or (error, task)
+            at = "its start" if task is None else self.describe(task)
+            self._failure = self._failure or (error, at)
             self.bell.stop()
 
     def _next_result(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
@@ -150,22 +152,23 @@ class Crew(Generic[T]):
                 lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
-    def do(self, task: T, results: Iterator[tuple[pa.RecordBatch, list[Note]]]) -> Iterator[pa.RecordBatch]:
+    def do(
+        self, describe: Callable[[], str], results: Iterator[tuple[pa.RecordBatch, list[Note]]]
+    ) -> Iterator[pa.RecordBatch]:
         """Let the caller's thread do what all workers would, while they are idle; yields its results.
 
-        Each batch comes with the numbers of its results per core. Errors name the task.
+        Each batch comes with the numbers of its results per core. Errors name what `describe` returns.
         """
         self._check()
         try:
             for batch, notes in results:
-                for note in notes:
-                    self.latencies.note(*note)
+                self.latencies.note_all(notes)
                 yield batch
         except Stopped:
             self._check()
             raise
         except Exception as error:
-            self._failure = (error, task)
+            self._failure = (error, describe())
             self._check()
 
     def least_busy(self) -> int:
@@ -212,9 +215,9 @@ class Crew(Generic[T]):
 
     def _check(self) -> None:
         if self._failure is not None:
-            error, task = self._failure
+            error, at = self._failure
             self.close()
-            raise core_error(error, "its start" if task is None else self.describe(task)) from error
+            raise core_error(error, at) from error
         if self.bell.stopped:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 

@@ -69,7 +69,8 @@ class GatheringJoin(Arrangement, CrewJoin[T]):
         return buffer
 
     def _waiting(self) -> bool:
-        return any(buffer.rows for buffer in self._buffers)
+        left, right = self._buffers
+        return left.rows > 0 or right.rows > 0
 
     def _is_busy(self) -> bool:
         """Return whether a core has another batch waiting."""
@@ -78,6 +79,8 @@ class GatheringJoin(Arrangement, CrewJoin[T]):
     def _oldest(self, side: int) -> int | None:
         """Return the least expiring stamp of a side that a waiting or future tuple can still join."""
         waiting = [buffer.batches[0][1][side] for buffer in self._buffers if buffer.batches]
+        if not waiting:
+            return self.driver.oldest(side)
         bounds = [self.driver.oldest(side), *waiting]
         known = [bound for bound in bounds if bound is not None]
         return min(known) if len(known) == len(bounds) else None

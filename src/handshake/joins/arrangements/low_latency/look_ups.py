@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from handshake.kernels.keys import sort_key
 from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
 from handshake.kernels.shared_scan import HEADROOM, INDEXED, INSIDE, NULLABLE, STATE
 
-__all__ = ["FEW", "LookUps"]
+__all__ = ["FEW", "LookUp", "LookUps"]
 
 Array = np.ndarray[Any, Any]
 FEW = 256
@@ -26,6 +27,23 @@ _JOBS = 64
 """Jobs that scan, after an index has found too many tuples."""
 _LOOKED_AT = ((1 << INDEXED) - 1) << INDEXED
 """The kinds of basic windows that have an index."""
+
+
+class LookUp(NamedTuple):
+    """The look-ups of one visit."""
+
+    look_ups: LookUps
+    calls: Sequence[tuple[Any, tuple[Any, ...]]]
+    """A kernel for each kind of basic windows, and its first arguments."""
+    rows: int
+    table: Array
+    kinds: Array
+    seen: Array
+    """The tuples that were compared, by core."""
+
+    def note(self) -> None:
+        """Count the comparisons, when all calls have been made."""
+        self.look_ups.note(self)
 
 
 class LookUps:
@@ -62,16 +80,12 @@ class LookUps:
         if self._error is not None:
             raise self._error
         inner = windows[0].spec.side
-        missing = self._kinds(present) - self._known[inner]
+        missing = _indexed_kinds(present) - self._known[inner]
         if missing and any(indexable(window) for window in windows):
             self._make(missing, windows, outer)
-        return not self._kinds(present & _LOOKED_AT) - self._there[inner]
+        return _indexed_kinds(present & _LOOKED_AT) <= self._there[inner]
 
-    @staticmethod
-    def _kinds(present: int) -> set[int]:
-        return {kind | INDEXED for kind in range(2 * INDEXED) if present >> kind & 1}
-
-    def _make(self, kinds: set[int], windows: list[BasicWindow], outer: Outer) -> None:
+    def _make(self, kinds: frozenset[int], windows: list[BasicWindow], outer: Outer) -> None:
         inner = windows[0].spec.side
         self._known[inner].update(kinds)
         program_of, make = self._cores[0].program, _kernel_maker(windows[0])
@@ -95,32 +109,39 @@ class LookUps:
         self._compiling[-1].start()
 
     def of(
-        self, kind: int, outer: Outer, base: int, table: Array, homes: Array, kinds: Array
-    ) -> tuple[Any, tuple[Any, ...], Callable[[], None]]:
-        """Return a kernel, its arguments, and a function to call when it has finished."""
-        piece, seen = outer.piece, np.zeros(len(self._cores), np.int64)
+        self, kinds: Sequence[int], outer: Outer, base: int, table: Array, homes: Array, kind_of: Array
+    ) -> LookUp:
+        """Return the look-ups of new tuples in basic windows of these kinds, `kind_of[w]` for window `w`."""
+        piece, inner = outer.piece, 1 - outer.piece.spec.side
+        keys, seen, outers = sought(outer), np.zeros(len(self._cores), np.int64), piece.addresses(True)
+        calls = []
+        for scanned in kinds:
+            kind = scanned | INDEXED
+            fixed = (outers, piece.rows, base, table, homes, kind_of, kind, *keys, seen)
+            calls.append((self._kernels[kind, inner], fixed))
+        return LookUp(self, calls, piece.rows, table, kind_of, seen)
 
-        def count() -> None:
-            total, tuning = 0, self._spec.tuning
-            for core, compared in zip(self._cores, seen.tolist(), strict=True):
-                core.comparisons += compared
-                core.work += compared * tuning.looked_up
-                total += compared
-            if (
-                total > tuning.selective * piece.rows * tuning.indexed_from
-            ):  # else it is selective in any case
-                most = piece.rows * int(table[kinds == kind, 0].sum())
-                if total > tuning.selective * most:
-                    self._without = _JOBS
-
-        kernel = self._kernels[kind, 1 - piece.spec.side]
-        fixed = (piece.addresses(True), piece.rows, base, table, homes, kinds, kind, *sought(outer), seen)
-        return kernel, fixed, count
+    def note(self, look_up: LookUp) -> None:
+        """Count the comparisons of look-ups; decide whether the next jobs scan instead."""
+        total, tuning = 0, self._spec.tuning
+        for core, compared in zip(self._cores, look_up.seen.tolist(), strict=True):
+            core.comparisons += compared
+            core.work += compared * tuning.looked_up
+            total += compared
+        if total > tuning.selective * look_up.rows * tuning.indexed_from:  # else it is selective in any case
+            most = look_up.rows * int(look_up.table[look_up.kinds >= INDEXED, 0].sum())
+            if total > tuning.selective * most:
+                self._without = _JOBS
 
     def settle(self) -> None:
         """Wait for the compiling threads."""
         while self._compiling:
             self._compiling.pop().join()
+
+
+@cache
+def _indexed_kinds(present: int) -> frozenset[int]:
+    return frozenset(kind | INDEXED for kind in range(2 * INDEXED) if present >> kind & 1)
 
 
 def sought(outer: Outer) -> tuple[Array, ...]:

@@ -8,8 +8,8 @@ to drift together.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -26,6 +26,7 @@ from handshake.joins.core import JoinCore, Outer
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.metrics import Metrics, collect_metrics
 from handshake.joins.pieces import pieces
+from handshake.joins.segment import SMALL
 from handshake.joins.spec import JoinSpec
 
 __all__ = ["LOW_LATENCY", "LowLatency"]
@@ -39,10 +40,14 @@ _LARGEST = 1 << 20
 """Tuples of the largest batch."""
 
 
+Shares = Sequence[BasicWindow | None]
+"""The part of a piece that each core keeps."""
+
+
 @dataclass(frozen=True)
 class _Task(Task):
     outer: Outer
-    shares: tuple[BasicWindow | None, ...]
+    shares: Shares
     oldest: Bounds
 
 
@@ -92,58 +97,83 @@ class LowLatency(GatheringJoin[_Task]):
 
     def _may_go(self) -> bool:
         """Return whether to start the waiting batches now. Quick ones wait until all cores are idle."""
-        return self.crew.idle() if self._is_quick() else not self._is_busy()
+        return self.crew.idle() if self._is_quick(self._most_waiting()) else not self._is_busy()
+
+    def push_and_drain(self, stream: int, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Take rows, and return all results. A batch that is quick is joined at once, in this thread."""
+        if self._waiting() or not (self.crew.at_rest() and self._is_quick(batch.num_rows)):
+            return super().push_and_drain(stream, batch)
+        came = time.perf_counter()
+        self.watch.start()
+        results = list(self._join_here([(piece, came) for piece in self._admit(stream, batch)]))
+        self.latencies.record(self.latencies.take_notes())
+        self.watch.stop()
+        return [*results, *self.drain()] if any(self.driver.tracked) else results
+
+    def _admit(self, side: int, batch: pa.RecordBatch) -> Iterable[BasicWindow]:
+        """Admit rows that are joined at once."""
+        if self.driver.plain[side] and batch.num_rows <= SMALL:
+            piece = BasicWindow(self.spec.sides[side], batch)
+            if self.driver.admits_all(side, piece.arrival):
+                return (piece,)
+        return pieces(self.spec, side, self.driver.admit(side, batch))
 
     def _join_waiting(self) -> Iterator[pa.RecordBatch]:
-        """Join all waiting tuples in the caller's thread, by one scan that idle cores share."""
-        tasks: list[_Task] = []
+        """Join all waiting tuples in the caller's thread."""
+        arrivals = []
+        for side, buffer in enumerate(self._buffers):
+            if buffer.rows:
+                batch, arrived = buffer.take()
+                arrivals += [(piece, arrived) for piece in pieces(self.spec, side, batch)]
+        return self._join_here(arrivals)
+
+    def _join_here(self, arrivals: Sequence[tuple[BasicWindow, float]]) -> Iterator[pa.RecordBatch]:
+        """Join tuples, with the times when they came, by one scan that idle cores share."""
+        if not arrivals:
+            return
         visits: list[Visit] = []
-        for side in (0, 1):
-            if self._buffers[side].rows:
-                batch, arrived = self._buffers[side].take()
-                for piece in pieces(self.spec, side, batch):
-                    held = self._windows_of(1 - side, piece.rows, tasks)
-                    outer, shares = self._cores[0].outer(piece), self._shares(piece, self._active(piece))
-                    visits.append(Visit(piece, held, outer, arrived))
-                    tasks.append(_Task(piece, arrived, outer, shares, (None, None)))
+        settled: list[tuple[int, Shares]] = []
+        for piece, arrived in arrivals:
+            held = self._windows_of(1 - piece.spec.side, piece.rows, settled)
+            visits.append(Visit(piece, held, self._cores[0].outer(piece), arrived))
+            settled.append((piece.spec.side, self._shares(piece, self._active(piece))))
         oldest = (self._oldest(0), self._oldest(1))
-        with self._on_first_processor():
-            yield from self.crew.do(tasks[0], self._shared.search(visits))
-        for task in tasks:
-            for core, share in zip(self._cores, task.shares, strict=True):
+        results = self.crew.do(Task(*arrivals[0]).describe, self._shared.search(visits))
+        yield from self._on_first_processor(results) if self.cpus else results
+        for _, shares in settled:
+            for core, share in zip(self._cores, shares, strict=True):
                 if share is not None:
                     core.insert(share)
         for k in range(self.cores):
             self._expire(k, oldest)
 
-    @contextlib.contextmanager
-    def _on_first_processor(self) -> Iterator[None]:
+    def _on_first_processor(self, results: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Keep the caller's thread where core 0 is pinned, away from the helpers' processors."""
-        if not self.cpus:
-            yield
-            return
         allowed = pinned_to()
         pin_to(self.cpus[0])
         try:
-            yield
+            yield from results
         finally:
             pin_to(*allowed)
 
-    def _windows_of(self, side: int, rows: int, before: list[_Task]) -> list[list[BasicWindow]]:
-        """Return each core's basic windows of a side, with its shares of the tasks `before` this one."""
-        shares = [task.shares for task in before if task.piece.spec.side == side]
-        return [
-            core.segments[side].ready(rows, together=rows <= FEW)
-            + [share for some in shares if (share := some[k]) is not None]
-            for k, core in enumerate(self._cores)
-        ]
+    def _windows_of(self, side: int, rows: int, before: list[tuple[int, Shares]]) -> list[list[BasicWindow]]:
+        """Return each core's basic windows of a side, with its shares of the pieces `before` this one."""
+        held = [core.segments[side].ready(rows, together=rows <= FEW) for core in self._cores]
+        for of, shares in before:
+            if of == side:
+                for windows, share in zip(held, shares, strict=True):
+                    if share is not None:
+                        windows.append(share)
+        return held
 
     def _expire(self, k: int, oldest: Bounds) -> None:
-        self._gone[k] += sum(self._cores[k].expire(s, at) for s, at in enumerate(oldest) if at is not None)
+        for side, at in enumerate(oldest):
+            if at is not None:
+                self._gone[k] += self._cores[k].segments[side].expire(at)
 
     def _next_batch(self, *, at_once: bool) -> Iterator[pa.RecordBatch]:
         """Join both sides' waiting tuples here if they are quick, or hand those of the longer side out."""
-        if at_once and self._is_quick() and self.crew.idle():
+        if at_once and self._is_quick(self._most_waiting()) and self.crew.idle():
             yield from self._join_waiting()
             return
         side = int(self._buffers[1].rows > self._buffers[0].rows)
@@ -160,6 +190,8 @@ class LowLatency(GatheringJoin[_Task]):
 
     def _hand_out(self, task: _Task) -> Iterator[pa.RecordBatch]:
         """To every core that holds tuples, or is to: the others have nothing that could join."""
+        if self.crew.idle():
+            self._holds = [any(segment.windows for segment in core.segments) for core in self._cores]
         self._holds = [
             held or share is not None for held, share in zip(self._holds, task.shares, strict=True)
         ]
@@ -167,33 +199,35 @@ class LowLatency(GatheringJoin[_Task]):
             if holds:
                 yield from self.crew.hand(k, task)
 
-    def _is_quick(self) -> bool:
-        """Return whether the waiting tuples take so little time that the caller's thread joins them."""
+    def _most_waiting(self) -> int:
+        return max(buffer.rows for buffer in self._buffers)
+
+    def _is_quick(self, rows: int) -> bool:
+        """Return whether so many tuples take so little time that the caller's thread joins them."""
         if self._recent > self._tuning.at_once_seconds or self.spec.prepared.doubtful:
             return False
-        rows = max(buffer.rows for buffer in self._buffers)
         return rows <= _WHOLE or rows * sum(s.rows for c in self._cores for s in c.segments) < _UNINTERRUPTED
 
     def _active(self, piece: BasicWindow) -> int:
         """Return how many cores a piece settles on: all of them if there is enough work to share."""
         work = sum(core.work for core in self._cores)
         self._recent, self._seen = 0.7 * self._recent + 0.3 * (work - self._seen), work
-        if self.crew.idle():
-            self._holds = [any(segment.windows for segment in core.segments) for core in self._cores]
         tuning = self._tuning
         shared = piece.rows >= tuning.shared_rows or self._recent > tuning.shared_seconds
         return self.cores if shared else 1
 
-    def _shares(self, piece: BasicWindow, active: int) -> tuple[BasicWindow | None, ...]:
+    def _shares(self, piece: BasicWindow, active: int) -> Shares:
         """Cut a piece into equal shares, or give a small one to each core in turn."""
         if piece.rows < active * _WHOLE:
             self._turn = (self._turn + 1) % active
-            return tuple(piece if k == self._turn else None for k in range(self.cores))
+            whole: list[BasicWindow | None] = [None] * self.cores
+            whole[self._turn] = piece
+            return whole
         cuts = [piece.rows * min(k, active) // active for k in range(self.cores + 1)]
-        return tuple(
+        return [
             BasicWindow(piece.spec, piece.batch.slice(start, stop - start)) if start < stop else None
             for start, stop in pairwise(cuts)
-        )
+        ]
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them; to be called when drained."""
@@ -206,7 +240,7 @@ class LowLatency(GatheringJoin[_Task]):
 
     def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         while self._waiting():
-            if not self._may_go() and self._is_quick():
+            if not self._may_go() and self._is_quick(self._most_waiting()):
                 yield from self.crew.drain(until)
                 if not self.crew.idle():
                     return

@@ -8,16 +8,16 @@ the caller does that alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from itertools import chain, groupby
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from handshake.joins.arrangements.low_latency.helpers import Helpers
-from handshake.joins.arrangements.low_latency.look_ups import LookUps
+from handshake.joins.arrangements.low_latency.look_ups import LookUp, LookUps
 from handshake.joins.basic_window import BasicWindow, worth_an_index
 from handshake.joins.coding import Coding
 from handshake.joins.core import JoinCore, Outer
@@ -81,67 +81,70 @@ class SharedScan:
         """Yield all results of some visits by one job, with the numbers of results per core."""
         if self._spec.analysis.never:
             return
-        indexed = [self._take_indexed(visit) for visit in visits] if self._spec.method != "scan" else []
+        taken = self._take_indexed(visits) if self._spec.method != "scan" else []
         job = _Job(visits, len(self._cores), self._buffers)
         self.look_ups.next_job()
         for number, visit in enumerate(visits):
             self._add(job, number, visit)
-        for batch in self._results.of_several(chain(self._looked_up(job, indexed), self._pairs(job))):
+        pairs = self._pairs(job)
+        if taken:
+            pairs = chain(self._looked_up(job, taken), pairs)
+        for batch in self._results.of_several(pairs):
             yield batch, self._whose(job)
 
-    def _take_indexed(self, visit: Visit) -> list[list[BasicWindow]]:
-        """Take out the basic windows that are looked up one by one."""
-        if self.look_ups.covers(visit.piece):
-            return []
-        taken = [[w for w in some if _is_looked_up(visit.piece, w)] for some in visit.held]
-        for some in visit.held:
-            some[:] = [w for w in some if not _is_looked_up(visit.piece, w)]
+    def _take_indexed(self, visits: Sequence[Visit]) -> list[tuple[int, int, list[BasicWindow]]]:
+        """Take out the basic windows that are looked up one by one, by visit and core."""
+        taken = []
+        for number, (piece, held, *_) in enumerate(visits):
+            for home, some in enumerate(held if not self.look_ups.covers(piece) else ()):
+                found = [w for w in some if _is_looked_up(piece, w)]
+                if found:
+                    some[:] = [w for w in some if not _is_looked_up(piece, w)]
+                    taken.append((number, home, found))
         return taken
 
-    def _looked_up(self, job: _Job, indexed: list[list[list[BasicWindow]]]) -> Iterator[Pairs]:
-        for number, taken in enumerate(indexed):
+    def _looked_up(self, job: _Job, taken: list[tuple[int, int, list[BasicWindow]]]) -> Iterator[Pairs]:
+        for number, home, windows in taken:
             visit = job.visits[number]
-            for home, windows in enumerate(taken):
-                for pairs in self._cores[home].pairs(visit.piece, windows, visit.outer):
-                    job.found[number][home] += len(pairs.here)
-                    yield pairs
+            for pairs in self._cores[home].pairs(visit.piece, windows, visit.outer):
+                job.found[number][home] += len(pairs.here)
+                yield pairs
 
     def _whose(self, job: _Job) -> list[Note]:
         """Results of each core since the last time."""
-        notes = [
-            (home, count, visit.arrived)
-            for visit, found in zip(job.visits, job.taken_found(), strict=True)
-            for home, count in enumerate(found)
-            if count
-        ]
-        for home, count, _ in notes:
-            self._cores[home].results += count
-            self._cores[home].work += count * self._spec.tuning.made
+        notes: list[Note] = []
+        made = self._spec.tuning.made
+        for visit, found in zip(job.visits, job.taken_found(), strict=True):
+            for home, count in enumerate(found):
+                if count:
+                    notes.append((home, count, visit.arrived))
+                    core = self._cores[home]
+                    core.results += count
+                    core.work += count * made
         return notes
 
     def _add(self, job: _Job, number: int, visit: Visit) -> None:
         """Add a visit to a job, by kind of predicate: far from the edge, the window rule is left out."""
         piece, held = visit.piece, visit.held
-        windows = [window for some in held for window in some]
+        windows = list(chain.from_iterable(held))
         if not windows:
             return
-        homes = [home for home, some in enumerate(held) for _ in some]
-        table, places = self._table(1 - piece.spec.side, held), np.array(homes)
+        inner, look_ups = 1 - piece.spec.side, self.look_ups
+        homes, places = _homes(*map(len, held))
+        table = self._table(inner, held)
         given = (table, places, *_limits(piece, self._reaches), piece.headroom, piece.nullable)
         kinds, counts = np.empty(len(windows), np.int64), np.zeros((2, len(held)), np.int64)
-        wanted = self.look_ups.wants(piece)
-        present = sort_out(*given, wanted, kinds, *counts)
-        if wanted and not self.look_ups.ready(present, windows, visit.outer):
+        wanted = look_ups.wants(piece)
+        present = sort_out(*given, wanted, kinds, counts)
+        if wanted and not look_ups.ready(present, windows, visit.outer):
             counts[:] = 0
-            present = sort_out(*given, False, kinds, *counts)
+            present = sort_out(*given, False, kinds, counts)
         searched = self._count(piece.rows, counts)
         base = job.hold(number, windows, homes)
-        for kind in _kinds(present >> INDEXED):
-            job.look_up(*self.look_ups.of(kind | INDEXED, visit.outer, base, table, places, kinds))
+        if present >> INDEXED:
+            job.look_up(look_ups.of(_kinds(present >> INDEXED), visit.outer, base, table, places, kinds))
         if present & _SCANNED_KINDS:
-            kernels = {
-                kind: self._kernel(kind, 1 - piece.spec.side) for kind in _kinds(present & _SCANNED_KINDS)
-            }
+            kernels = {kind: self._kernel(kind, inner) for kind in _kinds(present & _SCANNED_KINDS)}
             job.add(kernels, piece, base, table, places, kinds, present, searched)
         job.pairs += searched * max(piece.rows, 3)
 
@@ -190,6 +193,13 @@ class SharedScan:
         self.look_ups.settle()
 
 
+@lru_cache(maxsize=1024)
+def _homes(*windows: int) -> tuple[list[int], Array]:
+    """Return the core that holds each basic window, if core `k` holds `windows[k]` of them."""
+    homes = [home for home, many in enumerate(windows) for _ in range(many)]
+    return homes, np.array(homes)
+
+
 @cache
 def _kinds(present: int) -> tuple[int, ...]:
     return tuple(kind for kind in range(INDEXED) if present >> kind & 1)
@@ -231,7 +241,7 @@ class _Job:
         """For each basic window, the core that holds it, and the number of the visit."""
         self._cores, self._buffers = cores, buffers
         self._parts: list[tuple[Any, tuple[Any, ...]]] = []
-        self._looked_up: list[tuple[Any, tuple[Any, ...], Callable[[], None]]] = []
+        self._looked_up: list[LookUp] = []
         self._groups = 1
         self._notes: list[tuple[Array, ...]] = []
         self._helped: set[int] = set()
@@ -262,17 +272,17 @@ class _Job:
             fixed = (outer, piece.rows, base, table, chunks, bounds[kind], new_counters(self._cores))
             self._parts.append((kernel, fixed))
 
-    def look_up(self, kernel: Any, fixed: tuple[Any, ...], done: Callable[[], None]) -> None:
-        """Add a look-up of basic windows by a kernel; the thread that has the job calls it."""
-        self._looked_up.append((kernel, fixed, done))
-        self._groups += len(self._windows)
+    def look_up(self, look_up: LookUp) -> None:
+        """Add look-ups in basic windows; the thread that has the job does them."""
+        self._looked_up.append(look_up)
+        self._groups += len(look_up.calls) * len(self._windows)
 
     def make_ready(self, threads: int) -> None:
         """Give each thread somewhere to note pairs."""
-        states, groups = np.zeros((threads, STATE), np.int64), np.empty((threads, 2, self._groups), np.int64)
-        states[:, CHUNK] = -1
         for k in range(threads):
-            self._notes.append((states[k], *self._buffers.of(k), groups[k, 0], groups[k, 1]))
+            state, groups = np.zeros(STATE, np.int64), np.empty((2, self._groups), np.int64)
+            state[CHUNK] = -1
+            self._notes.append((state, *self._buffers.of(k), groups[0], groups[1]))
 
     def help(self, k: int) -> None:
         """Scan chunks until none is left, or the buffers are full."""
@@ -293,14 +303,15 @@ class _Job:
     def run(self) -> Iterator[Pairs]:
         """Scan and yield all pairs, including those that helpers have found."""
         notes = self._notes[0]
-        for kernel, fixed, done in self._looked_up:
-            while True:
-                kernel(0, 0, *fixed, *notes)
-                if notes[0][CHUNK] < 0:
-                    break
-                yield from self._take_pairs(0)
-                self._forget(0)
-            done()
+        for look_up in self._looked_up:
+            for kernel, fixed in look_up.calls:
+                while True:
+                    kernel(0, 0, *fixed, *notes)
+                    if notes[0][CHUNK] < 0:
+                        break
+                    yield from self._take_pairs(0)
+                    self._forget(0)
+            look_up.note()
         for part in range(len(self._parts)):
             while self._run_part(0, part):
                 yield from self._take_pairs(0)
@@ -320,16 +331,17 @@ class _Job:
         groups = int(state[GROUPS])
         numbers, stops = windows[:groups].tolist(), ends[:groups].tolist()
         start = first = 0
-        for visit, some in groupby(numbers, key=self._visits.__getitem__):
-            last = first
-            for number in some:
-                before = stops[last - 1] if last else 0
-                self.found[visit][self._homes[number]] += stops[last] - before
-                last += 1
-            stop, held = stops[last - 1], [self._windows[number] for number in numbers[first:last]]
+        while first < groups:
+            visit, before, last = self._visits[numbers[first]], start, first
+            found, homes = self.found[visit], self._homes
+            while last < groups and self._visits[number := numbers[last]] == visit:
+                stop = stops[last]
+                found[homes[number]] += stop - before
+                before, last = stop, last + 1
+            held = [self._windows[number] for number in numbers[first:last]]
             piece = self.visits[visit].piece
-            yield Pairs(piece, here[start:stop], held, there[start:stop], ends[first:last] - start)
-            first, start = last, stop
+            yield Pairs(piece, here[start:before], held, there[start:before], ends[first:last] - start)
+            first, start = last, before
 
     def _forget(self, k: int) -> None:
         state = self._notes[k][0]
