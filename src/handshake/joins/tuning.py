@@ -47,7 +47,7 @@ class Tuning:
     """Up to this many tuples are merged and clustered at once; more in a thread, if the core allows it."""
     tiny: int = 128
     """Batches of up to this many tuples are merged only `tiny_batches` at a time."""
-    tiny_batches: int = 16
+    tiny_batches: int = 12
     """Merging two batches takes as long as scanning twenty."""
 
     # Chunks of new tuples on Spark.

@@ -203,7 +203,7 @@ class LowLatency(GatheringJoin[_Task]):
         return max(buffer.rows for buffer in self._buffers)
 
     def _is_quick(self, rows: int) -> bool:
-        """Return whether so many tuples take so little time that the caller's thread joins them."""
+        """Return whether a number of tuples takes so little time that the caller's thread joins them."""
         if self._recent > self._tuning.at_once_seconds or self.spec.prepared.doubtful:
             return False
         return rows <= _WHOLE or rows * sum(s.rows for c in self._cores for s in c.segments) < _UNINTERRUPTED
