@@ -111,6 +111,25 @@ def test_rooms_exist_and_start_where_the_architecture_says(room, what, start):
             assert path.is_dir() or re.search(rf"^(class|def) {name}\b", path.read_text(), re.M), name
 
 
+PACKAGE = ROOT / "src/handshake"
+FOLDERS = (
+    ROOT,
+    ROOT / "src",
+    PACKAGE,
+    PACKAGE / "engines/circuit",
+    PACKAGE / "engines/spark",
+    ROOT / "bench",
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_name_exist(page):
+    """The changelog is left out: it has history."""
+    named = re.findall(r"`(\w+/[\w/]+\.(?:py|json|txt|ipynb))`", page.read_text())
+    for file in named if page.name != "CHANGELOG.md" else ():
+        assert any((folder / file).exists() for folder in FOLDERS), file
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
