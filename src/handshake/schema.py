@@ -340,9 +340,11 @@ class Schema:
         """Return the field of that name: the exact one, else the only one that differs in case; else None."""
         if not isinstance(name, str):
             raise SchemaError(f"a column of the {self.stream} input is named by a text, not by {name!r}")
-        exact = [f for f in self.fields if f.name == name]
+        exact = next((f for f in self.fields if f.name == name), None)
+        if exact is not None:
+            return exact
         folded = [f for f in self.fields if f.name.casefold() == name.casefold()]
-        return exact[0] if exact else folded[0] if len(folded) == 1 else None
+        return folded[0] if len(folded) == 1 else None
 
     def get(self, name: str) -> Field:
         """Return the field of that name.

@@ -103,13 +103,17 @@ class _Compiled:
         self._type = expr.type
         self._kernels: dict[tuple[bool, bool], tuple[Any, np.dtype[Any] | None]] = {}
 
-    def __call__(self, arrays: Arrays, rows: int) -> pa.Array:
+    def compute(self, arrays: Arrays, rows: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the values, and a mask of those that are not NULL. A condition that is NULL has no TRUE."""
         columns = Columns.of(rows, self._order, [arrays[column] for column in self._names])
         kernel, kind = self._kernel(columns.headroom, columns.nullable)
         out = np.empty((rows, 2) if kind is None else rows, np.int64 if kind is None else kind)
         valid = np.empty(rows, np.bool_)
         kernel(columns.addresses(columns.nullable), rows, out.ctypes.data, valid.ctypes.data)
-        return _to_arrow(self._type, out, valid)
+        return out, valid
+
+    def __call__(self, arrays: Arrays, rows: int) -> pa.Array:
+        return _to_arrow(self._type, *self.compute(arrays, rows))
 
     def _kernel(self, headroom: bool, nullable: bool) -> tuple[Any, np.dtype[Any] | None]:
         if (headroom, nullable) not in self._kernels:
@@ -130,6 +134,12 @@ class Evaluator:
         if self._compiled is None:
             return evaluate(self._expr, arrays, rows)
         return self._compiled(arrays, rows)
+
+    def where(self, arrays: Arrays, rows: int) -> np.ndarray[Any, Any]:
+        """Return the rows for which a condition is TRUE, in ascending order."""
+        if self._compiled is None:
+            return np.flatnonzero(holds(self._expr, arrays, rows))
+        return np.flatnonzero(self._compiled.compute(arrays, rows)[0])
 
 
 def _compiles(expr: Expr) -> bool:

@@ -17,13 +17,19 @@ from handshake.kernels.collect import TEXTS, collect_texts
 __all__ = ["gather", "gather_batch"]
 
 Array = np.ndarray[Any, Any]
+_TAKE = pc.get_function("array_take")
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 _MANY = 256
 """Rows from which the kernel for texts is faster."""
 
 
-def gather(array: pa.Array, rows: Array) -> pa.Array:
+def gather(array: pa.Array, rows: Array, picked: pa.Array | None = None) -> pa.Array:
     """Return the values at some rows, which must exist.
+
+    Args:
+        array: The values.
+        rows: The numbers of the rows.
+        picked: The same numbers in Arrow, if they are known.
 
     >>> gather(pa.array(["a", "b"]), np.array([1, 0, 1])).to_pylist()
     ['b', 'a', 'b']
@@ -32,7 +38,7 @@ def gather(array: pa.Array, rows: Array) -> pa.Array:
         texts = _gather_texts(array, rows)
         if texts is not None:
             return texts
-    return pc.call_function("take", [array, pa.array(rows)], _UNCHECKED)
+    return _TAKE.call([array, pa.array(rows) if picked is None else picked], _UNCHECKED)
 
 
 def gather_batch(batch: pa.RecordBatch, rows: Array) -> pa.RecordBatch:

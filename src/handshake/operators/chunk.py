@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +46,7 @@ def check_times(times: Array, what: str) -> None:
                 raise beyond(what, time)
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Rows with the stamps that an operator above needs; a stamp that none needs is None."""
 
     columns: dict[str, pa.Array]
@@ -75,7 +73,7 @@ class Chunk:
 
     def with_columns(self, columns: dict[str, pa.Array]) -> Chunk:
         """Return the same rows with other columns."""
-        return replace(self, columns=columns)
+        return self._replace(columns=columns)
 
 
 def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
@@ -101,8 +99,7 @@ def check_results(chunk: Chunk) -> None:
         raise beyond("the time of a result of a window", latest)
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """The movement of a stream's clock in a step: from `places[i]` on it shows `clocks[i]`."""
 
     places: Array
@@ -114,8 +111,7 @@ class Trace:
         return int(self.clocks[-1]) if len(self.clocks) else None
 
 
-@dataclass(frozen=True)
-class Flow:
+class Flow(NamedTuple):
     """The output of an operator in one step."""
 
     chunk: Chunk

@@ -12,10 +12,10 @@ import pyarrow as pa
 from handshake.errors import SchemaError
 from handshake.kernels.evaluate import Evaluator
 from handshake.operators.chunk import Array, Chunk, fit
-from handshake.operators.filters import Condition
+from handshake.operators.filters import Condition, Rows
 from handshake.plan.algebra import Apply, Node, Project, Select, reads
 from handshake.plan.assemble import substitute
-from handshake.plan.expr import Column, Expr, Literal, conjuncts, walk
+from handshake.plan.expr import Column, Expr, Literal, columns_of, conjuncts
 from handshake.schema import Decimal, Field, Int, Type, arrow_of, type_from_arrow
 
 __all__ = ["Pipeline", "chain"]
@@ -42,10 +42,12 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Value(_Step):
-    """Compute a column."""
+    """Compute a column: a result, or one that is read more than once."""
 
     expr: Expr
     type: Type
+
+    name: str
 
     @cached_property
     def compute(self) -> Evaluator:
@@ -53,19 +55,19 @@ class _Value(_Step):
 
     @cached_property
     def reads(self) -> tuple[Column, ...]:
-        return _columns(self.expr)
+        return columns_of(self.expr)
 
+    @cached_property
+    def target(self) -> pa.DataType:
+        return arrow_of(self.type)
 
-@dataclass(frozen=True)
-class _Let(_Value):
-    """One that is read more than once."""
-
-    column: Column
-
-
-@dataclass(frozen=True)
-class _Result(_Value):
-    name: str
+    def of(self, rows: Rows) -> pa.Array:
+        """Return the values in the rows."""
+        if isinstance(self.expr, Column):
+            values = rows[self.expr.name]
+        else:
+            values = self.compute({column: rows[column.name] for column in self.reads}, rows.count)
+        return values if values.type == self.target else fit(values, self.type, self.name)
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,15 @@ class _Keep(_Step):
     def search(self) -> Condition:
         return Condition(self.condition)
 
-    @cached_property
-    def reads(self) -> tuple[Column, ...]:
-        return _columns(self.condition)
-
 
 class Pipeline:
     """A compiled chain: columns in, columns out, and which rows they are."""
 
     def __init__(self, fields: tuple[Field, ...], nodes: list[Node]) -> None:
-        self._columns = {f.name: _stored_column(f.name, f.type) for f in fields}
-        self._steps: list[_Let | _Keep] = []
-        self._compile({**self._columns}, {f.name: f.type for f in fields}, nodes)
+        self._steps: list[_Value | _Keep] = []
+        self._compile(
+            {f.name: _stored_column(f.name, f.type) for f in fields}, {f.name: f.type for f in fields}, nodes
+        )
         self._prune()
 
     def _compile(self, known: dict[str, Expr], types: dict[str, Type], nodes: list[Node]) -> None:
@@ -106,40 +105,37 @@ class Pipeline:
                 case Project(columns=columns):
                     known = {new: known[old] for new, old in columns}
                     types = {new: types[old] for new, old in columns}
-        self._results = [_Result(expr, types[name], name) for name, expr in known.items()]
+        self._results = [_Value(expr, types[name], name) for name, expr in known.items()]
 
     def _let(self, name: str, expr: Expr, kind: Type) -> Column:
         column = _stored_column(f"\0{len(self._steps)}.{name}", kind)
-        self._steps.append(_Let(expr, kind, column))
+        self._steps.append(_Value(expr, kind, column.name))
         return column
 
     def _prune(self) -> None:
         """Find the columns that later steps read, from the end to the start."""
         needed = {name for result in self._results for name in _names(result.expr)}
-        steps: list[_Let | _Keep] = []
+        steps: list[_Value | _Keep] = []
         for step in reversed(self._steps):
             if isinstance(step, _Keep):
                 steps.append(_Keep(step.condition, tuple(sorted(needed))))
                 needed |= _names(step.condition)
-            elif step.column.name in needed:
+            elif step.name in needed:
                 steps.append(step)
                 needed |= _names(step.expr)
         self._steps = steps[::-1]
-        self._needed = needed
+        self.reads = frozenset(needed)
+        """The names of the columns that it reads."""
 
     def run(self, columns: dict[str, pa.Array], rows: int) -> tuple[dict[str, pa.Array], int, Array | None]:
         """Return the result columns, their row count, and the input row of each (None: all rows)."""
-        left = _Rows({self._columns[name]: columns[name] for name in self._needed if name in columns}, rows)
+        left = Rows(columns, rows)
         for step in self._steps:
-            if isinstance(step, _Let):
-                value = step.compute(left.take(step.reads), left.count)
-                left.add(step.column, fit(value, step.type, step.column.name))
+            if isinstance(step, _Keep):
+                left.keep(step.search.where(left), step.columns)
             else:
-                left.keep(step.search.where(left.take(step.reads), left.count), step.columns)
-        results = {
-            r.name: fit(r.compute(left.take(r.reads), left.count), r.type, r.name) for r in self._results
-        }
-        return results, left.count, left.places
+                left.add(step.name, step.of(left))
+        return {result.name: result.of(left) for result in self._results}, left.count, left.places
 
     def apply(self, chunk: Chunk) -> Chunk:
         """Apply the chain to a chunk with its stamps."""
@@ -148,40 +144,6 @@ class Pipeline:
             return chunk.with_columns(columns)
         stamps = (None if stamp is None else stamp[places] for stamp in chunk.stamps)
         return Chunk(columns, rows, *stamps)
-
-
-class _Rows:
-    """The remaining rows of a batch; input columns are filtered when they are read."""
-
-    def __init__(self, inputs: dict[Column, pa.Array], count: int) -> None:
-        self._inputs, self._ready = inputs, dict(inputs)
-        self.count = count
-        self.places: Array | None = None
-
-    def take(self, columns: tuple[Column, ...]) -> dict[Column, pa.Array]:
-        """Return columns of the remaining rows."""
-        return {column: self._column(column) for column in columns}
-
-    def _column(self, column: Column) -> pa.Array:
-        if column not in self._ready:
-            self._ready[column] = self._inputs[column].take(self._picked)
-        return self._ready[column]
-
-    def add(self, column: Column, values: pa.Array) -> None:
-        """Add a computed column."""
-        self._ready[column] = values
-
-    def keep(self, found: Array, names: tuple[str, ...]) -> None:
-        """Keep these rows, and the columns that are read later."""
-        if len(found) == self.count:
-            return
-        here = {c: a for c, a in self._ready.items() if c.name in names}
-        if self.places is None:  # what is still whole is picked when the last row to go is gone
-            here = {c: a for c, a in here.items() if c not in self._inputs}
-        self._ready = {column: array.take(pa.array(found)) for column, array in here.items()}
-        self.places = found if self.places is None else self.places[found]
-        self._picked = pa.array(self.places)
-        self.count = len(found)
 
 
 def _uses(nodes: list[Node]) -> Counter[str]:
@@ -198,12 +160,8 @@ def _uses(nodes: list[Node]) -> Counter[str]:
     return uses
 
 
-def _columns(expr: Expr) -> tuple[Column, ...]:
-    return tuple(dict.fromkeys(e for e in walk(expr) if isinstance(e, Column)))
-
-
 def _names(expr: Expr) -> set[str]:
-    return {column.name for column in _columns(expr)}
+    return {column.name for column in columns_of(expr)}
 
 
 def _stored_column(name: str, kind: Type) -> Column:

@@ -100,12 +100,14 @@ class Query(Closing):
         self._needs = Needs(merges or any(isinstance(node, Windowing) for node in nodes), merges)
         self._now, self._cores = now, cores
         self._sources = {s.name: SourceOperator(s, self._needs, now) for s in self.plan.inputs}
+        self._carriers = {s.demux.stream for s in self.plan.inputs if s.demux is not None}
         self._steps: list[_Step] = []
         known: dict[str, int] = {}
         self._outputs = [
             (output.name, output_schema(output), self._build(output.input, known))
             for output in self.plan.outputs
         ]
+        self._leave_out_columns()
         self._place, self._ended = 0, False
         self._results, self._unknown = {output.name: 0 for output in self.plan.outputs}, 0
 
@@ -117,6 +119,15 @@ class Query(Closing):
             self._steps.append(_Step(_operator(node, self), inputs))
             known[text] = len(self._steps) - 1
         return known[text]
+
+    def _leave_out_columns(self) -> None:
+        """Let inputs that only pipelines read leave out the columns that none of these reads."""
+        shown = {at for _, _, at in self._outputs}
+        for at, (operator, _) in enumerate(self._steps):
+            readers = [step.operator for step in self._steps if at in step.inputs]
+            pruned = at not in shown and all(isinstance(reader, Pipeline) for reader in readers)
+            if pruned and isinstance(operator, SourceOperator):
+                operator.read_only(frozenset().union(*(reader.reads for reader in readers)))
 
     def stamp_by(self, operator: SourceOperator) -> None:
         """Replace the operator that stamps an input, before its first row comes."""
@@ -148,23 +159,22 @@ class Query(Closing):
         return self._step(batches)
 
     def _check(self, name: str) -> None:
-        known = {source.name for source in self.plan.inputs if source.demux is None}
-        if name in known:
-            return
         source = self._sources.get(name)
-        if source is not None and source.source.demux is not None:
+        if source is not None:
+            if source.source.demux is None:
+                return
             raise InputError(
                 f"stream '{name}' comes with {source.source.demux.stream}; push its tuples there"
             )
+        known = {source.name for source in self.plan.inputs if source.demux is None}
         raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
 
     def _admit(
         self, name: str, tuples: Any, places: Array | None, batches: dict[str, tuple[pa.RecordBatch, Array]]
     ) -> int:
         """Add a batch and those of the streams that it carries; return its number of rows."""
-        carried = [op for op in self._sources.values() if (d := op.source.demux) and d.stream == name]
         source = self._sources[name]
-        if not carried:
+        if name not in self._carriers:
             batch = source.conform_batch(tuples)
             batches[name] = (batch, self._places(places, batch.num_rows) if self._needs.times else _NOWHERE)
             return int(batch.num_rows)
@@ -174,7 +184,9 @@ class Query(Closing):
         at = self._places(places, batch.num_rows)
         batches[name] = (batch, at)
         claimed = np.zeros(batch.num_rows, np.bool_)
-        for operator in carried:
+        for operator in self._sources.values():
+            if operator.source.demux is None or operator.source.demux.stream != name:
+                continue
             part, rows = operator.pick_rows(table.combine_chunks())
             batches[operator.source.name] = (part, at[rows])
             claimed[rows] = True
@@ -215,7 +227,8 @@ class Query(Closing):
         self, operator: SourceOperator, given: tuple[pa.RecordBatch, Array] | None, ended: bool
     ) -> Flow:
         if given is None:
-            nothing = pa.RecordBatch.from_pylist([], schema=operator.schema)
+            schema = operator.schema
+            nothing = pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
             given = (nothing, np.array([self._place], np.int64))
         return operator.step(*given, ended=ended)
 

@@ -98,9 +98,15 @@ class SourceOperator:
     def __init__(self, source: Source, needs: Needs, now: NowNanoseconds) -> None:
         self.source, self._needs, self._now = source, needs, now
         self.schema = arrow_schema(source)
+        self._columns = list(enumerate(self.schema.names))
         self._behind = source.lateness // UNITS[source.clock.unit]
         self._clock = BEGINNING
         self.rows = 0
+
+    def read_only(self, names: frozenset[str]) -> None:
+        """Pass on no columns but these, since no operator reads others."""
+        own = {self.source.time} if self._needs.times else set()
+        self._columns = [(at, name) for at, name in self._columns if name in names | own]
 
     def conform_batch(self, tuples: object) -> pa.RecordBatch:
         """Convert rows to the declared columns and types."""
@@ -121,10 +127,10 @@ class SourceOperator:
     def step(self, batch: pa.RecordBatch, places: Array, *, ended: bool = False) -> Flow:
         """Stamp rows that have arrived, each with its place among all arrivals."""
         self.rows += batch.num_rows
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = {name: batch.column(at) for at, name in self._columns}
         kept = places[: batch.num_rows] if self._needs.places else None
         if not self._needs.times:
-            return Flow(Chunk(columns, batch.num_rows, places=kept), _still(), ended)
+            return Flow(Chunk(columns, batch.num_rows, places=kept), _STILL, ended)
         times, timed = self._times(columns, batch.num_rows)
         clocks = self._clocks(times)
         trace = Trace(places[: batch.num_rows], clocks)
@@ -158,5 +164,5 @@ def _less(times: Array, behind: int) -> Array:
     return least - behind
 
 
-def _still() -> Trace:
-    return Trace(np.empty(0, np.int64), np.empty(0, np.int64))
+_STILL = Trace(np.empty(0, np.int64), np.empty(0, np.int64))
+"""The movement of a clock that no operator reads."""

@@ -30,6 +30,7 @@ __all__ = [
     "Udf",
     "Unbound",
     "check_size",
+    "columns_of",
     "conjunction",
     "conjuncts",
     "show",
@@ -253,6 +254,11 @@ def check_size(expr: Expr) -> None:
         raise ExpressionError(
             f"the predicate is too large: {MAX_NODES} operations are allowed; join a table of constants"
         )
+
+
+def columns_of(expr: Expr) -> tuple[Column, ...]:
+    """Return the columns that an expression reads, each once."""
+    return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Column)))
 
 
 def sides(expr: Expr) -> frozenset[int]:

@@ -29,6 +29,8 @@ def _share(node: Node) -> Node:
 
 
 def _rename(operation: Expr, same: dict[str, str]) -> Expr:
+    if not same:
+        return operation
     operands = tuple(
         replace(child, name=same.get(child.name, child.name)) if isinstance(child, Column) else child
         for child in operation.children
