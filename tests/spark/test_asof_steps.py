@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from asof_streams import CONDITIONS, DIRECTIONS, make_stream, pairs, predicate_of
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.explain import FramePlan
 from handshake.engines.spark.state.store import Store
 from handshake.joins.asof import AsOf
 from handshake.joins.asof_streams import AsOfMatch
@@ -200,6 +201,8 @@ def test_right_rows_that_later_ones_replace_are_dropped(tmp_path, direction, on)
     definition = make_definition(
         tables, on, "k", 1, str(tmp_path), Tuning(reduced_from=50), direction=direction, tolerance="1000 s"
     )
+    text = FramePlan(definition, "streaming", None, (None, None)).explain()
+    assert ("unless later ones of their keys replace them" in text) == (on is None)
     cluster, found = Cluster(definition, Store(str(tmp_path))), []
     ahead = 1000 if direction == "nearest" else 0
     for start in range(0, 600, 20):
