@@ -82,6 +82,36 @@ def test_the_text_has_the_figures_of_joins_and_queries() -> None:
     assert value(text, "handshake_rows_total", query="highs", stream="Trades") == 2
     assert value(text, "handshake_results_total", query="highs", result="Highs") == 1
     assert value(text, "handshake_closed_windows_total", query="highs") == 1
+    assert value(text, "handshake_pending_rows", query="highs") == 0
+
+
+def test_queries_with_joins_count_rows_that_wait() -> None:
+    text = """CREATE INPUT STREAM A (X int, T int) TIMESTAMP BY T;
+        CREATE INPUT STREAM B (X int, T int) TIMESTAMP BY T;
+        SELECT A.X FROM A [SIZE 10 TIME] LEFT JOIN B [SIZE 10 TIME] ON A.X = B.X INTO R"""
+    with hs.Query(text) as query:
+        query.push("A", {"X": [1, 2], "T": [0, 0]})
+        query.push("B", {"X": [1], "T": [1]})
+        text, found = export(query, name="q").text(), query.metrics()
+    figures = {
+        name: value(text, f"handshake_{name}")
+        for name in ("matched_rows_total", "pending_rows", "finalised_rows_total")
+    }
+    assert (found.matched, found.pending) == (1, 1)
+    assert [*figures.values()] == [found.matched, found.pending, found.finalised]
+
+
+def test_queries_on_spark_count_rows_that_wait() -> None:
+    query = Streaming()
+    query.recentProgress = [
+        {"batchId": batch, "batchDuration": 10, "sources": [{"numInputRows": 3}],
+         "observedMetrics": {"q": {"matched": 2, "finalised": 2, "pending": 5 - batch, "results": 1}}}
+        for batch in range(2)
+    ]  # fmt: skip
+    text = export(query).text()
+    assert value(text, "handshake_matched_rows_total") == 4
+    assert value(text, "handshake_finalised_rows_total") == 4
+    assert value(text, "handshake_pending_rows") == 4
 
 
 def test_a_join_of_three_streams_has_figures_of_each() -> None:

@@ -273,7 +273,9 @@ def test_commands_show_their_runs_and_one_page_shows_all(tmp_path: Path) -> None
         assert join.stderr is not None
         assert collected.stdout is not None
         url = announced(join.stderr)
-        found = wait_until(lambda: (q := queries(url).get("join")) and q["state"] == "ended" and q)
+        found = wait_until(
+            lambda: (q := queries(url).get("join")) and q["state"] == "ended" and q["last"] and q
+        )
         assert [stream["rows"] for stream in found["streams"]] == [500, 500]
         assert found["last"]["columns"] == ["t", "x", "t_right", "x_right"]
         row = quote('{"t": 1, "x": 1}'), quote('{"t": 2, "x": 2}')

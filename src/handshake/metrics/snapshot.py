@@ -126,9 +126,13 @@ def of_query(name: str, found: Any) -> Snapshot:
     """Return the snapshot of a query's `QueryMetrics`."""
     streams = tuple(StreamPart(stream, rows) for stream, rows in found.rows.items())
     lost = {"late_rows": found.late, "untimed_rows": found.no_time, "unknown_rows": found.unknown}
+    waited = {
+        "matched_rows": found.matched, "unmatched_rows": found.unmatched, "pending_rows": found.pending,
+        "finalised_rows": found.finalised,
+    }  # fmt: skip
     return Snapshot(
         name, "local", "running", "query", streams, dict(found.results),
-        {**lost, "closed_windows": found.windows},
+        {**lost, **waited, "closed_windows": found.windows},
     )  # fmt: skip
 
 

@@ -19,7 +19,10 @@ _COUNTERS = {
     "comparisons": "comparisons", "matched_rows": "matched", "unmatched_rows": "unmatched",
     "finalised_rows": "finalised",
 }  # fmt: skip
-_LOST = {"late_rows": "late", "untimed_rows": "no_time", "unknown_rows": "unknown"}
+_OF_QUERIES = {
+    "late_rows": "late", "untimed_rows": "no_time", "unknown_rows": "unknown", "matched_rows": "matched",
+    "unmatched_rows": "unmatched", "finalised_rows": "finalised",
+}  # fmt: skip
 
 
 class StreamingWatch:
@@ -30,7 +33,8 @@ class StreamingWatch:
         self._seen = -1
         self._rows: Counter[str] = Counter()
         self._joins: dict[str, _JoinSums] = {}
-        self._lost: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._pending = 0
         self._busy, self._batches, self._last = 0.0, 0, dict[str, Any]()
 
     def snapshots(self) -> list[Snapshot]:
@@ -67,7 +71,8 @@ class StreamingWatch:
                 if figures["rows"] is not None:
                     self._joins.setdefault(name, _JoinSums()).add(figures)
             else:
-                self._lost.update({f: figures.get(key) or 0 for f, key in _LOST.items()})
+                self._counts.update({f: figures.get(key) or 0 for f, key in _OF_QUERIES.items()})
+                self._pending = figures.get("pending") or 0
 
     def _join(self, name: str, sums: _JoinSums) -> Snapshot:
         title = self._name if len(self._joins) == 1 else f"{self._name}: {name}"
@@ -105,7 +110,15 @@ class StreamingWatch:
             return Snapshot(self._name, "spark", "running", "segments")
         streams = tuple(StreamPart(name, rows) for name, rows in self._rows.items())
         times = {"busy_seconds": self._busy, "batches": self._batches, "batch_seconds": self._last["seconds"]}
-        return Snapshot(self._name, "spark", "running", "query", streams, {}, {**self._lost, **times})
+        return Snapshot(
+            self._name,
+            "spark",
+            "running",
+            "query",
+            streams,
+            {},
+            {**self._counts, "pending_rows": self._pending, **times},
+        )
 
 
 class _JoinSums:
