@@ -20,13 +20,15 @@ import pyarrow as pa
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
-from handshake.engines.spark.joins.tasks import references
+from handshake.engines.spark.joins.tasks import blobs_of, references
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Store
 from handshake.plan.parse import parse
 from handshake.windows import windows_of
-from handshake_bench.workload import BAND, Streams, left_schema, right_schema
+from handshake_bench.workload import Streams, left_schema, right_schema
+
+_BAND = "l.x BETWEEN r.a - {reach} AND r.a + {reach} AND l.y BETWEEN r.b - {reach} AND r.b + {reach}"
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Bench:
     partitions: int
     states: dict[int, bytes] = field(default_factory=dict)
     batch: int = 0
+    written: int = 0
+    """Bytes of results, as they leave the segments."""
 
     def run(self, tables: tuple[pa.RecordBatch, pa.RecordBatch], watermark: int | None) -> Spent:
         """Run one micro-batch."""
@@ -82,8 +86,12 @@ class Bench:
         step = SegmentStep(
             self.definition, segment, manifest, arrivals, watermark, self.store, self.batch, "query"
         )
-        for result in step.results():
-            result.serialize()
+        if self.definition.results_to is None:
+            for blob in blobs_of(step.results()):
+                self.written += len(blob)
+        else:
+            file = step.write_results()
+            self.written += 0 if file is None else file.bytes
         self.states[segment] = step.commit()
         return step.tally
 
@@ -97,9 +105,10 @@ def measure(arguments: Any, folder: str) -> tuple[Bench, list[Spent]]:
     """Run micro-batches for three times the window, so that windows are full and kernels compiled."""
     rows = arguments.rate * arguments.step
     definition = Definition(
-        left_schema, right_schema, parse(BAND),
+        left_schema, right_schema, parse(_BAND.format(reach=arguments.reach)),
         windows_of(f"{arguments.window} seconds", None, None), ("ts", "ts"), arguments.method, "_right", None,
         segments=arguments.segments, partitions=arguments.segments, root=folder, marker="",
+        results_to=f"{folder}/results" if arguments.sink == "files" else None,
         retain=3 * arguments.window,  # more micro-batches than there are: nothing is removed
     )  # fmt: skip
     bench, streams, spent = (
@@ -133,14 +142,20 @@ def figures(arguments: Any, folder: str) -> list[tuple[str, str]]:
         ("bytes of a manifest", f"{sum(map(len, bench.states.values())) / len(bench.states):.0f}"),
         ("visits per tuple (segments that compare it)", f"{_sum(full, 'visits') / tuples:.2f}"),
         ("comparisons per tuple", f"{_sum(full, 'comparisons') / tuples:,.0f}"),
+        ("bytes per result, on its way out", f"{bench.written / _results(spent):.1f}"),
         ("results per tuple", f"{_sum(full, 'results') / tuples:.3f}"),
         ("processor µs per tuple, packing", f"{sum(s.pack for s in full) / tuples * 1e6:.2f}"),
         ("processor µs per tuple, all segments", f"{segments / tuples * 1e6:.2f}"),
+        ("processor ns per result, all segments", f"{segments / _results(full) * 1e9:.0f}"),
         (
             "processor ms per segment and micro-batch",
             f"{segments / len(full) / arguments.segments * 1e3:.1f}",
         ),
     ]
+
+
+def _results(spent: list[Spent]) -> int:
+    return max(_sum(spent, "results"), 1)
 
 
 def _per_reference(arguments: Any, full: list[Spent]) -> float:
@@ -159,6 +174,8 @@ def main() -> None:
     )
     for name, usual in (("rate", 2000), ("window", 60), ("step", 5), ("segments", 2), ("partitions", 2)):
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--reach", type=int, default=10, help="half the width of both bands")
+    parser.add_argument("--sink", choices=("rows", "files"), default="rows")
     parser.add_argument("--method", choices=("auto", "band", "scan"), default="auto")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="handshake-") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -15,6 +16,13 @@ Step = Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Stream time p
 Window = Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Window of both.")]
 LocalCores = Annotated[int, typer.Option(min=1, help="Cores of Spark's local mode.")]
 Rate = Annotated[int, typer.Option(min=10, help="Tuples per second and stream.")]
+
+
+class Sink(StrEnum):
+    """The place for results."""
+
+    ROWS = "rows"
+    FILES = "files"
 
 
 def add_spark_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
@@ -35,11 +43,15 @@ def _add_sustained(bench: typer.Typer, call: Callable[..., None]) -> None:
 \b
 Examples:
   handshake bench spark_sustained --out results
+  handshake bench spark_sustained --sink files --out results
   handshake bench spark_sustained --rate 2000 --window 60 --step 10
 """,
     )
     def spark_sustained(
-        rate: Rate = 15_000,
+        rate: Annotated[
+            int | None,
+            typer.Option(min=10, help="Tuples per second and stream; 22000, or 28000 with files."),
+        ] = None,
         baseline: Annotated[
             int | None,
             typer.Option(min=50, help="First rate of the bucketed join; a tenth of --rate by default."),
@@ -47,12 +59,13 @@ Examples:
         step: Step = 20,
         window: Window = 900,
         cores: LocalCores = 2,
+        sink: Annotated[Sink, typer.Option(help="Results as rows, or as files of the segments.")] = Sink.ROWS,
         out: Out = None,
         source: Source = None,
     ) -> None:
         call(
-            "spark_sustained", rate=rate, baseline=baseline, step=step, window=window, cores=cores, out=out,
-            source=source,
+            "spark_sustained", rate=rate, baseline=baseline, step=step, window=window, cores=cores,
+            sink=sink.value, out=out, source=source,
         )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def _summary(kind: str, one: Run) -> Data:
         "kind": kind, "took": one.took, "worked": one.worked, "full": bool(one.full),
         "sustained": one.sustained, "state": last["state_bytes"], "results": last["results"],
         "pending": last["pending"],
-        "batches": [(b.stream, b.took, b.worked, b.figures["pending"]) for b in one.batches],
+        "batches": [(b.stream, b.took, b.spent.total, b.figures["pending"]) for b in one.batches],
     }  # fmt: skip
 
 

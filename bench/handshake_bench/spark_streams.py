@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import handshake
 from handshake.engines.spark.cluster import start_cluster
-from handshake_bench.processes import processor_seconds
+from handshake_bench.processes import Spent, processor_seconds
 from handshake_bench.report import progress
 
 __all__ = [
@@ -34,6 +35,10 @@ __all__ = [
 BAND = "l.x BETWEEN r.a - 10 AND r.a + 10 AND l.y BETWEEN r.b - 10 AND r.b + 10"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _START = 1_700_000_000_000
+_RESULTS = "results"
+"""The folder for files of results."""
+
+_NOTHING = Spent()
 
 Engine = Callable[[DataFrame, DataFrame, int, str], DataFrame]
 
@@ -47,7 +52,7 @@ class Batch:
     """Seconds of stream time up to its end."""
     took: float
     figures: dict[str, Any]
-    worked: float = 0.0
+    spent: Spent = _NOTHING
     """Processor seconds of all processes since the micro-batch before was seen."""
 
 
@@ -74,8 +79,14 @@ class Run:
     @property
     def worked(self) -> float:
         """Average processor seconds of the same micro-batches."""
-        times = [b.worked for b in (self.full or self.batches[-3:])]
+        times = [b.spent.total for b in (self.full or self.batches[-3:])]
         return sum(times) / len(times)
+
+    @property
+    def spent(self) -> Spent:
+        """Median processor seconds of the same micro-batches, of the JVM and of Python workers."""
+        spent = [b.spent for b in (self.full or self.batches[-3:])]
+        return Spent(*(sorted(values)[len(values) // 2] for values in zip(*spent, strict=True)))
 
     @property
     def sustained(self) -> bool:
@@ -137,13 +148,15 @@ def uniform(seed: int) -> Column:
 
 def handshake_join(
     left: DataFrame, right: DataFrame, window: int, folder: str, how: str = "inner",
-    state: str = "directory",
+    state: str = "directory", sink: str = "rows",
 ) -> DataFrame:  # fmt: skip
-    """Join by this package."""
+    """Join by this package; results are rows, or go to files in the segments' tasks."""
     place = f"{folder}/state" if state == "directory" else None
+    files = f"{folder}/{_RESULTS}" if sink == "files" else None
     joined: DataFrame = handshake.join(
-        left, right, BAND, window=f"{window} seconds", how=how, state_dir=place, state=state, name="handshake"
-    )
+        left, right, BAND, window=f"{window} seconds", how=how, state_dir=place, state=state,
+        name="handshake", results_to=files,
+    )  # fmt: skip
     return joined
 
 
@@ -184,6 +197,8 @@ def measure(
     try:
         for batch in _batches(query, step):
             run.batches.append(batch)
+            for file in Path(folder, _RESULTS).glob("*.parquet"):  # a reader that consumes them
+                file.unlink()
             progress(f"{rate:,}/s, {batch.stream:.0f} s of stream: {batch.took:.1f} s for {step} s")
             if len(run.full) >= batches or (not patient and _lost(run)):
                 break
@@ -200,14 +215,14 @@ def _lost(run: Run) -> bool:
 
 
 def _batches(query: StreamingQuery, step: int) -> Iterator[Batch]:
-    seen, worked = -1, processor_seconds()
+    seen, spent = -1, processor_seconds()
     while query.isActive:
         for report in query.recentProgress:
             if report["batchId"] > seen and report["numInputRows"]:
                 seen = report["batchId"]
                 took = report["durationMs"]["triggerExecution"] / 1000
-                before, worked = worked, processor_seconds()
-                yield Batch(seen, (seen + 1) * step, took, _figures(report), worked - before)
+                before, spent = spent, processor_seconds()
+                yield Batch(seen, (seen + 1) * step, took, _figures(report), spent.since(before))
         time.sleep(0.1)
     error = query.exception()
     if error is not None:

@@ -99,6 +99,7 @@ class GivenOptions(PairOptions, total=False):
     result_time: str | None
     idle: str | None
     late_to: str | None
+    results_to: str | None
     refresh: str | None
     groups: int | None
     text: int | None
@@ -239,6 +240,13 @@ class Options:
         Option(
             "Write late rows to Parquet files in the folders left and right of this folder, exactly once.",
             _SPARK,
+        ),
+    ] = None  # fmt: skip
+    results_to: Annotated[
+        str | None,
+        Option(
+            "Write results to Parquet files in this folder, exactly once; the join of two streams then has a "
+            "row per file.", _SPARK,
         ),
     ] = None  # fmt: skip
     refresh: Annotated[

@@ -108,6 +108,20 @@ def test_segments_are_simulated_without_a_cluster(capsys: Any, tmp_path: Any) ->
     assert result(capsys.readouterr().out)["segments"] == "5"
 
 
+def test_files_as_the_sink_have_a_table_of_their_own(capsys: Any, tmp_path: Any) -> None:
+    path, out = tmp_path / "kept.json", tmp_path / "out"
+    one = {**EARLIER["spark_sustained"]["runs"][0], "spent": {"jvm": 1.25, "python": 7.5}, "results": 1_000}
+    data = {**EARLIER["spark_sustained"], "sink": "files", "runs": [one]}
+    path.write_text(
+        json.dumps({"benchmark": "spark_sustained_files", "machine": "a machine", "cores": 2, **data})
+    )
+    spark_sustained.run(source=str(path), sink="files", out=str(out))
+    text = capsys.readouterr().out
+    assert result(text) == {"rate": "15000", "load": "0.25"}
+    assert "Results: 1,000 in the last micro-batch" in text
+    assert (out / "spark_sustained_files.svg").exists()
+
+
 @pytest.mark.soak
 def test_a_rate_is_sustained_with_full_windows_only(capsys: Any, spark: Any, tmp_path: Any) -> None:
     spark_sustained.run(rate=200, baseline=100, step=2, window=4, batches=1, out=str(tmp_path))

@@ -26,6 +26,7 @@ GUIDES = {
     "guide-last-quote.md": "last_quote",
     "guide-buckets.md": "buckets",
     "guide-ip-ranges.md": "ip_ranges",
+    "guide-files.md": "result_files",
     "guide-s3.md": "on_s3",
     "guide-kafka.md": "on_kafka",
     "guide-delta.md": "on_delta",
@@ -189,6 +190,23 @@ def test_addresses_in_their_networks(spark, tmp_path):
 
 
 # The pages
+
+
+def test_pairs_in_parquet_files(spark, tmp_path):
+    module = example("result_files")
+    found = module.run(spark, tmp_path)
+    ours, theirs = module.make_rows()
+    expected = [
+        (a["id"], b["id"])
+        for a in ours
+        for b in theirs
+        if abs(a["place"] - b["place"]) <= 0.5 and abs(a["value"] - b["value"]) <= 2 and within(a, b, 60)
+    ]
+    pairs = zip(found["id"].to_pylist(), found["id_right"].to_pylist(), strict=True)
+    assert Counter(pairs) == Counter(expected)
+    assert len(expected) > 3000
+    names = [f"{name}{suffix}" for suffix in ("", "_right") for name in ("time", "id", "place", "value")]
+    assert found.schema.names == names
 
 
 @pytest.mark.parametrize(("page", "name"), GUIDES.items())

@@ -202,6 +202,14 @@ def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path, kind, state):
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["inner", "full"])
+def test_kills_leave_no_trace_in_files_of_results(cluster, tmp_path, kind):
+    victims = ["python worker", "driver", "executor", "driver"]
+    check_kills(cluster, tmp_path, victims, seed=5, kind=kind, state="files")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["left", "left_anti", "asof", "nearest"])
 def test_kills_leave_no_trace_of_rows_that_wait(cluster, tmp_path, kind):
     check_kills(cluster, tmp_path, ["python worker", "executor", "driver"], seed=4, kind=kind)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.store import Store
 from handshake.errors import UnsupportedError
 from handshake.joins.tuning import TUNING, Tuning
@@ -44,11 +47,33 @@ def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:
         cluster.watermark = mark if cluster.watermark is None else max(cluster.watermark, mark)
 
 
+def _files(rng: Random, root: str) -> str | None:
+    """Let results go to files, or not."""
+    return rng.choice((None, f"{root}/results"))
+
+
+def _crash(rng: Random, cluster: Cluster, parts) -> None:
+    """Let a micro-batch fail after some of its segments have done their work, now and then."""
+    if rng.random() < 0.2:
+        segments = range(cluster.definition.segments)
+        cluster.crash(parts, [k for k in segments if rng.random() < 0.5])
+
+
+def check_files(definition: Definition, results) -> None:
+    """The folder of results holds what micro-batches that ended have given, once."""
+    if definition.results_to is not None:
+        files = sorted(Path(definition.results_to).glob("part-*.parquet"))
+        found = [batch for file in files for batch in pq.read_table(file).to_batches()]
+        assert row_pairs(found) == row_pairs(results)
+
+
 def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     rng = Random(f"steps {seed}")
     tables = with_row_numbers(case)
     try:
-        definition = definition_of(*tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning)
+        definition = definition_of(
+            *tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning, results_to=_files(rng, root)
+        )
         definition.spec
     except UnsupportedError:  # numbers beyond 512 bits are refused, in words
         return
@@ -58,12 +83,14 @@ def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     results, marks, start = [], [], [0, 0]
     for parts in batches:
         marks.append(cluster.watermark)
+        _crash(rng, cluster, parts)
         again = [k for k in range(definition.segments) if rng.random() < 0.2]
         results += cluster.run(parts, again)
         if case.windows.timed:
             move(cluster, case, parts, start, delay)
     arrivals, late, no_time = arrivals_of(cluster, case, batches, marks)
     want = expect(case, None, arrivals)
+    check_files(definition, results)
     assert row_pairs(results) == sorted(want.pairs, key=repr), (
         case.on,
         case.windows,
@@ -90,7 +117,10 @@ def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     kind = rng.choice([kind for kind in KINDS.values() if kind != INNER])
     tables = with_row_numbers(case)
     try:
-        definition = definition_of(*tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning, kind=kind)
+        definition = definition_of(
+            *tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning, kind=kind,
+            results_to=_files(rng, root),
+        )  # fmt: skip
         definition.spec
     except UnsupportedError:  # numbers beyond 512 bits are refused, in words
         return
@@ -99,6 +129,7 @@ def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     marks, used, start, came = [], [], [0, 0], []
     for parts in batches:
         marks.append(cluster.watermark)
+        _crash(rng, cluster, parts)
         found = cluster.run(parts, [k for k in range(definition.segments) if rng.random() < 0.2])
         if any(table.num_rows for tables in parts for table in tables):  # otherwise there is none
             came.append(found)
@@ -114,6 +145,7 @@ def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
         used.append(cluster.watermark)
     arrivals, _, _ = arrivals_of(cluster, case, batches, marks)
     want = expected_kind(case, kind.name, arrivals)
+    check_files(definition, [batch for results in came for batch in results])
     found = row_pairs([batch for results in came for batch in results])
     assert found == want, (kind.name, case.on, case.windows, definition.routing.kind)
     check_moments(cluster, case, tables, came, used, kind)

@@ -1,7 +1,8 @@
 """A driver program of its own, for tests that kill it: a streaming join of files to files.
 
-python spark_driver.py MASTER FOLDER KIND joins what lies in FOLDER/left and FOLDER/right, one file of each
-per micro-batch, until nothing is left. Then it reads the sink as Spark does and writes the pairs it holds.
+python spark_driver.py MASTER FOLDER KIND STATE joins what lies in FOLDER/left and FOLDER/right, one file of
+each per micro-batch, until nothing is left. Then it reads the sink as Spark does and writes the pairs that it
+holds.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def _run(session: SparkSession, folder: str, kind: str, state: str) -> None:
         .withWatermark("t", DELAY)
         for side, schema in (("left", LEFT), ("right", RIGHT))
     )
-    where = {"state_dir": f"{folder}/state"} if state == "directory" else {"state": state}
+    where = {"state": state} if state == "store" else {"state_dir": f"{folder}/state"}
+    if state == "files":  # results go to files in the segments' tasks
+        where["results_to"] = f"{folder}/sink"
     options = {"on": ON, "segments": 2, **where, **_changes(folder)}
     if kind != "nearest":  # which has no name
         options["name"] = "faults"
@@ -76,11 +79,11 @@ def _run(session: SparkSession, folder: str, kind: str, state: str) -> None:
         joined = handshake.nearest(left, right, by=RANKING, k=BEST, window=WINDOW, **options)
     else:
         joined = handshake.join(left, right, how=kind, window=WINDOW, **options)
-    names = [name for name in ("l", "r") if name in joined.columns]
+    names = [name for name in ("l", "r") if name in joined.columns] or ["path"]
     query = (
         joined.select(*names)
         .writeStream.format("parquet")
-        .option("path", f"{folder}/sink")
+        .option("path", f"{folder}/names" if state == "files" else f"{folder}/sink")
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)
         .start()
@@ -95,6 +98,10 @@ def _changes(folder: str) -> dict[str, Any]:
 
 
 def _tell(session: SparkSession, folder: str) -> None:
+    if Path(f"{folder}/names").exists():  # the query has passed on the names of the files of results
+        names = sorted(row["path"] for row in session.read.parquet(f"{folder}/names").collect())
+        if names != sorted(map(str, Path(folder, "sink").glob("*.parquet"))):
+            raise RuntimeError(f"the folder of results does not hold these files alone: {names}")
     rows = [row.asDict() for row in session.read.parquet(f"{folder}/sink").collect()]
     table = pa.table({name: pa.array([row.get(name) for row in rows], pa.int64()) for name in ("l", "r")})
     feather.write_feather(table, f"{folder}/pairs.part")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from handshake.engines.spark.joins.changes import find_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.pack import pack
+from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Store
 from handshake.joins.spec import SIDES
 from handshake.joins.tuning import TUNING
@@ -58,6 +60,8 @@ class Cluster:
     batch: int = 0
     now: int | None = None
     """The time at which the micro-batch begins, in milliseconds."""
+    starts: int = 0
+    """How often the query has been started again."""
     tallies: list[list[SegmentTally]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,14 +71,26 @@ class Cluster:
         self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]], again: Sequence[int] = ()
     ) -> list[pa.RecordBatch]:
         """Run one micro-batch; segments in `again` run it twice, as if an attempt failed."""
+        arrivals = self._pack(parts)
+        return self._run(arrivals, again) if arrivals else []
+
+    def crash(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]], segments: Sequence[int]) -> None:
+        """Run some segments of a micro-batch that does not end, and start the query again."""
+        states, batch = list(self.states), self.batch
+        arrivals = self._pack(parts)
+        if arrivals:
+            self._run(arrivals, (), segments)
+            self.tallies.pop()
+        self.states, self.batch, self.starts = states, batch, self.starts + 1
+
+    def _pack(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]]) -> list[PackedChunk]:
         folder = f"{FOLDER}/batch/{self.batch}"
-        arrivals = [
+        return [
             arrival
             for side, partitions in enumerate(parts)
             for number, table in enumerate(partitions)
             for arrival in pack(self.definition, side, table.to_batches(), self.store, folder, number)
         ]
-        return self._run(arrivals, again) if arrivals else []
 
     def change(self, definition: Definition) -> None:
         """Go on with another definition, as a query that is restarted; its segments have other keys."""
@@ -102,8 +118,9 @@ class Cluster:
                 step = SegmentStep(
                     self.definition, segment, held, arrivals, self.watermark, self.store, self.batch, FOLDER,
                     now=self.now, take_over=None if change is None else change.take_over,
+                    run=f"run {self.starts}",
                 )  # fmt: skip
-                mine = list(step.results())
+                mine = _results(step)
             step.manifest.timer = step.next_final  # tests count timers in the unit of the join
             self.states[segment] = step.commit()
             results += mine
@@ -116,6 +133,19 @@ class Cluster:
 
     def manifests(self) -> list[Manifest]:
         return [Manifest.parse(state) for state in self.states if state is not None]
+
+
+def _results(step: SegmentStep) -> list[pa.RecordBatch]:
+    """Return the results of a segment, from their file if that is where they go."""
+    if step.definition.results_to is None:
+        return list(step.results())
+    file = step.write_results()
+    if file is None:
+        return []
+    table = pq.read_table(file.path)
+    assert (table.num_rows, os.path.getsize(file.path)) == (file.rows, file.bytes)
+    assert step.tally.written_bytes == file.bytes
+    return table.to_batches()
 
 
 Parts = tuple[list[pa.Table], list[pa.Table]]

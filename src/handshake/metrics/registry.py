@@ -163,6 +163,7 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
         chunks=("sum", "files that hold them"),
         state_bytes=("sum", "the size of these files"),
         read_bytes=("sum", "bytes of new rows that segments have read"),
+        written_bytes=("sum", "`results_to`: the size of the files of results"),
         newest=("max", "the latest event time, if windows are of time"),
         watermark=("max", "Spark's watermark"),
     ),

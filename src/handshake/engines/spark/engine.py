@@ -18,6 +18,7 @@ from handshake.engines.engine import Run
 from handshake.engines.inputs import Address, check_inputs, read_inputs
 from handshake.engines.joins import PlainJoin, join_plan, join_tables, plain_join
 from handshake.engines.spark.cluster import Cluster, start_cluster
+from handshake.engines.spark.joins.explain import recall
 from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
 from handshake.engines.spark.joins.inputs import arrow_schema, event_time
 from handshake.engines.spark.joins.pipelines import readable
@@ -91,6 +92,11 @@ class SparkEngine:
                     f"cores={options.cores} has no effect on Spark DataFrames; use segments={options.cores}"
                 )
             return _FrameRun(plan, join, inputs, options)
+        for name in ("late_to", "results_to"):
+            if getattr(options, name) is not None:
+                raise UnsupportedError(
+                    f"{name}={getattr(options, name)!r} is for joins of streaming DataFrames, not of tables"
+                )
         if join is not None:
             return _TableJoinRun(join, join_tables(plan, join, inputs), options)
         places = {name: _place(each) for name, each in inputs.items()}
@@ -100,7 +106,7 @@ class SparkEngine:
 
 
 def _refuse_for_queries(options: Options) -> None:
-    for name in ("idle", "refresh"):
+    for name in ("idle", "refresh", "late_to", "results_to"):
         if getattr(options, name) is not None:
             raise UnsupportedError(
                 f"{name}={getattr(options, name)!r} is for handshake.join, not for queries"
@@ -195,9 +201,18 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
         method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
         state=options.state, name=options.name, result_time=options.result_time, how=join.kind.name,
         idle=options.idle, refresh=options.refresh, late_to=options.late_to,
+        results_to=options.results_to,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
         return frame
+    if options.results_to is not None:
+        plan = recall(frame)
+        if plan is not None and plan.definition.output.names[: len(names)] == names:
+            return frame
+        raise UnsupportedError(
+            "results_to writes all columns of both inputs, by their names, and the query selects or renames "
+            f"some ({', '.join(names)}); join the inputs with handshake.join, or leave results_to out"
+        )
     return frame.select(*(frame[frame.columns[at]].alias(name) for name, at in join.columns))
 
 

@@ -40,6 +40,8 @@ class SegmentProgress:
     state_bytes: int
     read_bytes: int
     """Bytes of new rows that it has read."""
+    written_bytes: int
+    """The size of its file of results, if results go to files."""
 
     @property
     def held(self) -> int:
@@ -81,6 +83,8 @@ class JoinProgress:
     state_bytes: int
     read_bytes: int
     """Bytes of new rows that segments have read."""
+    written_bytes: int
+    """The size of the files of results, if results go to files."""
     newest: datetime | None
     """The latest event time of the micro-batch; None if no window is in time."""
     watermark: datetime | None

@@ -28,6 +28,14 @@ __all__ = ["join_batches", "join_static", "join_streams"]
 _TYPES = {"int32": IntegerType(), "int64": LongType(), "string": StringType(), "binary": BinaryType()}
 _REFERENCES = StructType([StructField(field.name, _TYPES[str(field.type)]) for field in REFERENCES])
 _BLOBS = StructType([StructField("blob", BinaryType())])
+_FILE = StructType(
+    [
+        StructField("path", StringType()), StructField("batch", LongType()),
+        StructField("segment", IntegerType()), StructField("rows", LongType()),
+        StructField("bytes", LongType()), StructField("watermark", LongType()),
+    ]
+)  # fmt: skip
+"""A file of results; the watermark in milliseconds."""
 
 
 def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name: str) -> DataFrame:
@@ -40,9 +48,18 @@ def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name
         .transformWithStateInPandas(SegmentProcessor(definition, name), RESULTS, "append", mode)
         .observe(name, *_metrics())
     )
+    if definition.results_to is not None:
+        return _file_rows(joined)
     # `to` tells PySpark the columns; it would ask Spark for them, which pipelines do not allow
     blobs = joined.where("blob IS NOT NULL").select("blob").to(_BLOBS)
     return _unpack(blobs, definition, output_type(definition, left, right))
+
+
+def _file_rows(joined: DataFrame) -> DataFrame:
+    """Return a row per file of results."""
+    file = F.from_json(F.col("blob").cast("string"), _FILE).alias("file")
+    rows = joined.where("blob IS NOT NULL").select(file).select("file.*")
+    return rows.withColumn("watermark", F.timestamp_millis("watermark"))
 
 
 def join_batches(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:

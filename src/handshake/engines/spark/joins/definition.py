@@ -75,6 +75,8 @@ class Definition:
     """Seconds after which a static side is read again; 0: in every micro-batch; None: never."""
     late_to: str | None = None
     """The folder for files of late rows, if they are kept."""
+    results_to: str | None = None
+    """The folder for files of results, if segments write them."""
     ranking: Ranking | None = None
     """The ranking of a nearest join, whose inputs have hidden columns (`joins.nearest`)."""
     best: BestMatch | None = None
@@ -178,7 +180,8 @@ def _prepare(definition: Definition) -> _Prepared:
     spec = join_spec(
         definition.left, definition.right, definition.on, definition.windows, times=definition.times,
         method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
-        tuning=definition.tuning, kind=definition.kind, ordered=definition.result_time is not None,
+        tuning=definition.tuning, kind=definition.kind,
+        ordered=definition.result_time is not None and definition.kind != INNER,
     )  # fmt: skip
     routing = Routing("all", "the static side is divided evenly") if definition.spread else None
     return _Prepared(JoinCore(spec), routing or choose_routing(spec, definition.segments))

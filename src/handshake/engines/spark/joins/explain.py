@@ -59,6 +59,8 @@ def _lines(plan: FramePlan) -> Iterator[str]:
         f"lie under {definition.root}" if definition.state == "directory" else "lie in Spark's state store"
     )
     yield f"state       {kept} {place}"
+    if definition.results_to is not None:
+        yield f"results     in Parquet files under {definition.results_to}; the DataFrame has a row per file"
     if plan.runs == "streaming" and plan.name is not None:
         yield f"progress    observedMetrics['{plan.name}'] of the query's progress"
 

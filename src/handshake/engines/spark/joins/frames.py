@@ -21,6 +21,7 @@ from handshake.engines.spark.joins.columns import translate_column
 from handshake.engines.spark.joins.dataflow import join_batches, join_static, join_streams
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.explain import FramePlan, plan_of, remember
+from handshake.engines.spark.joins.files import check_late, check_results, prepare_folder
 from handshake.engines.spark.joins.inputs import (
     arrow_schema,
     check_output,
@@ -29,7 +30,6 @@ from handshake.engines.spark.joins.inputs import (
     idle_rule,
     qualifiers,
 )
-from handshake.engines.spark.joins.late_files import check_late
 from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.refresh import refresh_period
@@ -104,6 +104,7 @@ class _JoinRequest:
     idle: str | None = None
     refresh: str | None = None
     late_to: str | None = None
+    results_to: str | None = None
 
     def plan(self) -> FramePlan:
         """Check the request and plan the join; every error shows here, before the join runs."""
@@ -114,6 +115,7 @@ class _JoinRequest:
             (self.left_time or self.time, self.right_time or self.time), method=self.method,
             suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
             state=self.state, kind=kind, result_time=self.result_time, idle=self.idle, late_to=self.late_to,
+            results_to=self.results_to,
         )  # fmt: skip
         check_result_time(definition, self.result_time)
         return plan_frames(self.left, self.right, definition, self.name, self.refresh)
@@ -157,6 +159,7 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
     match plan.runs:
         case "streaming":
             prepare_session(left.sparkSession)
+            prepare_folder(definition)
             joined = join_streams(left, right, definition, str(plan.name))
         case "static":
             joined = join_static(left, right, definition)
@@ -164,7 +167,7 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
             joined = join_natively(left, right, definition)
         case _:
             joined = join_batches(left, right, definition)
-    if result_time is not None:
+    if result_time is not None and definition.results_to is None:
         joined = add_result_time(joined, left, right, plan.definition, result_time)
     return remember(joined, plan)
 
@@ -179,7 +182,7 @@ def define(
     times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
     aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
     state: str = "directory", kind: JoinKind = INNER, result_time: str | None = None, idle: str | None = None,
-    best: BestMatch | None = None, late_to: str | None = None,
+    best: BestMatch | None = None, late_to: str | None = None, results_to: str | None = None,
 ) -> Definition:  # fmt: skip
     """Return the definition of a join, which is sent to its tasks."""
     frames, session = (left, right), left.sparkSession
@@ -202,14 +205,17 @@ def define(
         marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
         scratch=f"handshake-batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
         versions=versions(), kind=kind,
-        state=state, result_time=result_time if all(streaming) and kind != INNER else None,
+        state=state,
+        result_time=result_time if all(streaming) and (kind != INNER or results_to is not None) else None,
         idle=None if idle is None else idle_rule(idle, (left, right), (named[0], named[1]), windows),
-        best=best, late_to=late_to,
+        best=best, late_to=late_to, results_to=None if results_to is None else _absolute(results_to),
     )  # fmt: skip
     if late_to is not None:
         check_late(definition, streaming)
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
+    if results_to is not None:
+        check_results(definition, streaming)
     return definition
 
 
@@ -328,7 +334,11 @@ def state_root(
         root = f"{checkpoints.rstrip('/')}/handshake-state"
     if root is None and (master or "").startswith("local"):
         root = "handshake-state" if lasting else tempfile.gettempdir()
-    return root or "" if root is None or "://" in root else os.path.abspath(root)
+    return "" if root is None else _absolute(root)
+
+
+def _absolute(root: str) -> str:
+    return root if "://" in root or not root else os.path.abspath(root)
 
 
 def with_directory(definition: Definition, runs: str) -> Definition:

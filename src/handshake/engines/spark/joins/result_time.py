@@ -23,6 +23,7 @@ from handshake.joins.ordering import KindInOrder
 from handshake.joins.spec import MOMENT, ROW
 from handshake.joins.states import RowStates
 from handshake.kernels.columns import integers
+from handshake.kinds import INNER
 from handshake.schema import concat_batches
 
 __all__ = ["Dating", "add_result_time", "check_result_time"]
@@ -38,7 +39,7 @@ def check_result_time(definition: Definition, name: str | None) -> None:
         raise WindowError("result_time needs time columns on both inputs; name them (time=…)")
     if name.casefold() in [known.casefold() for known in definition.spec.output.names]:
         raise UnsupportedError(f"result_time='{name}' is the name of a column already; choose another")
-    if definition.result_time is not None and not definition.windows.timed:
+    if definition.result_time is not None and definition.kind != INNER and not definition.windows.timed:
         raise WindowError(
             f"result_time of a {definition.kind.name} join needs a time window, since its results may come "
             "later than their rows; give one side a time window, or leave result_time out"

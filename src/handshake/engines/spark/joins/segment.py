@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from handshake.engines.spark.joins.arrivals import NewChunk, arrival_stamps
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.joins.late_files import LateFiles
+from handshake.engines.spark.joins.files import LateFiles, ResultFiles, SegmentFiles, WrittenFile
 from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.blocks import Ranges
@@ -77,6 +77,7 @@ class SegmentTally:
     chunks: int = 0
     state_bytes: int = 0
     read_bytes: int = 0
+    written_bytes: int = 0
     newest: int | None = None
     """The newest event time of the micro-batch."""
 
@@ -95,13 +96,13 @@ class SegmentStep:
     A step that is not `lasting` is a whole batch join, which keeps no state. `held` are basic windows of each
     side to join with, if they are not those of the manifest. `now` is the time at which the micro-batch
     began, in milliseconds; the rule for silent streams needs it. `take_over` lets the segment begin with the
-    rows of segments of an earlier definition, and yields results of them.
+    rows of segments of an earlier definition, and yields results of them. `run` is the run of the query.
     """
 
     def __init__(
         self, definition: Definition, segment: int, manifest: Manifest | None,
         arrivals: Sequence[PackedChunk], watermark: int | None, store: Chunks, batch: int, folder: str,
-        *, now: int | None = None, lasting: bool = True,
+        *, now: int | None = None, lasting: bool = True, run: str = "",
         held: tuple[list[BasicWindow], list[BasicWindow]] | None = None,
         take_over: Callable[[SegmentStep], Iterator[pa.RecordBatch]] | None = None,
     ) -> None:  # fmt: skip
@@ -111,12 +112,15 @@ class SegmentStep:
         self._lone = [a for a in arrivals if a.is_lone and a.ref.check % definition.segments == segment]
         self.batch, self.lasting, self._given = batch, lasting, held
         self._take_over = take_over
-        self._late = LateFiles(definition, segment, batch, folder)
         if manifest is None:
             place = f"{folder}/segment-{definition.fingerprint}-{segment}"
             manifest = Manifest.fresh(definition, place, uuid.uuid4().hex[:12])
         self.manifest = manifest
         self.manifest.updates += 1
+        begins = manifest.updates == 1 or manifest.about.run != run
+        self._files = SegmentFiles(segment, definition.segments, batch, folder, run, begins=begins)
+        self._late = LateFiles(definition, self._files)
+        manifest.about.run = run
         self._describe()
         self._advance(watermark)
         idle = definition.idle
@@ -166,6 +170,12 @@ class SegmentStep:
             yield batch
         changes = (after - earlier for after, earlier in zip(self._matches(), before, strict=True))
         self.tally.matched, self.tally.unmatched, self.tally.finalised = changes
+
+    def write_results(self) -> WrittenFile | None:
+        """Write the results to a file in the folder `results_to`; None if there are none."""
+        file = ResultFiles(self.definition, self._files).write(self.results())
+        self.tally.written_bytes = 0 if file is None else file.bytes
+        return file
 
     def _results(self) -> Iterator[pa.RecordBatch]:
         if self._take_over is not None:

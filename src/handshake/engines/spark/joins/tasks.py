@@ -7,6 +7,7 @@ import platform
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from handshake.engines.spark.joins.changes import Change, find_change
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.files import WrittenFile, large_pieces
 from handshake.engines.spark.joins.ranked import add_hidden, choose_best
 from handshake.engines.spark.joins.routing import home_rows
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
@@ -46,6 +48,7 @@ __all__ = [
     "REFERENCES",
     "RESULTS",
     "SegmentProcessor",
+    "blobs_of",
     "figures_row",
     "join_task",
     "pack_task",
@@ -74,6 +77,7 @@ RESULTS = StructType(
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
 _BLOB_ROWS, _BLOB_BYTES = 1 << 16, 1 << 24
 _BLOB = pa.schema([("blob", pa.binary())])
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -210,12 +214,12 @@ class SegmentProcessor(StatefulProcessor):
         step = SegmentStep(
             definition, segment, manifest, chunks, self._watermark(timer), self._chunks(),
             batch_number(task), self._folder(), now=timer.getCurrentProcessingTimeInMs(),
-            take_over=None if change is None else change.take_over,
+            take_over=None if change is None else change.take_over, run=run_id(task),
         )  # fmt: skip
-        for blob in _blobs(step.results()):
+        blobs = blobs_of(step.results()) if definition.results_to is None else _file_rows(step)
+        for blob in blobs:
             yield _frame(blob, None, [0] * len(FIGURES))
         self._set_timer(step, timer)
-        step.manifest.about.run = run_id(task)
         self.state.update((step.commit(),))
         yield figures_row(step)
 
@@ -271,7 +275,7 @@ def figures_row(step: SegmentStep) -> pd.DataFrame:
     figures = [
         sum(tally.rows), sum(tally.late), tally.no_time, tally.unmatchable, tally.visits, tally.comparisons,
         tally.results, tally.matched, tally.unmatched, tally.pending, tally.finalised, *tally.held,
-        tally.chunks, tally.state_bytes, tally.read_bytes,
+        tally.chunks, tally.state_bytes, tally.read_bytes, tally.written_bytes,
         *(_milliseconds(at, step) for at in (tally.newest, step.manifest.watermark)),
     ]  # fmt: skip
     segment = {"segment": step.segment, **dict(zip(FIGURES, figures, strict=True))}
@@ -311,7 +315,7 @@ def _blob_batches(step: SegmentStep) -> Batches:
     results = step.results()
     if step.definition.ranking is not None:
         results = choose_best(step.definition, results)
-    for blob in _blobs(results):
+    for blob in blobs_of(results):
         yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
 
 
@@ -378,18 +382,25 @@ def _read_static(definition: Definition, chunk: PackedChunk, segment: int | None
 # Results
 
 
-def _blobs(results: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Serialise results in few, large pieces."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in results:
-        held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _BLOB_ROWS or size >= _BLOB_BYTES:
-            yield concat_batches(held).serialize().to_pybytes()
-            held, rows, size = [], 0, 0
-    if held:
-        yield concat_batches(held).serialize().to_pybytes()
+def blobs_of(results: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Serialise results in few, large pieces.
+
+    They are compressed: Spark copies them several times between its JVM and Python.
+    """
+    for piece in large_pieces(results, _BLOB_ROWS, _BLOB_BYTES):
+        batch, sink = concat_batches(piece), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED) as writer:
+            writer.write_batch(batch)
+        yield sink.getvalue().to_pybytes()
+
+
+def _file_rows(step: SegmentStep) -> Iterator[bytes]:
+    """Write the results to a file, and yield the row of the file as JSON."""
+    file: WrittenFile | None = step.write_results()
+    if file is not None:
+        mark = _milliseconds(step.manifest.watermark, step) or None
+        row = {"batch": step.batch, "segment": step.segment, "watermark": mark, **asdict(file)}
+        yield json.dumps(row).encode()
 
 
 def unpack_task(definition: Definition) -> Callable[[Batches], Batches]:
@@ -400,7 +411,8 @@ def unpack_task(definition: Definition) -> Callable[[Batches], Batches]:
         schema = definition.output
         for batch in batches:
             for blob in batch.column(0):
-                yield pa.ipc.read_record_batch(blob.as_buffer(), schema)
+                for part in pa.ipc.open_stream(blob.as_buffer()):
+                    yield pa.RecordBatch.from_arrays(part.columns, schema=schema)
 
     return unpack_results
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import tempfile
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -21,6 +23,8 @@ __all__ = ["StateError", "Store", "open_store"]
 T = TypeVar("T")
 _READERS = 16
 """Reads at the same time, if files are not local."""
+_PIECE = 1 << 23
+"""Bytes per write of a file that is copied."""
 
 
 class StateError(HandshakeError):
@@ -67,6 +71,28 @@ class Store:
                 f"cannot write '{self.path(name)}': {error}; "
                 "the state directory must be writable for every executor and have room"
             ) from error
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[Any]:
+        """Open a large file to write; readers see it when it is complete, and never if writing fails.
+
+        Its draft has a hidden name, which readers of a folder ignore.
+        """
+        target = f"{self._base}/{name}"
+        folder = os.path.dirname(target)
+        try:
+            self._filesystem.create_dir(folder, recursive=True)
+            with _draft(folder if self.is_local else None, os.path.basename(name)) as draft:
+                with open(draft, "wb") as sink:
+                    yield sink
+                if self.is_local:
+                    os.replace(draft, target)
+                else:
+                    with open(draft, "rb") as source, self._filesystem.open_output_stream(target) as copy:
+                        while piece := source.read(_PIECE):
+                            copy.write(piece)
+        except OSError as error:
+            raise StateError(f"cannot write '{self.path(name)}': {error}") from error
 
     def publish(self, name: str, data: pa.Buffer) -> pa.Buffer:
         """Write a small file unless it exists; return the content of the existing file."""
@@ -164,6 +190,17 @@ class Store:
         except OSError:
             if self.list(folder):
                 raise
+
+
+@contextlib.contextmanager
+def _draft(folder: str | None, name: str) -> Iterator[str]:
+    """Return the path of a new file, in the folder for temporary files by default; remove it at the end."""
+    path = os.path.join(folder or tempfile.gettempdir(), f".{name}.{uuid.uuid4().hex}.part")
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _write_local(target: str, parts: Iterable[Any]) -> None:

@@ -1,0 +1,220 @@
+"""Parquet files that segments write in their tasks, exactly once: late rows, and results with `results_to`.
+
+A segment writes at most one file per folder and micro-batch. The name contains the micro-batch, the segment
+and the run of the query. Attempts of one run write the same rows, and the last one replaces the file. Another
+run may divide the rows among segments in another way. In its first micro-batch of a run, each segment
+therefore removes the files that other runs wrote for this micro-batch or a later one: none was committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.state.store import StateError, Store, open_store
+from handshake.errors import HandshakeError, InputError, UnsupportedError
+from handshake.joins.late import check_late_columns, with_lag
+from handshake.joins.spec import SIDES
+
+__all__ = [
+    "LateFiles",
+    "ResultFiles",
+    "SegmentFiles",
+    "WrittenFile",
+    "check_late",
+    "check_results",
+    "large_pieces",
+    "prepare_folder",
+]
+
+_NAME = re.compile(r"\.?part-(\d+)-(\d+)-([0-9a-f]{12})-.*-([0-9a-f]{8})\.parquet")
+"""A file, or the draft of one: micro-batch, segment, and marks of the query and of the run."""
+_OWNER = "_handshake"
+"""The file that names the query whose results a folder holds; readers ignore names of this form."""
+_ROWS, _BYTES = 1 << 18, 1 << 26
+"""The size of a row group: it ends when one of them is reached."""
+
+
+def check_late(definition: Definition, streaming: Sequence[bool]) -> None:
+    """Raise if late rows of a join cannot be kept."""
+    if not all(streaming):
+        raise UnsupportedError("late_to is for joins of two streams; no row of a batch DataFrame is late")
+    check_late_columns(definition.spec.sides)
+
+
+def check_results(definition: Definition, streaming: Sequence[bool]) -> None:
+    """Raise if the results of a join cannot be written to files by its segments."""
+    if not all(streaming):
+        raise UnsupportedError(
+            "results_to is for joins of two streams, and an input is a batch DataFrame; leave results_to out "
+            "and write the DataFrame: joined.write.parquet(…)"
+        )
+    if definition.results_to == definition.late_to:
+        raise UnsupportedError(
+            f"results_to and late_to are both '{definition.late_to}'; name two different folders"
+        )
+    for field in definition.output:
+        try:
+            pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            raise UnsupportedError(
+                f"results_to: Parquet has no type for column '{field.name}' ({field.type}): {error}; cast or "
+                "drop it"
+            ) from error
+
+
+def prepare_folder(definition: Definition) -> None:
+    """Create the folder of results; raise if it cannot be written."""
+    if definition.results_to is None:
+        return
+    try:
+        store, probe = open_store(definition.results_to), f"{_OWNER}-{uuid.uuid4().hex}"
+        store.write(probe, [])
+        store.remove(probe)
+    except (HandshakeError, OSError) as error:
+        raise InputError(f"results_to='{definition.results_to}' cannot be written: {error}") from error
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file of results."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class SegmentFiles:
+    """The files that a segment writes in one micro-batch, one per folder.
+
+    Args:
+        segment: The number of the segment.
+        segments: The number of segments.
+        batch: The number of the micro-batch.
+        folder: The folder of the join's state, which names query and join.
+        run: The run of the query.
+        begins: Whether this is the segment's first micro-batch in this run.
+    """
+
+    def __init__(
+        self, segment: int, segments: int, batch: int, folder: str, run: str, *, begins: bool
+    ) -> None:  # fmt: skip
+        self._segment, self._segments, self._batch, self._begins = segment, segments, batch, begins
+        self.query, _, place = folder.partition("/")
+        self._query, self._run = _mark(self.query, 12), _mark(run, 8)
+        label = place.removeprefix("join-").replace("/", "-")
+        self._name = f"part-{batch:06}-{segment:04}-{self._query}-{label}-{self._run}.parquet"
+
+    def write(
+        self, store: Store, folder: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+    ) -> WrittenFile | None:
+        """Write rows to this micro-batch's file in a folder; no file if there are none."""
+        if self._begins:
+            self._remove_uncommitted(store, folder)
+        pieces = large_pieces(batches, _ROWS, _BYTES)
+        first = next(pieces, None)
+        if first is None:
+            return None
+        name, rows = f"{folder}{self._name}", 0
+        with store.create(name) as sink:
+            # dictionaries cost more time than they save: rows of one probe are neighbours, and compress well
+            with pq.ParquetWriter(sink, schema, use_dictionary=False) as writer:
+                for piece in chain([first], pieces):
+                    table = pa.Table.from_batches(piece)
+                    writer.write_table(table, row_group_size=table.num_rows)
+                    rows += table.num_rows
+            size = sink.tell()
+        return WrittenFile(store.path(name), rows, size)
+
+    def _remove_uncommitted(self, store: Store, folder: str) -> None:
+        """Remove what other runs of the query have left for this micro-batch and later ones.
+
+        A run with other segments may have left files of segments that are no more. Drafts go in any case.
+        """
+        for name in store.list(folder):
+            found = _NAME.match(name)
+            if found is None or found[3] != self._query or found[4] == self._run:
+                continue
+            stale = int(found[1]) >= self._batch or name.startswith(".")
+            if stale and int(found[2]) % self._segments == self._segment:
+                store.remove(f"{folder}{name}")
+
+    def claim(self, store: Store) -> None:
+        """Raise if a folder holds the results of another query."""
+        if not self._begins:
+            return
+        held = store.publish(_OWNER, pa.py_buffer(self.query.encode())).to_pybytes().decode()
+        if held != self.query:
+            raise StateError(
+                f"'{store.root}' holds results of another query or checkpoint ({held}); choose another "
+                "folder for results_to, or empty this one"
+            )
+
+
+def _mark(name: str, length: int) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:length]
+
+
+def large_pieces(
+    batches: Iterable[pa.RecordBatch], rows: int, size: int
+) -> Iterator[list[pa.RecordBatch]]:  # fmt: skip
+    """Yield batches in few, large pieces: each ends when it has as many rows or bytes as given."""
+    held: list[pa.RecordBatch] = []
+    found = taken = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            found, taken = found + batch.num_rows, taken + batch.nbytes
+        if found >= rows or taken >= size:
+            yield held
+            held, found, taken = [], 0, 0
+    if held:
+        yield held
+
+
+class ResultFiles:
+    """The results of one micro-batch of a segment on their way to a file."""
+
+    def __init__(self, definition: Definition, files: SegmentFiles) -> None:
+        assert definition.results_to is not None
+        self._store, self._schema, self._files = open_store(definition.results_to), definition.output, files
+
+    def write(self, results: Iterable[pa.RecordBatch]) -> WrittenFile | None:
+        """Write the results as they are found."""
+        self._files.claim(self._store)
+        return self._files.write(self._store, "", results, self._schema)
+
+
+class LateFiles:
+    """The late rows of one micro-batch of a segment."""
+
+    def __init__(self, definition: Definition, files: SegmentFiles) -> None:
+        self._definition, self._files = definition, files
+        self._rows: tuple[list[pa.RecordBatch], ...] | None = ([], []) if definition.late_to else None
+
+    def add(self, side: int, batch: pa.RecordBatch, times: Any, late: Any, mark: int) -> None:
+        """Take the late rows of a batch, whose times are those given."""
+        if self._rows is None or not late.any():
+            return
+        spec = self._definition.spec
+        # differences of 64-bit times fit unsigned words
+        lag = np.full(len(times), mark, np.int64).view(np.uint64) - times.astype(np.int64).view(np.uint64)
+        late_rows = batch.filter(pa.array(late))
+        self._rows[side].append(with_lag(late_rows, spec.sides[side].schema.names, lag[late], spec.unit))
+
+    def write(self) -> None:
+        """Write the files of both sides."""
+        for side, batches in enumerate(self._rows or ()):
+            store = open_store(str(self._definition.late_to))
+            schema = batches[0].schema if batches else pa.schema([])
+            self._files.write(store, f"{SIDES[side]}/", batches, schema)
