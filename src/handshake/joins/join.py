@@ -261,7 +261,7 @@ class TwoStreamPush(PushJoin[PlanT]):
         """Promise that no row older than this will come on a side; a value as in its time column.
 
         A silent stream then no longer holds back the watermark. Returns results that were held back for their
-        order and may go now, and rows that are final now (outer, anti and as-of joins).
+        order and may go now, and rows that are final now (outer, anti, as-of and nearest joins).
         """
         given = enumerate((left, right))
         return self._advance({side: time for side, time in given if time is not None})

@@ -20,7 +20,7 @@ from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.asof import Found
 from handshake.joins.distance import Candidates, find_candidates
 from handshake.joins.gate import Gate, OnShed
-from handshake.joins.join import PushJoin
+from handshake.joins.join import TwoStreamPush
 from handshake.joins.late import LateStream, LateTo
 from handshake.joins.metrics import Metrics
 from handshake.joins.plan import JoinOptions, JoinPlan, predicate_of, prepare
@@ -256,7 +256,7 @@ def add_mark(right: pa.Schema) -> pa.Schema:
     return right.append(pa.field(_free_name(right), pa.bool_()))
 
 
-class NearestJoin(PushJoin[JoinPlan]):
+class NearestJoin(TwoStreamPush[JoinPlan]):
     """A running nearest join of two streams; each push returns the left rows that it makes final.
 
     A left row is final once no match of it can come any more: when the watermark has passed its window, or
@@ -327,14 +327,6 @@ class NearestJoin(PushJoin[JoinPlan]):
         batch = conform(tuples, self._schemas[1], "right")
         marks = pa.array(np.ones(batch.num_rows, np.bool_))
         return self._push(1, _add_column(batch, self.plan.spec.sides[1].schema, marks))
-
-    def advance(self, *, left: Any = None, right: Any = None) -> list[pa.RecordBatch]:
-        """Promise that no row older than this will come on a side; a value as in its time column.
-
-        A silent stream then no longer holds back the watermark. Returns left rows that are final now.
-        """
-        given = enumerate((left, right))
-        return self._advance({side: time for side, time in given if time is not None})
 
     def _in_order(
         self, results: list[pa.RecordBatch], engine: RunningJoin | Gate | None
