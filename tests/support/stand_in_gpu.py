@@ -81,7 +81,7 @@ class StandIn:
         self.launches = 0
         self._engines: list[Any] = []
 
-    def load(self, module: ir.Module, name: str) -> Any:
+    def load(self, module: ir.Module, name: str, blocks: int = 2) -> Any:
         parsed, machine = optimise(self.target, module, 1)
         words = len(module.globals[name].args) - 2
         engine = binding.create_mcjit_compiler(parsed, machine)

@@ -412,7 +412,7 @@ class DeviceCore(JoinCore):
             if coded is None:
                 kernel = device.load(look_up_module(scan, device.target), "look_up")
             else:
-                kernel = device.load(scan_module(scan, device.target), "scan")
+                kernel = device.load(scan_module(scan, device.target), "scan", scan.blocks)
             self._loaded[key] = scan, kernel
         return self._loaded[key]
 

@@ -45,8 +45,8 @@ class Device(Protocol):
     name: str
     target: Target
 
-    def load(self, module: ir.Module, name: str) -> Launchable:
-        """Compile a kernel of a module."""
+    def load(self, module: ir.Module, name: str, blocks: int = 2) -> Launchable:
+        """Compile a kernel of a module, with registers for `blocks` blocks on a multiprocessor."""
 
     def allocate(self, size: int) -> int:
         """Return the address of `size` bytes of zeros."""
@@ -127,10 +127,10 @@ class Gpu:
         """Use the device in this thread."""
         self._do("cuCtxSetCurrent", self._context)
 
-    def load(self, module: ir.Module, name: str) -> Launchable:
-        """Compile a kernel of a module."""
+    def load(self, module: ir.Module, name: str, blocks: int = 2) -> Launchable:
+        """Compile a kernel of a module, with registers for `blocks` blocks on a multiprocessor."""
         assert isinstance(self.target, PtxTarget)
-        text = self.target.emit(module).encode() + b"\0"
+        text = self.target.emit(module, blocks).encode() + b"\0"
         loaded, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._do("cuModuleLoadData", ctypes.byref(loaded), text)
         self._do("cuModuleGetFunction", ctypes.byref(function), loaded, name.encode())

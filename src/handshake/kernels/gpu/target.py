@@ -18,8 +18,6 @@ __all__ = ["THREADS", "Kernel", "PtxTarget", "Target", "call", "optimise"]
 
 THREADS = 256
 """Threads of a block."""
-BLOCKS = 2
-"""Blocks that a multiprocessor must have registers for."""
 _FULL = ir.Constant(I32, -1)
 
 
@@ -100,11 +98,11 @@ class PtxTarget(Target):
         place = [call(builder, f"llvm.nvvm.read.ptx.sreg.{register}", I32) for register in names]
         return Kernel(builder, function.args, place, end)
 
-    def emit(self, module: ir.Module) -> str:
-        """Return the text of a module in PTX; the largest block is stated, so that registers fit it."""
+    def emit(self, module: ir.Module, blocks: int = 2) -> str:
+        """Return the text of a module in PTX, with registers for `blocks` blocks on a multiprocessor."""
         parsed, machine = optimise(self, module)
         text: str = machine.emit_assembly(parsed)
-        return text.replace(")\n{", f")\n.maxntid {THREADS}, 1, 1\n.minnctapersm {BLOCKS}\n{{", 1)
+        return text.replace(")\n{", f")\n.maxntid {THREADS}, 1, 1\n.minnctapersm {blocks}\n{{", 1)
 
     def ballot(self, builder: ir.IRBuilder, flag: ir.Value) -> ir.Value:
         """Return a word with a bit for each lane whose flag is set."""
