@@ -278,6 +278,9 @@ def test_commands_show_their_runs_and_one_page_shows_all(tmp_path: Path) -> None
         )
         assert [stream["rows"] for stream in found["streams"]] == [500, 500]
         assert found["last"]["columns"] == ["t", "x", "t_right", "x_right"]
+        about = json.loads(ask(url, "/query?name=join")[2])["about"]
+        assert about["tree"]["label"] == "results (t, x, t_right, x_right)"
+        assert about["text"].startswith("join on     l.x = r.x\n")
         row = quote('{"t": 1, "x": 1}'), quote('{"t": 2, "x": 2}')
         answer = ask(url, f"/why?name=join&left={row[0]}&right={row[1]}")[2]
         assert "no   l.x = r.x: 1 = 2" in json.loads(answer)["text"]

@@ -28,9 +28,14 @@ def describe(thing: Any, plan: Any = None) -> dict[str, Any]:
     """
     held = getattr(thing, "plan", None)
     return {
-        "tree": _tree(held), "text": _text(thing if plan is None else plan), "windows": _windows(held),
-        "why": _why_columns(thing, plan),
+        "tree": _tree(held), "text": _text(_explainable(thing) if plan is None else plan),
+        "windows": _windows(held), "why": _why_columns(thing, plan),
     }  # fmt: skip
+
+
+def _explainable(thing: Any) -> Any:
+    """Return what says how a thing runs: itself, or the plan of a replay."""
+    return thing if hasattr(thing, "explain") else getattr(thing, "plan", thing)
 
 
 def _text(thing: Any) -> str:
@@ -70,7 +75,8 @@ def _join_tree(plan: JoinPlan | MultiPlan) -> Tree:
         for name, window in _windows(plan).items()
     ]
     how = plan.spec.kind.name if isinstance(plan, JoinPlan) else "inner"
-    names = ", ".join(plan.output_schema.names)
+    # the local engine keeps columns of both inputs apart by a NUL until the result names them
+    names = ", ".join(name.replace("\0", "_") for name in plan.output_schema.names)
     join = {"label": f"{how} join on {plan.spec.text}", "children": streams}
     return {"label": f"results ({names})", "children": [join]}
 
