@@ -405,9 +405,9 @@ def test_cores_share_the_work_and_do_not_add_to_it(arrangement):
 
 def test_the_cost_of_a_live_page_is_measured(capsys):
     pytest.importorskip("starlette")
-    assert command(["bench", "live", "--seconds", "0.3", "--pairs", "1", "--window", "2000 tuples"]) == 0
+    assert command(["bench", "live", "--pairs", "1", "--window", "2000 tuples"]) == 0
     figures = dict(pair.split("=") for pair in capsys.readouterr().out.splitlines()[-1].split()[1:])
-    assert figures.keys() == {"cost", "processor_cost", "updates"}
+    assert figures.keys() >= {"cost", "noise", "processor_cost", "processor_noise", "updates", "update_ms"}
     assert float(figures["updates"]) > 1
 
 
