@@ -64,7 +64,7 @@ def test_figures_of_a_micro_batch() -> None:
     assert join.behind == timedelta(seconds=3)
     assert join.lag == timedelta(seconds=9.5)
     assert join.imbalance == pytest.approx(1.5)
-    assert join.segments[0] == SegmentProgress(0, 30, 1, 0, 100, 7, 2, 10, 20, 0, 5, 0)
+    assert join.segments[0] == SegmentProgress(0, 30, 1, 0, 100, 7, 2, 10, 20, 0, 5, 0, 0)
     assert str(join) == (
         "mine batch 4: 40 rows in 1.5 s, 8 results, windows 14 + 26, state 0.0 MB, late 1, lag 9.5 s"
     )
