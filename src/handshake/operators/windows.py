@@ -220,7 +220,8 @@ class WindowOperator:
         if not self._anchored:
             self._anchor(chunk)
         first, last = self._spans.first(chunk.times), self._spans.last(chunk.times)
-        open_from = self._spans.first(chunk.clocks)
+        in_order = chunk.clocks is chunk.times  # see `SourceOperator._clocks`
+        open_from = first if in_order else self._spans.first(chunk.clocks)
         late = (open_from > first) & (last >= first)
         kept = np.maximum(first, open_from) <= last
         if chunk.timed is not None:
