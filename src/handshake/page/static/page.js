@@ -261,7 +261,7 @@ function tiles(query, held) {
   found.push(["Late rows", count(lost), `${share(lost, taken)} of all`, line("late", rates, "right"), lost > 0.01 * taken ? "warn" : ""]);
   if (query.engine === "local" && query.algorithm !== "query") found.push(["Shed rows", count(dropped), dropped ? `${share(dropped, taken + dropped)} of all` : `${count(figures.waiting_rows ?? 0)} wait at the gate`, line("shed", rates, "right"), dropped ? "bad" : ""]);
   if (figures.state_bytes !== undefined) found.push(["State", bytes(figures.state_bytes), figures.chunks === undefined ? `${count(figures.basic_windows)} basic windows` : `${count(figures.chunks)} files`, line("state_bytes", values, "left")]);
-  if (query.parts.length > 1) found.push(["Imbalance", ratio(figures.imbalance), `1 is even; work ${ratio(figures.load_imbalance)}`, line("imbalance", values, "left"), figures.imbalance > 3 && query.engine === "spark" ? "warn" : ""]);
+  if (query.parts.length > 1) found.push(["Imbalance", ratio(figures.imbalance), `of work ${ratio(figures.load_imbalance)}`, line("imbalance", values, "left"), figures.imbalance > 3 && query.engine === "spark" ? "warn" : ""]);
   if (figures.closed_windows !== undefined) found.push(["Windows closed", count(figures.closed_windows), "", () => sparkline([], "left")]);
   return found;
 }
