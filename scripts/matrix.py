@@ -33,6 +33,8 @@ NEWEST = {"pandas": "2.3.3", "pyarrow": "26.0.1", "numpy": "2.4.6", "protobuf": 
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "4.0-oldest": {
         "pyspark": "4.0.0", "pandas": "2.0.3", "pyarrow": "15.0.2", "numpy": "1.26.4", "protobuf": "5.28.3",
+        "grpcio": "1.67.1", "grpcio-status": "1.67.1", "googleapis-common-protos": "1.65.0",
+        "zstandard": "0.23.0",
     },
     "4.0": {"pyspark": "4.0.5", **NEWEST},
     "4.1": {"pyspark": "4.1.4", **NEWEST},
@@ -42,6 +44,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 """Environments by name, with the releases of what PySpark works with."""
 NOTHING = 5
 """Pytest's exit status if there was no test to run."""
+CONNECT = ("googleapis-common-protos", "grpcio", "grpcio-status", "zstandard")
 TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "polars")
 """Packages that the tests need; locked like those of `make setup`."""
 
@@ -123,7 +126,7 @@ def packages(name: str) -> dict[str, str]:
     """Return the releases of an environment: those of the matrix, and the locked ones of all else."""
     lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
     locked = dict(line.split("==") for line in lines if "==" in line)
-    needed = ("llvmlite", "numba", "rich", "sqlglot", "typer", *TOOLS)
+    needed = ("llvmlite", "numba", "rich", "sqlglot", "typer", *CONNECT, *TOOLS)
     return {package: locked[package] for package in needed} | ENVIRONMENTS[name]
 
 
