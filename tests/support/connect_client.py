@@ -1,6 +1,9 @@
-"""A client of Spark Connect, run as a script: it starts a server and compares joins with joins in process.
+"""A client of Spark Connect, run as a script: it compares joins with joins in process.
 
-python connect_client.py FOLDER
+python connect_client.py FOLDER [ADDRESS]
+
+Without an address, such as `sc://127.0.0.1:15002`, it starts a server. The client opens no file of the state
+directory.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +23,7 @@ from pyspark.sql.types import StructType
 import handshake
 from handshake.engines.spark.joins.connect import translate_connect
 from handshake.engines.spark.joins.inputs import arrow_schema
+from handshake.engines.spark.state.store import Store
 from handshake.errors import ExpressionError, SchemaError, UnsupportedError
 from handshake.plan.build import Expression
 
@@ -86,6 +91,16 @@ def check_kinds(left: Any, right: Any) -> None:
     assert counts == {"inner": 4, "left": 7, "full": 9, "left_semi": 2, "left_anti": 3}, counts
 
 
+def check_queries(spark: Any) -> None:
+    """Run a query text on a DataFrame."""
+    frame = spark.createDataFrame([(n, n) for n in range(6)], "i int, t long")
+    text = "CREATE INPUT STREAM S (i int, t long) TIMESTAMP BY t; SELECT i * 2 AS d FROM S WHERE i > 3 INTO r"
+    found = handshake.run(text, {"S": frame}, engine="spark")["r"]
+    assert sorted(row.d for row in found.collect()) == [8, 10]
+    with pytest.raises(UnsupportedError, match="joins and queries on DataFrames only"):
+        handshake.run(text, {"S": pa.table({"i": [1], "t": [1]})}, engine="spark")
+
+
 def check_streams(spark: Any, folder: Path) -> None:
     """Join two streams of files into files, in two runs of the query."""
     start = datetime(2024, 1, 1)
@@ -95,7 +110,12 @@ def check_streams(spark: Any, folder: Path) -> None:
         .withWatermark("t", "1 second")
         for name in ("n", "m")
     )
-    joined = handshake.join(left, right, "l.n < r.m", window="3 s", state_dir=str(folder / "state"))
+    windows = {"window": "3 s", "state_dir": str(folder / "state")}
+    if pyspark.__version__.startswith("4.0."):
+        with pytest.raises(UnsupportedError, match=r"has no stateful operators in Spark Connect"):
+            handshake.join(left, right, "l.n < r.m", **windows)
+        return
+    joined = handshake.join(left, right, "l.n < r.m", **windows)
     for batch in range(2):
         for name in ("n", "m"):
             rows = [(10 * batch + i, start + timedelta(seconds=10 * batch + i)) for i in range(5)]
@@ -135,18 +155,38 @@ def check_pipelines(spark: Any, folder: Path) -> None:
     assert "l.t (watermark 1 second behind), r.t (watermark 1 second behind)" in text, text
 
 
+def check_refresh(spark: Any, folder: Path) -> None:
+    """Join a stream with a batch DataFrame that is read in every period."""
+    static = spark.createDataFrame([(3,), (12,)], "k int")
+    spark.range(20).selectExpr("CAST(id AS INT) AS n").coalesce(1).write.parquet(str(folder / "static-in"))
+    stream = spark.readStream.schema("n int").parquet(str(folder / "static-in"))
+    joined = handshake.join(stream, static, "l.n > r.k", refresh="1 second")
+    writer = joined.writeStream.option("checkpointLocation", str(folder / "static-checkpoint"))
+    writer.trigger(availableNow=True).start(str(folder / "static-out")).awaitTermination()
+    found = sorted((row.n, row.k) for row in spark.read.parquet(str(folder / "static-out")).collect())
+    assert found == sorted((n, k) for n in range(20) for k in (3, 12) if n > k)
+
+
+def refuse(self: Any, root: str) -> None:
+    raise AssertionError(f"the client opened the state directory {root}")
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    address = sys.argv[2] if len(sys.argv) > 2 else "local[2]"
     (folder / "n").mkdir()
     (folder / "m").mkdir()
-    builder = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2")
+    builder = SparkSession.builder.remote(address).config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.handshake.stateDir", str(folder / "state")).getOrCreate()
     left = spark.createDataFrame(list(zip(*LEFT.values(), strict=True)), LEFT_COLUMNS)
     right = spark.createDataFrame(list(zip(*RIGHT.values(), strict=True)), RIGHT_COLUMNS)
     check_predicates(left, right)
     check_names(left, right)
-    check_kinds(left, right)
     check_pipelines(spark, folder)
+    Store.__init__ = refuse  # type: ignore[method-assign]
+    check_kinds(left, right)
+    check_queries(spark)
     check_streams(spark, folder)
+    check_refresh(spark, folder)
     spark.stop()
     print("done")

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.util import is_remote_only
 
 from handshake.engines.spark import private
 from handshake.engines.spark.failures import join_error, reason
@@ -87,13 +88,21 @@ def start_cluster(
     """Start a session on `master`, or on this machine's cores, and stop it at the end.
 
     Uses the active session of this process if there is one.
+
+    Raises:
+        UnsupportedError: Spark does not start here.
     """
     folder = Path(tempfile.mkdtemp(prefix="handshake-"))
     try:
         running = SparkSession.getActiveSession()
-        if running is not None:
+        if running is not None and not private.is_connect(running):
             yield Cluster(running, folder)
             return
+        if running is not None or is_remote_only():
+            raise UnsupportedError(
+                "a client of Spark Connect runs joins and queries on DataFrames only; read the inputs as "
+                "DataFrames, or use a classic session (the package pyspark, without builder.remote)"
+            )
         prepare_environment()
         with _launch(_settings(name, master, cores, ui, settings), folder) as spark:
             cluster = Cluster(spark, folder)
@@ -165,6 +174,8 @@ def _gateway(conf: SparkConf, sink: Any, log: Path) -> Any:
 
 
 def _session(conf: SparkConf, gateway: Any) -> SparkSession:
+    from pyspark import SparkContext  # not in pyspark-client
+
     try:
         with _keep_interrupts():
             SparkContext(conf=conf, gateway=gateway).setLogLevel("ERROR")

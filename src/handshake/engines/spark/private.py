@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import IO, Any
 
 import pyspark
-from pyspark import SparkConf, SparkContext, TaskContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf, TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
@@ -23,6 +22,7 @@ __all__ = [
     "connect_relation",
     "elements",
     "has_class",
+    "is_connect",
     "is_instance",
     "is_java_column",
     "is_padded",
@@ -105,6 +105,11 @@ def list_files_again(frame: DataFrame) -> None:
 # Classes. Plain: assume that the class is there, as in Spark Connect; Spark then fails with a trace.
 
 
+def is_connect(session: SparkSession) -> bool:
+    """Return whether a session is a client of Spark Connect, which shows no JVM."""
+    return getattr(session, "_jvm", None) is None
+
+
 def has_class(session: SparkSession, name: str) -> bool:
     """Return whether the JVM of a session finds a class; true if there is no JVM to ask."""
     jvm: Any = getattr(session, "_jvm", None)
@@ -128,15 +133,20 @@ def checkpoint_manager() -> str:
 
 
 # The JVM. Plain: `SparkSession.builder`, whose JVM writes to the terminal and ends with this process.
+# Imported where needed: the package pyspark-client, which talks to Spark Connect alone, lacks both.
 
 
 def launch_jvm(conf: SparkConf, log: IO[bytes]) -> Any:
     """Start a JVM whose output goes to a log file."""
+    from pyspark.java_gateway import launch_gateway
+
     return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
 
 
 def release_jvm() -> None:
     """Forget the JVM, so that this process can start another."""
+    from pyspark import SparkContext
+
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
@@ -20,7 +21,8 @@ from handshake.engines.spark.joins.tasks import (
     probe_task,
     unpack_task,
 )
-from handshake.engines.spark.state.store import open_store
+from handshake.engines.spark.state.reached import ReachedStore
+from handshake.errors import UnsupportedError
 from handshake.metrics import REPORTS
 
 __all__ = ["join_batches", "join_static", "join_streams"]
@@ -41,13 +43,15 @@ _FILE = StructType(
 def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name: str) -> DataFrame:
     """Join two streams: shuffle references, run segments as join cores, unpack serialised results."""
     mode = "EventTime" if definition.windows.timed else "None"
-    joined = (
-        _pack(left, definition, 0)
-        .union(_pack(right, definition, 1))
-        .groupBy("segment")
-        .transformWithStateInPandas(SegmentProcessor(definition, name), RESULTS, "append", mode)
-        .observe(name, *_metrics())
-    )
+    segments = _pack(left, definition, 0).union(_pack(right, definition, 1)).groupBy("segment")
+    if not hasattr(segments, "transformWithStateInPandas"):
+        raise UnsupportedError(
+            f"PySpark {pyspark.__version__} has no stateful operators in Spark Connect, which a join of "
+            "streams needs; use a client from 4.1 on, or a classic session"
+        )
+    joined = segments.transformWithStateInPandas(
+        SegmentProcessor(definition, name), RESULTS, "append", mode
+    ).observe(name, *_metrics())
     if definition.results_to is not None:
         return _file_rows(joined)
     # `to` tells PySpark the columns; it would ask Spark for them, which pipelines do not allow
@@ -85,9 +89,8 @@ def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> Da
         held = held.persist()
     if definition.refresh is not None:
         kept = held if definition.refresh else None
-        refresher = Refresher(
-            static, kept, definition.refresh, open_store(definition.root), definition.scratch
-        )
+        store = ReachedStore(static.sparkSession, definition.root)
+        refresher = Refresher(static, kept, definition.refresh, store, definition.scratch)
         static.sparkSession.streams.addListener(refresher)
     pairs = (
         moving.select("segment", F.struct("*").alias("moving"))

@@ -35,7 +35,7 @@ from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.refresh import refresh_period
 from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
 from handshake.engines.spark.private import has_class
-from handshake.engines.spark.state.store import open_store
+from handshake.engines.spark.state.reached import ReachedStore
 from handshake.engines.spark.workers import (
     check_driver_python,
     check_workers,
@@ -155,7 +155,7 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
     plan = plan if plan.name is not None else replace(plan, name=_label())
     definition = plan.definition
     if plan.runs != "native" and definition.state == "directory":
-        definition = with_directory(definition, plan.runs)
+        definition = with_directory(left.sparkSession, definition, plan.runs)
     match plan.runs:
         case "streaming":
             prepare_session(left.sparkSession)
@@ -341,20 +341,16 @@ def _absolute(root: str) -> str:
     return root if "://" in root or not root else os.path.abspath(root)
 
 
-def with_directory(definition: Definition, runs: str) -> Definition:
+def with_directory(session: SparkSession, definition: Definition, runs: str) -> Definition:
     """Create the directory of a join; remove that of a batch join when this process ends.
 
-    A marker in it shows executors that they see the driver's directory.
+    A marker in it shows executors that they see the same directory.
     """
-    store, marker = open_store(definition.root), f"handshake-{uuid.uuid4().hex}.marker"
+    store = ReachedStore(session, definition.root)
     if runs == "streaming":
-        marker = next((name for name in store.list("") if name.endswith(".marker")), marker)
-    else:
-        atexit.register(store.remove_folder, definition.scratch)
-        marker = f"{definition.scratch}/{marker}"
-    if not store.exists(marker):
-        store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in this folder.\n"])
-    return replace(definition, marker=marker)
+        return replace(definition, marker=store.mark("", shared=True))
+    atexit.register(store.remove_at_exit, definition.scratch)
+    return replace(definition, marker=store.mark(definition.scratch, shared=False))
 
 
 def prepare_session(session: SparkSession) -> None:

@@ -65,7 +65,7 @@ def nearest_frames(
     check_output(definition, left.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true")
     check_root(definition)
     runs = "static" if left.isStreaming else "batch"
-    return _run(left, right, with_directory(definition, runs), runs, name)
+    return _run(left, right, with_directory(left.sparkSession, definition, runs), runs, name)
 
 
 def _nearest_streams(

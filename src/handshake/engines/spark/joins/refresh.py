@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from handshake.engines.spark.private import list_files_again
-from handshake.engines.spark.state.store import Store
+from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import UnsupportedError, WindowError
 from handshake.windows import Duration
 
@@ -69,7 +69,7 @@ class Refresher(StreamingQueryListener):
     """
 
     def __init__(
-        self, static: DataFrame, held: DataFrame | None, period: float, store: Store, folder: str
+        self, static: DataFrame, held: DataFrame | None, period: float, store: ReachedStore, folder: str
     ) -> None:
         self._static, self._held, self._period = static, held, period
         self._store, self._folder = store, folder
@@ -110,7 +110,7 @@ class Refresher(StreamingQueryListener):
     def _refresh(self) -> None:
         list_files_again(self._static)
         if self._held is not None:
-            folders = self._store.list(self._folder)
+            folders = self._store.names(self._folder)
             self._held.unpersist()
             self._held.persist()
             self._outdated.append(_Outdated(folders, self._running()))

@@ -1,0 +1,102 @@
+"""The state directory as the driver program reaches it.
+
+A client of Spark Connect may run where nothing but the server can be reached, so tasks do its work there.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from handshake.engines.spark.failures import join_error
+from handshake.engines.spark.private import NO_ANALYSIS, is_connect
+from handshake.engines.spark.state.store import Store, open_store
+
+__all__ = ["ReachedStore"]
+
+_PATIENCE = 20.0
+"""Seconds to wait for a server when the program ends."""
+
+
+class ReachedStore:
+    """Files of the state directory, for driver code: `mark`, `names` and `remove_folder`."""
+
+    def __init__(self, session: SparkSession, root: str) -> None:
+        self._session, self._root = session, root
+
+    def mark(self, folder: str, shared: bool) -> str:
+        """Write a marker, by which executors see that they have the same directory; return its name.
+
+        Args:
+            folder: The folder of the marker; empty for the directory itself.
+            shared: Whether an existing marker will do.
+        """
+        name = f"{folder}/handshake-{uuid.uuid4().hex}.marker".lstrip("/")
+        return self._run(partial(_mark, name, folder if shared else None))[0]
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names directly under a folder; none if the folder is missing."""
+        return self._run(partial(_list, folder))
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with its content, if it exists."""
+        self._run(partial(_remove_folder, folder))
+
+    def remove_at_exit(self, folder: str) -> None:
+        """Remove a folder when the program ends; with Spark Connect only if the session still answers."""
+        if not is_connect(self._session):
+            open_store(self._root).remove_folder(folder)
+            return
+        if not getattr(self._session, "is_stopped", False):
+            removal = threading.Thread(target=self._try_to_remove, args=(folder,), daemon=True)
+            removal.start()
+            removal.join(_PATIENCE)
+
+    def _try_to_remove(self, folder: str) -> None:
+        with suppress(Exception):
+            self.remove_folder(folder)
+
+    def _run(self, work: Callable[[Store], list[str]]) -> list[str]:
+        if not is_connect(self._session):
+            return work(open_store(self._root))
+        try:
+            found = self._session.range(0, 1, 1, 1).mapInArrow(_task(self._root, work), "name string")
+            return [str(name) for (name,) in found.collect()]
+        except PySparkException as error:
+            if NO_ANALYSIS not in str(error):
+                raise join_error(error) from error
+            return work(open_store(self._root))  # a pipeline's query function runs nothing, and is local
+
+
+def _task(root: str, work: Callable[[Store], list[str]]) -> Any:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            names = pa.array(work(open_store(root)), pa.string())
+            yield pa.RecordBatch.from_arrays([names], names=["name"])
+
+    return run
+
+
+def _mark(name: str, folder: str | None, store: Store) -> list[str]:
+    known = () if folder is None else store.list(folder)
+    marker = next((each for each in known if each.endswith(".marker")), name)
+    if not store.exists(marker):
+        store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in this folder.\n"])
+    return [marker]
+
+
+def _list(folder: str, store: Store) -> list[str]:
+    return store.list(folder)
+
+
+def _remove_folder(folder: str, store: Store) -> list[str]:
+    store.remove_folder(folder)
+    return []
