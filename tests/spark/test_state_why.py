@@ -145,3 +145,21 @@ def test_what_a_state_cannot_say(tmp_path: Path) -> None:
         ask(tmp_path, stream, 50, 60)
     rows = {"l": 50, "x": 1, "t": 0}, {"r": 60, "a": 2, "u": 0}
     assert "s.a" not in str(handshake.why(*rows, state=tmp_path, aliases=("q", "s")))
+
+
+def test_the_live_page_draws_a_join_of_dataframes(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from handshake.engines.spark.joins.explain import FramePlan, remember
+    from handshake.page.about import frame_tree
+
+    class Frame:
+        """A holder of the plan, as the DataFrame of results is."""
+
+    cluster, _, _ = run_batches(tmp_path, "6 seconds", "left")
+    plan = FramePlan(cluster.definition, "streaming", "matches", (0, 0))
+    tree = frame_tree(remember(Frame(), plan))
+    assert tree["label"] == "results (l, x, t, r, a, u)"
+    (join,) = tree["children"]
+    assert join["label"].startswith("left join on ")
+    assert [each["label"] for each in join["children"]] == ["window of 6 seconds"] * 2
+    assert [each["children"][0]["label"] for each in join["children"]] == ["left", "right"]

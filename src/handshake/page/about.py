@@ -11,10 +11,11 @@ from handshake.errors import HandshakeError
 from handshake.io.frames import is_spark
 from handshake.joins.driver import StreamLike
 from handshake.joins.plan import JoinPlan, MultiPlan
+from handshake.joins.spec import SIDES
 from handshake.plan.algebra import Node, Plan
 from handshake.plan.explain import label
 
-__all__ = ["StateOf", "describe"]
+__all__ = ["StateOf", "describe", "frame_tree"]
 
 Tree = dict[str, Any]
 
@@ -28,7 +29,8 @@ def describe(thing: Any, plan: Any = None) -> dict[str, Any]:
     """
     held = getattr(thing, "plan", None)
     return {
-        "tree": _tree(held), "text": _text(_explainable(thing) if plan is None else plan),
+        "tree": frame_tree(plan) if is_spark(plan) else _tree(held),
+        "text": _text(_explainable(thing) if plan is None else plan),
         "windows": _windows(held), "why": _why_columns(thing, plan),
     }  # fmt: skip
 
@@ -70,15 +72,29 @@ def _node(node: Node) -> Tree:
 
 
 def _join_tree(plan: JoinPlan | MultiPlan) -> Tree:
-    streams = [
-        {"label": f"window of {window}", "children": [{"label": name, "children": []}]}
-        for name, window in _windows(plan).items()
-    ]
     how = plan.spec.kind.name if isinstance(plan, JoinPlan) else "inner"
     # the local engine keeps columns of both inputs apart by a NUL until the result names them
-    names = ", ".join(name.replace("\0", "_") for name in plan.output_schema.names)
-    join = {"label": f"{how} join on {plan.spec.text}", "children": streams}
-    return {"label": f"results ({names})", "children": [join]}
+    names = [name.replace("\0", "_") for name in plan.output_schema.names]
+    return _draw_join(how, plan.spec.text, names, _windows(plan))
+
+
+def frame_tree(frame: Any) -> Tree | None:
+    """Return the tree of a join of Spark DataFrames; None for other DataFrames, and for best matches."""
+    plan = spark_module("joins.explain").recall(frame)
+    if plan is None or plan.definition.best is not None or plan.definition.ranking is not None:
+        return None
+    held = plan.definition
+    windows = {side: str(window or "no window") for side, window in zip(SIDES, held.windows, strict=True)}
+    return _draw_join(held.kind.name, held.spec.text, held.output.names, windows)
+
+
+def _draw_join(how: str, on: str, names: Sequence[str], windows: dict[str, str]) -> Tree:
+    streams = [
+        {"label": f"window of {window}", "children": [{"label": name, "children": []}]}
+        for name, window in windows.items()
+    ]
+    join = {"label": f"{how} join on {on}", "children": streams}
+    return {"label": f"results ({', '.join(names)})", "children": [join]}
 
 
 def _why_columns(thing: Any, plan: Any) -> list[list[str]] | None:
