@@ -30,6 +30,7 @@ def add_spark_commands(bench: typer.Typer, call: Callable[..., None]) -> None:
     _add_sustained(bench, call)
     _add_growth(bench, call)
     _add_kinds(bench, call)
+    _add_equi(bench, call)
     _add_batch(bench, call)
     _add_latency(bench, call)
     _add_segments(bench, call)
@@ -124,6 +125,31 @@ Examples:
             "spark_kinds", rate=rate, step=step, window=window, cores=cores, unmatched=unmatched, kinds=kinds,
             out=out, source=source,
         )  # fmt: skip
+
+
+def _add_equi(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        "spark_equi",
+        help="""Compare an equi-join of streams with Spark's own stream-stream join.
+
+\b
+Examples:
+  handshake bench spark_equi --out results
+  handshake bench spark_equi --rate 500 --window 60 --step 5
+""",
+    )
+    def spark_equi(
+        rate: Rate = 2_000,
+        keys: Annotated[int, typer.Option(min=1, help="Different keys.")] = 100_000,
+        step: Step = 10,
+        window: Window = 300,
+        cores: LocalCores = 2,
+        out: Out = None,
+        source: Source = None,
+    ) -> None:
+        call(
+            "spark_equi", rate=rate, keys=keys, step=step, window=window, cores=cores, out=out, source=source
+        )
 
 
 def _add_batch(bench: typer.Typer, call: Callable[..., None]) -> None:

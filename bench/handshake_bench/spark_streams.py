@@ -23,8 +23,10 @@ from handshake_bench.report import progress
 __all__ = [
     "BAND",
     "Batch",
+    "Engine",
     "Run",
     "bucket_join",
+    "equi_join",
     "handshake_join",
     "measure",
     "session",
@@ -111,11 +113,17 @@ def session(cores: int) -> Iterator[SparkSession]:
 
 
 def streams(
-    spark: SparkSession, rate: int, step: int, partitions: int, unmatched: int = 0
+    spark: SparkSession,
+    rate: int,
+    step: int,
+    partitions: int,
+    unmatched: int = 0,
+    keys: int | None = None,
 ) -> tuple[DataFrame, DataFrame]:
     """Create R(x, y, z) and S(a, b, c, d) of the papers; a micro-batch holds `step` seconds of each.
 
     `unmatched` is the percentage of rows of R whose y is beyond the reach of S.
+    With `keys`, both streams also have that many different values of `k`.
     """
 
     def source() -> DataFrame:
@@ -126,13 +134,19 @@ def streams(
     beyond = F.when(uniform(5) <= 100 * unmatched, 20_000).otherwise(0) if unmatched else F.lit(0)
     left = source().select(
         _instant(rate), uniform(1).cast("int").alias("x"), (uniform(2) + beyond).cast("float").alias("y"),
-        F.lpad(F.col("value").cast("string"), 20, "0").alias("z"),
+        F.lpad(F.col("value").cast("string"), 20, "0").alias("z"), *_key(5, keys),
     )  # fmt: skip
     right = source().select(
         _instant(rate), uniform(3).cast("int").alias("a"), uniform(4).cast("float").alias("b"),
-        F.col("value").cast("double").alias("c"), (F.col("value") % 2 == 0).alias("d"),
+        F.col("value").cast("double").alias("c"), (F.col("value") % 2 == 0).alias("d"), *_key(6, keys),
     )  # fmt: skip
     return left.withWatermark("t", "0 seconds"), right.withWatermark("t", "0 seconds")
+
+
+def _key(seed: int, keys: int | None) -> list[Column]:
+    if keys is None:
+        return []
+    return [F.pmod(F.xxhash64(F.lit(seed), F.col("value")), F.lit(keys)).alias("k")]
 
 
 def _instant(rate: int) -> Column:
@@ -148,16 +162,28 @@ def uniform(seed: int) -> Column:
 
 def handshake_join(
     left: DataFrame, right: DataFrame, window: int, folder: str, how: str = "inner",
-    state: str = "directory", sink: str = "rows",
+    state: str = "directory", sink: str = "rows", on: str = BAND,
 ) -> DataFrame:  # fmt: skip
     """Join by this package; results are rows, or go to files in the segments' tasks."""
     place = f"{folder}/state" if state == "directory" else None
     files = f"{folder}/{_RESULTS}" if sink == "files" else None
     joined: DataFrame = handshake.join(
-        left, right, BAND, window=f"{window} seconds", how=how, state_dir=place, state=state,
+        left, right, on, window=f"{window} seconds", how=how, state_dir=place, state=state,
         name="handshake", results_to=files,
     )  # fmt: skip
     return joined
+
+
+def equi_join(left: DataFrame, right: DataFrame, window: int, folder: str) -> DataFrame:
+    """Join on `k` and a range of times by Spark's own join, which keeps its windows in RocksDB."""
+    other = right.withColumnRenamed("t", "t_right").withColumnRenamed("k", "k_right")
+    return left.join(
+        other,
+        F.expr(
+            f"k = k_right AND t_right > t - INTERVAL {window} SECONDS "
+            f"AND t_right < t + INTERVAL {window} SECONDS"
+        ),
+    )
 
 
 def bucket_join(width: int) -> Engine:
@@ -183,13 +209,13 @@ def bucket_join(width: int) -> Engine:
 
 def measure(
     spark: SparkSession, engine: Engine, rate: int, step: int, window: int, *, batches: int,
-    unmatched: int = 0, patient: bool = False,
+    unmatched: int = 0, patient: bool = False, keys: int | None = None,
 ) -> Run:  # fmt: skip
     """Run a stream until `batches` micro-batches had full windows, or, unless patient, it falls behind."""
     folder = tempfile.mkdtemp(prefix="handshake-bench-")
     run = Run(rate, step, window)
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
-    left, right = streams(spark, rate, step, partitions, unmatched)
+    left, right = streams(spark, rate, step, partitions, unmatched, keys)
     query = (
         engine(left, right, window, folder).writeStream.format("noop")
         .option("checkpointLocation", f"{folder}/checkpoint").start()
@@ -230,5 +256,6 @@ def _batches(query: StreamingQuery, step: int) -> Iterator[Batch]:
 
 
 def _figures(report: Any) -> dict[str, Any]:
-    observed = report["observedMetrics"].get("handshake")
-    return {} if observed is None else observed.asDict()
+    observed = report["observedMetrics"]
+    named = [observed[name].asDict() for name in ("handshake", "pairs") if name in observed]
+    return {key: value for figures in named for key, value in figures.items()}

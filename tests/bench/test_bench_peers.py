@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from handshake.cli.app import bench
 from handshake.cli.app import run as command
 from handshake_bench import flink, tuple_windows
 from handshake_bench.maven import UnreachableError, is_fetched
 from handshake_bench.pairs import Pairs
 from handshake_bench.tuple_workload import KINDS, TupleStreams, pairs_by_hand
 
+ROOT = Path(__file__).parents[2]
 EARLIER: dict[str, dict[str, Any]] = {
     "tuple_windows": {
         "batch": 4096,
@@ -40,6 +44,17 @@ EXPECTED: dict[str, dict[str, str]] = {
         "equi_flink": "2000", "any_flink": "2000", "equi_hash_vs_flink": "5", "any_scan_vs_flink": "5",
     },
 }  # fmt: skip
+
+
+def test_every_benchmark_is_described_and_every_described_one_exists() -> None:
+    names = {one.name or one.callback.__name__ for one in bench.registered_commands if one.callback}
+    described, figures = (
+        set(re.findall(r"`handshake bench (\w+)", (ROOT / name).read_text()))
+        for name in ("bench/README.md", "README.md")
+    )
+    assert described == names
+    assert len(figures) == 5
+    assert figures <= names
 
 
 def result(text: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 
 from handshake_bench import (
     spark_batch,
+    spark_equi,
     spark_kinds,
     spark_latency,
     spark_queries,
@@ -46,6 +47,13 @@ EARLIER = {
             for kind, took in (("inner", 3.0), ("left", 4.0), ("left_anti", 2.0))
         ],
     },
+    "spark_equi": {
+        "rate": 2_000, "step": 10, "window": 300, "keys": 9,
+        "runs": [
+            {"engine": name, "took": took, "worked": 2 * took, "full": True, "sustained": True, "pairs": 9}
+            for name, took in (("handshake", 2.0), ("store", 3.0), ("spark", 5.0))
+        ],
+    },
     "spark_batch": {
         "rows": 500, "limit": 60.0, "ours": [3.0, 2.0], "spark": None, "results": 7,
         "equi": [(3.0, 2.0), (1.0, 2.0)],
@@ -74,6 +82,7 @@ EXPECTED = {
     "spark_sustained": {"rate": "15000", "load": "0.25", "bucketed": "1000", "vs_bucketed": "15"},
     "spark_growth": {"growth": "1.2"},
     "spark_kinds": {"inner": "1", "left": "0.75", "left_anti": "1.5", "left_processor": "0.75"},
+    "spark_equi": {"store_took": "1.5", "spark_took": "2.5", "spark_processor": "2.5", "load": "0.2"},
     "spark_batch": {"vs_spark": "30", "spark_ended": "no", "equi_vs_spark": "0.5"},
     "spark_latency": {"p50": "0.9", "p99": "1.5"},
     "spark_segments": {"segments": "4", "planning_ms": "2", "segment_ms": "20"},
@@ -141,6 +150,17 @@ def test_kinds_are_measured_with_full_windows(capsys: Any, spark: Any, tmp_path:
     assert kept[0]["results"] == kept[1]["results"] == kept[3]["results"] > 0
     assert [one["pending"] > 0 for one in kept] == [False, True, True, False]
     assert {"inner", "left", "left_anti", "store"} < set(result(capsys.readouterr().out))
+
+
+@pytest.mark.soak
+def test_equi_joins_find_the_pairs_that_spark_finds(capsys: Any, spark: Any, tmp_path: Any) -> None:
+    spark_equi.run(rate=200, keys=50, step=2, window=4, batches=1, out=str(tmp_path))
+    kept = json.loads((tmp_path / "spark_equi.json").read_text())["runs"]
+    assert [one["engine"] for one in kept] == ["handshake", "store", "spark"]
+    assert all(one["full"] and one["worked"] > 0 for one in kept)
+    assert len({one["pairs"] for one in kept}) == 1
+    assert kept[0]["pairs"] > 0
+    assert float(result(capsys.readouterr().out)["spark_processor"]) > 0
 
 
 @pytest.mark.soak
