@@ -20,7 +20,9 @@ import handshake as hs
 from handshake.joins.nearest import Nearest
 from handshake.plan import parse
 from handshake.plan.bind import bind_value
-from handshake.testing.oracle import TIME, final_after, nearest, rows
+from handshake.plan.expr import Literal
+from handshake.schema import BOOL
+from handshake.testing.oracle import TIME, asof, final_after, nearest, rows
 from handshake.windows import Windows
 from join_plans import options
 from pairs import EXAMPLES, numbered
@@ -28,6 +30,7 @@ from predicates import make_ranking
 from pushes import Pushes
 from strategies import Case, Clock, cases, expect, make_times, make_windows, scope_of
 
+TRUE = Literal(True, type=BOOL)
 SEEDS = st.integers(0, 2**32 - 1)
 SIZES = st.integers(0, 30)
 PREDICATES = ("TRUE", "l.k = r.k AND l.x > 0", "l.x BETWEEN r.x - 1 AND r.x + 1", "l.k < r.k OR l.x = r.x")
@@ -144,6 +147,27 @@ def test_zeros_of_either_sign_tie(kind):
         for by in ("r.x", "0"):
             found = hs.nearest(left, right, by=by, k=5)
             assert found["n"].to_pylist() == [4, 1, 0, 2, 3], (by, seed)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [1, 2, 0], [2, 1, 0]])
+def test_signs_of_zeros_break_ties_that_no_other_column_breaks(order):
+    right = pa.table({"t": [1] * 3, "x": [-0.0, 0.0, -0.0], "y": [0.0, -0.0, -0.0]}).take(order)
+    found = [hs.asof({"t": [1]}, right, on, time="t") for on in (None, "r.t = 1")]
+    found.append(hs.nearest({"z": [1]}, right, by="r.x"))
+    want = asof(rows(pa.table({"t": [1]}), "t"), rows(right, "t"), TRUE, "backward", None, True)
+    for each in found:
+        signs = [math.copysign(1, each[name][0].as_py()) for name in "xy"]
+        assert signs == [1, -1]
+        assert signs == [math.copysign(1, right[name][want[0]].as_py()) for name in "xy"]
+
+
+def test_columns_of_extension_types_break_ties_by_their_storage():
+    texts = pa.array(["[1]", None, "[2]"]).cast(pa.json_())
+    for values in (pa.array([b"0" * 16, None, b"1" * 16], pa.uuid()), texts):
+        for order in ([0, 1, 2], [2, 1, 0]):
+            right = pa.table({"t": [1] * 3, "u": values}).take(order)
+            for found in (hs.asof({"t": [1]}, right, time="t"), hs.nearest({"y": [0]}, right, by="1")):
+                assert found["u"].to_pylist() == values.take([2]).to_pylist()
 
 
 def test_columns_that_arrow_does_not_sort_break_ties():

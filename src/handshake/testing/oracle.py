@@ -386,9 +386,8 @@ def asof(
                 continue
             if evaluate(on, (l_row, r_row)) is True:
                 distance, now = abs(l_row[TIME] - r_row[TIME]), r_row[TIME]
-                place = [_place(value) for name, value in r_row.items() if name != TIME]
-                if best is None or (-distance, -now, place) > best[0]:
-                    best = ((-distance, -now, place), index)
+                if best is None or (-distance, -now, _order(r_row)) > best[0]:
+                    best = ((-distance, -now, _order(r_row)), index)
         found.append(None if best is None else best[1])
     return found
 
@@ -442,6 +441,13 @@ def _may_follow(
     return direction == "nearest" or (right <= left if direction == "backward" else right >= left)
 
 
+def _order(row: Row) -> tuple[list[Any], list[float]]:
+    """Return the place of a right row among those that are equally good: by its columns, then their signs."""
+    values = [value for name, value in row.items() if name != TIME]
+    signs = [math.copysign(1, value) for value in values if isinstance(value, float) and value == 0]
+    return [_place(value) for value in values], signs
+
+
 def _place(value: Any) -> tuple[Any, ...]:
     """NULL, then NaN, then values."""
     if value is None:
@@ -461,9 +467,7 @@ def nearest(
     for mine, other in pairs:
         found.setdefault(mine, []).append((other, evaluate(by, (left[mine], right[other]))))
     for matches in found.values():
-        matches.sort(
-            key=lambda match: [_place(v) for n, v in right[match[0]].items() if n != TIME], reverse=True
-        )
+        matches.sort(key=lambda match: _order(right[match[0]]), reverse=True)
         matches.sort(key=lambda match: _rank(match[1]))
         del matches[k:]
     return found
