@@ -544,7 +544,7 @@ def test_order_needs_time():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lateness": 5}, "lateness is a length of time such as '5 seconds', not 5"),
+        ({"lateness": 5}, "a length of time such as .5 seconds., a timedelta or Time.…., not 5"),
         ({"cores": 0}, "cores is a whole number from 1 up, or None for all; 0 was given"),
         ({"cores": 2.5}, "cores is a whole number from 1 up"),
         (
@@ -595,6 +595,16 @@ def test_an_unknown_keyword_is_refused_with_a_similar_one(function, given, wrong
 def test_options_of_other_engines_are_refused(function):
     with pytest.raises(hs.UnsupportedError, match="does not take the option segments here; it takes cores"):
         function(TABLE, TABLE, segments=2)
+
+
+def test_a_pandas_frame_that_arrow_cannot_read_is_refused():
+    doubled = pd.DataFrame([[1, 2]], columns=["x", "x"])
+    mixed = pd.DataFrame({"x": [1, "a"]})
+    for join in (hs.join, partial(hs.nearest, by="1"), partial(hs.asof, time="x")):
+        with pytest.raises(hs.SchemaError, match=r"has more than one column named 'x' \(x, x\); rename"):
+            join(doubled, TABLE)
+        with pytest.raises(hs.InputError, match=r"cannot read rows from the given pandas frame: .* column x"):
+            join(mixed, TABLE)
 
 
 def test_a_broken_regular_expression_is_found_before_any_tuple():

@@ -13,6 +13,7 @@ from handshake.engines.joins import JOIN, join_plan
 from handshake.errors import InputError, UnsupportedError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.asof import AsOf
+from handshake.joins.lengths import Length
 from handshake.joins.nearest import Nearest
 from handshake.joins.plan import JoinOptions, predicate_of, prepare
 from handshake.joins.why import Why, why_rows
@@ -185,7 +186,7 @@ def asof(
     left_time: str | None = None,
     right_time: str | None = None,
     direction: str = "backward",
-    tolerance: str | None = None,
+    tolerance: Length | None = None,
     allow_exact_matches: bool = True,
     how: str = "left",
     suffix: str = "_right",
@@ -209,7 +210,8 @@ def asof(
         right_time: The time column of the right input, if it differs.
         direction: `backward` takes the last right row at or before the left one, `forward` the first at or
             after it, `nearest` the nearer of both, and of equally near ones the earlier.
-        tolerance: The largest distance in time, inclusive, such as `"5 seconds"`; streams need one.
+        tolerance: The largest distance in time, inclusive: a text such as `"5 seconds"`, a timedelta (of
+            Python, NumPy or pandas) or `Time(…)`; streams need one.
         allow_exact_matches: Whether rows of equal times match.
         how: `left` keeps left rows without a match, with NULLs; `inner` drops them. As in `join`, other
             spellings such as `leftouter` are the same.

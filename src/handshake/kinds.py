@@ -92,7 +92,9 @@ def kind_of_join(how: str | JoinKind) -> JoinKind:
     name = _name_of(how)
     if name is None:
         choices = ", ".join(KINDS)
-        raise UnsupportedError(f"no kind of join {how!r}; choose one of {choices}{suggest(str(how), KINDS)}")
+        raise UnsupportedError(
+            f"no kind of join {how!r}; choose one of {choices}{suggest(str(how), [*KINDS, *_SPELLINGS])}"
+        )
     return KINDS[name]
 
 
@@ -113,7 +115,7 @@ def kind_of_best(how: Any, join: str) -> JoinKind:
     if name not in BEST:
         raise UnsupportedError(
             f"{join} keeps left rows without a match (how='left') or drops them (how='inner'), "
-            f"not how={how!r}"
+            f"not how={how!r}{suggest(str(how), [each for each in _SPELLINGS if _name_of(each) in BEST])}"
         )
     return BEST[name]
 

@@ -277,6 +277,8 @@ def unit_of_times(kind: Type) -> str | None:
 
 def joined_names(left: Sequence[str], right: Sequence[str], suffix: str) -> list[str]:
     """Return the column names of a join: right ones that the left input has too get the suffix."""
+    if not isinstance(suffix, str):
+        raise SchemaError(f"suffix is a text such as '_right', not {suffix!r}")
     names = list(left)
     for name in right:
         name = name + suffix if name in left else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import date, timedelta
 from random import Random
 
 import numpy as np
@@ -164,6 +165,14 @@ def test_pandas_and_polars_agree():
         ({"time": "tt"}, hs.SchemaError, "no column 'tt' in the left input"),
         ({"time": "k"}, hs.SchemaError, "which is not a time"),
         ({"time": "t", "direction": "up"}, hs.UnsupportedError, "choose one of backward, forward, nearest"),
+        ({"time": "t", "direction": "back"}, hs.UnsupportedError, "did you mean 'backward'?"),
+        ({"time": "t", "how": "left-outer"}, hs.UnsupportedError, "did you mean 'leftouter'?"),
+        (
+            {"time": "t", "allow_exact_matches": "no"},
+            hs.UnsupportedError,
+            "allow_exact_matches is True or False; 'no' was given",
+        ),
+        ({"time": "t", "allow_exact_matches": None}, hs.UnsupportedError, "None was given"),
         ({"time": "t", "how": "full"}, hs.UnsupportedError, "not how='full'"),
         ({"time": "t", "tolerance": "-1 s"}, hs.WindowError, "tolerance cannot be negative"),
         ({"time": "t", "tolerance": 5}, hs.WindowError, "tolerance is a length of time"),
@@ -172,10 +181,15 @@ def test_pandas_and_polars_agree():
             hs.WindowError,
             "cannot read '5 tuples' as a length of time",
         ),
-        ({"time": "t", "by": 3}, hs.SchemaError, "by names columns of both inputs"),
+        ({"time": "t", "tolerance": np.timedelta64("NaT")}, hs.WindowError, "tolerance is a length of time"),
+        ({"time": "t", "tolerance": np.timedelta64(1, "M")}, hs.WindowError, "tolerance is a length of time"),
+        ({"time": "t", "tolerance": timedelta(-1)}, hs.WindowError, "tolerance cannot be negative"),
+        ({"time": "t", "by": 3}, hs.SchemaError, "3 is neither a name nor a pair of names"),
+        ({"time": "t", "by": {"k": "k"}}, hs.SchemaError, "by=['day', ('symbol', 'ticker')]; {'k': 'k'} is"),
         ({"time": "t", "by": "z"}, hs.ExpressionError, "no column 'z'"),
         ({"time": "t", "by": [("t", "k")]}, hs.ExpressionError, "cannot compare l.t"),
         ({"time": "t", "suffix": ""}, hs.SchemaError, "would appear twice"),
+        ({"time": "t", "suffix": None}, hs.SchemaError, "suffix is a text such as '_right', not None"),
         ({"time": "t", "method": "scan"}, hs.UnsupportedError, "does not take the option method here"),
     ],
 )
@@ -192,3 +206,61 @@ def test_ties_of_nested_values_do_not_depend_on_the_order_of_rows():
             right = pa.table({"t": [3, 3], "xs": pa.array(order)})
             found += hs.asof({"t": [5]}, right, time="t")["xs"].to_pylist()
         assert found == [values[1], values[1]]
+
+
+def test_a_tolerance_is_a_text_or_a_timedelta_of_any_library():
+    times = pa.array([0, 1_000_001], pa.timestamp("ns"))
+    left, right = pa.table({"t": times.take([1])}), pa.table({"t": times.take([0])})
+    exact = ["1000001 ns", pd.Timedelta(1_000_001, "ns"), np.timedelta64(1_000_001, "ns"), timedelta(days=1)]
+    for tolerance in (*exact, np.timedelta64(1, "D"), hs.Time("1 s"), None):
+        assert hs.asof(left, right, time="t", tolerance=tolerance)["t_right"].null_count == 0, tolerance
+    for tolerance in ("1 ms", timedelta(milliseconds=1), pd.Timedelta(1_000_000, "ns"), hs.Time("1 ms")):
+        assert hs.asof(left, right, time="t", tolerance=tolerance)["t_right"].null_count == 1, tolerance
+    lengths = {"tolerance": timedelta(seconds=90), "lateness": timedelta(1)}
+    join = hs.AsOfJoin(left=left, right=right, time="t", **lengths)
+    assert "as of, backward, within 90 seconds," in join.explain()
+
+
+@pytest.mark.parametrize("on", [None, "l.t = r.t"])
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_keys_without_any_value_match_nothing(on, how):
+    for other in ([None], [1]):
+        found = hs.asof({"t": [1], "k": [None]}, {"t": [1], "k": other}, on, by="k", time="t", how=how)
+        assert found["t_right"].to_pylist() == ([None] if how == "left" else [])
+    table = pa.table({"t": [1], "k": [None]})
+    with hs.AsOfJoin(left=table, right=table, on=on, by="k", time="t", tolerance="1 s", how=how) as join:
+        join.push_right(table)
+        found = [*join.push_left(table), *join.finish()]
+    assert [batch["t_right"].to_pylist() for batch in found] == ([[None]] if how == "left" else [])
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        pa.array([1, 2]).cast(pa.decimal128(21, 2)), pa.array([1, 2**63 + 1], pa.uint64()),
+        pa.array([True, False]), pa.array([date(2024, 1, 1), date(2024, 1, 2)]), pa.array([b"u", b""]),
+        pa.array(["u", "v"]).dictionary_encode(), pa.array(["u", "v"], pa.large_string()),
+    ],
+    ids=lambda pool: str(pool.type).split("<")[0],
+)  # fmt: skip
+def test_keys_of_other_types_agree_with_the_oracle(pool):
+    tables = []
+    for seed in (1, 2):
+        rng = Random(seed)
+        keys = pool.take(pa.array(rng.choices((None, 0, 1), k=25), pa.int64()))
+        tables.append(pa.table({"k": keys, "t": rng.choices(range(12), k=25)}))
+    for direction in DIRECTIONS:
+        check(*tables, None, "k", direction=direction, allow_exact_matches=True, how="left")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "message"),
+    [
+        (pa.array([2**40], pa.timestamp("s")), pa.array([1], pa.timestamp("ns")), "bits in ns, in which the"),
+        (pa.array([date(9999, 12, 31)]), pa.array([1], pa.timestamp("ns")), "cast those to a coarser unit"),
+        (pa.array([math.inf]), pa.array([1.0]), "'t' of the left input is infinite, or does not fit 64 bits"),
+    ],
+)
+def test_times_that_do_not_fit_say_which_input_causes_it(left, right, message):
+    with pytest.raises(hs.InputError, match=re.escape(message)):
+        hs.asof(pa.table({"t": left}), pa.table({"t": right}), time="t")

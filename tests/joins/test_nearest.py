@@ -346,6 +346,10 @@ def test_rows_without_a_match_are_kept_or_dropped():
     }  # fmt: skip
 
 
+def test_k_may_be_any_whole_number():
+    assert hs.nearest(ROOMS, SENSORS, by="r.at", k=np.int64(2))["rank"].to_pylist() == [1, 2] * 3
+
+
 def test_empty_inputs():
     none = pa.table({"sensor": pa.array([], pa.int64()), "at": pa.array([], pa.int64())})
     assert hs.nearest(ROOMS, none, by="r.at", k=3)["rank"].to_pylist() == [None] * 3
@@ -402,11 +406,26 @@ def test_frames_stay_what_they_are(made):
         ({"k": 1.5}, hs.UnsupportedError, "1.5 was given"),
         ({"k": True}, hs.UnsupportedError, "True was given"),
         ({"how": "full"}, hs.UnsupportedError, "not how='full'"),
+        ({"k": "2"}, hs.UnsupportedError, "'2' was given"),
+        ({"by": ""}, hs.ExpressionError, "the ranking is empty; write one such as 'ABS(l.x - r.a)'"),
+        ({"by": "l.price - r.a AND"}, hs.ExpressionError, "cannot read the ranking near 'AND'"),
+        ({"by": "RAND()"}, hs.ExpressionError, "a ranking must give the same answer"),
+        ({"by": "SUM(r.a)"}, hs.ExpressionError, "a ranking sees one pair of rows at a time"),
+        (
+            {"by": hs.call(lambda x: x + 0.5, hs.left.price)},
+            hs.HandshakeError,
+            "must return bool: Could not convert 1.5 with type float: tried to convert to boolean; "
+            "name the type of its results, as in call(…, returns='double')",
+        ),
         ({"by": "r.xs"}, hs.ExpressionError, "r.xs is list<item: int64>; name a field"),
         ({"by": "r.st"}, hs.ExpressionError, "r.st is struct<f: int64>; name a field"),
         ({"by": "l.price - r.z"}, hs.ExpressionError, "no column 'z' in the right input (a, xs, st)"),
         ({"by": "l.price +"}, hs.ExpressionError, "line 1"),
         ({"by": 3}, hs.ExpressionError, "the ranking must be SQL text or a built expression, not int"),
+        ({"rank": 5}, hs.SchemaError, "a column for rank or value needs a name, or None to leave it out; 5"),
+        ({"rank": ""}, hs.SchemaError, "'' was given"),
+        ({"value": 5}, hs.SchemaError, "5 was given"),
+        ({"suffix": 5}, hs.SchemaError, "suffix is a text such as '_right', not 5"),
         ({"rank": "a"}, hs.SchemaError, "output column 'a' would appear twice"),
         ({"value": "price"}, hs.SchemaError, "output column 'price' would appear twice"),
         ({"value": "rank"}, hs.SchemaError, "output column 'rank' would appear twice"),

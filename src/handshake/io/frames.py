@@ -52,10 +52,24 @@ def _table_of(value: Any, schema: pa.Schema | None) -> pa.Table:
                 return pa.Table.from_batches([value])
             return value.read_all() if isinstance(value, pa.RecordBatchReader) else value
         case "pandas":
-            return pa.Table.from_pandas(value, preserve_index=False).replace_schema_metadata(None)
+            return _pandas_table(value)
         case "polars":
             return _narrow_integers(value.collect() if hasattr(value, "collect") else value).to_arrow()
     return _python_table(value, schema)
+
+
+def _pandas_table(frame: Any) -> pa.Table:
+    names = [str(name) for name in frame.columns]
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise SchemaError(
+            f"the given pandas frame has more than one column named '{doubled}' ({', '.join(names)}); "
+            "rename one of them"
+        )
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"cannot read rows from the given pandas frame: {error}") from None
 
 
 def _narrow_integers(frame: Any) -> Any:

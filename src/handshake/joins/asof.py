@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from handshake.errors import SchemaError, UnsupportedError, WindowError
+from handshake.errors import SchemaError, UnsupportedError, WindowError, suggest
 from handshake.io.frames import plain_table
 from handshake.joins.driver import times_of
+from handshake.joins.lengths import Length, length_of
 from handshake.joins.plan import JoinPlan, prepare
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES, common_unit, result_schema
@@ -30,7 +31,7 @@ from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Arithmetic, Column, Compare, Expr, Literal, Name, conjunction, conjuncts, walk
 from handshake.schema import INT64, UNITS, Schema
-from handshake.windows import Duration, TimeWindow, Windows
+from handshake.windows import TimeWindow, Windows
 
 __all__ = ["DIRECTIONS", "AsOf", "Found", "split_keys"]
 
@@ -68,7 +69,7 @@ class AsOf:
     by: By
     times: tuple[str | None, str | None]
     direction: str = "backward"
-    tolerance: str | None = None
+    tolerance: Length | None = None
     allow_exact_matches: bool = True
     how: str = "left"
     suffix: str = "_right"
@@ -126,7 +127,12 @@ class _Search:
         self._join = join
         if join.direction not in DIRECTIONS:
             raise UnsupportedError(
-                f"no direction '{join.direction}' of an as-of join; choose one of {', '.join(DIRECTIONS)}"
+                f"no direction {join.direction!r} of an as-of join; choose one of {', '.join(DIRECTIONS)}"
+                f"{suggest(str(join.direction), DIRECTIONS)}"
+            )
+        if not isinstance(join.allow_exact_matches, (bool, np.bool_)):
+            raise UnsupportedError(
+                f"allow_exact_matches is True or False; {join.allow_exact_matches!r} was given"
             )
         self.kind = kind_of_best(join.how, "an as-of join")
         self.tables = tuple(plain_table(table).combine_chunks() for table in (join.left, join.right))
@@ -155,23 +161,15 @@ class _Search:
 
     def _tolerance(self) -> int:
         """Return the largest distance in whole units."""
-        text = self._join.tolerance
-        if text is None:
+        given = self._join.tolerance
+        if given is None:
             return _ANY
-        if not isinstance(text, str):
-            raise WindowError(f"tolerance is a length of time such as '5 seconds', not {text!r}")
-        length = Duration.parse(text).nanoseconds
-        if length < 0:
-            raise WindowError(f"tolerance cannot be negative; '{text}' is")
-        return min(length // UNITS[self.unit], _ANY)
+        return min(length_of(given, "tolerance").nanoseconds // UNITS[self.unit], _ANY)
 
-    def _key(self, pair: tuple[str, str]) -> Compare:
-        """Return the bound equality of a pair of columns; raises if they cannot be compared."""
+    def _key(self, pair: tuple[str, str]) -> Expr:
+        """Return the bound equality of a pair of columns, or NULL for columns that have no values."""
         sides = [Name((name, column)) for name, column in zip(self._names, pair, strict=True)]
-        bound = bind(Compare("=", *sides), self._scope)
-        if not isinstance(bound, Compare):
-            raise SchemaError(f"columns '{pair[0]}' and '{pair[1]}' cannot be compared as keys")
-        return bound
+        return bind(Compare("=", *sides), self._scope)
 
     # Without a predicate: one pass in the order of time.
 
@@ -241,8 +239,10 @@ class _Search:
             codes = one if codes is None else _combine(codes, one)
         return codes or [np.zeros(len(times), np.int64) for times in self._times]
 
-    def _codes_of(self, key: Compare) -> list[Array] | None:
+    def _codes_of(self, key: Expr) -> list[Array] | None:
         """Number the values of one pair of columns; None if their types have no common one."""
+        if not isinstance(key, Compare):
+            return [np.full(len(times), -1) for times in self._times]
         left, right = key.left, key.right
         if not (isinstance(left, Column) and isinstance(right, Column)):
             return None  # the comparison needs a cast
@@ -419,7 +419,8 @@ def _pairs(by: Any) -> list[tuple[str, str]]:
             pairs.append((pair[0], pair[1]))
         else:
             raise SchemaError(
-                f"by names columns of both inputs, or pairs such as ('symbol', 'ticker'); {each!r} is neither"
+                "by is a column of both inputs, or a list of such columns and of pairs (left, right), as in "
+                f"by=['day', ('symbol', 'ticker')]; {each!r} is neither a name nor a pair of names"
             )
     return pairs
 

@@ -14,6 +14,7 @@ from handshake.io.frames import schema_of
 from handshake.joins.asof import AsOf, Found
 from handshake.joins.join import TwoStreamPush
 from handshake.joins.late import LateTo
+from handshake.joins.lengths import Length, length_of
 from handshake.joins.plan import lateness_of, predicate_of
 from handshake.joins.spec import join_spec
 from handshake.joins.waiting import WaitingPlan, waiting_windows
@@ -53,7 +54,8 @@ class AsOfMatch:
         """Return the join in a line of text."""
         join = self.join
         exact = "" if join.allow_exact_matches else ", not at the same time"
-        tolerance = "" if join.tolerance is None else f", within {join.tolerance}"
+        given = join.tolerance
+        tolerance = "" if given is None else f", within {length_of(given, 'tolerance')}"
         return f"as of, {join.direction}{tolerance}{exact}, on {show(join.condition())}"
 
     def windows(self) -> Windows:
@@ -66,7 +68,7 @@ class AsOfMatch:
         return waiting_windows(*self.join.reach())
 
 
-def plan_asof(join: AsOf, lateness: str | None = None) -> WaitingPlan:
+def plan_asof(join: AsOf, lateness: Length | None = None) -> WaitingPlan:
     """Check and plan an as-of join of streams, given as one of two empty tables."""
     best, (left, right) = AsOfMatch(join), (join.left.schema, join.right.schema)
     join.find()  # raises if anything is wrong
@@ -90,7 +92,7 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
         right: The schema of the right stream.
         on: A further condition on pairs: SQL text in which `l` and `r` are the inputs, or a built expression.
         by: Columns that must be equal: a name, or names and pairs of names (left, right).
-        tolerance: The largest distance in time, inclusive, such as `"5 seconds"`.
+        tolerance: The largest distance in time, inclusive: `"5 seconds"`, a timedelta or `Time(…)`.
         time: The time column of both streams.
         left_time: The time column of the left stream, if it differs.
         right_time: The time column of the right stream, if it differs.
@@ -120,10 +122,10 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
 
     def __init__(
         self, *, left: Any, right: Any, on: str | Expression | None = None,
-        by: str | Sequence[str | tuple[str, str]] | None = None, tolerance: str | None = None,
+        by: str | Sequence[str | tuple[str, str]] | None = None, tolerance: Length | None = None,
         time: str | None = None, left_time: str | None = None, right_time: str | None = None,
         direction: str = "backward", allow_exact_matches: bool = True, how: str = "left",
-        lateness: str | None = None, suffix: str = "_right", aliases: tuple[str, str] | None = None,
+        lateness: Length | None = None, suffix: str = "_right", aliases: tuple[str, str] | None = None,
         cores: int | None = None, late_to: LateTo | None = None,
     ) -> None:  # fmt: skip
         tables = [schema_of(given, name).empty_table() for given, name in ((left, "left"), (right, "right"))]

@@ -407,9 +407,10 @@ def times_of(column: pa.Array, unit: str, name: str, stream: str) -> tuple[Array
         return _float_times(column, unit, valid, name, stream)
     try:
         whole = _whole_times(column, unit)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowInvalid:
         raise InputError(
-            f"a time in column '{name}' of the {stream} input does not fit 64 bits in {unit}: {error}"
+            f"a time in column '{name}' of the {stream} input does not fit 64 bits in {unit}, in which the "
+            "times of another input count; cast those to a coarser unit, such as us"
         ) from None
     return np.asarray(pc.fill_null(whole, 0).to_numpy(zero_copy_only=False)), valid
 
@@ -440,5 +441,7 @@ def _float_times(
     present = known if valid is None else valid & known
     scaled = np.rint(np.where(present, seconds, 0.0) * (UNITS["s"] // UNITS[unit]))
     if np.abs(scaled).max(initial=0.0) >= 2.0**63:
-        raise InputError(f"a time in column '{name}' of the {stream} input does not fit 64 bits in {unit}")
+        raise InputError(
+            f"a time in column '{name}' of the {stream} input is infinite, or does not fit 64 bits in {unit}"
+        )
     return scaled.astype(np.int64), None if present.all() else present

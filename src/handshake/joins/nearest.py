@@ -161,7 +161,7 @@ class _Search:
     def run(self) -> Found:
         """Reduce the pairs of the join, batch by batch."""
         left, right = self._sides
-        best = Best(self._join.k, self._tie_numbers, self._join.many)
+        best = Best(self._ranking.k, self._tie_numbers, self._join.many)
         evaluate = self._ranking.evaluator(left.schema, right.schema)
         for pairs in self._pairs():
             rows = np.asarray(pairs.column(left.num_columns - 1))
@@ -191,7 +191,7 @@ class _Search:
         """Search for the best matches in an index, if all pairs are matches and the ranking is a distance."""
         if self._join.on is not None or not self._plan.spec.windows.unbounded:
             return None
-        return find_candidates(self._ranking.by, *self._sides, self._join.k, self._join.share)
+        return find_candidates(self._ranking.by, *self._sides, self._ranking.k, self._join.share)
 
     def _tie_numbers(self, others: pa.RecordBatch) -> Array:
         numbers: Array = self._places[np.asarray(others.column(0))]

@@ -27,6 +27,7 @@ from handshake.joins.arrangements.registry import (
     cpus_of,
 )
 from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
+from handshake.joins.lengths import Length, length_of
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
 from handshake.joins.ordering import InOrder, KindInOrder
@@ -38,7 +39,7 @@ from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal, show
 from handshake.plan.parse import parse
 from handshake.schema import BOOL, UNITS, Schema
-from handshake.windows import Duration, Spec, Window, settle_now, windows_of
+from handshake.windows import Spec, Window, settle_now, windows_of
 
 __all__ = [
     "ALGORITHMS",
@@ -225,7 +226,7 @@ class MultiPlan(Plan[ManySpec]):
 class _PlanOptions(TypedDict, total=False):
     window: Spec
     """The window of streams that have none of their own; None keeps rows for ever."""
-    lateness: str | None
+    lateness: Length | None
     """How far rows may be behind the watermark, such as `"5 seconds"`."""
     ordered: bool
     """Whether results come in the order of time."""
@@ -272,7 +273,7 @@ def prepare(
     how: str | JoinKind = "inner",
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
-    lateness: str | None = None,
+    lateness: Length | None = None,
     ordered: bool = False,
     tuning: Tuning = TUNING,
     **options: Unpack[PairOptions],
@@ -344,7 +345,7 @@ def prepare_streams(
     window: Spec = None,
     windows: Mapping[str, Spec] | None = None,
     time: str | Mapping[str, str] | None = None,
-    lateness: str | None = None,
+    lateness: Length | None = None,
     ordered: bool = False,
     tuning: Tuning = TUNING,
     **options: Unpack[CoreOptions],
@@ -476,13 +477,6 @@ def predicate_of(on: str | Expression | None) -> Expr:
     )
 
 
-def lateness_of(lateness: str | None, unit: str) -> int:
+def lateness_of(lateness: Length | None, unit: str) -> int:
     """Return the allowed lateness in whole units."""
-    if lateness is None:
-        return 0
-    if not isinstance(lateness, str):
-        raise WindowError(f"lateness is a length of time such as '5 seconds', not {lateness!r}")
-    length = Duration.parse(lateness).nanoseconds
-    if length < 0:
-        raise WindowError(f"lateness cannot be negative; '{lateness}' is")
-    return length // UNITS[unit]
+    return 0 if lateness is None else length_of(lateness, "lateness").nanoseconds // UNITS[unit]

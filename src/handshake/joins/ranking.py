@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,22 +132,29 @@ def ranking_of(
     suffix: str, aliases: tuple[str, str] | None,
 ) -> Ranking:  # fmt: skip
     """Check a nearest join of two schemas; `handshake.nearest` documents the arguments."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise UnsupportedError(f"k is the number of matches per left row, from 1 up; {k!r} was given")
+    count = _count(k)
     kind = kind_of_best(how, "a nearest join")
     schemas = [Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True)]
     bound = bind_value(_parse_ranking(by), Scope.of(schemas[0], schemas[1], aliases))
     fields = [(rank, pa.int32()), (value, arrow_of(bound.type))]
     output = _with_fields(result_schema(left, right, suffix, kind), fields)
-    ranking = Ranking(bound, k, kind.preserves, output, rank is not None, value is not None)
+    ranking = Ranking(bound, count, kind.preserves, output, rank is not None, value is not None)
     pairs = pa.schema([*left, *(field.with_name(f"\1{field.name}") for field in right)])
     ranking.evaluator(left, right)(pa.RecordBatch.from_pylist([], pairs))  # raises if it cannot be computed
     return ranking
 
 
+def _count(k: Any) -> int:
+    """Return a number of matches."""
+    count = int(k) if isinstance(k, Integral) and k is not True else 0
+    if count < 1:
+        raise UnsupportedError(f"k is the number of matches per left row, from 1 up; {k!r} was given")
+    return count
+
+
 def _parse_ranking(by: Any) -> Expr:
     if isinstance(by, str):
-        return parse(by)
+        return parse(by, "ranking")
     if isinstance(by, Expression):
         return by.expr
     raise ExpressionError(
@@ -155,11 +163,15 @@ def _parse_ranking(by: Any) -> Expr:
     )
 
 
-def _with_fields(schema: pa.Schema, fields: Sequence[tuple[str | None, pa.DataType]]) -> pa.Schema:
+def _with_fields(schema: pa.Schema, fields: Sequence[tuple[Any, pa.DataType]]) -> pa.Schema:
     """Add the columns for rank and value, if they have names."""
     for name, kind in fields:
         if name is None:
             continue
+        if not isinstance(name, str) or not name:
+            raise SchemaError(
+                f"a column for rank or value needs a name, or None to leave it out; {name!r} was given"
+            )
         if name in schema.names:
             raise SchemaError(
                 f"output column '{name}' would appear twice; choose another name for it (rank=…, value=…), "

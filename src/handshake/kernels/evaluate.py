@@ -257,7 +257,10 @@ def _apply(function: Callable[..., Any], operands: list[pa.Array], expr: Expr, r
     try:
         return pa.array(results, natural_type(expr.type))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise HandshakeError(f"the Python function {name} must return {expr.type}: {error}") from error
+        raise HandshakeError(
+            f"the Python function {name} must return {expr.type}: {error}; "
+            "name the type of its results, as in call(…, returns='double')"
+        ) from error
 
 
 def _for_python(array: pa.Array, kind: Type) -> list[Any]:

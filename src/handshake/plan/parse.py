@@ -35,16 +35,17 @@ from handshake.windows import Duration
 __all__ = ["parse", "parse_type"]
 
 
-def parse(text: str) -> Expr:
-    """Read a predicate.
+def parse(text: str, kind: str = "predicate") -> Expr:
+    """Read a predicate, or an expression of another kind, which errors name.
 
     >>> from handshake.plan.expr import show
     >>> show(parse("l.x BETWEEN r.a - 10 AND r.a + 10"))
     '(l.x >= (r.a - 10)) AND (l.x <= (r.a + 10))'
     """
     if not text.strip():
-        raise ExpressionError("the predicate is empty; write a condition such as 'l.x < r.a'")
-    return Reader(text).read()
+        example = "a condition such as 'l.x < r.a'" if kind == "predicate" else "one such as 'ABS(l.x - r.a)'"
+        raise ExpressionError(f"the {kind} is empty; write {example}")
+    return Reader(text, kind).read()
 
 
 def parse_type(text: str) -> Type:

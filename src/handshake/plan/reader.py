@@ -28,22 +28,26 @@ _MOVING = (
 _MOVING_NAMES = ("monotonically_increasing_id", "now", "rand", "randn", "random", "shuffle", "uuid")
 
 
-def moving(text: str) -> str:
-    """Return the error message for a function whose value changes between calls."""
+def moving(text: str, what: str = "predicate") -> str:
+    """Return the error message for a function whose value changes between calls; `what` has a call of it."""
     return (
-        f"{text} gives another value each time; a predicate must give the same answer whenever two tuples "
+        f"{text} gives another value each time; a {what} must give the same answer whenever two tuples "
         "are compared, also after a restart; put what it gives into a column of an input, and use that"
     )
 
 
 class Reader:
-    """The translator of one text; errors point into the text."""
+    """The translator of one text; errors point into the text.
 
-    what = "the predicate"
-    """The name of the text in errors."""
+    Args:
+        text: The text.
+        kind: The word for its expressions in errors.
+    """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, kind: str = "predicate") -> None:
+        self.text, self.kind = text, kind
+        self.what = f"the {kind}"
+        """The name of the text in errors."""
         self.lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def read(self) -> Expr:
@@ -51,7 +55,7 @@ class Reader:
         try:
             tree = self.expr(self._parse_tree())
         except RecursionError:
-            raise ExpressionError("the predicate is nested too deeply; take it apart") from None
+            raise ExpressionError(f"{self.what} is nested too deeply; take it apart") from None
         check_size(tree)
         return tree
 
@@ -63,7 +67,7 @@ class Reader:
         except RecursionError:
             raise
         except Exception as error:  # some of sqlglot's functions fail on arguments that they do not expect
-            raise ExpressionError(f"cannot read the predicate: {error}") from error
+            raise ExpressionError(f"cannot read {self.what}: {error}") from error
 
     def expr(self, node: Any) -> Expr:
         """Translate a node; refuse arguments that its translator does not read."""
@@ -106,15 +110,15 @@ class Reader:
     def unknown(self, node: Any) -> ExpressionError:
         """Return the error for a node that cannot be translated."""
         if not isinstance(node, exp.Expr):
-            return ExpressionError(f"{node!r} has no meaning in a predicate here")
+            return ExpressionError(f"{node!r} has no meaning in a {self.kind} here")
         name = node.name if isinstance(node, exp.Anonymous) else self._name(node)
         if isinstance(node, (exp.AggFunc, *_OVER_ROWS)):
             what = f"{name}()" if name and isinstance(node, exp.AggFunc) else repr(sql_text(node))
-            why = f"{what} is computed from many rows; a predicate sees one pair of rows at a time"
+            why = f"{what} is computed from many rows; a {self.kind} sees one pair of rows at a time"
         elif isinstance(node, (exp.Query, exp.Exists, exp.Subquery)):
-            why = f"{sql_text(node)!r} is a query, which a predicate cannot hold"
+            why = f"{sql_text(node)!r} is a query, which a {self.kind} cannot hold"
         elif isinstance(node, _MOVING) or (name or "").lower() in _MOVING_NAMES:
-            why = moving(sql_text(node))
+            why = moving(sql_text(node), self.kind)
         elif isinstance(node, (exp.StrToDate, exp.StrToTime, exp.TimeToStr)):
             why = _FORMAT
         elif isinstance(node, exp.Anonymous) and node.name.upper() in ARGUMENTS:
@@ -123,7 +127,7 @@ class Reader:
         elif name is not None and isinstance(node, exp.Func):
             why = no_function(name)
         else:
-            why = f"{sql_text(node)!r} has no meaning in a predicate here"
+            why = f"{sql_text(node)!r} has no meaning in a {self.kind} here"
         return self.error(why, node)
 
     def _name(self, node: exp.Expr) -> str | None:

@@ -81,10 +81,9 @@ _CLAUSES = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 class StatementReader(Reader):
     """The reader of a query; in a SELECT list it collects the aggregates."""
 
-    what = "the query"
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        self.what = "the query"
         self.noted: dict[AggregateCall, str] | None = None
         """Aggregates of the SELECT at hand by the names that stand for them; None where none may be."""
 

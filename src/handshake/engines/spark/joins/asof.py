@@ -19,6 +19,7 @@ from handshake.engines.spark.workers import use_this_python
 from handshake.errors import UnsupportedError
 from handshake.joins.asof import AsOf, By
 from handshake.joins.asof_streams import AsOfMatch
+from handshake.joins.lengths import Length
 from handshake.joins.waiting import waiting_windows
 from handshake.kinds import kind_of_best
 from handshake.plan.build import Expression
@@ -37,7 +38,7 @@ class _AsOfRequest:
     by: By
     times: tuple[str | None, str | None]
     direction: str
-    tolerance: str | None
+    tolerance: Length | None
     allow_exact_matches: bool
     how: str
     suffix: str
