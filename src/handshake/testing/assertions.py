@@ -22,6 +22,7 @@ def assert_same_rows(found: Any, expected: Any, *, message: str = "") -> None:
     """Assert that two results have the same rows, each as often, in any order.
 
     Columns are compared by name, so their order means nothing either. NULL equals NULL and NaN equals NaN.
+    Values of other types or signs differ: 0.0 from -0.0, and 1 from 1.0.
 
     Args:
         found: The result: an Arrow table, a list of Arrow batches, a frame, or a batch DataFrame of Spark.

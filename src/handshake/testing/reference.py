@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from handshake.errors import ExpressionError, UnsupportedError, suggest
+from handshake.errors import ExpressionError, InputError, UnsupportedError, suggest
 from handshake.io.frames import plain_schema, table_of
 from handshake.joins.join import Join
 from handshake.joins.plan import JoinPlan
@@ -21,7 +21,7 @@ from handshake.schema import BOOL, UNITS, Schema
 from handshake.testing.oracle import TIME, Result, join, of_kind, rows
 from handshake.windows import Duration, Windows, windows_of
 
-__all__ = ["Arrivals", "Described", "JoinLike", "describe", "reference", "result_table"]
+__all__ = ["Arrivals", "Described", "JoinLike", "check_join", "describe", "reference", "result_table"]
 
 JoinLike = Mapping[str, Any] | JoinPlan | Join
 """A join as a value: the keyword arguments of `handshake.join`, a plan, or a running join."""
@@ -96,7 +96,7 @@ def describe(join: JoinLike, left: pa.Schema, right: pa.Schema) -> Described:
         late = (join.lateness or 0) * UNITS[spec.unit]
         times = (spec.sides[0].time, spec.sides[1].time)
         return Described(spec.analysis.predicate, spec.windows, times, spec.kind, _suffix(join), late)
-    _check_keywords(join)
+    check_join(join)
     schemas = [Schema.from_arrow(plain_schema(s), n) for s, n in ((left, "left"), (right, "right"))]
     names = [join.get(f"{side}_time") or join.get("time") for side in ("left", "right")]
     left_time, right_time = (
@@ -109,7 +109,13 @@ def describe(join: JoinLike, left: pa.Schema, right: pa.Schema) -> Described:
     return Described(on, windows, (left_time, right_time), kind, join.get("suffix", "_right"), late)
 
 
-def _check_keywords(join: Mapping[str, Any]) -> None:
+def check_join(join: Mapping[str, Any]) -> None:
+    """Refuse what is no dictionary of arguments, and arguments that no test can take."""
+    if not isinstance(join, Mapping):
+        raise InputError(
+            "a join is a dictionary of arguments, a plan of handshake.prepare or a handshake.Join, not "
+            f"{type(join).__name__}"
+        )
     for name in join:
         if name not in (*_KEYWORDS, *_OTHERS):
             known = (*_KEYWORDS, *_OTHERS)

@@ -16,16 +16,16 @@ from handshake.errors import InputError, SchemaError, UnsupportedError, WindowEr
 from handshake.io.frames import conform, schema_of, table_of
 from handshake.joins.join import Join
 from handshake.joins.plan import JoinPlan
-from handshake.schema import UNITS
+from handshake.joins.spec import SIDES, common_unit
+from handshake.options import ENGINES
+from handshake.schema import UNITS, Schema
 from handshake.testing.assertions import as_table, assert_same_rows, row_counts
 from handshake.testing.oracle import TIME, Advance, Result, of_kind, rows
-from handshake.testing.reference import Described, JoinLike, describe, reference, result_table
+from handshake.testing.reference import Described, JoinLike, check_join, describe, reference, result_table
 from handshake.testing.steps import SparkSteps
-from handshake.windows import Duration
+from handshake.windows import Duration, Windows
 
 __all__ = ["Outcome", "Script", "scramble"]
-
-SIDES = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class Script:
 
     def table(self, side: str) -> pa.Table:
         """Return all rows of the `left` or the `right` stream, in the order in which they come."""
+        if side not in SIDES:
+            raise InputError(f"a script has the streams left and right, and no '{side}'")
         tables = [t for step in self.steps if (t := getattr(step, side)) is not None]
         return pa.concat_tables([self._schemas()[SIDES.index(side)].empty_table(), *tables]).combine_chunks()
 
@@ -125,7 +127,7 @@ class Script:
             return self._run_spark(join, spark, folder)
         if engine == "circuit":
             return self._run_circuit(join)
-        raise UnsupportedError(f"there is no engine '{engine}'; there are local, spark and circuit")
+        raise _no_engine(engine)
 
     def expect(self, join: JoinLike, engine: str = "local") -> Outcome:
         """Return what the engine must give, by the oracle and the rules of arrival on that engine.
@@ -134,6 +136,8 @@ class Script:
             join: The join, as for `reference`.
             engine: `local`, `spark` or `circuit`: they differ in which rows are late.
         """
+        if engine not in ENGINES:
+            raise _no_engine(engine)
         left, right = self.table("left"), self.table("right")
         described = describe(join, left.schema, right.schema)
         if engine == "circuit":
@@ -202,10 +206,8 @@ class Script:
         return Outcome(_table(running, made), late)
 
     def _start(self, join: JoinLike) -> Join:
-        if isinstance(join, (Join, JoinPlan)):
-            raise UnsupportedError("a script starts joins itself; give the join as a dictionary of arguments")
         left, right = self._schemas()
-        return Join(left=left, right=right, **join)
+        return Join(left=left, right=right, **_keywords(join))
 
     def _run_circuit(self, join: JoinLike) -> Outcome:
         if any(step.restart or step.promises for step in self.steps):
@@ -269,9 +271,14 @@ def scramble(
         >>> script.check({"on": "l.x = r.a"}).results.num_rows
         2
     """
+    if steps < 1:
+        raise InputError(f"a script has a number of steps from 1 up; {steps} was given")
     rng, tables = Random(seed), [table_of(left), table_of(right)]
     if time is not None:
-        tables = [_disorder(rng, table, time, disorder) for table in tables]
+        schemas = [Schema.from_arrow(table.schema, side) for table, side in zip(tables, SIDES, strict=True)]
+        common_unit((schemas[0], schemas[1]), Windows(None, None), (time, time))  # raises if it is no time
+        most = _length(disorder)
+        tables = [_disorder(rng, table, time, most) for table in tables]
     script = Script(tables[0].schema, tables[1].schema)
     edges = [[0, *sorted(rng.randint(0, len(t)) for _ in range(steps - 1)), len(t)] for t in tables]
     stops = {rng.randrange(steps) for _ in range(restarts)}
@@ -282,16 +289,30 @@ def scramble(
     return script
 
 
-def _disorder(rng: Random, table: pa.Table, time: str, disorder: str) -> pa.Table:
-    most = Duration.parse(disorder).nanoseconds
+def _length(disorder: str) -> int:
+    """Return a length of time in nanoseconds, or raise."""
+    if not isinstance(disorder, str):
+        raise WindowError(f"disorder is a length of time such as '5 seconds', not {disorder!r}")
+    length = Duration.parse(disorder).nanoseconds
+    if length < 0:
+        raise WindowError(f"disorder cannot be negative; '{disorder}' is")
+    return length
+
+
+def _disorder(rng: Random, table: pa.Table, time: str, most: int) -> pa.Table:
     clock = _clock(table, time)
     places = [(math.inf if now is None else now + rng.randint(0, most), n) for n, now in enumerate(clock)]
     return table.take(pa.array([n for _, n in sorted(places)], pa.int64()))
 
 
+def _no_engine(engine: str) -> UnsupportedError:
+    return UnsupportedError(f"there is no engine '{engine}'; there are {', '.join(ENGINES)}")
+
+
 def _keywords(join: JoinLike) -> dict[str, Any]:
     if isinstance(join, (Join, JoinPlan)):
         raise UnsupportedError("a script starts joins itself; give the join as a dictionary of arguments")
+    check_join(join)
     return dict(join)
 
 
