@@ -11,6 +11,7 @@ import pytest
 
 import handshake as hs
 from handshake.html import card
+from handshake.joins.replay import Replay
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -76,6 +77,26 @@ def test_joins_plans_and_figures_show_themselves_and_escape_names() -> None:
     asof = hs.AsOfJoin(left=ROWS, right=ROWS, time="t", tolerance="1 second")
     with asof:
         assert "<b>AsOfJoin, running</b>" in asof._repr_html_()
+
+
+def test_replays_queries_and_reasons_show_themselves() -> None:
+    rows = pa.table({"t": [0, 1], "x": [1, 2]}, ROWS)
+    plan = hs.prepare(ROWS, ROWS, "l.x = r.x", window="2 seconds", time="t")
+    replay = Replay(plan, rows, rows)
+    assert "<b>Replay, not begun</b>" in replay._repr_html_()
+    list(replay)
+    assert "<b>Replay, ended</b>" in replay._repr_html_()
+    assert "4 of 4" in replay._repr_html_()
+    assert escape(plan.explain()) in replay._repr_html_()
+    why = hs.why(0, 1, "l.x = r.x", left=rows, right=rows, window="2 seconds", time="t", how="left")
+    for text in ("<b>The rows do not join</b>", "l.x = r.x", "1 = 2", "without a match, the left row"):
+        assert text in why._repr_html_()
+    with hs.Query("CREATE INPUT STREAM S (x int); SELECT x FROM S WHERE x < 3 INTO T") as query:
+        query.push("S", {"x": [1, 2]})
+        assert "2 rows" in query.metrics()._repr_html_()
+        assert "<b>Figures of a query</b>" in query.metrics()._repr_html_()
+        assert "<b>Plan of a query</b>" in query.plan._repr_html_()
+        assert escape("└─ S") in query.plan._repr_html_()
 
 
 def test_a_card_escapes_everything() -> None:

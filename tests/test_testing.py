@@ -124,11 +124,11 @@ def test_mistakes_are_named():
         script.run({}, "gpu")
     with pytest.raises(InputError, match="needs a session and an empty folder"):
         script.run({}, "spark")
-    for rows in ("up", "steps"):
+    for side in ("up", "steps"):
         with pytest.raises(InputError, match="a script has the streams left and right, and no"):
-            script.table(rows)
+            script.table(side)
     for call in (script.run, script.expect, lambda join: testing.reference(join, {"x": [1]}, {"x": [1]})):
-        with pytest.raises(InputError, match="a join is a dictionary of arguments, .* not int"):
+        with pytest.raises(InputError, match=r"a join is a dictionary of arguments, .* not int"):
             call(5)
     with pytest.raises(UnsupportedError, match="there is no engine 'gpu'"):
         script.expect({}, "gpu")
@@ -139,8 +139,16 @@ def test_mistakes_are_named():
     [
         ({"time": "zz"}, SchemaError, "no column 'zz' in the left input \\(t, x\\)"),
         ({"time": "x"}, SchemaError, "column 'x' of the left input is string, which is not a time"),
-        ({"time": "t", "disorder": "-3 seconds"}, WindowError, "disorder cannot be negative; '-3 seconds' is"),
-        ({"time": "t", "disorder": 3}, WindowError, "disorder is a length of time such as '5 seconds', not 3"),
+        (
+            {"time": "t", "disorder": "-3 seconds"},
+            WindowError,
+            "disorder cannot be negative; '-3 seconds' is",
+        ),
+        (
+            {"time": "t", "disorder": 3},
+            WindowError,
+            "disorder is a length of time such as '5 seconds', not 3",
+        ),
         ({"steps": 0, "restarts": 1}, InputError, "a script has a number of steps from 1 up; 0 was given"),
     ],
 )

@@ -16,7 +16,7 @@ from handshake.joins.asof import AsOf
 from handshake.joins.lengths import Length
 from handshake.joins.nearest import Nearest
 from handshake.joins.plan import JoinOptions, predicate_of, prepare
-from handshake.joins.why import Why, why_rows
+from handshake.joins.why import Why, ask_pair, why_rows
 from handshake.kinds import kind_of_join
 from handshake.options import GivenOptions, Options, check_names
 from handshake.plan.algebra import Plan
@@ -458,7 +458,7 @@ def watch(query: Any, seconds: float | None = None, **options: Any) -> None:
 def why(
     left_row: Any,
     right_row: Any,
-    on: str | Expression | None = None,
+    on: Any = None,
     *,
     window: Spec = None,
     left_window: Spec = None,
@@ -466,6 +466,7 @@ def why(
     time: str | None = None,
     left_time: str | None = None,
     right_time: str | None = None,
+    how: str | None = None,
     left: Any = None,
     right: Any = None,
     watermark: Any = None,
@@ -480,16 +481,20 @@ def why(
         left_row: A row of the left input: a dict of its values, a frame of one row, or, if `left` is the
             whole input, the number of the row there, counted from 0.
         right_row: A row of the right input.
-        on: The predicate, as for `handshake.join`.
+        on: The predicate, as for `handshake.join`; or a running join or a plan of `prepare`, which also say
+            the rest. A running join knows what has become of the rows, too.
         window: The window of both sides.
         left_window: The window of the left side, if it differs.
         right_window: The window of the right side, if it differs.
         time: The time column of both inputs.
         left_time: The time column of the left input, if it differs.
         right_time: The time column of the right input, if it differs.
+        how: The kind of join, to see what becomes of rows without a match.
         left: The left input, or its Arrow schema. Windows of tuples need the whole of both inputs.
         right: The right input, or its Arrow schema.
-        watermark: The watermark when the later of the rows arrived; a row that is older was late.
+        watermark: The watermark when the later of the rows arrived, as a value of the time column or its
+            text. If it has passed one row only, that row was late unless it came first. If it has passed
+            both, one was late.
         aliases: Other names for `l` and `r` in the predicate.
         state: The state directory of a streaming join on Spark, which has its predicate and its windows. Rows
             are dicts then, and for rows that the state holds, some of the columns suffice.
@@ -502,6 +507,7 @@ def why(
 
     Raises:
         InputError: A row is not there, or has no values; or there is no state.
+        UnsupportedError: The join chooses among pairs, such as an as-of join, and cannot be asked.
 
     Examples:
         >>> print(why({"x": 7, "t": 0}, {"a": 9, "t": 12}, "l.x BETWEEN r.a - 5 AND r.a AND r.a > 3",
@@ -514,17 +520,32 @@ def why(
           yes  right window of 10 seconds: the left row is not later
     """
     given = {
-        "on": on, "window": window, "left_window": left_window, "right_window": right_window, "time": time,
-        "left_time": left_time, "right_time": right_time, "left": left, "right": right,
+        "window": window, "left_window": left_window, "right_window": right_window, "time": time,
+        "left_time": left_time, "right_time": right_time, "how": how, "left": left, "right": right,
         "watermark": watermark,
     }  # fmt: skip
-    if state is None:
-        return why_rows(
-            (left_row, right_row), (left, right), on, windows_of(window, left_window, right_window),
-            (left_time or time, right_time or time), watermark=watermark, aliases=aliases,
-        )  # fmt: skip
+    if state is not None:
+        _check_absent({"on": on, **given}, f"the state in '{state}' says what its join is")
+        ask = spark_module("state.why").why_in_state
+        return cast(Why, ask(str(state), left_row, right_row, query=query, join=join, aliases=aliases))
+    for name, value in (("query", query), ("join", join)):
+        if value is not None:
+            raise InputError(
+                f"{name}=… names a join in a state, and no state is given (state=…); a running join is the "
+                "third argument"
+            )
+    asked = ask_pair(on)
+    if asked is not None:
+        _check_absent({**given, "aliases": aliases}, "the join says what it is")
+        return asked(left_row, right_row)
+    return why_rows(
+        (left_row, right_row), (left, right), on, windows_of(window, left_window, right_window),
+        (left_time or time, right_time or time), watermark=watermark, aliases=aliases,
+        kind=kind_of_join(how or "inner"),
+    )  # fmt: skip
+
+
+def _check_absent(given: Mapping[str, Any], reason: str) -> None:
     extra = next((name for name, value in given.items() if value is not None), None)
     if extra is not None:
-        raise InputError(f"the state in '{state}' says what its join is; leave {extra}=… out")
-    ask = spark_module("state.why").why_in_state
-    return cast(Why, ask(str(state), left_row, right_row, query=query, join=join, aliases=aliases))
+        raise InputError(f"{reason}; leave {extra}=… out")

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import handshake
-from handshake import InputError, Join, why
+from handshake import AsOfJoin, InputError, Join, MultiJoin, NearestJoin, Query, why
 from handshake.cli.app import run
-from handshake.errors import HandshakeError
+from handshake.errors import HandshakeError, UnsupportedError
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -83,8 +83,8 @@ def test_the_watermark_makes_rows_late_and_final() -> None:
     at = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(5)]
     found = why({"t": at[1]}, {"t": at[2]}, window="2 minutes", time="t", watermark=at[3])
     assert [str(c) for c in found.reasons] == [
-        "no   left row in time: it is 2 minutes behind the watermark",
-        "no   right row in time: it is 1 minute behind the watermark",
+        "no   rows in time: the left row is 2 minutes and the right row 1 minute behind the watermark, so "
+        "the one that came later was late"
     ]
     assert found.notes == (
         "the left row has left its window",
@@ -92,18 +92,213 @@ def test_the_watermark_makes_rows_late_and_final() -> None:
     )
 
 
-def test_a_running_join_explains_pairs_at_its_watermark() -> None:
-    event = pa.schema([("t", pa.int64()), ("x", pa.int64())])
-    with Join(left=event, right=event, on="l.x = r.x", window="10 s", time="t") as join:
-        join.push_left({"t": [20], "x": [1]})
-        join.push_right({"t": [20], "x": [2]})
-        found = join.why({"t": 15, "x": 1}, {"t": 20, "x": 1})
+EVENT = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+def test_one_watermark_does_not_say_which_row_came_first(left_first: bool) -> None:
+    """The watermark is 2 when the later of the rows comes; the left row at 1 is late if it is that one."""
+    at = [datetime(1970, 1, 1, 0, 0, second) for second in range(4)]
+    with Join(left=EVENT, right=EVENT, on="l.x < r.x", window="5 seconds", time="t") as join:
+        results = join.push_left({"t": [at[1]], "x": [1]}) if left_first else []
+        results += join.push_left({"t": [at[2]], "x": [9]})
+        results += join.push_right({"t": [at[2]], "x": [0]})
+        results += join.push_right({"t": [at[3]], "x": [5]})
+        results += [] if left_first else join.push_left({"t": [at[1]], "x": [1]})
+    assert sum(batch.num_rows for batch in results) == int(left_first)
+    found = why(
+        {"t": at[1], "x": 1}, {"t": at[3], "x": 5}, "l.x < r.x", window="5 seconds", time="t", left=EVENT,
+        right=EVENT, watermark="1970-01-01 00:00:02",
+    )  # fmt: skip
+    assert found.joined is None
     assert [str(c) for c in found.reasons] == [
-        "?    left row in time: it is 5 seconds behind the watermark now; it had to come before"
+        "?    left row in time: it is 1 second behind the watermark, so it was late unless it came before "
+        "the right row"
     ]
-    assert (found.joined, str(found).splitlines()[0]) == (None, "the rows join if what is marked ? holds")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (pa.timestamp("us"), "2026-01-01 00:00:03"),
+        (pa.timestamp("us", "UTC"), "2026-01-01 00:00:03"),
+        (pa.timestamp("ms", "Europe/Paris"), "2026-01-01T01:00:03+01:00"),
+        (pa.timestamp("us", "UTC"), datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)),
+        (pa.int64(), "1767225603"),
+    ],
+)  # fmt: skip
+def test_watermarks_are_texts_or_values(kind: pa.DataType, given: object) -> None:
+    seconds = pa.array([1767225602], pa.int64())
+    time = seconds if kind == pa.int64() else seconds.cast(pa.timestamp("s")).cast(kind)
+    rows = pa.table({"t": time})
+    found = why(0, 0, left=rows, right=rows, window="5 seconds", time="t", watermark=given)
+    assert "the left row is 1 second and the right row 1 second behind" in found.reasons[0].detail
+
+
+@pytest.mark.parametrize("given", ["banana", 5.5, "", datetime(2026, 1, 1)])
+def test_a_watermark_that_is_no_time_is_named(given: object) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", "UTC") if given != datetime(2026, 1, 1) else pa.int64())])
+    message = f"the watermark, {given!r}, is no value of column 't', which is {schema.field('t').type}"
+    with pytest.raises(InputError, match=re.escape(message)):
+        why({"t": None}, {"t": None}, left=schema, right=schema, window="5 s", time="t", watermark=given)
+
+
+def test_a_join_or_its_plan_says_what_it_is() -> None:
+    rows = {"t": datetime(2026, 1, 1), "x": 1}, {"t": datetime(2026, 1, 1, 0, 0, 2), "x": 2}
+    plan = handshake.prepare(EVENT, EVENT, "l.x < r.x", window="5 seconds", time="t")
+    assert why(*rows, plan).joined is True
+    with Join(left=EVENT, right=EVENT, on="l.x < r.x", window="5 seconds", time="t") as join:
+        join.push_left([rows[0]])
+        join.push_right([rows[1]])
+        assert str(why(*rows, join)) == str(join.why(*rows))
+        with pytest.raises(InputError, match=re.escape("the join says what it is; leave window=… out")):
+            why(*rows, join, window="5 seconds")
+    for name in ("join", "query"):
+        message = f"{name}=… names a join in a state, and no state is given (state=…); a running join is the"
+        with pytest.raises(InputError, match=re.escape(message)):
+            why(*rows, window="5 seconds", time="t", **{name: "matches"})
+
+
+@pytest.mark.parametrize(
+    ("how", "pair", "alone"),
+    [
+        ("inner", (), ()),
+        (
+            "left",
+            (),
+            (
+                "without a match, the left row comes with NULLs once it has left its window of 5 seconds",
+                "without a match, the right row is no result",
+            ),
+        ),
+        (
+            "left_semi",
+            ("the left row is a result with its first match",),
+            ("without a match, the left row is no result",),
+        ),
+        (
+            "left_anti",
+            ("the left row has a match, so it is no result",),
+            ("without a match, the left row comes once it has left its window of 5 seconds",),
+        ),
+    ],
+)
+def test_the_kind_says_what_becomes_of_rows(how: str, pair: tuple, alone: tuple) -> None:
+    options = {"window": "5 seconds", "time": "t", "how": how}
+    assert why({"t": 1, "x": 1}, {"t": 2, "x": 2}, "l.x < r.x", **options).notes == pair
+    assert why({"t": 1, "x": 1}, {"t": 2, "x": 2}, "l.x > r.x", **options).notes == alone
+    joined = handshake.join({"t": [1], "x": [1]}, {"t": [2], "x": [2]}, "l.x > r.x", **options)
+    assert joined.num_rows == sum("comes" in note for note in alone)
+
+
+def test_rows_that_can_match_nothing_come_at_once() -> None:
+    schema = pa.schema([("t", pa.int64()), ("x", pa.int64())])
+    options = {"left": schema, "right": schema, "window": "5 seconds", "time": "t", "how": "full"}
+    found = why({"t": 1, "x": None}, {"t": None, "x": 2}, "l.x = r.x", **options)
+    assert found.notes == (
+        "the left row can match nothing, so it comes with NULLs at once",
+        "the right row can match nothing, so it comes with NULLs at once",
+    )
+    assert why({"x": 1}, {"x": 2}, "l.x = r.x", how="right").notes[1] == (
+        "without a match, the right row comes with NULLs at the end of the input"
+    )
+
+
+ROW = pa.schema([("t", pa.int64()), ("n", pa.int64()), ("x", pa.int64())])
+
+
+def rows_of(rng: Random, start: int, newest: int) -> list[dict]:
+    times = [rng.choice((None, *[newest - rng.randint(-3, 9)] * 9)) for _ in range(rng.randint(0, 4))]
+    return [{"t": t, "n": start + i, "x": rng.choice((None, 0, 1, 2))} for i, t in enumerate(times)]
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "full"])
+@pytest.mark.parametrize(
+    "options", [{"cores": 1}, {"algorithm": "cell", "cores": 2}, {"algorithm": "handshake", "cores": 2}]
+)
+@pytest.mark.parametrize("window", ["5 seconds", "6 tuples"])
+def test_a_running_join_agrees_with_its_results(how: str, options: dict, window: str) -> None:
+    """A pair that it confirms is a result, one that it denies is none; few pairs are left open."""
+    rng, given, found = Random(f"{how} {window}"), ([], []), set[tuple]()
+    join = Join(left=ROW, right=ROW, on="l.x <= r.x", window=window, time="t", how=how, **options)
+    for step in range(12):
+        side = rng.randint(0, 1)
+        rows = rows_of(rng, len(given[side]), 2 * step)
+        given[side].extend(rows)
+        if rows:
+            for batch in (join.push_left, join.push_right)[side](rows):
+                found.update(zip(batch["n"].to_pylist(), batch["n_right"].to_pylist(), strict=True))
+    answers = {(a["n"], b["n"]): join.why(a, b) for a in given[0] for b in given[1]}
+    wrong = [str(a) for pair, a in answers.items() if a.joined is not None and a.joined != (pair in found)]
+    assert not wrong
+    for pair, answer in answers.items():
+        for side in (0, 1):
+            matched = any(p[side] == pair[side] and None not in p for p in found)
+            for condition in answer.conditions:
+                if condition.what.startswith(("left", "right")[side]) and "and it has" in condition.detail:
+                    assert (
+                        condition.detail
+                        == f"it is held, and it has {'' if matched else 'not '}matched"
+                        + ("" if matched else " so far")
+                    )
+    outcomes = [answer.joined for answer in answers.values()]
+    assert {True, False} <= set(outcomes)
+    join.finish()
     with pytest.raises(HandshakeError, match="this join is closed"):
-        join.why({"t": 15, "x": 1}, {"t": 20, "x": 1})
+        join.why(given[0][0], given[1][0])
+
+
+def test_a_running_join_says_what_has_become_of_rows() -> None:
+    shed: list[int] = []
+    options = {"left": ROW, "right": ROW, "on": "l.x = r.x", "window": "10 s", "time": "t", "how": "left"}
+    with Join(**options) as join:
+        join.push_left([{"t": 20, "n": 0, "x": 1}, {"t": 40, "n": 1, "x": 1}, {"t": 40, "n": 2, "x": None}])
+        join.push_right([{"t": 41, "n": 0, "x": 1}, {"t": 20, "n": 1, "x": 1}])
+        ask = lambda row, n=0: join.why(row, {"t": 41, "n": n, "x": 1})  # noqa: E731
+        details = [
+            ask({"t": 40, "n": 1, "x": 1}),
+            ask({"t": 20, "n": 0, "x": 1}),
+            ask({"t": 40, "n": 2, "x": None}),
+            ask({"t": 39, "n": 3, "x": 1}),
+            ask({"t": None, "n": 3, "x": 1}),
+        ]
+        late = join.why({"t": 40, "n": 1, "x": 1}, {"t": 33, "n": 1, "x": 1})
+        join.finish()
+    assert [str(each.conditions[-2]) for each in details] == [
+        "yes  left row in the join: it is held, and it has matched",
+        "?    left row in the join: not held: it is 20 seconds behind the watermark: it has expired, or it "
+        "has not come",
+        "no   left row in the join: it can match nothing, so it is not kept",
+        "no   left row in the join: not held: it is 1 second behind the watermark: it has not come",
+        "no   left row in the join: it has no time, so it is not kept",
+    ]
+    assert [each.joined for each in details] == [True, False, False, False, False]
+    assert str(late.conditions[-1]) == (
+        "no   right row in the join: not held: it is 7 seconds behind the watermark: it was late, as 1 of "
+        "this side, or it has not come"
+    )
+    with Join(**options, overload="shed", room=1, on_shed=lambda side, rows: shed.append(rows)) as join:
+        while not shed:
+            join.push_left([{"t": 1, "n": len(shed), "x": 1}] * 50)
+        found = join.why({"t": 1, "n": 9, "x": 1}, {"t": 1, "n": 0, "x": 1})
+        join.finish()
+    assert found.conditions[-2].outcome == "unknown"
+    assert "it was shed, as" in found.conditions[-2].detail
+    assert found.conditions[-2].detail.endswith("it still waits before the join, or it has not come")
+
+
+def test_joins_that_choose_pairs_say_what_to_ask() -> None:
+    joins = [
+        AsOfJoin(left=ROW, right=ROW, time="t", tolerance="5 s"),
+        NearestJoin(left=ROW, right=ROW, by="ABS(l.x - r.x)", window="5 s", time="t"),
+        MultiJoin({"a": ROW, "b": ROW, "c": ROW}, window="5 s", time="t"),
+        Query("CREATE INPUT STREAM S (a int); SELECT a FROM S INTO T"),
+    ]
+    for join, name in zip(joins, ("an AsOfJoin", "a NearestJoin", "a MultiJoin", "a Query"), strict=True):
+        for asked in (join.why, lambda a, b, join=join: why(a, b, join)):
+            with pytest.raises(UnsupportedError, match=f"{name} has no answer .* by handshake.why"):
+                asked({"t": 1, "n": 1, "x": 1}, {"t": 1, "n": 1, "x": 1})
+        join.close()
 
 
 def test_lengths_are_exact_and_readable() -> None:
@@ -129,11 +324,16 @@ def test_the_command_explains_rows_of_files(tmp_path, capsys) -> None:
         "  yes  l.x = r.x: 7 = 7",
         "  no   left window of 2 seconds: the right row is 3 seconds later",
         "  yes  right window of 2 seconds: the left row is not later",
-        "  no   left row in time: it is 1 second behind the watermark",
+        "  ?    left row in time: it is 1 second behind the watermark, so it was late unless it came before "
+        "the right row",
         "  yes  right row in time: the watermark has not passed it",
         "  the left row waits for matches until the watermark is 1 second later",
         "  the right row waits for matches until the watermark is 4 seconds later",
     ]
+    assert run([*command, "--watermark", "banana"]) == 2
+    assert "the watermark, 'banana', is no value of column 't'" in capsys.readouterr().err
+    assert run([*command, "--how", "left"]) == 0
+    assert "without a match, the left row comes with NULLs once it has left" in capsys.readouterr().out
     assert run([*command[:3], "9", *command[4:]]) == 2
     assert "no row 9 in the left input of 2 rows, counted from 0" in capsys.readouterr().err
 

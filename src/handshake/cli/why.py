@@ -20,6 +20,7 @@ from handshake.cli.options import (
 )
 from handshake.cli.report import reporting
 from handshake.io import read
+from handshake.kinds import KINDS
 from handshake.plan.build import Expression
 from handshake.plan.parse import parse
 
@@ -40,6 +41,7 @@ def why(
     time: Time = None,
     left_time: LeftTime = None,
     right_time: RightTime = None,
+    how: Annotated[Text, typer.Option(metavar="KIND", help=f"Kind of join: {', '.join(KINDS)}.")] = None,
     watermark: Annotated[
         Text, typer.Option(metavar="TIME", help="The watermark, to see whether a row was late.")
     ] = None,
@@ -47,7 +49,8 @@ def why(
     """Show why a row of LEFT and a row of RIGHT join, or why they do not.
 
     The join is described as for `handshake join`. Each part of the predicate, each window and, with
-    --watermark, each row's lateness has a line: yes, no or NULL, and the values behind it.
+    --watermark, each row's lateness has a line: yes, no, NULL or ? (not known), and the values behind it.
+    With --how, a line says what becomes of a row without a match.
 
     \b
     Examples:
@@ -59,6 +62,7 @@ def why(
         found = explain_rows(
             left_row, right_row, Expression(parse(on)), window=window, left_window=left_window,
             right_window=right_window, time=time, left_time=left_time, right_time=right_time,
+            how=how,
             left=read(left, "left"), right=read(right, "right"), watermark=watermark,
         )  # fmt: skip
         print(found)

@@ -12,10 +12,16 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 import pyarrow as pa
 
-from handshake.errors import HandshakeError, InputError, SchemaError, WindowError, suggest
+from handshake.errors import (
+    HandshakeError,
+    InputError,
+    SchemaError,
+    WindowError,
+    suggest,
+)
 from handshake.html import card
 from handshake.io.frames import conform, kind_of, restore, schema_of, table_of
-from handshake.joins.arrangements.arrangement import RunningJoin
+from handshake.joins.arrangements.arrangement import RunningJoin, TwoStreamJoin
 from handshake.joins.driver import times_of
 from handshake.joins.gate import Gate, OnShed
 from handshake.joins.late import LateRows, LateStream, LateTo
@@ -31,10 +37,11 @@ from handshake.joins.plan import (
     prepare,
     prepare_streams,
 )
+from handshake.joins.presence import explain_in_join
 from handshake.joins.replay import MultiReplay, Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import WaitingPlan
-from handshake.joins.why import Why, conform_pair, explain_pair
+from handshake.joins.why import Why, conform_pair, no_answer
 from handshake.options import check_names
 from handshake.plan.build import Expression
 
@@ -212,6 +219,10 @@ class PushJoin(Generic[PlanT]):
                 if self._late is not None:
                     self._late.close()
 
+    def why(self, left_row: Any, right_row: Any) -> Why:
+        """Refuse to explain two rows; a `Join` can."""
+        raise no_answer(type(self).__name__)
+
     def explain(self) -> str:
         """Describe the plan."""
         return self.plan.explain()
@@ -303,15 +314,22 @@ class Join(TwoStreamPush[JoinPlan]):
         super().__init__(plan, on_shed, late_to)
 
     def why(self, left_row: Any, right_row: Any) -> Why:
-        """Explain why two rows are a pair of this join, or not, at its watermark; see `handshake.why`.
+        """Explain why two rows are a pair of this join, or not, by the rows that it holds.
 
-        A row that the watermark has passed is in a pair if it came before.
+        It says of each row whether the join holds it, and if not, whether it can have expired, was late, was
+        shed, or has not come. In joins that track matches, it also says whether the row has matched. See
+        `handshake.why`.
+
+        Args:
+            left_row: A dict of all values of the row, or a frame of one row.
+            right_row: The right row.
         """
         with self._lock:
             engine = self._running()
-            mark = _mark(engine)
-        spec = self.plan.spec
-        return explain_pair(spec, conform_pair(spec, left_row, right_row), mark, later=True)
+            assert isinstance(self._joined, TwoStreamJoin)
+            rows = conform_pair(self.plan.spec, left_row, right_row)
+            queued = isinstance(engine, Gate)
+            return explain_in_join(self._joined, rows, self.metrics().streams, queued=queued)
 
 
 class MultiJoin(PushJoin[MultiPlan]):

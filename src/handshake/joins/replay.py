@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, WindowError
+from handshake.html import card
 from handshake.io.frames import conform
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.unbounded import Unbounded
@@ -119,6 +120,17 @@ class TableReplay(ABC, Generic[PlanT]):
         if self._last is None:
             raise HandshakeError("the replay has not begun; iterate over it first")
         return self._last
+
+    def explain(self) -> str:
+        """Describe the plan."""
+        return self.plan.explain()
+
+    def _repr_html_(self) -> str:
+        begun = self._engine is not None or self._last is not None
+        state = "running" if self._engine is not None else "ended" if begun else "not begun"
+        facts: list[tuple[str, object]] = [("rows joined", f"{self.done:,} of {self.total:,}")]
+        facts += self.metrics().facts() if begun else []
+        return card(f"{type(self).__name__}, {state}", facts, self.explain())
 
     def _run(self) -> Iterator[pa.RecordBatch]:
         self._engine = engine = self._start()

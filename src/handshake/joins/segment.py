@@ -39,7 +39,7 @@ class Segment:
     aside: bool = False
     """Do large merges in another thread, so that no batch waits for them."""
     departed: list[BasicWindow] = field(default_factory=list)
-    """Basic windows that were dropped, if rows of the side are tracked; `with_departed` empties this."""
+    """Basic windows that were dropped, if rows of the side are tracked; `take_departed` empties this."""
 
     def __post_init__(self) -> None:
         side = self.spec.sides[self.side]
@@ -227,10 +227,10 @@ class Segment:
         self._held_until = min(map(self._newest, kept), default=None)
         return gone
 
-    def with_departed(self) -> list[BasicWindow]:
-        """Return all basic windows, and those dropped since the last call."""
+    def take_departed(self) -> list[BasicWindow]:
+        """Return the basic windows of a tracked side that were dropped since the last call."""
         departed, self.departed = self.departed, []
-        return departed + self.windows
+        return departed
 
     def _newest(self, window: BasicWindow) -> int:
         """Return the newest of the stamps that its tuples expire by."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Literal as OneOf
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import InputError, UnsupportedError
+from handshake.errors import HandshakeError, InputError, UnsupportedError
+from handshake.html import card
 from handshake.io.frames import conform, is_spark, schema_of, table_of
-from handshake.joins.driver import arrays_of, times_of
-from handshake.joins.plan import predicate_of
+from handshake.joins.driver import arrays_of, can_match, times_of
+from handshake.joins.plan import JoinPlan, predicate_of
 from handshake.joins.spec import SIDES, JoinSpec, join_spec
 from handshake.kernels.evaluate import evaluate
+from handshake.kinds import INNER, JoinKind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, show, walk
 from handshake.schema import UNITS
@@ -26,10 +28,16 @@ from handshake.windows import Window, Windows, is_late
 
 __all__ = [
     "Condition",
+    "Places",
     "Why",
+    "ask_pair",
+    "conclude",
+    "conditions_of",
     "conform_pair",
     "explain_pair",
+    "is_matchable",
     "length",
+    "no_answer",
     "parse_row",
     "row_time",
     "typed_row",
@@ -78,7 +86,7 @@ class Why:
     conditions: tuple[Condition, ...]
     """All conditions: those of the predicate, of the windows, and of the watermark."""
     notes: tuple[str, ...] = ()
-    """How long each row waits for matches, if a watermark is given."""
+    """How long each row waits for matches, if a watermark is given, and what becomes of it without one."""
 
     @property
     def joined(self) -> bool | None:
@@ -93,6 +101,11 @@ class Why:
         """The conditions that do not hold."""
         return tuple(condition for condition in self.conditions if condition.outcome != "holds")
 
+    def _repr_html_(self) -> str:
+        rows = [(_SIGNS[each.outcome], each.what, each.detail) for each in self.conditions]
+        head = ("", "condition", "values")
+        return card(_HEADS[self.joined].capitalize(), rows=(head, *rows), text="\n".join(self.notes))
+
     def __str__(self) -> str:
         lines = (*map(str, self.conditions), *self.notes)
         return "\n".join((_HEADS[self.joined], *(f"  {line}" for line in lines)))
@@ -101,6 +114,7 @@ class Why:
 def why_rows(
     given: tuple[Any, Any], inputs: tuple[Any, Any], on: str | Expression | None, windows: Windows,
     times: tuple[str | None, str | None], *, watermark: Any = None, aliases: tuple[str, str] | None = None,
+    kind: JoinKind = INNER,
 ) -> Why:  # fmt: skip
     """Explain two rows of inputs; see `handshake.why`.
 
@@ -112,38 +126,80 @@ def why_rows(
         times: The time columns.
         watermark: The watermark when the later of the rows arrived.
         aliases: Other names for `l` and `r` in the predicate.
+        kind: The kind of join, which says what becomes of rows without a match.
     """
     wholes = [
         None if whole is None else _whole(whole, name) for whole, name in zip(inputs, SIDES, strict=True)
     ]
     rows = [_row(*each) for each in zip(given, wholes, SIDES, strict=True)]
-    spec = join_spec(rows[0].schema, rows[1].schema, predicate_of(on), windows, times=times, aliases=aliases)
+    spec = join_spec(
+        rows[0].schema, rows[1].schema, predicate_of(on), windows, times=times, aliases=aliases, kind=kind
+    )
     places = None
     if all(isinstance(whole, pa.Table) for whole in wholes) and all(isinstance(row, int) for row in given):
         places = _places(spec, wholes, given)
     return explain_pair(spec, rows, None if watermark is None else _instant(spec, watermark), places)
 
 
+def no_answer(name: str) -> UnsupportedError:
+    """Return the error of a thing that cannot explain two rows, by the name of its class."""
+    article = "an" if name[0] in "AEIOU" else "a"
+    return UnsupportedError(
+        f"{article} {name} has no answer for a pair of rows; ask for the conditions of two streams, by "
+        "handshake.why(left_row, right_row, condition, window=…, time=…)"
+    )
+
+
+def ask_pair(join: Any) -> Callable[[Any, Any], Why] | None:
+    """Return what explains two rows of a running join or of a plan; None if the value is neither."""
+    if isinstance(join, JoinPlan):
+        return lambda left, right: explain_pair(join.spec, conform_pair(join.spec, left, right))
+    found = None if isinstance(join, Expression) else getattr(join, "why", None)
+    return found if callable(found) else None
+
+
 def explain_pair(
-    spec: JoinSpec, rows: Sequence[pa.RecordBatch], mark: int | None = None, places: Places | None = None,
-    *, later: bool = False,
-) -> Why:  # fmt: skip
+    spec: JoinSpec, rows: Sequence[pa.RecordBatch], mark: int | None = None, places: Places | None = None
+) -> Why:
     """Explain two rows, one per batch.
 
     Args:
         spec: The join.
         rows: The rows, one of each side.
-        mark: The watermark, in the unit of the join's times.
+        mark: The watermark when the later of the rows came, in the unit of the join's times.
         places: Per row, its position in its own stream and how many rows of the other came before it.
-        later: The watermark is that of a moment after the rows came, so a row behind it may have been in
-            time.
     """
     times = [row_time(spec, side, row) for side, row in enumerate(rows)]
-    conditions = [*_predicate(spec, rows), *_windows(spec, times, places)]
-    if mark is None or not spec.windows.timed:
-        return Why(tuple(conditions))
-    in_time = _in_time(spec, times, mark, later=later)
-    return Why((*conditions, *in_time), tuple(waiting(spec, times, mark)))
+    conditions, notes = conditions_of(spec, rows, places), tuple[str, ...]()
+    if mark is not None and spec.windows.timed:
+        conditions = (*conditions, *_in_time(spec, times, mark))
+        notes = tuple(waiting(spec, times, mark))
+    return conclude(spec, rows, conditions, notes)
+
+
+def conditions_of(
+    spec: JoinSpec, rows: Sequence[pa.RecordBatch], places: Places | None = None
+) -> tuple[Condition, ...]:
+    """Return the conditions of the predicate and of the windows; see `explain_pair`."""
+    times = [row_time(spec, side, row) for side, row in enumerate(rows)]
+    return (*_predicate(spec, rows), *_windows(spec, times, places))
+
+
+def conclude(
+    spec: JoinSpec, rows: Sequence[pa.RecordBatch], conditions: tuple[Condition, ...],
+    notes: tuple[str, ...], matched: tuple[bool, bool] = (False, False),
+) -> Why:  # fmt: skip
+    """Return conditions and notes, and what becomes of each row by the kind of the join.
+
+    Args:
+        spec: The join.
+        rows: The rows, one of each side.
+        conditions: All conditions.
+        notes: Lines that come before.
+        matched: Whether each row is known to have matched another one.
+    """
+    joined = Why(conditions).joined
+    return Why(conditions, (*notes, *_outcomes_by_kind(spec, rows, matched, joined=joined)))
 
 
 # The rows
@@ -211,10 +267,18 @@ def typed_row(row: Mapping[str, Any], schema: pa.Schema, stream: str) -> pa.Reco
         value = found.get(field.name)
         if isinstance(value, str) and not pa.types.is_string(field.type):
             try:
-                found[field.name] = pa.scalar(value).cast(field.type).as_py()
+                found[field.name] = _value_of(value, field.type).as_py()
             except pa.ArrowException as error:
                 raise InputError(f"column '{field.name}' is {field.type}: {error}") from error
     return conform([found], schema, stream)
+
+
+def _value_of(text: str, kind: pa.DataType) -> pa.Scalar:
+    """Return a text as a value; a time without a zone is in UTC."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        with contextlib.suppress(pa.ArrowInvalid):
+            return pa.scalar(text).cast(pa.timestamp(kind.unit)).cast(pa.timestamp(kind.unit, "UTC"))
+    return pa.scalar(text).cast(kind)
 
 
 def _instant(spec: JoinSpec, watermark: Any) -> int:
@@ -222,9 +286,14 @@ def _instant(spec: JoinSpec, watermark: Any) -> int:
     side = next((side for side in spec.sides if side.time is not None), None)
     if side is None or side.time is None:
         raise InputError(f"a watermark, {watermark!r}, says nothing without time columns; name them (time=…)")
-    given = pa.table({side.time: [watermark]}) if isinstance(watermark, str) else {side.time: [watermark]}
-    batch = conform(given, pa.schema([side.schema.field(side.time)]), side.name)
-    times, valid = times_of(batch.column(0), spec.unit, side.time, side.name)
+    field = side.schema.field(side.time)
+    try:
+        row = typed_row({side.time: watermark}, pa.schema([field]), side.name)
+    except HandshakeError as error:
+        raise InputError(
+            f"the watermark, {watermark!r}, is no value of column '{side.time}', which is {field.type}"
+        ) from error
+    times, valid = times_of(row.column(0), spec.unit, side.time, side.name)
     if valid is not None:
         raise InputError(f"{watermark!r} is not a time, so it is no watermark")
     return int(times[0])
@@ -328,21 +397,61 @@ def _decimal(nanoseconds: int, size: int) -> str:
     return f"{(Decimal(nanoseconds) / size).normalize():f}"
 
 
-def _in_time(spec: JoinSpec, times: Sequence[int | None], mark: int, *, later: bool) -> Iterator[Condition]:
-    for name, time in zip(SIDES, times, strict=True):
+def _in_time(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator[Condition]:
+    """Yield whether rows were in time, by the watermark when the later of them came."""
+    behind = [
+        None if time is None or not is_late(time, mark) else length(mark - time, spec.unit) for time in times
+    ]
+    if None not in behind:
+        detail = (
+            f"the left row is {behind[0]} and the right row {behind[1]} behind the watermark, so the one "
+            "that came later was late"
+        )
+        yield Condition("rows in time", "fails", detail)
+        return
+    for name, other, time, far in zip(SIDES, reversed(SIDES), times, behind, strict=True):
         if time is None:
             continue
         what = f"{name} row in time"
-        if not is_late(time, mark):
+        if far is None:
             yield Condition(what, "holds", "the watermark has not passed it")
-            continue
-        behind = length(mark - time, spec.unit)
-        if later:
-            yield Condition(
-                what, "unknown", f"it is {behind} behind the watermark now; it had to come before"
-            )
         else:
-            yield Condition(what, "fails", f"it is {behind} behind the watermark")
+            detail = f"it is {far} behind the watermark, so it was late unless it came before the {other} row"
+            yield Condition(what, "unknown", detail)
+
+
+def _outcomes_by_kind(
+    spec: JoinSpec, rows: Sequence[pa.RecordBatch], matched: tuple[bool, bool], *, joined: bool | None
+) -> Iterator[str]:
+    """Yield what becomes of each row, if the kind of join says more than whether it is in a pair."""
+    kind = spec.kind
+    for side, name in enumerate(SIDES if kind != INNER else ()):
+        if not kind.shown[side]:
+            continue
+        if not joined and not matched[side]:
+            yield _alone(spec, side, rows[side], row_time(spec, side, rows[side]))
+        elif kind.pairs == "first":
+            yield f"the {name} row is a result with its first match"
+        elif kind.pairs == "none":
+            yield f"the {name} row has a match, so it is no result"
+
+
+def _alone(spec: JoinSpec, side: int, row: pa.RecordBatch, time: int | None) -> str:
+    """Return what becomes of a row that has no match."""
+    name, window = SIDES[side], spec.windows[side]
+    if not spec.kind.preserved[side]:
+        return f"without a match, the {name} row is no result"
+    comes = "comes with NULLs" if spec.kind.shown[1 - side] else "comes"
+    if not is_matchable(spec, side, row) or (spec.windows.timed and time is None):
+        return f"the {name} row can match nothing, so it {comes} at once"
+    end = "at the end of the input" if window is None else f"once it has left its window of {window}"
+    return f"without a match, the {name} row {comes} {end}"
+
+
+def is_matchable(spec: JoinSpec, side: int, row: pa.RecordBatch) -> bool:
+    """Return whether a row can match any other: its keys have values, and conditions on it alone hold."""
+    mask = can_match(row, spec.sides[side])
+    return mask is None or bool(mask[0])
 
 
 def waiting(spec: JoinSpec, times: Sequence[int | None], mark: int) -> Iterator[str]:

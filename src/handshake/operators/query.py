@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from handshake.closing import Closing
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.html import card
 from handshake.io.frames import table_of
+from handshake.joins.why import no_answer
 from handshake.metrics import combine
 from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
@@ -69,6 +70,16 @@ class QueryMetrics:
     unmatched: int = 0
     pending: int = 0
     finalised: int = 0
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the main figures, for people."""
+        facts = [(name, f"{rows:,} rows") for name, rows in self.rows.items()]
+        facts += [(name, f"{rows:,} results") for name, rows in self.results.items()]
+        lost = {"late": self.late, "without a time": self.no_time, "of no stream": self.unknown}
+        return facts + [(what, f"{rows:,} rows") for what, rows in lost.items() if rows]
+
+    def _repr_html_(self) -> str:
+        return card("Figures of a query", self.facts())
 
 
 def output_schema(output: Output) -> pa.Schema:
@@ -128,6 +139,10 @@ class Query(Closing):
             pruned = at not in shown and all(isinstance(reader, Pipeline) for reader in readers)
             if pruned and isinstance(operator, SourceOperator):
                 operator.read_only(frozenset().union(*(reader.reads for reader in readers)))
+
+    def why(self, left_row: Any, right_row: Any) -> NoReturn:
+        """Refuse to explain two rows: a query has more than the conditions of one join."""
+        raise no_answer(type(self).__name__)
 
     def stamp_by(self, operator: SourceOperator) -> None:
         """Replace the operator that stamps an input, before its first row comes."""
@@ -265,12 +280,7 @@ class Query(Closing):
         return tuple(operator.rows for operator in self._sources.values()), dict(self._results)
 
     def _repr_html_(self) -> str:
-        figures = self.metrics()
-        facts = [(name, f"{rows:,} rows") for name, rows in figures.rows.items()]
-        facts += [(name, f"{rows:,} results") for name, rows in figures.results.items()]
-        lost = {"late": figures.late, "without a time": figures.no_time, "of no stream": figures.unknown}
-        facts += [(what, f"{rows:,} rows") for what, rows in lost.items() if rows]
-        return card(f"Query, {'ended' if self.closed else 'running'}", facts, self.explain())
+        return card(f"Query, {'ended' if self.closed else 'running'}", self.metrics().facts(), self.explain())
 
     @property
     def closed(self) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import singledispatch
 from typing import Literal as OneOf
 
+from handshake.html import card
 from handshake.kinds import INNER, JoinKind
 from handshake.plan.aggregates import Argument, Constant, aggregate_function, whole_weights
 from handshake.plan.expr import Column, Expr
@@ -42,6 +44,8 @@ __all__ = [
     "Union",
     "WindowJoin",
     "Windowing",
+    "explain_plan",
+    "label",
     "reads",
     "rebuild",
     "walk",
@@ -488,6 +492,34 @@ class Plan:
             assert isinstance(rewritten, Output)
             outputs.append(rewritten)
         return Plan(self.inputs, tuple(outputs))
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "inputs": [each.name for each in self.inputs],
+            "results": [each.name for each in self.outputs],
+        }
+        shown = [(what, ", ".join(names)) for what, names in facts.items()]
+        return card("Plan of a query", shown, explain_plan(self).rstrip("\n"))
+
+
+def explain_plan(plan: Plan) -> str:
+    """Return a plan as text: each result with its operators below it, down to the inputs."""
+    return "\n\n".join("\n".join(_lines(output)) for output in plan.outputs) + "\n"
+
+
+def _lines(node: Node) -> list[str]:
+    lines = [label(node)]
+    for at, child in enumerate(node.children):
+        first, rest = ("└─ ", "   ") if at == len(node.children) - 1 else ("├─ ", "│  ")
+        below = _lines(child)
+        lines += [first + below[0], *(rest + line for line in below[1:])]
+    return lines
+
+
+@singledispatch
+def label(node: Node) -> str:
+    """Return an operator as one line; `plan.explain` has the text of each kind."""
+    return type(node).__name__
 
 
 def walk(node: Node) -> Iterator[Node]:

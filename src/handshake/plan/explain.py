@@ -1,9 +1,8 @@
-"""Plans as text and as a graph, in the symbols of Glacier's Table 1."""
+"""Operators as lines of text, and plans as graphs, in the symbols of Glacier's Table 1."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import singledispatch
 
 from handshake.kinds import INNER
 from handshake.plan.aggregates import AGGREGATES
@@ -23,32 +22,14 @@ from handshake.plan.algebra import (
     Union,
     Windowing,
     WindowJoin,
+    explain_plan,
+    label,
 )
 from handshake.plan.expr import Cast, Column, Expr, show, transform
 from handshake.schema import Decimal
 from handshake.windows import Duration
 
 __all__ = ["dot", "explain_plan", "label"]
-
-
-def explain_plan(plan: Plan) -> str:
-    """Return a plan as text: each result with its operators below it, down to the inputs."""
-    return "\n\n".join("\n".join(_lines(output)) for output in plan.outputs) + "\n"
-
-
-def _lines(node: Node) -> list[str]:
-    lines = [label(node)]
-    for at, child in enumerate(node.children):
-        first, rest = ("└─ ", "   ") if at == len(node.children) - 1 else ("├─ ", "│  ")
-        below = _lines(child)
-        lines += [first + below[0], *(rest + line for line in below[1:])]
-    return lines
-
-
-@singledispatch
-def label(node: Node) -> str:
-    """Return an operator as one line."""
-    return type(node).__name__
 
 
 @label.register

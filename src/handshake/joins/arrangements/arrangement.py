@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Generic, Protocol, TypeVar
@@ -171,9 +171,17 @@ class TwoStreamJoin(RunningJoin):
         """Return the expiring stamp below which rows of a side have left their window."""
         return self.driver.oldest(side)
 
-    @abstractmethod
-    def _list_windows(self, side: int) -> Iterable[BasicWindow]:
+    def _list_windows(self, side: int) -> list[BasicWindow]:
         """Return the basic windows of a tracked side, and those dropped since the last call."""
+        return [*self._take_departed(side), *self.held_windows(side)]
+
+    @abstractmethod
+    def held_windows(self, side: int) -> list[BasicWindow]:
+        """Return the basic windows of a side. Rows in them may have expired."""
+
+    @abstractmethod
+    def _take_departed(self, side: int) -> list[BasicWindow]:
+        """Return the basic windows of a tracked side that were dropped since the last call."""
 
 
 class Arrangement(TwoStreamJoin):

@@ -60,8 +60,12 @@ class ThreeStep(Arrangement):
     def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         return iter(())  # every push has yielded all its results
 
-    def _list_windows(self, side: int) -> list[BasicWindow]:
-        return self.core.segments[side].with_departed()
+    def held_windows(self, side: int) -> list[BasicWindow]:
+        """Return the basic windows of a side. Rows in them may have expired."""
+        return list(self.core.segments[side])
+
+    def _take_departed(self, side: int) -> list[BasicWindow]:
+        return self.core.segments[side].take_departed()
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them."""

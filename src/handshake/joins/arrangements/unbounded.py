@@ -72,8 +72,12 @@ class Unbounded(CrewJoin[Task]):
         if right is not None and last:
             yield from right.take(self._list_windows(1), None)
 
-    def _list_windows(self, side: int) -> list[BasicWindow]:
-        return self._held_right.with_departed() if side else self._passed
+    def held_windows(self, side: int) -> list[BasicWindow]:
+        """Return the basic windows of a side. Rows in them may have expired."""
+        return list(self._held_right) if side else list(self._passed)
+
+    def _take_departed(self, side: int) -> list[BasicWindow]:
+        return self._held_right.take_departed() if side else []
 
     def expire(self) -> None:
         """Do nothing: without windows no tuple expires."""

@@ -9,14 +9,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from handshake.engines.spark.state.chunks import read_parts
 from handshake.engines.spark.state.reading import JoinState, SegmentState, read_state
 from handshake.errors import ExpressionError, InputError, UnsupportedError, suggest
-from handshake.joins.driver import can_match
-from handshake.joins.spec import OTHER, OWN, ROW, SIDES, JoinSpec, join_spec
-from handshake.joins.why import Condition, Why, explain_pair, length, row_time, typed_row, waiting
+from handshake.joins.presence import equal_rows
+from handshake.joins.spec import OTHER, OWN, ROW, SIDES, join_spec
+from handshake.joins.why import (
+    Condition,
+    Why,
+    explain_pair,
+    is_matchable,
+    length,
+    row_time,
+    typed_row,
+    waiting,
+)
 from handshake.kinds import KINDS
 from handshake.plan.expr import Column, walk
 from handshake.plan.parse import parse
@@ -129,7 +137,7 @@ class _Asked:
         for segment in self._state.segments:
             for ref in segment.manifest.windows[side]:
                 batch = read_parts(self._state.store, ref)[0]
-                mask = _equals(batch, asked) & self._open(segment, side, batch)
+                mask = equal_rows(batch, asked) & self._open(segment, side, batch)
                 for number in np.flatnonzero(mask).tolist():
                     yield _Held(segment, batch.slice(number, 1))
 
@@ -169,7 +177,7 @@ class _Asked:
         if held is not None:
             number = held.segment.manifest.about.segment
             return Condition(what, "holds", f"segment {number} holds it{_match(side, held)}")
-        if not _is_matchable(self._spec, side, row):
+        if not is_matchable(self._spec, side, row):
             return Condition(what, "fails", "it can match nothing, so no segment keeps it")
         window, rule = self._spec.windows[side], self._spec.rules[side]
         if window is None or rule is None or not window.timed:
@@ -203,27 +211,6 @@ def _match(side: int, held: _Held) -> str:
         return ""
     matched = states.are_matched(np.asarray(held.batch.column(ROW)))[0]
     return ", and it has matched" if matched else ", and it has not matched so far"
-
-
-def _is_matchable(spec: JoinSpec, side: int, row: pa.RecordBatch) -> bool:
-    mask = can_match(row, spec.sides[side])
-    return mask is None or bool(mask[0])
-
-
-def _equals(batch: pa.RecordBatch, asked: pa.RecordBatch) -> Any:
-    """Return which rows of a batch have the values of a row; NULL equals NULL, and NaN equals NaN."""
-    mask = np.ones(batch.num_rows, np.bool_)
-    for name in asked.schema.names:
-        column, value = batch.column(name), asked.column(name)[0]
-        if pa.types.is_nested(column.type):
-            mask &= np.array([each == value.as_py() for each in column.to_pylist()], np.bool_)
-        elif not value.is_valid:
-            mask &= np.asarray(column.is_null())
-        elif value.as_py() != value.as_py():
-            mask &= np.asarray(pc.fill_null(pc.is_nan(column), False))
-        else:
-            mask &= np.asarray(pc.fill_null(pc.equal(column, value), False))
-    return mask
 
 
 # The join, from the properties in its manifests

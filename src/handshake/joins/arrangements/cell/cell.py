@@ -184,8 +184,12 @@ class Cell(GatheringJoin[_Job]):
         self.expire()
         yield from self.crew.drain(until)
 
-    def _list_windows(self, side: int) -> list[BasicWindow]:
-        return self.windows[side].segment.with_departed()
+    def held_windows(self, side: int) -> list[BasicWindow]:
+        """Return the basic windows of a side. Rows in them may have expired."""
+        return list(self.windows[side].segment)
+
+    def _take_departed(self, side: int) -> list[BasicWindow]:
+        return self.windows[side].segment.take_departed()
 
     def expire(self) -> None:
         """Drop tuples that no waiting or future tuple can join."""

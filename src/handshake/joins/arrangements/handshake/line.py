@@ -129,10 +129,14 @@ class Handshake(Arrangement):
         for worker in self._workers:
             worker.matching = True
 
-    def _list_windows(self, side: int) -> list[BasicWindow]:
+    def held_windows(self, side: int) -> list[BasicWindow]:
+        """Return the basic windows of a side. Rows in them may have expired."""
+        return [piece for worker in self._workers for piece in tuple(worker.core.windows[side])]
+
+    def _take_departed(self, side: int) -> list[BasicWindow]:
         departed = self._ends.departed[side]
         self._ends.departed[side] = []
-        return departed + [piece for worker in self._workers for piece in worker.core.windows[side]]
+        return departed
 
     def expire(self) -> None:
         """Acknowledge what no tuple to come can join and has reached its end of the line."""

@@ -250,8 +250,12 @@ class LowLatency(GatheringJoin[_Task]):
     def _is_at_rest(self) -> bool:
         return not (any(self.driver.tracked) or self._waiting()) and self.crew.at_rest()
 
-    def _list_windows(self, side: int) -> list[BasicWindow]:
-        return [window for core in self._cores for window in core.segments[side].with_departed()]
+    def held_windows(self, side: int) -> list[BasicWindow]:
+        """Return the basic windows of a side. Rows in them may have expired."""
+        return [window for core in self._cores for window in tuple(core.segments[side])]
+
+    def _take_departed(self, side: int) -> list[BasicWindow]:
+        return [window for core in self._cores for window in core.segments[side].take_departed()]
 
     def expire(self) -> None:
         """Drop tuples that no future tuple can join; to be called when drained."""
