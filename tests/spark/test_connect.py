@@ -26,7 +26,9 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 def test_predicates_kinds_and_streams_through_connect(tmp_path: Path) -> None:
     from handshake.engines.spark.java import java_home
 
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java_home()}
+    # with SPARK_TESTING the server takes any free port; its fixed one may be in use
+    own = {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java_home(), "SPARK_TESTING": "1"}
+    environment = {**os.environ, **own}
     done = subprocess.run(
         [sys.executable, str(SUPPORT / "connect_client.py"), str(tmp_path)],
         capture_output=True, text=True, timeout=500, env=environment, check=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -17,6 +18,7 @@ from handshake.engines.spark.joins.routing import choose_routing
 from handshake.engines.spark.joins.tasks import _remove_old_batches, references
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import pack, record_once
+from handshake.engines.spark.state.store import Store
 from handshake.joins.join import prepare
 from handshake.windows import windows_of
 from spark_steps import FOLDER, Cluster
@@ -176,6 +178,25 @@ def test_a_join_that_a_query_uses_twice_keeps_two_states_apart(tmp_path, monkeyp
             found += twin.run(parts)
     wanted = Counter(expect(stream.case(EQUAL, windows_of("8 seconds"))).pairs)
     assert [pairs_of(found) for found in results] == [wanted, wanted]
+
+
+def test_a_folder_is_listed_while_other_tasks_make_and_remove_it(tmp_path):
+    store, stop = Store(str(tmp_path)), threading.Event()
+
+    def make_and_remove() -> None:
+        while not stop.is_set():
+            (tmp_path / "join" / "0").mkdir(parents=True)
+            (tmp_path / "join" / "0").rmdir()
+            (tmp_path / "join").rmdir()
+
+    other = threading.Thread(target=make_and_remove)
+    other.start()
+    try:
+        found = {store.folders("join") for _ in range(20_000)}
+    finally:
+        stop.set()
+        other.join()
+    assert found == {(), ("0",)}
 
 
 def test_a_partition_is_packed_once_in_a_run(tmp_path):

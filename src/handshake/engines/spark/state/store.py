@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -25,6 +25,8 @@ _READERS = 16
 """Reads at the same time, if files are not local."""
 _PIECE = 1 << 23
 """Bytes per write of a file that is copied."""
+_LISTINGS = 100
+"""Attempts to list a folder that appears or disappears at that moment."""
 
 
 class StateError(HandshakeError):
@@ -158,18 +160,27 @@ class Store:
 
     def list(self, folder: str) -> list[str]:
         """Return the names directly under a folder; none if the folder is missing."""
-        selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
-        return sorted(os.path.basename(info.path) for info in self._filesystem.get_file_info(selector))
+        return sorted(os.path.basename(info.path) for info in self._entries(folder))
 
     def folders(self, folder: str) -> tuple[str, ...]:
         """Return the names of the folders directly under a folder."""
+        found = (info for info in self._entries(folder) if info.type == fs.FileType.Directory)
+        return tuple(sorted(os.path.basename(info.path) for info in found))
+
+    def _entries(self, folder: str) -> Sequence[fs.FileInfo]:
+        """Return what is directly under a folder; nothing if the folder is missing."""
         selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
-        try:
-            found = self._filesystem.get_file_info(selector)
-        except OSError as error:
-            raise StateError(f"cannot list '{self.path(folder)}': {error}") from error
-        names = (os.path.basename(info.path) for info in found if info.type == fs.FileType.Directory)
-        return tuple(sorted(names))
+        failure: OSError | None = None
+        for _ in range(_LISTINGS):
+            try:
+                found: Sequence[fs.FileInfo] = self._filesystem.get_file_info(selector)
+                return found
+            except FileNotFoundError as error:  # another task made or removed the folder meanwhile
+                failure = error
+            except OSError as error:
+                failure = error
+                break
+        raise StateError(f"cannot list '{self.path(folder)}': {failure}") from failure
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; a task may run twice."""
