@@ -231,11 +231,12 @@ Examples:
 
     @bench.command(
         "kinds",
-        help="""Compare outer, semi and anti joins with the inner join: processor time and state.
+        help="""Compare outer, semi and anti joins with the inner join: processor time and state, or rates.
 
 \b
 Examples:
   handshake bench kinds
+  handshake bench kinds --sustained
   handshake bench kinds --algorithm low_latency --window "5 minutes"
 """,
     )
@@ -244,14 +245,26 @@ Examples:
             str, typer.Option(metavar="|".join(_ALGORITHM.choices), help=_ALGORITHM.help)
         ] = "three_step",
         method: Annotated[str, typer.Option(metavar="band|scan", help="Access method.")] = "band",
-        window: Annotated[str, typer.Option(metavar="SPEC", help="Window of both streams.")] = "1 minute",
-        rate: Annotated[float, typer.Option(min=1, help="Tuples per second and stream.")] = 15_000.0,
+        window: Annotated[
+            str | None,
+            typer.Option(metavar="SPEC", help="Window of both streams [1 minute; --sustained: 15 minutes]."),
+        ] = None,
+        rate: Annotated[
+            float | None,
+            typer.Option(min=1, help="Tuples per second and stream [15000]; --sustained: the first rate."),
+        ] = None,
         seconds: Annotated[float, typer.Option(min=0.1, help="Stream time to measure.")] = 10.0,
+        sustained: Annotated[
+            bool, typer.Option("--sustained", help="Search for the highest rate of each kind.")
+        ] = False,
     ) -> None:
         with reporting():
             _ALGORITHM.check(algorithm)
             _METHOD.check(method)
-        call("kinds", algorithm=algorithm, method=method, window=window, rate=rate, seconds=seconds)
+        call(
+            "kinds", algorithm=algorithm, method=method, window=window, rate=rate, seconds=seconds,
+            sustained=sustained,
+        )  # fmt: skip
 
 
 def _add_synth(bench: typer.Typer, call: Callable[..., None]) -> None:

@@ -85,6 +85,13 @@ def test_kinds(capsys):
     assert figures["inner"] == figures["inner_state"] == "1"
 
 
+def test_highest_rates_of_kinds(capsys):
+    kinds.run(window="1 s", rate=2000, seconds=0.1, batch=0.1, sustained=True)
+    figures = result(capsys)
+    assert figures["inner"] == "1"
+    assert {"left", "full", "left_semi", "left_anti", "inner_load", "left_load", "rate"} <= figures.keys()
+
+
 # What is kept, and made of what was kept.
 
 KEPT = {
