@@ -225,7 +225,9 @@ class Options:
             metavar="URL",
         ),
     ] = None
-    name: Annotated[str | None, Option("The name of a join in the progress of Spark's query.", _SPARK)] = None
+    name: Annotated[
+        str | None, Option("The name of a join in the progress of Spark's query, and of its folder.", _SPARK)
+    ] = None
     result_time: Annotated[
         str | None, Option("Add a column of this name with the later time of both rows.", _SPARK)
     ] = None

@@ -326,6 +326,44 @@ def test_what_cannot_change_says_why(change: dict[str, Any], message: str, tmp_p
     assert story.cluster.states == before
 
 
+@pytest.mark.parametrize("name", ["longer", "hash", "more segments", "one segment"])
+def test_a_changed_join_with_another_name_is_refused(name: str, tmp_path: Path) -> None:
+    """The folder of a join has its name, and a join that is not named has another one in another program."""
+    story = Story(Random(name), tmp_path, BAND, "4 seconds")
+    story.run(4)
+    story.cluster.folder = "query/join-other%20one"
+    story.run(2)  # unchanged, it goes on where it is
+    story.change(**CHANGES[name])
+    before = list(story.cluster.states)
+    with pytest.raises(StateError) as error:
+        story.run(1)
+    assert str(error.value) == (
+        "the join 'test' of this checkpoint has changed, and is called 'other one' now: a join that changes "
+        "finds its rows by its name; pass name='test', or put back the old definition"
+    )
+    story.cluster.states[:] = before
+    del story.marks[6:], story.plans[6:]
+    for rows in story.rows:
+        rows[:] = [row for row in rows if row.batch < 6]
+    story.cluster.folder = "query/join-test"
+    story.run(6)
+    assert story.found() == story.pairs()
+
+
+def test_joins_whose_names_are_exchanged_keep_their_own_rows(tmp_path: Path) -> None:
+    story, other = (
+        Story(Random(on), tmp_path, on, window)
+        for on, window in ((BAND, "4 seconds"), ("x = a", "9 seconds"))
+    )
+    other.cluster.folder = "query/join-other"
+    for _ in range(2):
+        story.run(4)
+        other.run(4)
+        story.cluster.folder, other.cluster.folder = other.cluster.folder, story.cluster.folder
+    assert story.found() == story.pairs()
+    assert other.found() == other.pairs()
+
+
 def test_the_predicate_of_an_outer_join_cannot_change(tmp_path: Path) -> None:
     story = Story(Random("outer"), tmp_path, BAND, "4 seconds", kind=KINDS["left"])
     story.run(3)

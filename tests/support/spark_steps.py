@@ -53,6 +53,7 @@ class Cluster:
 
     definition: Definition
     store: Store
+    folder: str = FOLDER
     delay: int = 0
     states: list[bytes | None] = field(default_factory=list)
     newest: list[int | None] = field(default_factory=lambda: [None, None])
@@ -84,7 +85,7 @@ class Cluster:
         self.states, self.batch, self.starts = states, batch, self.starts + 1
 
     def _pack(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]]) -> list[PackedChunk]:
-        folder = f"{FOLDER}/batch/{self.batch}"
+        folder = f"{self.folder}/batch/{self.batch}"
         return [
             arrival
             for side, partitions in enumerate(parts)
@@ -112,12 +113,12 @@ class Cluster:
             for _ in range(2 if segment in again else 1):
                 state = self.states[segment]
                 held = None if state is None else Manifest.parse(state)
-                change = find_change(self.definition, FOLDER, self.store, self.batch, held)
+                change = find_change(self.definition, self.folder, self.store, self.batch, held)
                 if change is not None:
-                    held = change.begin(FOLDER, segment, uuid.uuid4().hex[:12])
+                    held = change.begin(self.folder, segment, uuid.uuid4().hex[:12])
                 step = SegmentStep(
-                    self.definition, segment, held, arrivals, self.watermark, self.store, self.batch, FOLDER,
-                    now=self.now, take_over=None if change is None else change.take_over,
+                    self.definition, segment, held, arrivals, self.watermark, self.store, self.batch,
+                    self.folder, now=self.now, take_over=None if change is None else change.take_over,
                     run=f"run {self.starts}",
                 )  # fmt: skip
                 mine = _results(step)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +80,9 @@ def find_change(
         _check_state(held.plan, definition)
     if not isinstance(store, Store):
         return None
+    if held is not None and _folder_of(held) != folder:
+        _check_name(held, definition, folder)
+        return None
     places = _places(store, folder)
     mine, last = definition.fingerprint, _last(store, places, batch)
     # the rest are of micro-batches that did not end, with another definition
@@ -102,6 +106,22 @@ def find_change(
             "has no state that refers to them; restore the checkpoint, or start from a new one"
         )
     return Change(definition, manifests, batch)
+
+
+def _folder_of(held: Manifest) -> str:
+    """Return the folder of the join that a segment belongs to."""
+    return held.place.rpartition("/")[0]
+
+
+def _check_name(held: Manifest, definition: Definition, folder: str) -> None:
+    """Refuse a change of a join that also has another name: new segments would not find its rows."""
+    if held.plan == definition.properties:
+        return
+    old, new = (unquote(each.rpartition("/")[2].removeprefix("join-")) for each in (_folder_of(held), folder))
+    raise StateError(
+        f"the join '{old}' of this checkpoint has changed, and is called '{new}' now: a join that changes "
+        f"finds its rows by its name; pass name='{old}', or put back the old definition"
+    )
 
 
 def _places(store: Store, folder: str) -> dict[Generation, list[str]]:
