@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import handshake
@@ -76,13 +77,17 @@ class Story:
     def run(self, batches: int, size: int = 5, again: tuple[int, ...] = ()) -> None:
         """Run micro-batches; their rows are out of order, and some are late."""
         for _ in range(batches):
-            number = len(self.marks)
-            mark = max((number - 1) * SECOND - SECOND // 2, 0)
-            self.marks.append(mark)
-            self.plans.append((self.on, self.window))
-            self.cluster.watermark = mark
+            self.skip(1)
+            number = len(self.marks) - 1
             parts = tuple([self._table(side, number, self.rng.randint(1, size))] for side in (0, 1))
             self.results += self.cluster.run(parts, again)
+
+    def skip(self, batches: int) -> None:
+        """Let the watermark move on as if there had been micro-batches."""
+        for _ in range(batches):
+            self.marks.append(max((len(self.marks) - 1) * SECOND - SECOND // 2, 0))
+            self.plans.append((self.on, self.window))
+        self.cluster.watermark = self.marks[-1]
 
     def _table(self, side: int, number: int, size: int) -> pa.Table:
         schema = (self.cluster.definition.left, self.cluster.definition.right)[side]
@@ -266,6 +271,30 @@ def test_a_change_that_failed_can_be_taken_back(tmp_path: Path) -> None:
     story.change(window="9 seconds")
     story.run(4)
     assert story.found() == story.pairs()
+
+
+@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize("name", ["longer", "more segments", "one segment"])
+def test_a_change_after_a_failed_micro_batch_without_rows(name: str, files: bool, tmp_path: Path) -> None:
+    """Segments whose timers have expired have written their state and files, but it was not committed."""
+    results = str(tmp_path / "results") if files else None
+    story = Story(Random(name), tmp_path, BAND, "4 seconds", kind=KINDS["left"], results_to=results)
+    story.run(8, size=3)
+    story.skip(4)
+    assert story.cluster.crash_tick()
+    story.change(**CHANGES[name])
+    assert story.cluster.tick() == []
+    story.run(3)
+    story.cluster.watermark = 10**9 * SECOND
+    story.results += story.cluster.tick()
+    met = {left for left, _ in story.pairs()}
+    alone = Counter((row.number, None) for row in story.rows[0] if row.number not in met)
+    assert story.found() == story.pairs() + alone
+    if results is not None:
+        story.results = [
+            b for file in Path(results).glob("*.parquet") for b in pq.read_table(file).to_batches()
+        ]
+        assert story.found() == story.pairs() + alone
 
 
 def test_a_first_micro_batch_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:

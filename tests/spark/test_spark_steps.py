@@ -137,6 +137,8 @@ def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
         if case.windows.timed:
             move(cluster, case, parts, start, delay)
             if rng.random() < 0.5:
+                if rng.random() < 0.3:
+                    cluster.crash_tick()
                 came.append(cluster.tick())
                 used.append(cluster.watermark)
     if case.windows.timed:

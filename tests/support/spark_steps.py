@@ -12,7 +12,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from handshake.engines.spark.joins.changes import find_change
+from handshake.engines.spark.joins.changes import find_change, postpone
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.state.manifest import Manifest
@@ -82,6 +82,9 @@ class Cluster:
         if arrivals:
             self._run(arrivals, (), segments)
             self.tallies.pop()
+        self._restart(states, batch)
+
+    def _restart(self, states: list[bytes | None], batch: int) -> None:
         self.states, self.batch, self.starts = states, batch, self.starts + 1
 
     def _pack(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]]) -> list[PackedChunk]:
@@ -95,17 +98,35 @@ class Cluster:
 
     def change(self, definition: Definition) -> None:
         """Go on with another definition, as a query that is restarted; its segments have other keys."""
-        self.definition = definition
-        self.states = (self.states + [None] * definition.segments)[: definition.segments]
+        self.definition, self.starts = definition, self.starts + 1
+        self.states += [None] * (definition.segments - len(self.states))
 
     def tick(self) -> list[pa.RecordBatch]:
         """Run a micro-batch without new rows, in the segments whose timers have expired."""
-        due = [
-            k
-            for k, manifest in enumerate(self.manifests())
-            if manifest.timer is not None and self.watermark is not None and manifest.timer <= self.watermark
-        ]
+        due = []
+        for k, state in enumerate(self.states):
+            held = None if state is None else Manifest.parse(state)
+            mark = self.watermark
+            if held is None or held.timer is None or mark is None or held.timer > mark:
+                continue
+            moved = k >= self.definition.segments
+            if moved or find_change(self.definition, self.folder, self.store, self.batch, held) is not None:
+                postpone(self.definition, held, self.store, self.batch, self.folder, self._run_name)
+            else:
+                due.append(k)
         return self._run([], (), due)
+
+    def crash_tick(self) -> list[pa.RecordBatch]:
+        """Run a micro-batch without new rows that does not end, and start the query again."""
+        states, batch = list(self.states), self.batch
+        lost = self.tick()
+        self.tallies.pop()
+        self._restart(states, batch)
+        return lost
+
+    @property
+    def _run_name(self) -> str:
+        return f"run {self.starts}"
 
     def _run(self, arrivals, again=(), segments: Sequence[int] | None = None) -> list[pa.RecordBatch]:
         results, tallies, routers = [], [], []
@@ -119,7 +140,7 @@ class Cluster:
                 step = SegmentStep(
                     self.definition, segment, held, arrivals, self.watermark, self.store, self.batch,
                     self.folder, now=self.now, take_over=None if change is None else change.take_over,
-                    run=f"run {self.starts}",
+                    run=self._run_name,
                 )  # fmt: skip
                 mine = _results(step)
             step.manifest.timer = step.next_final  # tests count timers in the unit of the join
@@ -133,7 +154,8 @@ class Cluster:
         return results
 
     def manifests(self) -> list[Manifest]:
-        return [Manifest.parse(state) for state in self.states if state is not None]
+        states = self.states[: self.definition.segments]
+        return [Manifest.parse(state) for state in states if state is not None]
 
 
 def _results(step: SegmentStep) -> list[pa.RecordBatch]:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.files import SegmentFiles
 from handshake.engines.spark.joins.routing import (
     Epoch,
     Routing,
@@ -33,8 +34,8 @@ from handshake.engines.spark.state.chunks import ChunkRef, read_parts
 from handshake.engines.spark.state.clean_up import FIRST, Generation, claimed_by, generation_of
 from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest, describe_value
-from handshake.engines.spark.state.published import copies_in
-from handshake.engines.spark.state.store import StateError, Store
+from handshake.engines.spark.state.published import copies_in, withdraw
+from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.joins.driver import add_columns, derive_columns, matchable, number_rows, stored_column
 from handshake.joins.matches import lone_rows
 from handshake.joins.spec import OTHER, OWN, ROW, SIDES, TIME, SideSpec
@@ -43,7 +44,7 @@ from handshake.kernels.sorting import order_of
 from handshake.plan.expr import Column, walk
 from handshake.windows import Windows, windows_of
 
-__all__ = ["Change", "find_change", "place_of"]
+__all__ = ["Change", "find_change", "place_of", "postpone"]
 
 Array = np.ndarray[Any, Any]
 
@@ -162,6 +163,28 @@ def _manifests(store: Store, places: list[str], batch: int) -> list[Manifest]:
     run = min(runs, default=None)
     chosen_ones = [next((m for m in mine if m.about.run == run), mine[0]) for mine in candidates]
     return sorted(chosen_ones, key=lambda manifest: manifest.about.segment)
+
+
+def postpone(
+    definition: Definition, held: Manifest, store: Store, batch: int, folder: str, run: str
+) -> None:  # fmt: skip
+    """Let a segment wait for a change, which needs new rows, in a micro-batch without any.
+
+    An attempt at this micro-batch with the earlier definition may have written state and results of the
+    segment. They are removed, because they were not committed, and the change reads what is there.
+
+    Args:
+        definition: The join as it is now.
+        held: The state of the segment.
+        store: The state directory.
+        batch: The number of the micro-batch.
+        folder: The folder of the join.
+        run: The run of the query.
+    """
+    withdraw(held, store, batch)
+    if definition.results_to is not None:
+        files = SegmentFiles(0, 1, batch, folder, run, begins=True)
+        files.remove_uncommitted(open_store(definition.results_to), "")
 
 
 @dataclass(frozen=True)

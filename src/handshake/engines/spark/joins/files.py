@@ -120,7 +120,7 @@ class SegmentFiles:
     ) -> WrittenFile | None:
         """Write rows to this micro-batch's file in a folder; no file if there are none."""
         if self._begins:
-            self._remove_uncommitted(store, folder)
+            self.remove_uncommitted(store, folder)
         pieces = large_pieces(batches, _ROWS, _BYTES)
         first = next(pieces, None)
         if first is None:
@@ -136,7 +136,7 @@ class SegmentFiles:
             size = sink.tell()
         return WrittenFile(store.path(name), rows, size)
 
-    def _remove_uncommitted(self, store: Store, folder: str) -> None:
+    def remove_uncommitted(self, store: Store, folder: str) -> None:
         """Remove what other runs of the query have left for this micro-batch and later ones.
 
         A run with other segments may have left files of segments that are no more. Drafts go in any case.

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from handshake.engines.spark.joins.changes import Change, find_change
+from handshake.engines.spark.joins.changes import Change, find_change, postpone
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import WrittenFile, large_pieces
 from handshake.engines.spark.joins.ranked import add_hidden, choose_best
@@ -195,11 +195,13 @@ class SegmentProcessor(StatefulProcessor):
         manifest, mark = self._manifest(), self._watermark(timerValues)
         if manifest is None or mark is None or mark <= (manifest.watermark or 0):
             return
+        # the tuples of a segment that is no more belong to others, or will when the change takes place
         moved = self.kept is None and key[0] not in self.definition.keys
-        if moved:  # a change has given the tuples of this segment to others
-            return
-        if self._change(manifest) is not None:
-            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
+        if moved or self._change(manifest) is not None:
+            store, batch, run = _store(self.definition), batch_number(_task()), run_id(_task())
+            postpone(self.definition, manifest, store, batch, self._folder(), run)
+            if not moved:
+                self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
         else:
             yield from self._run(key[0], manifest, [], timerValues)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import Store
 
-__all__ = ["copies_in", "publish"]
+__all__ = ["copies_in", "publish", "withdraw"]
 
 _COPY = "state.manifest"
 _KEPT = 2
@@ -37,6 +37,11 @@ def publish(manifest: Manifest, store: Store, batch: int) -> bytes:
     for number in known[:-_KEPT]:
         store.remove(_name(manifest.place, manifest.owner, number))
     return data
+
+
+def withdraw(manifest: Manifest, store: Store, batch: int) -> None:
+    """Remove the copy that a segment wrote in a micro-batch that was not committed, if there is one."""
+    store.remove(_name(manifest.place, manifest.owner, batch))
 
 
 def copies_in(names: Iterable[str], before: int | None = None) -> list[str]:
