@@ -34,8 +34,10 @@ def test_files_of_a_bucket(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     bucket = open_store(store.uri("files"))
     bucket.write("a/one", [b"1", b"11"])
-    assert bucket.publish("a/two", pa.py_buffer(b"2")).to_pybytes() == b"2"
+    bucket.write("a/two", [b"2"])
     again = open_store(store.uri("files").replace("s3://", "s3a://"))
+    assert bucket.publish("b/three", pa.py_buffer(b"3")).to_pybytes() == b"3"
+    assert again.publish("b/three", pa.py_buffer(b"4")).to_pybytes() == b"3"
     assert (again.list("a"), again.list("none")) == (["one", "two"], [])
     assert again.read("a/one").to_pybytes() == b"111"
     again.remove("a/one")

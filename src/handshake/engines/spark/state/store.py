@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.fs as fs
 
+from handshake.engines.spark.state.agreement import publish_agreed
 from handshake.errors import HandshakeError, InputError
 
 __all__ = ["StateError", "Store", "open_store"]
@@ -99,8 +100,7 @@ class Store:
     def publish(self, name: str, data: pa.Buffer) -> pa.Buffer:
         """Write a small file unless it exists; return the content of the existing file."""
         if not self.is_local:
-            self.write(name, [data])
-            return self.read(name)
+            return publish_agreed(self, name, data)
         draft = f"{name}.{uuid.uuid4().hex}.part"
         self.write(draft, [data])
         try:
@@ -108,7 +108,7 @@ class Store:
         except FileExistsError:
             data = self.read(name)
         except OSError:  # no hard links there
-            self.write(name, [data])
+            data = publish_agreed(self, name, data)
         self.remove(draft)
         return data
 
@@ -249,7 +249,8 @@ def _by_fsspec(root: str) -> tuple[fs.FileSystem, str] | None:
     except ImportError:
         return None
     try:
-        filesystem, base = url_to_fs(root)
+        # other processes write too, so what a folder listed before says nothing
+        filesystem, base = url_to_fs(root, use_listings_cache=False)
     except (ValueError, ImportError):
         return None
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), base.rstrip("/")
