@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from handshake.joins.access import ACCESS_METHODS, AccessMethod
 from handshake.joins.arrangements.arrangement import Entry
 from handshake.joins.arrangements.registry import ARRANGEMENTS
 from handshake.joins.arrangements.three_step import ThreeStep
+from handshake.options import OPTIONS
 from handshake.plan.algebra import Node, Output
 from handshake.plan.functions.registry import FUNCTIONS, WHOLE, Function, takes
 from handshake.plan.optimise import RULE_SETS
@@ -39,12 +40,19 @@ def check_join(**options: Any) -> str:
     return hs.explain(left, right, **join, **options)
 
 
+def add_choice(monkeypatch: pytest.MonkeyPatch, option: str, name: str) -> None:
+    """Let an option have one more value."""
+    more = replace(OPTIONS[option], choices=(*OPTIONS[option].choices, name))
+    monkeypatch.setitem(OPTIONS, option, more)
+
+
 def test_an_access_method(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = AccessMethod(
         "narrow", "a band", lambda analysis: bool(analysis.bounds), lambda analysis: "the first band alone",
         preference=-1, largest=64, attributes=1,
     )  # fmt: skip
     monkeypatch.setitem(ACCESS_METHODS, "narrow", mine)
+    add_choice(monkeypatch, "method", "narrow")
     assert "method      narrow: the first band alone" in check_join()
     assert "method      narrow: as asked" in check_join(method="narrow")
 
@@ -55,6 +63,7 @@ def test_an_arrangement(monkeypatch: pytest.MonkeyPatch) -> None:
 
     mine = Entry("mine", "one core", lambda plan: Mine(plan.spec, plan.lateness), threads=False)
     monkeypatch.setitem(ARRANGEMENTS, "mine", mine)
+    add_choice(monkeypatch, "algorithm", "mine")
     assert "algorithm   mine, cores: 1" in check_join(algorithm="mine")
 
 

@@ -134,7 +134,7 @@ def test_circuits_have_inner_joins_only():
     [
         ("l.x < r.a", "hash", "method 'hash' needs an equality"),
         ("l.x <> r.a", "band", "method 'band' needs a band or inequality"),
-        ("l.x = r.a", "tree", "no method 'tree'; choose one of auto, scan, hash, band"),
+        ("l.x = r.a", "tree", "unknown access method 'tree'; choose auto, scan, hash, band"),
     ],
 )
 def test_methods_that_cannot_be_used(on, method, message):
@@ -353,6 +353,20 @@ def test_explain_takes_texts_queries_and_joins():
         hs.explain(5)
 
 
+def test_a_join_is_explained_by_the_engine_that_is_asked():
+    rows, on = {"x": [1]}, "l.x = r.x"
+    join = {"window": "4 tuples", "cores": 2}
+    assert "circuit     2 join cores in a line" in hs.explain(rows, rows, on, engine="circuit", **join)
+    assert "on Spark; tuples go by hash" in hs.explain(rows, rows, on, engine="spark", **join)
+    assert "algorithm   low_latency, cores: 2" in hs.explain(rows, rows, on, **join)
+    times = {"time": "x", "window": "4 s", "pace": 2.0, "ordered": True}
+    assert "windows     4 s" in hs.explain(rows, rows, on, **times)
+    with pytest.raises(hs.UnsupportedError, match=r"^no engine 'nonsense' \(local, spark, circuit\)$"):
+        hs.explain(rows, rows, on, engine="nonsense")
+    with pytest.raises(hs.UnsupportedError, match=r"^segments=2 is only supported by the spark engine$"):
+        hs.explain(rows, rows, on, segments=2)
+
+
 def test_importing_the_package_imports_nothing_heavy():
     heavy = {"numba", "numpy", "pyarrow", "sqlglot", "typer"}
     code = f"import sys, handshake; print(*{heavy} & set(sys.modules))"
@@ -545,11 +559,11 @@ def test_order_needs_time():
     ("options", "message"),
     [
         ({"lateness": 5}, "a length of time such as .5 seconds., a timedelta or Time.…., not 5"),
-        ({"cores": 0}, "cores is a whole number from 1 up, or None for all; 0 was given"),
+        ({"cores": 0}, "cores is a whole number from 1 up; 0 was given"),
         ({"cores": 2.5}, "cores is a whole number from 1 up"),
         (
             {"algorithm": "quick"},
-            "no algorithm 'quick'; choose one of three_step, cell, handshake, low_latency",
+            "unknown algorithm 'quick'; choose three_step, cell, handshake, low_latency",
         ),
         ({"aliases": ("a", "a")}, "aliases are two different names"),
         ({"left_time": "x"}, "a time column is named for one input only"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 from handshake.engines.engine import engine as engine_of
 from handshake.engines.engine import engine_module
@@ -15,7 +16,7 @@ from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.asof import AsOf
 from handshake.joins.lengths import Length
 from handshake.joins.nearest import Nearest
-from handshake.joins.plan import JoinOptions, predicate_of, prepare
+from handshake.joins.plan import predicate_of
 from handshake.joins.why import Why, ask_pair, why_rows
 from handshake.kinds import kind_of_join
 from handshake.options import GivenOptions, Options, check_names
@@ -157,23 +158,54 @@ def join(
         [{'x': 20}]
     """
     check_names(join, options, GivenOptions)
-    kind = kind_of_join(how)
+    request = _plan_join(
+        left, right, on, engine, window=window, left_window=left_window, right_window=right_window,
+        time=time, left_time=left_time, right_time=right_time, how=how, suffix=suffix, aliases=aliases,
+        ordered=ordered, **options,
+    )  # fmt: skip
+    result = engine_of(request.engine).run(request.plan, request.inputs, request.options).results()[JOIN]
+    return result if is_spark(result) else restore(result, {kind_of(left), kind_of(right)})
+
+
+class _JoinRequest(NamedTuple):
+    """A join of two inputs, and how to run it."""
+
+    engine: str
+    plan: Plan
+    inputs: dict[str, Any]
+    options: Options
+
+
+def _plan_join(
+    left: Any, right: Any, on: Any, engine: str | None, *, window: Spec = None, left_window: Spec = None,
+    right_window: Spec = None, time: str | None = None, left_time: str | None = None,
+    right_time: str | None = None, how: str = "inner", suffix: str = "_right",
+    aliases: tuple[str, str] | None = None, ordered: bool = False, **options: Unpack[GivenOptions],
+) -> _JoinRequest:  # fmt: skip
+    """Return the plan of a join; see `join` for the parameters."""
     options.setdefault("order", "time" if ordered else "any")
-    wanted = Options(**options)
+    wanted, kind = Options(**options), kind_of_join(how)
     windows, times = windows_of(window, left_window, right_window), (left_time or time, right_time or time)
-    if _on_spark(left, right):
-        wanted.check("spark")
+    on_spark = _on_spark(left, right)
+    wanted.check("spark" if on_spark else engine or "local")
+    if on_spark:
         plan = engine_module("spark", "engine").frames_plan(
             left, right, on, windows, times, suffix=suffix, aliases=aliases, kind=kind
         )
-        return engine_of(engine or "spark").run(plan, {"left": left, "right": right}, wanted).results()[JOIN]
-    wanted.check(engine or "local")
+        return _JoinRequest(engine or "spark", plan, {"left": left, "right": right}, wanted)
     a, b = table_of(left), table_of(right)
     plan = join_plan(
         a.schema, b.schema, predicate_of(on), windows, times, suffix=suffix, aliases=aliases, kind=kind
     )
-    results = engine_of(engine or "local").run(plan, {"left": a, "right": b}, wanted).results()
-    return restore(results[JOIN], {kind_of(left), kind_of(right)})
+    return _JoinRequest(engine or "local", plan, {"left": a, "right": b}, wanted)
+
+
+_OF_A_JOIN = tuple(
+    name
+    for name, parameter in inspect.signature(_plan_join).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+"""The keywords of `join` that are no options of runs."""
 
 
 def asof(
@@ -257,8 +289,9 @@ def asof(
 
 
 def _check_taken(function: Callable[..., Any], options: GivenOptions, taken: tuple[str, ...]) -> None:
-    """Refuse options that a function does not take, or not for inputs of this kind."""
+    """Refuse options that a function does not take, or not for inputs of this kind, and values of them."""
     check_names(function, options, GivenOptions)
+    Options(**options)
     for name in options:
         if name not in taken:
             raise UnsupportedError(
@@ -382,9 +415,8 @@ def explain(
             returned, or the left input of a join.
         right: The right input of a join.
         on: The predicate of a join.
-        engine: `local`, `spark` or `circuit`, for texts and plans.
-        **options: Of a text or a plan: see `handshake.options.Options`. Of a join: those of `prepare`, or of
-            `join` for Spark DataFrames.
+        engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
+        **options: Those of `run` for a text or a plan, those of `join` for two inputs.
 
     Raises:
         InputError: One input is given that is none of these.
@@ -399,10 +431,11 @@ def explain(
            └─ S
     """
     if right is not None:
-        if _on_spark(query, right):
+        check_names(explain, options, GivenOptions, _OF_A_JOIN)
+        request = _plan_join(query, right, on, engine, **options)
+        if is_spark(query) and request.engine == "spark":
             return str(spark_module("joins.frames").explain_frames(query, right, on, **options))
-        check_names(explain, options, JoinOptions)
-        return prepare(table_of(query).schema, table_of(right).schema, on, **options).explain()
+        return engine_of(request.engine).explain(request.plan, request.options)
     if is_spark(query):
         return str(spark_module("joins.explain").explain_result(query))
     if isinstance(query, (str, Plan)):

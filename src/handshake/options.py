@@ -7,9 +7,11 @@ options for join cores), and use it in an engine.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypedDict, get_type_hints
+from numbers import Integral, Real
+from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hints
 
 from handshake.errors import UnsupportedError, suggest
 
@@ -40,7 +42,7 @@ class Option:
     """Commands that have a flag for it."""
     choices: tuple[str, ...] = ()
     metavar: str | None = None
-    least: float | None = None
+    least: int | None = None
     neutral: tuple[Any, ...] = ()
     """Values that every engine accepts, since they ask for nothing special."""
     flags: Mapping[str, str] | None = None
@@ -121,8 +123,14 @@ class GivenOptions(PairOptions, total=False):
 class Options:
     """The options of one run. Each field has its help text, its default and the engines that take it.
 
+    Raises:
+        UnsupportedError: A value has the wrong type, is too small, or is none of the choices.
+
     >>> Options(cores=2).cores
     2
+    >>> Options(cores=0)
+    Traceback (most recent call last):
+    handshake.errors.UnsupportedError: cores is a whole number from 1 up; 0 was given
     >>> Options(pace=2.0).check("spark")
     Traceback (most recent call last):
     handshake.errors.UnsupportedError: pace=2.0 is only supported by the local engine
@@ -201,9 +209,9 @@ class Options:
         Option("Keep each join core on a processor of its own (Linux).", _LOCAL, ("join", "multijoin")),
     ] = False
     optimised: Annotated[bool, Option("Apply the optimiser's rules to the plan.", _SOFTWARE)] = True
-    segments: Annotated[int | None, Option("Join cores that the rows of a join are spread over.", _SPARK)] = (
-        None
-    )
+    segments: Annotated[
+        int | None, Option("Join cores that the rows of a join are spread over.", _SPARK, least=1)
+    ] = None
     state_dir: Annotated[
         str | None,
         Option("A folder or URI that every executor of Spark reaches.", _SPARK, ("join",), metavar="DIR"),
@@ -214,6 +222,7 @@ class Options:
             "Where windows of two streams live: directory, or store for Spark's own state store.",
             _SPARK,
             choices=("directory", "store"),
+            noun="state",
         ),
     ] = "directory"
     master: Annotated[
@@ -273,7 +282,7 @@ class Options:
         str,
         Option(
             "Circuit: join cores in a line (handshake), or results in order; auto picks one.", _CIRCUIT,
-            _QUERY_CIRCUIT, metavar="auto|handshake|ordered",
+            _QUERY_CIRCUIT, ("auto", "handshake", "ordered"), noun="arrangement of joins",
         ),
     ] = "auto"  # fmt: skip
     buffer: Annotated[
@@ -294,7 +303,7 @@ class Options:
         str,
         Option(
             "Circuit: averages are divided by a pipeline, by a small serial unit, or by the host.", _CIRCUIT,
-            _QUERY_CIRCUIT, metavar="pipelined|serial|host",
+            _QUERY_CIRCUIT, ("pipelined", "serial", "host"), noun="divider",
         ),
     ] = "pipelined"  # fmt: skip
     nullable: Annotated[
@@ -308,14 +317,14 @@ class Options:
         str,
         Option(
             "Circuit: inputs as streams, in Ethernet frames or in CPU registers.", _CIRCUIT,
-            ("compile", "explain"), metavar="none|udp|cpu",
+            ("compile", "explain"), ("none", "udp", "cpu"), noun="input adapter",
         ),
     ] = "none"  # fmt: skip
     output_adapter: Annotated[
         str,
         Option(
             "Circuit: results as streams or in CPU registers.", _CIRCUIT, ("compile", "explain"),
-            metavar="none|cpu",
+            ("none", "cpu"), noun="output adapter",
         ),
     ] = "none"  # fmt: skip
     udp_port: Annotated[
@@ -343,12 +352,18 @@ class Options:
         str,
         Option(
             "Circuit: the simulator in Python, or a compiled one; auto goes by the rows.",
-            _CIRCUIT, ("run",), metavar="auto|amaranth|cxxrtl",
+            _CIRCUIT, ("run",), ("auto", "amaranth", "cxxrtl"), noun="simulator",
         ),
     ] = "auto"  # fmt: skip
     vcd: Annotated[
         str | None, Option("Circuit: write the waveform to this file.", _CIRCUIT, ("run",), metavar="FILE")
     ] = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not field.default:
+                _check_value(field.name, value)
 
     def pick(self, group: type) -> dict[str, Any]:
         """Return the options of a group by name.
@@ -382,21 +397,63 @@ def _entries() -> Iterator[tuple[str, Option]]:
         yield name, next(each for each in hint.__metadata__ if isinstance(each, Option))
 
 
-OPTIONS: Mapping[str, Option] = dict(_entries())
+OPTIONS: dict[str, Option] = dict(_entries())
 """The entry of each option by its name."""
+_TYPES = get_type_hints(Options)
 
 
-def check_names(function: Callable[..., Any], given: Mapping[str, Any], options: type) -> None:
+def _check_value(name: str, value: Any) -> None:
+    """Raise `UnsupportedError` if an option cannot have a value."""
+    option, optional = OPTIONS[name], type(None) in get_args(_TYPES[name])
+    if value is None and optional:
+        return
+    kind = get_args(_TYPES[name])[0] if optional else _TYPES[name]
+    option.check(value)
+    fits, wanted = _KINDS[get_origin(kind) or kind]
+    if not fits(value) or (option.least is not None and value < option.least):
+        least = "" if option.least is None else f" from {option.least} up"
+        raise UnsupportedError(f"{name} is {wanted}{least}; {value!r} was given")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_above_0(value: Any) -> bool:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    return number and value > 0 and math.isfinite(value)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+
+
+_KINDS: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+    int: (_is_whole, "a whole number"),
+    float: (_is_above_0, "a number above 0"),
+    str: (lambda value: isinstance(value, str), "a text"),
+    Callable: (callable, "a function"),
+    Sequence: (_is_texts, "a list of texts"),
+}
+"""By the type of an option, the test of its values, and the word for them in messages."""
+
+
+def check_names(
+    function: Callable[..., Any], given: Mapping[str, Any], options: type, also: Iterable[str] = ()
+) -> None:
     """Raise `TypeError` at a keyword that a function does not take, and suggest one with a similar name.
 
     Args:
         function: The function or class that was called.
         given: The keywords that are not among its parameters.
         options: The typed dict of the options that it takes.
+        also: Other names that it takes.
     """
+    taken = (*options.__annotations__, *also)
     for name in given:
-        if name not in options.__annotations__:
-            known = [*inspect.signature(function).parameters, *options.__annotations__]
+        if name not in taken:
+            known = [*inspect.signature(function).parameters, *taken]
             raise TypeError(f"{function.__qualname__}() has no argument '{name}'{suggest(name, known)}")
 
 

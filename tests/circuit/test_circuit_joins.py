@@ -141,10 +141,6 @@ def test_an_arrangement_that_does_not_fit_is_refused() -> None:
         r"leave the arrangement to the compiler \(auto\)$",
     ):
         compile_plan(parse_query(WINDOWED["counted"]), Bounds(join="handshake"))
-    with pytest.raises(
-        UnsupportedError, match=r"^no arrangement of joins 'orderd' \(auto, handshake, ordered\)"
-    ):
-        Bounds(join="orderd")
 
 
 # What is counted.

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import typer
 
+import handshake as hs
 from cli_runs import run_here
 from handshake.cli.app import app
 from handshake.cli.options import engines_of
 from handshake.errors import UnsupportedError
 from handshake.joins.access import ACCESS_METHODS
-from handshake.joins.gate import OVERLOAD
 from handshake.joins.plan import ALGORITHMS
-from handshake.options import ENGINES, OPTIONS, GivenOptions, Options
+from handshake.options import ENGINES, OPTIONS, CoreOptions, GivenOptions, Options, PairOptions
 
 BACKENDS = {
     "run": ("local", "spark", "circuit"),
@@ -42,7 +47,8 @@ ARGUMENTS = {
 VALUES = {
     "algorithm": "cell", "method": "scan", "overload": "shed", "join": "ordered", "divider": "serial",
     "simulator": "amaranth", "without": "narrow_joins", "vcd": "w.vcd", "dot_file": "g.dot",
-    "svg_file": "p.svg", "master": "local[2]", "state_dir": "folder", "device": "gpu",
+    "svg_file": "p.svg", "input_adapter": "udp", "output_adapter": "cpu",
+    "master": "local[2]", "state_dir": "folder", "device": "gpu",
 }  # fmt: skip
 """Where a number will not do."""
 USES = {command: engines_of(command) for command in BACKENDS}
@@ -155,23 +161,98 @@ def test_the_typed_dict_and_the_entries_agree() -> None:
 
 
 def test_choices_are_those_of_the_joins() -> None:
-    found = [OPTIONS[name].choices for name in ("method", "algorithm", "overload")]
-    assert found == [("auto", *ACCESS_METHODS), ALGORITHMS, OVERLOAD]
+    found = [OPTIONS[name].choices for name in ("method", "algorithm")]
+    assert found == [("auto", *ACCESS_METHODS), ALGORITHMS]
+
+
+def _other_value(name: str) -> Any:
+    """Return a value that an option may have, and that is not its default."""
+    option, default = OPTIONS[name], getattr(Options(), name)
+    if option.choices:
+        return next(choice for choice in reversed(option.choices) if choice != default)
+    kind = get_type_hints(Options)[name]
+    values = {Sequence[str]: ["x"], int: 3, float: 2.0, bool: not default, str: "x"}
+    return next((value for each, value in values.items() if each in (kind, *get_args(kind))), print)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_options_are_refused_in_python_as_on_the_command_line(engine: str) -> None:
     Options().check(engine)
     for name, option in OPTIONS.items():
-        value = option.choices[-1] if option.choices else "x"
-        if option.choices and value == getattr(Options(), name):
-            value = option.choices[0]
+        value = _other_value(name)
         options = Options(**{name: value})
         if engine in option.engines or value in option.neutral:
             options.check(engine)
         else:
-            with pytest.raises(UnsupportedError, match=f"^{name}='{value}' is only supported by the "):
+            with pytest.raises(
+                UnsupportedError, match=f"^{re.escape(f'{name}={value!r}')} is only supported by the "
+            ):
                 options.check(engine)
+
+
+NOT_CHOSEN = {
+    "method": "unknown access method 'tim'; choose auto, scan, hash, band",
+    "algorithm": "unknown algorithm 'tim'; choose three_step, cell, handshake, low_latency",
+    "device": "unknown device 'tim'; choose cpu or gpu",
+    "order": "unknown order 'tim'; choose arrival, any, time; did you mean 'time'?",
+    "overload": "unknown overload 'tim'; choose block or shed",
+    "state": "unknown state 'tim'; choose directory or store",
+    "join": "unknown arrangement of joins 'tim'; choose auto, handshake, ordered",
+    "divider": "unknown divider 'tim'; choose pipelined, serial, host",
+    "input_adapter": "unknown input adapter 'tim'; choose none, udp, cpu",
+    "output_adapter": "unknown output adapter 'tim'; choose none or cpu",
+    "simulator": "unknown simulator 'tim'; choose auto, amaranth, cxxrtl",
+}
+WHOLE = {
+    "cores": 1, "room": 1, "segments": 1, "groups": 1, "text": 1, "buffer": 1, "window_tuples": 1,
+    "udp_port": 1, "delay": 0,
+}  # fmt: skip
+TEXTS = ("state_dir", "master", "name", "result_time", "idle", "late_to", "results_to", "refresh", "vcd")
+OF_KIND = [
+    *((f"whole number from {least} up", name, (least - 1, 1.5, "4", True)) for name, least in WHOLE.items()),
+    ("number above 0", "pace", (0, -1, "2", True)),
+    *(("True or False", name, ("no", 1, None)) for name in ("adapt", "pin", "optimised")),
+    *(("text", name, (5,)) for name in TEXTS),
+    *(("list of texts", name, ("S.a", [1])) for name in ("nullable", "without")),
+    ("function", "on_shed", (3,)),
+]
+BAD_VALUES = [
+    *((name, "tim", message) for name, message in NOT_CHOSEN.items()),
+    *(
+        (name, value, f"{name} is {'' if kind[0] == 'T' else 'a '}{kind}; {value!r} was given")
+        for kind, name, values in OF_KIND
+        for value in values
+    ),
+]
+QUERY = "CREATE INPUT STREAM S (a int); SELECT a FROM S INTO T"
+
+
+def test_bad_values_of_every_option_are_listed_here() -> None:
+    assert {name for name, _, _ in BAD_VALUES} == set(OPTIONS)
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD_VALUES)
+def test_a_bad_value_is_refused_by_every_front_door(name: str, value: Any, message: str) -> None:
+    table, schema = {"x": [1]}, pa.schema([("x", pa.int64())])
+    doors = [
+        *(partial(hs.run, QUERY, {"S": {"a": [1]}}, engine) for engine in ENGINES),
+        *(partial(hs.join, table, table, window="4 tuples", engine=engine) for engine in ENGINES),
+        *(partial(hs.explain, table, table, window="4 tuples", engine=engine) for engine in ENGINES),
+        *(partial(hs.explain, QUERY, engine=engine) for engine in ENGINES),
+    ]
+    if name in PairOptions.__annotations__:
+        doors += [partial(hs.Join, left=schema, right=schema), partial(hs.prepare, schema, schema)]
+    if name in CoreOptions.__annotations__:
+        doors.append(partial(hs.join_streams, {"a": table, "b": table}, "a.x = b.x"))
+    if name == "cores":
+        doors += [partial(hs.asof, table, table, time="x"), partial(hs.nearest, table, table, by="l.x")]
+    for door in doors:
+        with pytest.raises(UnsupportedError, match=f"^{re.escape(message)}$"):
+            door(**{name: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert hs.join({"x": [1]}, {"a": [1]}, "l.x = r.a", cores=np.int64(1)).num_rows == 1
 
 
 def test_the_table_of_options_has_a_line_for_each(capfd: pytest.CaptureFixture[str]) -> None:

@@ -293,8 +293,8 @@ WRONG = {
     "--input Trades=t.csv --output UBS=y.csv --output Counts=./y.csv": "UBS and Counts both go to './y.csv'; give each a file of its own",
     "--input Trades=t.csv --output UBS=y.csv --bad y.csv": "UBS and --bad both go to 'y.csv'; give each a file of its own",
     "--input Trades=t.csv --backend quantum": "unknown backend 'quantum'; choose local, spark, circuit",
-    "--input Trades=t.csv --pace 0": "pace is a number above 0, 1 being the speed of the time columns; 0.0 was given",
-    "--input Trades=t.csv --pace nan": "pace is a number above 0, 1 being the speed of the time columns; nan was given",
+    "--input Trades=t.csv --pace 0": "pace is a number above 0; 0.0 was given",
+    "--input Trades=t.csv --pace nan": "pace is a number above 0; nan was given",
 }
 
 

@@ -254,7 +254,7 @@ def test_windows_beyond_the_memory_of_the_device_are_refused_with_the_figures(mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "tpu"}, "no device 'tpu'"),
+        ({"device": "tpu"}, "unknown device 'tpu'; choose cpu or gpu"),
         ({"device": "gpu", "cores": 2}, "cores is for joins on processor cores"),
         ({"device": "gpu", "algorithm": "cell"}, "algorithm is for"),
         ({"device": "gpu", "method": "hash"}, "needs an equality"),

@@ -356,9 +356,9 @@ def test_plans_say_that_cores_adapt_and_tuples_may_be_shed():
 
 def test_what_has_no_meaning_is_refused(capfd, tmp_path):
     tables = {name: {"x": [1]} for name in "abc"}
-    with pytest.raises(UnsupportedError, match=r"overload is 'block' .* or 'shed' .*, not 'drop'"):
+    with pytest.raises(UnsupportedError, match=r"^unknown overload 'drop'; choose block or shed$"):
         hs.join_streams(tables, "a.x = b.x", overload="drop")
-    with pytest.raises(UnsupportedError, match=r"room is .* 0 was given"):
+    with pytest.raises(UnsupportedError, match=r"^room is a whole number from 1 up; 0 was given$"):
         hs.join_streams(tables, "a.x = b.x", room=0)
     with pytest.raises(UnsupportedError, match=r"needs a clock that the join can fall behind.* a MultiJoin"):
         hs.join_streams(tables, "a.x = b.x", overload="shed")

@@ -333,10 +333,10 @@ def test_a_pace_spreads_arrivals_over_the_clock(monkeypatch):
 def test_what_has_no_meaning_is_refused():
     schema = pa.schema([("t", pa.int64())])
     table = pa.table({"t": [1]})
-    with pytest.raises(UnsupportedError, match=r"overload is 'block' .* or 'shed' .*, not 'drop'"):
+    with pytest.raises(UnsupportedError, match=r"^unknown overload 'drop'; choose block or shed$"):
         prepare(schema, schema, "l.t = r.t", "5 tuples", overload="drop")
     for room in (0, -1, 1.5, True):
-        with pytest.raises(UnsupportedError, match=f"room is .* {room!r} was given"):
+        with pytest.raises(UnsupportedError, match=f"^room is a whole number from 1 up; {room!r} was given$"):
             prepare(schema, schema, "l.t = r.t", "5 tuples", room=room)
     plan = prepare(schema, schema, "l.t = r.t", "5 tuples", overload="shed")
     with pytest.raises(UnsupportedError, match="needs a clock that the join can fall behind"):

@@ -311,7 +311,7 @@ def test_where_the_state_store_cannot_hold_windows(spark, tmp_path):
     query = Pipeline(spark, tmp_path)
     with pytest.raises(UnsupportedError, match=r'state="store" needs no directory, and state_dir='):
         query.join(state="store")
-    with pytest.raises(UnsupportedError, match=r"state is 'directory' or 'store'; 'disk' was given"):
+    with pytest.raises(UnsupportedError, match=r"^unknown state 'disk'; choose directory or store$"):
         query.join(state="disk")
     with pytest.raises(UnsupportedError, match=r'state="store" keeps windows of time, and the windows are'):
         query.join(state="store", state_dir=None, window="9 tuples")

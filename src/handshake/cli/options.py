@@ -131,9 +131,7 @@ def _backends(command: str, engines: tuple[str, ...]) -> str:
 
 
 def given_options(given: Mapping[str, Any], **more: Any) -> Options:
-    """Return the options of a command, after a check of those with choices."""
-    for name, value in given.items():
-        OPTIONS[name].check(value)
+    """Return the options of a command."""
     values: dict[str, Any] = {**given, **more}
     values |= {name: tuple(given[name] or ()) for name in given if _DEFAULTS[name] == ()}
     return Options(**values)

@@ -64,10 +64,8 @@ def choose_method(analysis: Analysis, name: str) -> tuple[AccessMethod, str]:
     """Return the access method of a join, and why.
 
     Raises:
-        UnsupportedError: If there is no such method, or the predicate does not have what it needs.
+        UnsupportedError: The predicate does not have what the method needs.
     """
-    if name != "auto" and name not in ACCESS_METHODS:
-        raise UnsupportedError(f"no method '{name}'; choose one of {', '.join(('auto', *ACCESS_METHODS))}")
     if name == "auto":
         fitting = [method for method in ACCESS_METHODS.values() if method.fits(analysis)]
         best = min(fitting, key=lambda method: method.preference)

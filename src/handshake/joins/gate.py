@@ -22,9 +22,8 @@ from handshake.joins.driver import Seen
 from handshake.joins.latency import Note
 from handshake.joins.metrics import Metrics
 
-__all__ = ["OVERLOAD", "ROOM", "Gate", "OnShed"]
+__all__ = ["ROOM", "Gate", "OnShed"]
 
-OVERLOAD = ("block", "shed")
 ROOM = 1 << 14
 """Rows of a stream that may wait by default."""
 _RESULTS = 16

@@ -26,7 +26,7 @@ from handshake.joins.arrangements.registry import (
     cores_of,
     cpus_of,
 )
-from handshake.joins.gate import OVERLOAD, ROOM, Gate, OnShed
+from handshake.joins.gate import ROOM, Gate, OnShed
 from handshake.joins.lengths import Length, length_of
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
@@ -51,11 +51,9 @@ __all__ = [
     "cores_of",
     "lateness_of",
     "named_streams",
-    "overload_of",
     "predicate_of",
     "prepare",
     "prepare_streams",
-    "room_of",
     "usable_cores",
 ]
 
@@ -330,8 +328,8 @@ def prepare(
         algorithm=wanted.algorithm,
         cores=count,
         ordered=ordered,
-        overload=overload_of(wanted.overload),
-        room=room_of(wanted.room),
+        overload=wanted.overload,
+        room=wanted.room or ROOM,
         adapt=wanted.adapt,
         cpus=cpus_of(wanted.algorithm, count) if wanted.pin else (),
         device=wanted.device,
@@ -382,8 +380,8 @@ def prepare_streams(
             "one core runs in the caller's thread, which is not pinned; ask for more cores, or leave pin out"
         )
     return MultiPlan(
-        spec, lateness_of(lateness, spec.unit), "mjoin", count, ordered, overload_of(wanted.overload),
-        room_of(wanted.room), wanted.adapt, placement(count) if wanted.pin else (),
+        spec, lateness_of(lateness, spec.unit), "mjoin", count, ordered, wanted.overload,
+        wanted.room or ROOM, wanted.adapt, placement(count) if wanted.pin else (),
     )  # fmt: skip
 
 
@@ -441,26 +439,6 @@ def _times(streams: Mapping[str, Any], time: str | Mapping[str, str] | None) -> 
         name: None if column is None else Schema.from_arrow(streams[name], name).get(column).name
         for name, column in named.items()
     }
-
-
-def overload_of(overload: str) -> str:
-    """Return the option `overload`, or raise."""
-    if overload not in OVERLOAD:
-        raise UnsupportedError(
-            f"overload is 'block' (hold back the source) or 'shed' (drop the newest tuples), not {overload!r}"
-        )
-    return overload
-
-
-def room_of(room: Any) -> int:
-    """Return how many rows may wait, or raise."""
-    if room is None:
-        return ROOM
-    if isinstance(room, bool) or not isinstance(room, int) or room < 1:
-        raise UnsupportedError(
-            f"room is a number of tuples of a side that may wait, from 1 up; {room!r} was given"
-        )
-    return room
 
 
 def predicate_of(on: str | Expression | None) -> Expr:

@@ -28,6 +28,7 @@ from handshake.joins.metrics import Metrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import JoinPlan, MultiPlan
 from handshake.joins.why import Why, conform_pair, explain_pair
+from handshake.options import Options
 from handshake.schema import UNITS
 
 __all__ = ["MultiReplay", "Replay", "check_pace", "spare_old_objects"]
@@ -396,12 +397,8 @@ def _sample(table: pa.RecordBatch) -> pa.RecordBatch:
 
 def check_pace(pace: Any, *, timed: bool) -> float | None:
     """Return a pace after a check that it is a number above 0, and that there are times to go by."""
-    if pace is None:
+    if Options(pace=pace).pace is None:
         return None
-    if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 < pace < float("inf"):
-        raise UnsupportedError(
-            f"pace is a number above 0, 1 being the speed of the time columns; {pace!r} was given"
-        )
     if not timed:
         raise WindowError("a pace goes by time columns, and none is named; name them (time=…, or --time)")
     return float(pace)

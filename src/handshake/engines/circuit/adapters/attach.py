@@ -21,21 +21,17 @@ from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.stream import copy_beat, forward, stream_in, stream_out
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
-from handshake.errors import UnsupportedError, suggest
+from handshake.errors import UnsupportedError
 
 __all__ = [
     "BUS",
-    "INPUT_ADAPTERS",
     "NETWORK",
-    "OUTPUT_ADAPTERS",
     "AdaptedCircuit",
     "Adapters",
     "Register",
     "describe",
 ]
 
-INPUT_ADAPTERS = ("none", "udp", "cpu")
-OUTPUT_ADAPTERS = ("none", "cpu")
 NETWORK = "network"
 """The stream of Ethernet frames that all UDP adapters read."""
 BUS = ("cpu_address", "cpu_write", "cpu_write_data", "cpu_read", "cpu_read_data", "cpu_interrupt")
@@ -54,11 +50,6 @@ class Adapters:
     """UDP port of the first input stream; each further stream has the next one."""
 
     def __post_init__(self) -> None:
-        sides = (("input", self.input, INPUT_ADAPTERS), ("output", self.output, OUTPUT_ADAPTERS))
-        for side, given, known in sides:
-            if given not in known:
-                choices = ", ".join(known)
-                raise UnsupportedError(f"no {side} adapter '{given}' ({choices}){suggest(given, known)}")
         if not 0 < self.udp_port < 1 << 16:
             raise UnsupportedError(f"UDP port {self.udp_port} is not between 1 and 65535; choose another")
 

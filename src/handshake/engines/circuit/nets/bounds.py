@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from handshake.engines.circuit.components.group import WRITE_CYCLES
-from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["DIVIDERS", "JOINS", "Bounds"]
-
-JOINS = ("auto", "handshake", "ordered")
-DIVIDERS = ("pipelined", "serial", "host")
+__all__ = ["Bounds"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +34,3 @@ class Bounds:
     """The most tuples that a joined stream's window of time has."""
     divider: str = "pipelined"
     """The divider of averages: a pipeline, a small unit that works bit by bit, or the host."""
-
-    def __post_init__(self) -> None:
-        _one_of("arrangement of joins", self.join, JOINS)
-        _one_of("divider", self.divider, DIVIDERS)
-
-
-def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UnsupportedError(f"no {what} '{value}' ({', '.join(choices)}){suggest(value, choices)}")

@@ -8,7 +8,7 @@ import os
 import tempfile
 import uuid
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import Any
 
@@ -173,8 +173,10 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
 
 
 def explain_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> str:
-    """Explain how a join of DataFrames would run."""
-    return _JoinRequest(readable(left, 0), readable(right, 1), on, **options).plan().explain()
+    """Explain how a join of DataFrames would run; options that do not bear on it are left out."""
+    known = {field.name for field in fields(_JoinRequest)}
+    taken = {name: value for name, value in options.items() if name in known}
+    return _JoinRequest(readable(left, 0), readable(right, 1), on, **taken).plan().explain()
 
 
 def define(
@@ -230,8 +232,6 @@ def check_root(definition: Definition) -> None:
 
 def check_state(state: str, state_dir: str | None, windows: Windows, *, streams: bool) -> None:
     """Refuse `state="store"` for joins that keep no windows of time, and with a directory."""
-    if state not in ("directory", "store"):
-        raise UnsupportedError(f"state is 'directory' or 'store'; {state!r} was given")
     if state == "store" and not streams:
         raise UnsupportedError(
             'state="store" keeps the windows of two streams, and an input is a batch DataFrame; leave it out'
@@ -296,9 +296,7 @@ def predicate_for(
 def _segments(session: SparkSession, segments: Any, partitions: int) -> int:
     if segments is None:
         return max(min(partitions, _cores(session)), 1)
-    if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
-        raise UnsupportedError(f"segments is a whole number from 1 up; {segments!r} was given")
-    return segments
+    return int(segments)
 
 
 def _setting(session: SparkSession, name: str, default: int) -> int:
