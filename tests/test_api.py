@@ -367,6 +367,29 @@ def test_a_join_is_explained_by_the_engine_that_is_asked():
         hs.explain(rows, rows, on, segments=2)
 
 
+def test_errors_name_options_as_python_does():
+    text, rows = {"s": ["a"]}, {"x": [1]}
+    for message, join in (
+        (r"the left input has no window, .* such as window=.1000 tuples.$", {}),
+        (r"window is 5 seconds: .* such as window=.1000 tuples., or use engine=.local.$",
+         {"window": "5 s", "time": "x"}),
+    ):  # fmt: skip
+        with pytest.raises(hs.UnsupportedError, match=message):
+            hs.join(rows, rows, engine="circuit", **join)
+    with pytest.raises(
+        hs.UnsupportedError, match=r"has with text=…, drop the column, or use engine=.local.$"
+    ):
+        hs.join(text, text, engine="circuit", window="4 tuples")
+    with pytest.raises(hs.WindowError, match=r"name one of x \(time=…\)$"):
+        hs.join(rows, rows, window="5 s")
+    with pytest.raises(hs.UnsupportedError, match=r"give one with groups=…$"):
+        hs.explain(TRADES, engine="circuit")
+    with pytest.raises(hs.InputError, match=r"^nullable='Trades.q': Trades has no field 'q' "):
+        hs.explain(TRADES, engine="circuit", groups=2, nullable=["Trades.q"])
+    with pytest.raises(hs.UnsupportedError, match=r"^pace=2 is for files, and S comes from '-' at"):
+        hs.run(SQL, {"S": "-"}, pace=2.0)
+
+
 def test_importing_the_package_imports_nothing_heavy():
     heavy = {"numba", "numpy", "pyarrow", "sqlglot", "typer"}
     code = f"import sys, handshake; print(*{heavy} & set(sys.modules))"

@@ -60,7 +60,7 @@ def test_a_group_too_many_is_reported(query: Path, capsys: pytest.CaptureFixture
     given = ["--input", f"Trades={query.parent / 'trades.csv'}", "--groups", "2"]
     assert run(["run", str(query), *given, "--backend", "circuit", "--simulator", "amaranth"]) == 0
     assert re.search(
-        r"overflow +\d+ rows of groups beyond 2 were dropped; give more --groups", capsys.readouterr().out
+        r"overflow +\d+ rows of groups beyond 2 were dropped; allow more groups", capsys.readouterr().out
     )
 
 
@@ -112,8 +112,8 @@ def test_rows_that_leave_a_window_early_are_reported(join: Path, capsys: pytest.
     circuit = ["--backend", "circuit", "--simulator", "amaranth", "--window-tuples", "2"]
     assert run(["run", str(join), *_inputs(join), *circuit]) == 0
     assert re.search(
-        r"evicted +\d+ rows had to leave their window before their time; results may be missing: give more "
-        r"than 2 --window-tuples",
+        r"evicted +\d+ rows had to leave their window before their time; results may be missing: "
+        r"allow more rows in it than 2",
         capsys.readouterr().out,
     )
 
@@ -204,7 +204,7 @@ def test_compile_refuses(
         ),
         (
             "--input Trades=udp://127.0.0.1:9",
-            "--backend circuit simulates what has come, and 'udp://127.0.0.1:9' comes live; give a file, or "
+            "a circuit simulates what has come, and 'udp://127.0.0.1:9' comes live; give a file, or "
             "use --backend local",
         ),
         ("--groups 5000", "5,000 groups are more than a circuit has, which is 4,096; give fewer"),
@@ -266,7 +266,7 @@ def test_adapters_on_the_command_line(query: Path, capsys: pytest.CaptureFixture
     texts = {each.text for each in ElementTree.fromstring(picture.read_text()).iter(f"{SVG}text")}
     assert {"network", "UDP port 7000", "to the CPU", "delay of 2 cycles"} <= texts
     assert run(["compile", str(query), "--groups", "2", "--input-adapter", "usb"]) == 2
-    assert "no input adapter 'usb' (none, udp, cpu)" in capsys.readouterr().err
+    assert "unknown input adapter 'usb'; choose none, udp, cpu" in capsys.readouterr().err
 
 
 def test_the_help_names_the_rules() -> None:

@@ -120,7 +120,7 @@ def test_joins_of_time_windows(name: str, data: st.DataObject) -> None:
 
 THREE = TWO + "CREATE INPUT STREAM U (k int8, z int8, t timestamp(0)) TIMESTAMP BY t;"
 REFUSED = {
-    "SELECT v, w FROM R [SIZE 9 TIME], S [SIZE 4 TUPLES] WHERE R.k = S.k": r"^the join of R and S: R has a window of 9 seconds, and how many tuples are to be held has no bound; give the most with --window-tuples, or a window of tuples$",
+    "SELECT v, w FROM R [SIZE 9 TIME], S [SIZE 4 TUPLES] WHERE R.k = S.k": r"^the join of R and S: R has a window of 9 seconds, and how many tuples are to be held has no bound; give the most with window_tuples=…, or a window of tuples$",
     "SELECT x.n, w FROM (SELECT count() AS n FROM R [SIZE 2 ADVANCE 2 TUPLES]) x [SIZE 4 TUPLES], S [SIZE 4 TUPLES] WHERE x.n > S.k": r"^the join of x and S reads the results of a window \(SIZE 2 ADVANCE 2 TUPLES\), of which an arrival may give any number; below a join the circuit has selections, projections, arithmetic and unions",
     "SELECT x.v, z FROM (SELECT v, w FROM R [SIZE 4 TUPLES], S [SIZE 4 TUPLES] WHERE R.k = S.k) x [SIZE 4 TUPLES], U [SIZE 4 TUPLES] WHERE x.v > U.k": r"^the join of x and U reads the results of another join, of which an arrival may give any number",
     "SELECT x.k FROM (SELECT k FROM R UNION SELECT v FROM R) x [SIZE 4 TUPLES], S [SIZE 4 TUPLES] WHERE x.k = S.k": r"^the join of x and S reads a union of streams that share an input, of which one arrival may give two tuples; the circuit takes one at a time$",

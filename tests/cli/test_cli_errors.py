@@ -56,7 +56,7 @@ OPTIONS = [
     (
         ["--window", "5s"],
         "a time window needs a time column, and none is named for the left input; "
-        "name one of x, s, t (time=…, or --time)",
+        "name one of x, s, t (--time)",
     ),
     (["--window", "5s", "--time", "tt"], "no column 'tt' in the left input (x, s, t); did you mean 't'?"),
     (
@@ -73,7 +73,7 @@ OPTIONS = [
     (
         ["--backend", "spark", "--master", "spark://host:7077"],
         "a join on 'spark://host:7077' needs a directory that every executor reaches, for tuples on "
-        "their way; name one: --state-dir s3://bucket/folder, or a shared mount",
+        "their way; name one: --state-dir 's3://bucket/folder', or a shared mount",
     ),
     (
         ["--algorithm", "two_step"],

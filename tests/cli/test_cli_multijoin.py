@@ -94,7 +94,7 @@ def test_help_has_examples(capfd):
         (["--on", ON, "--metrics", "."], "metrics file '.' is a folder; name a file in it"),
         (["--on", ON, "--window", "3 s"],
          "a time window needs a time column for every stream, and none is named for the a input; "
-         "name one of t, x (time=…, or --time)"),
+         "name one of t, x (--time)"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(multijoin, options, told):

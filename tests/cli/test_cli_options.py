@@ -147,7 +147,7 @@ def test_what_comes_live_has_a_pace_of_its_own(
     (tmp_path / "q.sql").write_text("CREATE INPUT STREAM S (a int); SELECT a FROM S INTO T")
     asked = ["run", tmp_path / "q.sql", "--input", f"S={path}", "--pace", "2"]
     assert run_here(capfd, *asked).complaint == (
-        f"--pace is for files, and S comes from '{path}' at the pace of its sender; leave it out"
+        f"--pace 2 is for files, and S comes from '{path}' at the pace of its sender; leave it out"
     )
 
 

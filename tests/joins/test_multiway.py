@@ -328,7 +328,7 @@ def test_mistakes_are_told():
     told = refused(WindowError, window="3 s")
     assert told == (
         "a time window needs a time column for every stream, and none is named for the a input; "
-        "name one of t, x (time=…, or --time)"
+        "name one of t, x (time=…)"
     )
     assert "cores is a whole number from 1 up" in refused(UnsupportedError, cores=0)
     assert "ordered results need a time window" in refused(UnsupportedError, ordered=True)

@@ -204,11 +204,11 @@ def test_where_inputs_come_from(text: str, wanted: Where) -> None:
             "Spark has no format 'delta' here, from which stream Trades is to come; it is in a package of "
             'its own: set PYSPARK_SUBMIT_ARGS="--packages io.delta:delta-spark_2.13:VERSION --conf ',
         ),
-        (["--input", "Trades=-"], "--backend spark does not read standard input; give a file"),
+        (["--input", "Trades=-"], "Spark does not read standard input; give a file"),
         (["--input", "Trades=t.csv", "--pace", "1"], "--pace is only supported by --backend local"),
         (
             ["--input", "Trades=rate:a,b"],
-            "'b' in --input 'rate:a,b' is no option; write FORMAT:PATH,option=value",
+            "'b' in input 'rate:a,b' is no option; write FORMAT:PATH,option=value",
         ),
     ],
 )

@@ -16,6 +16,7 @@ __all__ = ["compile_query"]
 
 @with_options("compile")
 def compile_query(
+    context: typer.Context,
     query: Annotated[str, typer.Argument(metavar="QUERY.sql", help="File with the query; - is input.")],
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE.v", help="Verilog goes there; - is output.")
@@ -39,7 +40,7 @@ def compile_query(
       handshake compile join.sql -o join.v --cores 16 --report
       handshake compile query.sql -o query.v --input-adapter udp --output-adapter cpu --report
     """
-    with reporting():
+    with reporting(context=context):
         circuits = engine_module("circuit", "engine")
         compiled = circuits.CircuitEngine().compile(parse_query(read_text(query)), given_options(options))
         if output is not None:

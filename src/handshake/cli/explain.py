@@ -47,7 +47,7 @@ def explain(
       handshake explain query.sql --backend spark
       handshake explain query.sql --circuit --svg circuit.svg
     """
-    with reporting():
+    with reporting(context=context):
         if not circuit and backend == "circuit":
             raise UnsupportedError(
                 "a plan is explained for --backend local or spark, not 'circuit'; --circuit shows the circuit"

@@ -90,7 +90,7 @@ def join(
             --on "l.id = r.id AND l.size > r.size" --explain
     """
     delivery = Delivery({} if output is None else {JOIN: output}, metrics)
-    with reporting(delivery.interrupted):
+    with reporting(delivery.interrupted, context):
         check_options(context, backend)
         wanted = given_options(options, order="any")
         windows, times = (

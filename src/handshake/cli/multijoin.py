@@ -26,6 +26,7 @@ Texts = list[str] | None
 
 @with_options("multijoin")
 def multijoin(
+    context: typer.Context,
     inputs: Annotated[list[str], typer.Argument(metavar="NAME=PATH", help="The streams, by name.")],
     on: Annotated[str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'a.x < b.y'.")],
     window: Annotated[
@@ -62,7 +63,7 @@ def multijoin(
             --window "1 minute" --pace 2 --overload shed --adapt --metrics figures.json
     """
     delivery = Delivery({} if output is None else {JOIN: output}, metrics)
-    with reporting(delivery.interrupted):
+    with reporting(delivery.interrupted, context):
         wanted, paths = given_options(options), _paths(inputs)
         windows, times = _by_stream("window", window or (), paths), _by_stream("time", time or (), paths)
         for spec in windows.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from handshake.cli.live_page import hold, showing
 from handshake.engines.engine import Run, plain_table
-from handshake.errors import HandshakeError, InputError, QueryError
+from handshake.errors import ExpressionError, HandshakeError, InputError, QueryError
 from handshake.io import check_output, one_line, sink_for
 from handshake.io.declared import BAD, BadRows
 from handshake.joins.replay import spare_old_objects
@@ -45,14 +46,19 @@ _EVERY = 1.0
 
 
 @contextlib.contextmanager
-def reporting(interrupted: str = "interrupted") -> Iterator[None]:
-    """Turn the errors of a command into a line on standard error and an exit status."""
+def reporting(interrupted: str = "interrupted", context: typer.Context | None = None) -> Iterator[None]:
+    """Turn the errors of a command into a line on standard error and an exit status.
+
+    Errors name options as Python does. With the context of the command, its flags are shown instead.
+    """
     try:
         yield
     except QueryError as error:
         fail(error.message, excerpt=error.excerpt)
-    except HandshakeError as error:
+    except ExpressionError as error:
         fail(str(error))
+    except HandshakeError as error:
+        fail(str(error) if context is None else name_flags(str(error), _flags(context)))
     except MemoryError:
         fail("not enough memory for these inputs; a smaller window or shorter inputs may fit")
     except KeyboardInterrupt:
@@ -60,6 +66,33 @@ def reporting(interrupted: str = "interrupted") -> Iterator[None]:
     except BrokenPipeError:  # the reader of standard output has seen enough
         close_output()
         raise typer.Exit(0) from None
+
+
+def _flags(context: typer.Context) -> dict[str, str]:
+    """Return the flags of a command by the names of the options in Python."""
+    flags = {each.name or "": each.opts[0] for each in context.command.params if each.opts[0][0] == "-"}
+    return {"engine" if name == "backend" else name: flag for name, flag in flags.items()}
+
+
+_OPTION = re.compile(r"""(?<!\w)'[^']*'|(?<![\w.])(\w+)=("[^"]*"|'[^']*'|[^\s,;:()]+)""")
+
+
+def name_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Return a message with flags in the place of the options that it names, but not in quoted texts.
+
+    >>> name_flags('give time=…, or use engine="local"', {"engine": "--backend", "time": "--time"})
+    'give --time, or use --backend local'
+    """
+
+    def show(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if name not in flags:
+            return found[0]
+        if value[0] == '"':
+            value = value[1:-1] if value[1:-1].isidentifier() else f"'{value[1:-1]}'"
+        return flags[name] if value in ("…", "True") else f"{flags[name]} {value}"
+
+    return _OPTION.sub(show, text)
 
 
 def fail(message: str, status: int = BAD_USAGE, excerpt: str = "") -> NoReturn:

@@ -57,7 +57,7 @@ def run(
       cat trades.csv | handshake run query.sql --input Trades=- --output UBSTrades=- | head
       handshake run query.sql --input Trades=trades.csv --backend circuit --vcd waves.vcd
     """
-    with reporting():
+    with reporting(context=context):
         check_options(context, backend)
         wanted, text = given_options(options), read_text(query)
         plan = parse_query(text)

@@ -59,7 +59,7 @@ def join_plan(
     if windows.timed and times[0] is None:
         raise WindowError(
             f"a time window needs a time column, and none is named for the left input; name one of "
-            f"{', '.join(schemas[0].names)} (time=…, or --time)"
+            f"{', '.join(schemas[0].names)} (time=…)"
         )
     sources = tuple(_source(schema, time) for schema, time in zip(schemas, times, strict=True))
     bound = bind(on, Scope.of(schemas[0], schemas[1], aliases))

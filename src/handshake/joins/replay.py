@@ -100,7 +100,7 @@ class TableReplay(ABC, Generic[PlanT]):
         """Raise if rows may be shed and nothing can fall behind."""
         if self._sheds and self._pace is None:
             raise UnsupportedError(
-                "overload='shed' needs a clock that the join can fall behind, and a replay without a pace "
+                'overload="shed" needs a clock that the join can fall behind, and a replay without a pace '
                 "waits for the join; give a pace (1 is the speed of the time columns), or push into a "
                 f"{pushed}"
             )
@@ -400,5 +400,5 @@ def check_pace(pace: Any, *, timed: bool) -> float | None:
     if Options(pace=pace).pace is None:
         return None
     if not timed:
-        raise WindowError("a pace goes by time columns, and none is named; name them (time=…, or --time)")
+        raise WindowError("a pace goes by time columns, and none is named; name them (time=…)")
     return float(pace)

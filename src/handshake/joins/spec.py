@@ -295,7 +295,7 @@ def common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str 
             if windows.timed:
                 raise WindowError(
                     f"a time window needs a time column, and none is named for the {schema.stream} input; "
-                    f"name one of {', '.join(schema.names)} (time=…, or --time)"
+                    f"name one of {', '.join(schema.names)} (time=…)"
                 )
             continue
         units.append(_unit_of(schema.get(time).type, time, schema.stream))

@@ -69,8 +69,8 @@ class CircuitEngine:
         for each in inputs.values():
             if comes_live(each) and each.path != "-":
                 raise UnsupportedError(
-                    f"--backend circuit simulates what has come, and '{each.path}' comes live; give a file, "
-                    "or use --backend local"
+                    f"a circuit simulates what has come, and '{each.path}' comes live; give a file, or use "
+                    'engine="local"'
                 )
         join = _join_of(plan, options)
         if join is None:
@@ -111,7 +111,7 @@ def _by_stream(given: Sequence[str], plan: Plan) -> dict[str, frozenset[str]]:
     for text in given:
         stream, dot, name = text.partition(".")
         if not dot or not name:
-            raise InputError(f"--nullable '{text}' is no field; write STREAM.FIELD")
+            raise InputError(f"nullable='{text}' is no field; write STREAM.FIELD")
         stream = _declared_name(text, "the query has no input", stream, tuple(fields))
         name = _declared_name(text, f"{stream} has no field", name, fields[stream])
         found[stream] = found.get(stream, frozenset()) | {name}
@@ -122,7 +122,7 @@ def _declared_name(text: str, lacks: str, name: str, names: Sequence[str]) -> st
     """Return a name as it was declared; case is ignored if that is unambiguous."""
     same = [n for n in names if n == name] or [n for n in names if n.casefold() == name.casefold()]
     if len(same) != 1:
-        raise InputError(f"--nullable '{text}': {lacks} '{name}' ({', '.join(names)}){suggest(name, names)}")
+        raise InputError(f"nullable='{text}': {lacks} '{name}' ({', '.join(names)}){suggest(name, names)}")
     return same[0]
 
 
@@ -187,13 +187,11 @@ class _QueryRun(Run):
         words = {"late": "late", "no_time": "without a time", "unknown": "of no stream"}
         facts += [(word, f"{n:,} rows") for key, word in words.items() if (n := counters.get(key, 0))]
         if n := counters.get("overflow", 0):
-            dropped = f"{n:,} rows of groups beyond {options.groups} were dropped; give more --groups"
+            dropped = f"{n:,} rows of groups beyond {options.groups} were dropped; allow more groups"
             facts.append(("overflow", dropped))
         if n := counters.get("evicted", 0):
-            early = (
-                f"{n:,} rows had to leave their window before their time; results may be missing: give more"
-            )
-            facts.append(("evicted", f"{early} than {options.window_tuples} --window-tuples"))
+            early = f"{n:,} rows had to leave their window before their time; results may be missing"
+            facts.append(("evicted", f"{early}: allow more rows in it than {options.window_tuples}"))
         time_at_clock = f"{run.cycles / CLOCK_MHZ:,.1f} µs at {CLOCK_MHZ} MHz"
         return [
             *facts,

@@ -289,8 +289,8 @@ def _check_pace(inputs: Mapping[str, Any], live: bool, options: Options) -> None
     if options.pace is not None and (live or _is_standard_input(inputs)):
         name, place = next(iter(inputs.items()))
         raise UnsupportedError(
-            f"--pace is for files, and {name} comes from '{place.path}' at the pace of its sender; leave it "
-            "out"
+            f"pace={options.pace:g} is for files, and {name} comes from '{place.path}' at the pace of its "
+            "sender; leave it out"
         )
 
 

@@ -66,7 +66,7 @@ class SparkEngine:
         ):
             raise UnsupportedError(
                 f"a join on '{options.master}' needs a directory that every executor reaches, for tuples on "
-                "their way; name one: --state-dir s3://bucket/folder, or a shared mount"
+                'their way; name one: state_dir="s3://bucket/folder", or a shared mount'
             )
 
     def explain(self, plan: Plan, options: Options) -> str:
@@ -308,9 +308,7 @@ def _place(given: Any) -> Where | None:
         return None
     place = parse_input(given.path)
     if place.path == "-":
-        raise UnsupportedError(
-            "--backend spark does not read standard input; give a file, or use --backend local"
-        )
+        raise UnsupportedError('Spark does not read standard input; give a file, or use engine="local"')
     return place
 
 

@@ -84,7 +84,7 @@ def parse_input(text: str) -> Where:
         elif last:  # a list, such as that of Kafka's servers
             options[last] += f",{part}"
         elif path:
-            raise InputError(f"'{part}' in --input '{text}' is no option; write FORMAT:PATH,option=value,…")
+            raise InputError(f"'{part}' in input '{text}' is no option; write FORMAT:PATH,option=value,…")
         else:
             path = name
     return Where(kind, path, options)

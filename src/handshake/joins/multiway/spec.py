@@ -371,7 +371,7 @@ def _common_unit(streams: tuple[StreamSpec, ...]) -> str:
             if stream.time is None:
                 raise WindowError(
                     f"a time window needs a time column for every stream, and none is named for the "
-                    f"{stream.name} input; name one of {', '.join(stream.schema.names)} (time=…, or --time)"
+                    f"{stream.name} input; name one of {', '.join(stream.schema.names)} (time=…)"
                 )
     dated = [stream for stream in streams if stream.time is not None]
     units = [_pair_unit(dated[0], stream) for stream in dated]

@@ -64,7 +64,7 @@ def columns_of(payload: Any, row: Row) -> Operands:
         if each.count_bits:
             raise UnsupportedError(
                 f"{column.name} is an average, which leaves the circuit as a sum and a count for the host to "
-                f"divide; select it as it is, without computing on it, or let the circuit divide (--divider)"
+                'divide; select it as it is, without computing on it, or use divider="pipelined"'
             )
         null = payload[null_of(each.name)] if each.nullable else None
         return Lowered(Value.cast(payload[each.name]), null, each.type)

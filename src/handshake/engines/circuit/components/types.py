@@ -177,7 +177,7 @@ def _length(field: Field, length: int | None) -> int:
     if length is None or length < 1:
         raise UnsupportedError(
             f"field '{field.name}' is a {field.type} without a length; wires need one, such as "
-            f"string(4) in CREATE INPUT STREAM, or --text BYTES for all that have none"
+            "string(4) in CREATE INPUT STREAM, or text=… for all that have none"
         )
     return length
 

@@ -48,18 +48,18 @@ def _size(window: Window | None, side: str) -> int:
     if window is None:
         raise UnsupportedError(
             f"the {side} input has no window, so no circuit can hold it; give a number of tuples, "
-            "such as --window '1000 tuples'"
+            'such as window="1000 tuples"'
         )
     if window.capacity == 0:
         raise UnsupportedError(
             f"the {side} input has no window of its own (now), and a join circuit holds at least one tuple "
-            "of each; use --backend local"
+            'of each; use engine="local"'
         )
     if window.capacity is None:
         raise UnsupportedError(
             f"the {side} window is {window}: how many tuples that will be is not known before they come, "
-            "and a join circuit holds a fixed number; give one, such as --window '1000 tuples', or use "
-            "--backend local"
+            'and a join circuit holds a fixed number; give one, such as window="1000 tuples", or use '
+            'engine="local"'
         )
     return window.capacity
 
@@ -87,13 +87,13 @@ def _wire(field: Any, side: str, nullable: bool, text_bytes: int | None) -> Wire
         raise UnsupportedError(
             f"column '{field.name}' of the {side} input is {field.type}, which a join circuit does not "
             "carry: it has integers, decimals, bool, dates, times and text of a fixed length; cast it "
-            "(to a decimal, say), drop it, or use --backend local"
+            '(to a decimal, say), drop it, or use engine="local"'
         )
     if isinstance(field.type, (String, Binary)) and text_bytes is None:
         raise UnsupportedError(
             f"column '{field.name}' of the {side} input is {field.type} without a length, and wires need "
-            "one; give the most bytes that a text has with --text-bytes, drop the column, or use "
-            "--backend local"
+            "one; give the most bytes that a text has with text=…, drop the column, or use "
+            'engine="local"'
         )
     return wire(field, length=text_bytes, nullable=nullable)
 

@@ -300,7 +300,7 @@ class _Translator:
         if self._bounds.groups is None:
             raise UnsupportedError(
                 f"GROUP BY {', '.join(node.keys)} has no bound on the number of groups, and a circuit has "
-                "a copy of the aggregates for each; give one with --groups"
+                "a copy of the aggregates for each; give one with groups=…"
             )
         at_most("groups", self._bounds.groups, MOST_GROUPS)
         source = self.net(node.input, timed)

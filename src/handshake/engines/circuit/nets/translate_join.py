@@ -114,7 +114,7 @@ class Joins:
             what = f"a window of {window}" if window is not None else "no window"
             raise UnsupportedError(
                 f"{_name(node)}: {name} has {what}, and how many tuples are to be held has no bound; give "
-                "the most with --window-tuples, or a window of tuples"
+                "the most with window_tuples=…, or a window of tuples"
             )
         at_most(f"tuples in the window of {name}", self._bounds.window_tuples, MOST_TUPLES)
         rule = None if window is None else window.rule(node.clock.unit)

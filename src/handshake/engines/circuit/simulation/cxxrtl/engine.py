@@ -97,7 +97,7 @@ def write_cxx(rtlil: str, passes: tuple[str, ...]) -> str:
 def _compile(text: str, level: str) -> ctypes.CDLL:
     if shutil.which("g++") is None:
         raise UnsupportedError(
-            "compiled simulation needs g++ on the path; install it or use engine='amaranth'"
+            'compiled simulation needs g++ on the path; install it or use simulator="amaranth"'
         )
     with tempfile.TemporaryDirectory(prefix="handshake-cxxrtl-") as folder:
         source, library = Path(folder) / "circuit.cc", Path(folder) / "circuit.so"
