@@ -85,7 +85,8 @@ def run_tests(name: str, chosen: argparse.Namespace) -> tuple[int, str]:
     command = [python, "-m", "pytest", "-q", *pytest_options(name, chosen)]
     log = FOLDER / f"{name}.log"
     # tests that run this script may have set Spark's home and Python, and pytest's own variables
-    others = ("PYSPARK_", "PYTEST_", "SPARK_HOME")
+    # modules are compiled on their first import, so that must be kept
+    others = ("PYSPARK_", "PYTEST_", "SPARK_HOME", "PYTHONDONTWRITEBYTECODE")
     own = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     start = time.monotonic()
     if not chosen.smoke:  # a class-data archive, from which virtual machines start quickly
@@ -108,18 +109,40 @@ def environment(name: str) -> str:
     record = folder / "requirements.txt"
     if not record.exists() or record.read_text() != wanted:
         print(f"{name}: installing {ENVIRONMENTS[name]}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        _install(python, *wanted.split("\n"))
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+        needs = _unpack_pyspark(folder, ENVIRONMENTS[name]["pyspark"])
+        _install(python, needs, *(line for line in wanted.split("\n") if not line.startswith("pyspark==")))
         _install(python, "--no-deps", "-e", str(ROOT))
         record.write_text(wanted)
     return str(python)
 
 
+def _unpack_pyspark(folder: Path, release: str) -> str:
+    """Put PySpark on the path of an environment, and return the package that it needs, Py4J.
+
+    PySpark is a source distribution of 400 MB. Pip would build a wheel of it and unpack that again, which
+    takes ten times as long. So the files stay where they are unpacked, and links stand for `setup.py`.
+    """
+    place = folder / f"pyspark-{release}"
+    archive = folder / f"{place.name}.tar.gz"
+    _pip("download", "--no-deps", "--no-binary", "pyspark", "--dest", str(folder), f"pyspark=={release}")
+    subprocess.run(["tar", "--no-same-owner", "-xzf", archive, "-C", folder], check=True)
+    archive.unlink()
+    for part in ("bin", "data", "jars", "licenses", "sbin"):
+        (place / "pyspark" / part).symlink_to(place / "deps" / part)
+    (place / "pyspark" / "python" / "lib").symlink_to(place / "lib")
+    (packages_folder,) = folder.glob("lib/python3*/site-packages")
+    (packages_folder / "pyspark.pth").write_text(f"{place}\n")
+    return (place / "pyspark.egg-info" / "requires.txt").read_text().split()[0]
+
+
 def _install(python: Path, *what: str) -> None:
-    quiet = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # PySpark has no wheel: one of 400 MB is built, installed and thrown away, so compressing it is waste
-    quick = ["--no-compile", "--config-settings", "--build-option=--compression=stored"]
-    subprocess.run([*quiet, *quick, *what], check=True)
+    _pip("--python", str(python), "install", "--no-compile", *what)
+
+
+def _pip(*arguments: str) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *arguments], check=True)
 
 
 def packages(name: str) -> dict[str, str]:
