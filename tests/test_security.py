@@ -15,7 +15,7 @@ import handshake as hs
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import StateError
 from handshake.io.files import read
-from handshake.metrics.export import parse_address
+from handshake.metrics.address import parse_address
 from handshake.page.board import Board
 from handshake.page.server import Server
 

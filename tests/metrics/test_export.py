@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import yaml
 import handshake as hs
 from handshake.errors import InputError
 from handshake.metrics import FAMILIES, Watch, export, families_table
-from handshake.metrics.export import BOUNDS, cumulate, parse_address
+from handshake.metrics.address import parse_address
+from handshake.metrics.export import BOUNDS, cumulate
 from handshake.metrics.registry import REPORTS, names
 
 pytest.importorskip("prometheus_client")
@@ -151,6 +153,9 @@ def test_the_endpoint_serves_what_a_scraper_asks_for() -> None:
         with urllib.request.urlopen(asked) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             assert value(answer.read().decode(), "handshake_rows_total", stream="left") == 3
+        asked = urllib.request.Request(exporter.address, headers={"Host": "evil.example:9464"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(asked)
         busy = exporter.address.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(InputError, match=f"metrics cannot be served at '{busy}': Address already in use"):
             export(address=busy)

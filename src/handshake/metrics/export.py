@@ -9,11 +9,12 @@ from typing import Any, Self
 
 from handshake.closing import Closing
 from handshake.errors import InputError, UnsupportedError
+from handshake.metrics.address import asks_for_loopback, is_loopback, parse_address
 from handshake.metrics.families import FAMILIES, Family
 from handshake.metrics.snapshot import Sample, Snapshot
 from handshake.metrics.watch import Watch
 
-__all__ = ["Exporter", "export", "openmetrics", "parse_address"]
+__all__ = ["Exporter", "export", "openmetrics"]
 
 BOUNDS = tuple(1e-6 * 10 ** (k / 100) for k in range(100, 801, 25))
 """Upper bounds of exported latencies in seconds, four per decade; each is one of the histogram's own."""
@@ -52,7 +53,8 @@ class Exporter(Closing):
         """Serve the metrics over HTTP, in OpenMetrics or Prometheus' own format, as the reader asks.
 
         Args:
-            address: `HOST:PORT`, such as `127.0.0.1:9464`; port 0 takes a free one.
+            address: `HOST:PORT`, such as `127.0.0.1:9464`; port 0 takes a free one. On loopback, requests for
+                another host name are refused, so that web pages of other sites cannot read the metrics.
         """
         prometheus = _package("prometheus_client", "metrics")
         host, port = parse_address(address)
@@ -60,6 +62,8 @@ class Exporter(Closing):
             server, thread = prometheus.start_http_server(port, host, _registry(self.snapshots))
         except OSError as error:
             raise InputError(f"metrics cannot be served at '{address}': {error.strerror or error}") from error
+        if is_loopback(host):
+            server.set_app(_refuse_other_hosts(server.get_app()))
         self._closing += [server.shutdown, server.server_close, thread.join]
         self.address = f"http://{host}:{server.server_port}/metrics"
         return self
@@ -128,21 +132,6 @@ def openmetrics(*snapshots: Snapshot) -> str:
     return _text(lambda: list(snapshots))
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """Return the host and the port of an address.
-
-    Args:
-        address: `HOST:PORT`, `:PORT` or `PORT`; the host is loopback by default.
-
-    >>> parse_address("[::1]:8642"), parse_address("8642")
-    (('::1', 8642), ('127.0.0.1', 8642))
-    """
-    host, _, port = address.rpartition(":")
-    if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InputError(f"address '{address}' is not HOST:PORT with a port up to 65535")
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
-
-
 def _package(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -151,6 +140,18 @@ def _package(name: str, extra: str) -> Any:
             f"this needs the package {name.partition('.')[0]}, which is not installed: {error}; from a "
             f"checkout: pip install -e '.[{extra}]'"
         ) from error
+
+
+def _refuse_other_hosts(app: Any) -> Callable[[dict[str, Any], Any], Any]:
+    """Return a WSGI application that answers only if it is asked for as this machine."""
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        if asks_for_loopback(environ.get("HTTP_HOST", "")):
+            return app(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"these metrics are served to 127.0.0.1 and localhost only\n"]
+
+    return answer
 
 
 # OpenMetrics

@@ -48,28 +48,21 @@ class Watch:
         self.thing: Callable[[], Any] = weakref.ref(thing) if pushed else lambda: thing
         """Returns what is watched, or None if it is gone."""
         self._last = [Snapshot(self.name, "spark" if self._streaming else "local", "waiting")]
-        self._finished = ""
-
-    def finish(self, error: str = "") -> None:
-        """Say that the thing is done, or failed with an error; for runs, which do not say so themselves."""
-        self._finished, self._error = "failed" if error else "ended", error
 
     def snapshots(self) -> list[Snapshot]:
         """Return the figures of this moment: one snapshot, or one per join of a streaming query."""
         thing = self.thing()
         if thing is None:
-            self._finished = self._finished or "ended"
+            self._last = [each.with_state("ended") for each in self._last]
         elif self._streaming is not None:
             self._last = self._streaming.snapshots()
         else:
             self._last = [self._read(thing)]
-        if self._finished:
-            self._last = [each.with_state(self._finished, getattr(self, "_error", "")) for each in self._last]
         return self._last
 
     def counts(self) -> Counts | None:
         """Return the rows of each stream and the results of this moment; None if that takes longer."""
-        thing = None if self._finished or self._last[0].state != "running" else self.thing()
+        thing = self.thing() if self._last[0].state == "running" else None
         return None if thing is None or not hasattr(thing, "counts") else thing.counts()
 
     def _read(self, thing: Any) -> Snapshot:
