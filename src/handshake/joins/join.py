@@ -69,10 +69,12 @@ class PushJoin(Generic[PlanT]):
     """A running join that rows are pushed into, from one thread at a time."""
 
     on_results: Callable[[pa.RecordBatch], object] | None = None
-    """Called with the last batch of results of a push, such as by the live page."""
+    """Called with the last batch of results of a push; for the caller to set."""
 
     def __init__(self, plan: PlanT, on_shed: OnShed | None, late_to: LateTo | None = None) -> None:
         self.plan = plan
+        self.listeners: list[Callable[[pa.RecordBatch], object]] = []
+        """Called as `on_results` is; the live page adds its own."""
         self._ordering = plan.ordering()
         late = None if late_to is None else LateRows(late_to, self._late_streams(), plan.spec.unit)
         self._late = late
@@ -181,8 +183,9 @@ class PushJoin(Generic[PlanT]):
             self._ordering.add(results)
             mark = None if engine is None else _mark(engine)
             results = self._ordering.release(mark, all_of_them=engine is None)
-        if self.on_results is not None and results:
-            self.on_results(results[-1])
+        for listen in (self.on_results, *self.listeners) if results else ():
+            if listen is not None:
+                listen(results[-1])
         return results
 
     def metrics(self) -> Metrics:

@@ -99,7 +99,7 @@ class Query(Closing):
     """
 
     on_results: Callable[[pa.RecordBatch], object] | None = None
-    """Called with the last batch of each result of a push, such as by the live page."""
+    """Called with the last batch of each result of a push; for the caller to set."""
 
     def __init__(
         self, plan: Plan | str, *, optimised: bool = True, cores: int = 1, now: NowNanoseconds = time.time_ns
@@ -119,6 +119,8 @@ class Query(Closing):
             for output in self.plan.outputs
         ]
         self._leave_out_columns()
+        self.listeners: list[Callable[[pa.RecordBatch], object]] = []
+        """Called as `on_results` is; the live page adds its own."""
         self._place, self._ended = 0, False
         self._results, self._unknown = {output.name: 0 for output in self.plan.outputs}, 0
 
@@ -233,9 +235,11 @@ class Query(Closing):
                 case _:
                     flows.append(operator.step(flows[inputs[0]]))
         found = {name: self._deliver(name, schema, flows[at]) for name, schema, at in self._outputs}
-        if self.on_results is not None:
-            for batch in (batches[-1] for batches in found.values() if batches):
-                self.on_results(batch)
+        last = [batches[-1] for batches in found.values() if batches]
+        for listen in (self.on_results, *self.listeners):
+            if listen is not None:
+                for batch in last:
+                    listen(batch)
         return found
 
     def _feed(
