@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,21 +19,28 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 import pytest
+import typer
 
 import handshake as hs
+from handshake.cli.live import live
 from handshake.errors import InputError
 from handshake.metrics.snapshot import Snapshot, StreamPart
-from handshake.page.history import SECONDS, History
+from handshake.page.history import SECONDS, History, points_of
 from waiting import wait_until
 
 pytest.importorskip("starlette")
 
-from handshake.page.board import Board, ThingSource
+from handshake.page.board import MOST_ENDED, Board
+from handshake.page.frames import Viewer
 from handshake.page.live import Page
-from handshake.page.remote import RemoteSource
+from handshake.page.remote import RemoteSource, look_for_pages
+from handshake.page.sources import ThingSource
 
 ROWS = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64()), ("name", pa.string())])
 EVIL = "<img src=x onerror=alert(1)>"
+LEFT = '{"t": "1970-01-01 00:00:00.000001", "x": 5, "name": "a"}'
+QUERY = """CREATE INPUT STREAM Trades (Price int, Ts int) TIMESTAMP BY Ts;
+           SELECT max(Price) AS High FROM Trades [SIZE 60 ADVANCE 60 TIME] INTO Highs"""
 
 
 @pytest.fixture(autouse=True)
@@ -110,14 +118,16 @@ def test_metrics_and_why_are_answered(join: hs.Join) -> None:
         status, headers, text = get(page, "/metrics")
         assert (status, headers["content-type"].split(";")[0]) == (200, "application/openmetrics-text")
         assert 'handshake_results_total{engine="local",query="pairs",result="join"} 1.0' in text
-        left, right = ('{"t": "1970-01-01 00:00:00.000001", "x": 5, "name": "a"}',) * 2
-        answer = json.loads(get(page, f"/why?name=pairs&left={quote(left)}&right={quote(right)}")[2])
+        answer = json.loads(get(page, f"/why?name=pairs&left={quote(LEFT)}&right={quote(LEFT)}")[2])
         assert answer["text"].startswith("the rows do not join")
         status, _, text = get(page, "/why?name=pairs&left=[1]&right=2")
         assert (status, json.loads(text)) == (
             400,
             {"error": 'the left row is an object in JSON, such as {"x": 1}'},
         )
+        half = LEFT.replace('"a"', r'"\ud800"')
+        status, _, text = get(page, f"/why?name=pairs&left={quote(LEFT)}&right={quote(half)}")
+        assert (status, "the right row has half of a surrogate pair" in text) == (400, True)
         status, _, text = get(page, "/query?name=none")
         assert (status, json.loads(text)) == (400, {"error": "no query 'none' on this page (pairs)"})
 
@@ -146,10 +156,31 @@ def test_other_addresses_need_a_token(join: hs.Join) -> None:
         assert url.endswith("?token=se%20cret")
         assert ask(url, "/state")[0] == 401
         assert ask(url, "/state?token=wrong")[0] == 401
-        status, headers, _ = ask(url, "/?token=se%20cret")
-        assert (status, "HttpOnly; SameSite=Strict" in headers["set-cookie"]) == (200, True)
-        assert ask(url, "/state", Cookie="handshake_live=wrong")[0] == 401
+        assert ask(url, "/state", Cookie=f"handshake_live_{urlsplit(url).port}=wrong")[0] == 401
         assert ask(url, "/state", Authorization="Bearer se cret", Host="other.example")[0] == 200
+
+
+@pytest.mark.parametrize("token", ["aGVsbG8=", "a+b; c", "ü€"])
+def test_a_browser_keeps_the_token_as_a_cookie_of_that_page(join: hs.Join, token: str) -> None:
+    with Page("127.0.0.1:0", token).add(join, "pairs") as page, Page("127.0.0.1:0", "other") as other:
+        status, headers, _ = get(page, f"/?token={quote(token)}")
+        cookie, _, kept = headers["set-cookie"].partition("; ")
+        assert (status, kept) == (200, "HttpOnly; SameSite=Strict; Path=/")
+        assert get(page, "/page.js", Cookie=cookie)[0] == 200
+        assert get(other, "/page.js", Cookie=cookie)[0] == 401
+        assert cookie.split("=")[0] != get(other, "/?token=other")[1]["set-cookie"].split("=")[0]
+        assert "set-cookie" not in get(page, "/?token=wrong", Cookie=cookie)[1]
+
+
+def test_a_page_that_is_served_keeps_its_token(join: hs.Join) -> None:
+    with hs.live(join, address="127.0.0.5:0") as page:
+        with pytest.raises(InputError, match="with another token or without one; close it first"):
+            hs.live(join, address="127.0.0.5:0", token="secret")
+        assert hs.live(address="127.0.0.5:0") is page
+    with hs.live(join, address="127.0.0.5:0", token="secret") as page:
+        assert hs.live(address="127.0.0.5:0", token="secret") is page
+        with pytest.raises(InputError, match="with another token"):
+            hs.live(join, address="127.0.0.5:0", token="other")
 
 
 def test_the_address_must_be_free(join: hs.Join) -> None:
@@ -160,14 +191,81 @@ def test_the_address_must_be_free(join: hs.Join) -> None:
         assert first.url != second.url
 
 
-def test_a_query_of_the_same_name_continues_the_history(join: hs.Join) -> None:
+def test_a_query_of_the_same_name_takes_the_place_of_the_former() -> None:
     board = Board()
     older, newer = ThingLike("q", 5), ThingLike("q", 1)
+    board.add(older)
+    wait_until(lambda: board.cards["q"].snapshot.results == {"r": 5} if "q" in board.cards else False)
+    history = board.cards["q"].history
+    board.add(newer)
+    wait_until(lambda: board.cards["q"].source is newer)
+    assert older.closed
     board.take(older, older.snapshots())
-    board.take(newer, newer.snapshots())
-    board.take(older, [older.snapshots()[0].with_state("ended")])
-    assert board.frame()["queries"]["q"]["results"] == {"r": 1}
-    assert board.frame()["queries"]["q"]["state"] == "running"
+    assert (board.frame()["queries"]["q"]["results"], board.cards.keys()) == ({"r": 1}, {"q"})
+    assert board.cards["q"].history is history
+    board.close()
+    assert newer.closed
+
+
+def test_queries_of_one_name_from_different_sources_have_different_titles() -> None:
+    board = Board()
+    first, second, third = (ThingLike("join", n, f"page {n}") for n in (1, 2, 3))
+    for source in (first, second):
+        board.add(source)
+        wait_until(lambda: len(board.cards) == len(board.sources()))
+    for _ in range(3):
+        for source in (first, second):
+            board.take(source, source.snapshots())
+        shown = {title: card.snapshot.results["r"] for title, card in board.cards.items()}
+        assert shown == {"join": 1, "join · page 2": 2}
+    first.state = "ended"
+    wait_until(lambda: board.sources() == [second])
+    board.take(second, second.snapshots())
+    assert board.cards["join"].snapshot.results == {"r": 1}
+    board.add(third)
+    wait_until(lambda: board.cards["join"].snapshot.results == {"r": 3})
+    assert board.cards["join · page 2"].snapshot.results == {"r": 2}
+    board.close()
+
+
+def test_sources_that_are_over_are_read_no_more_and_few_of_their_cards_stay() -> None:
+    def samplers() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "handshake-live-sampler"]
+
+    board, before = Board(), len(samplers())
+    for number in range(MOST_ENDED + 3):
+        source = ThingLike(f"q{number}", number)
+        source.state = "ended"
+        board.add(source)
+        wait_until(lambda: not board.sources())
+    wait_until(lambda: len(samplers()) == before)
+    assert list(board.cards) == [f"q{number}" for number in range(3, MOST_ENDED + 3)]
+
+
+def test_the_results_of_a_join_still_reach_its_owner(join: hs.Join) -> None:
+    seen: list[int] = []
+    join.on_results = lambda batch: seen.append(batch.num_rows)
+    rows = {"t": [4], "x": [9], "name": ["c"]}
+    with hs.live(join, name="one", address="127.0.0.1:0") as page:
+        page.add(join, "other").add(join, "other")
+        join.push_right(rows)
+        wait_until(lambda: all(state(page).get(name, {}).get("last") for name in ("one", "other")))
+        assert len(join.listeners) == 2
+    assert (seen, join.listeners) == ([2], [])
+    with hs.Query(QUERY) as query, Page("127.0.0.1:0").add(query, "q") as page:
+        query.on_results = lambda batch: seen.append(batch.num_rows)
+        query.push("Trades", {"Price": [1, 2], "Ts": [0, 100]})
+        wait_until(lambda: state(page).get("q", {}).get("last"))
+    assert (seen, query.listeners) == ([2, 1], [])
+
+
+def test_a_slow_viewer_does_not_thin_the_history() -> None:
+    board = Board()
+    assert board.pause == 1.0
+    board.look(Viewer(0.1))
+    assert board.pause == 1.0
+    board.look(Viewer(50))
+    assert board.pause == 0.2
 
 
 def test_a_query_that_has_failed_already_is_noted_without_the_stack() -> None:
@@ -178,9 +276,9 @@ def test_a_query_that_has_failed_already_is_noted_without_the_stack() -> None:
             trace = "\n\tat a.B.c(B.scala:1)\n=== Streaming Query ===\nIdentifier: q"
             return Exception("[STREAM_FAILED] no <room>" + trace)
 
-    board, source = Board(), ThingSource(Failed(), None)
-    for _ in range(3):
-        board.take(source, source.snapshots())
+    board = Board()
+    board.add(ThingSource(Failed(), None))
+    wait_until(lambda: not board.sources())
     frame = board.frame()
     assert [(each["query"], each["error"]) for each in frame["errors"]] == [
         ("q", "[STREAM_FAILED] no <room>")
@@ -192,17 +290,28 @@ def test_a_query_that_has_failed_already_is_noted_without_the_stack() -> None:
 
 
 class ThingLike:
-    def __init__(self, name: str, results: int) -> None:
-        self.name, self._results = name, results
+    over = closed = False
+    state = "running"
+
+    def __init__(self, query: str, results: int, name: str = "") -> None:
+        self.name, self._query, self._results = name or query, query, results
 
     def snapshots(self) -> list[Snapshot]:
-        return [Snapshot(self.name, "local", "running", results={"r": self._results})]
+        self.over = self.state == "ended"
+        return [Snapshot(self._query, "local", self.state, results={"r": self._results})]
 
-    def about(self, name: str) -> dict[str, Any]:
+    def counts(self, query: str) -> None: ...
+
+    def about(self, query: str) -> dict[str, Any]:
         return {}
 
-    def why(self, left: Any, right: Any) -> str:
+    def record(self, query: str) -> None: ...
+
+    def why(self, query: str, left: str, right: str) -> str:
         return ""
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_the_history_has_a_point_per_second_for_an_hour() -> None:
@@ -215,8 +324,28 @@ def test_the_history_has_a_point_per_second_for_an_hour() -> None:
     assert len(columns["t"]) == len(columns["rows a"]) == SECONDS
     assert columns["rows a"][-1] == SECONDS + 99
     copy = History()
-    copy.extend(columns)
+    copy.extend(points_of(columns))
     assert copy.columns() == columns
+    copy.extend(points_of(columns))
+    assert (copy.columns(), copy.count) == (columns, SECONDS)
+    assert [point["rows a"] for point in history.after(SECONDS + 98)] == [SECONDS + 98, SECONDS + 99]
+    assert history.after(SECONDS + 100) == []
+
+
+def test_latencies_of_the_history_are_those_of_the_results_since_the_last_point() -> None:
+    history = History()
+    for second, buckets in enumerate(({17.0: 5}, {17.0: 5}, {17.0: 5, 0.1: 2}, {0.2: 1})):
+        history.add(Snapshot("q", "local", latency=Latency(buckets)), 1000.0 + second)
+    assert history.columns()["p99"] == [None, None, 0.1, 0.2]  # at first, it is not known when they came
+    fresh = History()
+    fresh.add(Snapshot("q", "local", "waiting"), 1000.0)
+    fresh.add(Snapshot("q", "local", latency=Latency({17.0: 5})), 1001.0)
+    assert fresh.columns()["p99"] == [17.0]
+
+
+class Latency:
+    def __init__(self, buckets: dict[float, int]) -> None:
+        self.buckets = buckets.items()
 
 
 def test_a_source_that_fails_is_noted_and_the_others_go_on(join: hs.Join) -> None:
@@ -226,22 +355,50 @@ def test_a_source_that_fails_is_noted_and_the_others_go_on(join: hs.Join) -> Non
 
     with hs.live(join, name="pairs", address="127.0.0.1:0") as page:
         page.board.add(Broken("broken", 0))
-        wait_until(lambda: page.board.errors and "pairs" in state(page))
-        noted = [(each["query"], each["error"]) for each in page.board.errors]
+        wait_until(lambda: page.board.errors.count and "pairs" in state(page))
+        noted = [(each["query"], each["error"]) for each in page.board.errors.last()]
     assert noted == [("broken", "figures cannot be read: RuntimeError: no figures")]
 
 
 def test_one_page_collects_those_of_others(join: hs.Join) -> None:
-    with Page("127.0.0.1:0", "secret").add(join, "pairs") as theirs, Page("127.0.0.1:0") as ours:
-        wait_until(lambda: "pairs" in theirs.board.cards)
-        ours.board.add(RemoteSource(theirs.url, ours.board))
+    token = "+ =ü€"
+    with Page("127.0.0.1:0", token).add(join, "pairs") as theirs, Page("127.0.0.1:0") as ours:
+        wait_until(lambda: theirs.board.cards["pairs"].history.count if theirs.board.cards else 0)
+        earlier = theirs.board.cards["pairs"].history.columns()
+        look_for_pages(ours.board, [theirs.url])
+        look_for_pages(ours.board, [theirs.url])
         found = wait_until(lambda: state(ours).get("pairs"))
         assert (found["results"], found["state"]) == ({"join": 1}, "running")
-        assert json.loads(get(ours, "/query?name=pairs")[2])["about"]["text"] == join.explain()
+        assert (found["since"], len(ours.board.sources())) == (
+            theirs.board.frame()["queries"]["pairs"]["since"],
+            1,
+        )
+        held = json.loads(get(ours, "/query?name=pairs")[2])
+        assert (
+            held["about"]
+            == json.loads(ask(theirs.url, f"/query?name=pairs&token={quote(token)}")[2])["about"]
+        )
+        assert held["history"]["t"][: len(earlier["t"])] == earlier["t"]
+        rows = f"left={quote(LEFT)}&right={quote(LEFT)}"
+        assert json.loads(get(ours, f"/why?name=pairs&{rows}")[2])["text"].startswith("the rows do not join")
+        assert "the left row is an object" in get(ours, "/why?name=pairs&left=1&right=2")[2]
+        wait_until(lambda: len(ours.board.cards["pairs"].history.columns()["t"]) >= 3)
         theirs.close()
         wait_until(lambda: state(ours)["pairs"]["state"] == "ended", what="the page is gone")
-    with pytest.raises(InputError, match="'ftp://x' is not the address of a live page"):
-        RemoteSource("ftp://x", Board())
+        points = theirs.board.cards["pairs"].history.columns()["t"]
+        shown = ours.board.cards["pairs"].history.columns()["t"]
+        assert shown == points[: len(shown)]
+        wait_until(lambda: not ours.board.sources())
+        assert "does not answer" in get(ours, f"/why?name=pairs&{rows}")[2]
+        with Page(urlsplit(theirs.url).netloc, token).add(join, "pairs"):
+            look_for_pages(ours.board, [theirs.url])
+            wait_until(lambda: state(ours)["pairs"]["state"] == "running", what="the page is back")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "notaurl:abc", "http://x:99999", "http://"])
+def test_what_is_not_the_address_of_a_page_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match=f"'{url}' is not the address of a live page"):
+        RemoteSource(url)
 
 
 # Commands
@@ -274,18 +431,18 @@ def test_commands_show_their_runs_and_one_page_shows_all(tmp_path: Path) -> None
         assert collected.stdout is not None
         url = announced(join.stderr)
         found = wait_until(
-            lambda: (q := queries(url).get("join")) and q["state"] == "ended" and q["last"] and q
+            lambda: (q := queries(url).get("left and right")) and q["state"] == "ended" and q["last"] and q
         )
         assert [stream["rows"] for stream in found["streams"]] == [500, 500]
         assert found["last"]["columns"] == ["t", "x", "t_right", "x_right"]
-        about = json.loads(ask(url, "/query?name=join")[2])["about"]
+        about = json.loads(ask(url, "/query?name=left%20and%20right")[2])["about"]
         assert about["tree"]["label"] == "results (t, x, t_right, x_right)"
         assert about["text"].startswith("join on     l.x = r.x\n")
         row = quote('{"t": 1, "x": 1}'), quote('{"t": 2, "x": 2}')
-        answer = ask(url, f"/why?name=join&left={row[0]}&right={row[1]}")[2]
+        answer = ask(url, f"/why?name=left%20and%20right&left={row[0]}&right={row[1]}")[2]
         assert "no   l.x = r.x: 1 = 2" in json.loads(answer)["text"]
         everything = announced(collected.stdout)
-        wait_until(lambda: queries(everything).get("join", {}).get("results") == found["results"])
+        wait_until(lambda: queries(everything).get("left and right", {}).get("results") == found["results"])
     finally:
         for process in (join, collected):
             os.kill(process.pid, signal.SIGINT)
@@ -304,3 +461,25 @@ def test_a_command_does_not_open_a_page_for_others_without_a_token(tmp_path: Pat
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     assert err.startswith("handshake: a live page at '0.0.0.0' can be read by other machines")
+
+
+@pytest.mark.parametrize(
+    ("pages", "folder", "complaint"),
+    [
+        (["notaurl:abc"], "", "handshake: 'notaurl:abc' is not the address of a live page"),
+        ([], "/nonexistent", "handshake: live pages are announced in '/nonexistent/handshake-live-"),
+    ],
+)
+def test_a_page_that_cannot_collect_says_so(
+    pages: list[str],
+    folder: str,
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    with pytest.raises(typer.Exit) as ended:
+        live(pages, "127.0.0.1:0")
+    out, err = capsys.readouterr()
+    assert (ended.value.exit_code, out, err.startswith(complaint)) == (2, "", True)

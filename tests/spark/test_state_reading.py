@@ -20,6 +20,7 @@ from handshake.engines.spark.state.reading import read_state
 from spark_session import Feed, Sink
 from spark_steps import FOLDER, Cluster
 from spark_streams import BAND, RETAIN, SECOND, Stream, cluster_of
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -149,7 +150,8 @@ def test_places_without_a_manifest_are_reported(state: Any, tmp_path: Path) -> N
 def test_spark_reads_the_state_of_a_query(spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("starlette")
     from handshake.engines.spark.state_source import FORMAT, register
-    from handshake.page.board import Board, ThingSource
+    from handshake.page.board import Board
+    from handshake.page.sources import ThingSource
 
     register(spark)
     feeds = [
@@ -182,15 +184,17 @@ def test_spark_reads_the_state_of_a_query(spark: Any, tmp_path: Path) -> None:
     source = ThingSource(sink.query, "matches", joined)  # as on the live page
     assert source.about("matches")["why"] == [["l", "v", "t"], ["r", "v", "t"]]
     board = Board()
-    board.take(source, source.snapshots())
+    board.add(source)
+    wait_until(lambda: not board.sources())
     shown = board.frame()["queries"]["matches"]
     assert (shown["state"], shown["results"], [s["rows"] for s in shown["streams"]]) == (
         "ended",
         {"join": 30},
         [30, 30],
     )
-    told = board.why("matches", {"l": 25}, {"r": 25}).splitlines()
+    told = board.why("matches", '{"l": 25}', '{"r": 25}').splitlines()
     assert (told[0], told[1]) == ("the rows join", "  yes  l.v = r.v: 25 = 25")
-    told = board.why("matches", {"l": 25}, {"r": 999, "v": 25, "t": "2023-11-14 22:13:35+00:00"}).splitlines()
+    later = '{"r": 999, "v": 25, "t": "2023-11-14 22:13:35+00:00"}'
+    told = board.why("matches", '{"l": 25}', later).splitlines()
     assert told[0] == "the rows do not join"
     assert "no   right row in the state: no segment holds it, and it is 4 seconds behind" in "\n".join(told)

@@ -110,4 +110,4 @@ def join(
             note = f"{wanted.algorithm} runs on one core; --cores {wanted.cores} changes nothing"
             print(f"handshake: {note}", file=sys.stderr)
         with open_live(live, live_at) as page:
-            delivery.deliver(run, page)
+            delivery.deliver(run, page, (left, right))

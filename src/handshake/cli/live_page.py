@@ -6,7 +6,8 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ LiveAt = Annotated[
     typer.Option(metavar="HOST:PORT", help="Where to serve that page (implies --live): 127.0.0.1:8642."),
 ]
 TOKEN = "HANDSHAKE_LIVE_TOKEN"
+Show = Callable[[str, pa.RecordBatch], None]
+"""Shows a batch of the result of that name."""
 
 
 def open_page(address: str | None, *, announced: bool = True) -> Page:
@@ -47,12 +50,18 @@ def open_live(wanted: bool, address: str | None) -> Iterator[Page | None]:
 
 
 @contextlib.contextmanager
-def showing(page: Page | None, run: Run) -> Iterator[Callable[[str, pa.RecordBatch], None]]:
-    """Show a run on the page; yield a function for its results, which are shown too."""
+def showing(page: Page | None, run: Run, inputs: Sequence[str] = ()) -> Iterator[Show]:
+    """Show a run on the page, with the names of its inputs; yield a function for its results.
+
+    Args:
+        page: The page; None shows nothing.
+        run: The run, which has not started.
+        inputs: Files, folders or streams. Without them, the run has the names of its results.
+    """
     if page is None:
         yield lambda name, batch: None
         return
-    title = " and ".join(run.schemas) or "run"
+    title = " and ".join(Path(name).stem for name in inputs) or " and ".join(run.schemas) or "run"
     source = page.add_run(run, title)
     board = page.board
     try:

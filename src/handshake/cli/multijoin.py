@@ -80,7 +80,7 @@ def multijoin(
             print(replay.explain())
         else:
             with open_live(live, live_at) as page:
-                delivery.deliver(MultiJoinRun(replay, JOIN, plan.output_schema), page)
+                delivery.deliver(MultiJoinRun(replay, JOIN, plan.output_schema), page, list(paths))
 
 
 def _paths(inputs: Sequence[str]) -> dict[str, str]:

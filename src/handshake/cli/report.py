@@ -177,12 +177,13 @@ class Delivery:
         files = [path for path in self.outputs.values() if path != "-"]
         return f"interrupted; '{files[0]}' was not written" if files else "interrupted"
 
-    def deliver(self, run: Run, page: Page | None = None) -> int:
+    def deliver(self, run: Run, page: Page | None = None, inputs: Sequence[str] = ()) -> int:
         """Do the work of a run: write its results, then its metrics and its summary.
 
         Args:
             run: The run, which has not started.
             page: A live page that shows the run, and stays after it.
+            inputs: The files or streams by which the page calls the run.
 
         Returns:
             The exit status: 130 if Ctrl-C ended the inputs, else 0.
@@ -196,7 +197,7 @@ class Delivery:
             if run.stoppable:
                 stack.enter_context(_stop_on_interrupt(run))
             stack.enter_context(self._progress(run))
-            show = stack.enter_context(showing(page, run))
+            show = stack.enter_context(showing(page, run, inputs))
             stack.enter_context(spare_old_objects())
             for name, batch in run:
                 show(name, batch)

@@ -253,6 +253,10 @@ def parse_row(text: str, side: str) -> dict[str, Any]:
         row = None
     if not isinstance(row, dict):
         raise InputError(f'the {side} row is an object in JSON, such as {{"x": 1}}')
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the {side} row has half of a surrogate pair, which is no character") from None
     return row
 
 

@@ -16,7 +16,7 @@ __all__ = ["Announced", "announce", "pages", "withdraw"]
 
 
 class Announced(NamedTuple):
-    """A page that runs: its address, its token, and the process that serves it."""
+    """A page that runs: its address, with its token if it has one, and the process that serves it."""
 
     url: str
     process: int
@@ -67,8 +67,14 @@ def _folder() -> Path:
     """Return the folder, which only this user can read and write."""
     root = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     folder = Path(root) / f"handshake-live-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise InputError(
+            f"live pages are announced in '{folder}', which cannot be used: {error.strerror}; set "
+            "XDG_RUNTIME_DIR to a folder of this user, or unset it"
+        ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise InputError(f"'{folder}' is not a private folder of this user; remove it")
     return folder

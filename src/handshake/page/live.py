@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import time
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from handshake.closing import Closing
 from handshake.engines.engine import Run
 from handshake.errors import InputError, UnsupportedError
-from handshake.page.board import Board, RunSource, ThingSource
+from handshake.page.board import Board
 from handshake.page.directory import announce, withdraw
+from handshake.page.sources import RunSource, ThingSource
 
 try:
     from handshake.page.server import Server
@@ -19,11 +21,14 @@ except ImportError as error:
         f"the live page needs more packages: {error}; from a checkout: pip install -e '.[live]'"
     ) from error
 
-__all__ = ["Page", "live", "open_page"]
+__all__ = ["Page", "live"]
 
 
 class Page(Closing):
     """A live page that is being served; `url` is its address, `close` ends it."""
+
+    _shared: ClassVar[dict[str | None, Page]] = {}
+    """The pages that calls of `handshake.live` share, by the address that was asked for."""
 
     def __init__(
         self, address: str | None = None, token: str | None = None, *, announced: bool = True
@@ -35,8 +40,21 @@ class Page(Closing):
         self._announced = announce(self.url) if announced else None
         self.closed = False
 
+    @classmethod
+    def get_shared(cls, address: str | None, token: str | None) -> Page:
+        """Return the page of this process at an address; start it if it is not served yet."""
+        page = cls._shared.get(address)
+        if page is None or page.closed:
+            page = cls._shared[address] = Page(address, token)
+        elif token is not None and token != page._server.token:
+            raise InputError(
+                "this process serves a live page at that address already, with another token or without one; "
+                "close it first (page.close()), or give another address"
+            )
+        return page
+
     def add(self, thing: Any, name: str | None = None, plan: Any = None) -> Self:
-        """Show one more join or query. One of the same name takes the place of the former one.
+        """Show one more join or query, in place of the one of the same name.
 
         Args:
             thing: A `Join`, `MultiJoin`, `Query` or replay, or a `StreamingQuery` of Spark.
@@ -45,10 +63,8 @@ class Page(Closing):
                 query runs; others know their plans.
         """
         source = ThingSource(thing, name, plan)
-        if hasattr(thing, "on_results"):
-            board, shown = self.board, source.name
-            thing.on_results = lambda batch: board.show(shown, batch)
         self.board.add(source)
+        source.listen(functools.partial(self.board.show, source.name))
         return self
 
     def add_run(self, run: Run, name: str, text: str = "") -> RunSource:
@@ -90,17 +106,6 @@ class Page(Closing):
         return f'Live page: <a href="{url}" target="_blank" rel="noopener">{url}</a>'
 
 
-_pages: dict[str | None, Page] = {}
-
-
-def open_page(address: str | None, token: str | None) -> Page:
-    """Return the page of this process at an address; start it if it is not served yet."""
-    page = _pages.get(address)
-    if page is None or page.closed:
-        page = _pages[address] = Page(address, token)
-    return page
-
-
 def live(
     *things: Any,
     name: str | None = None,
@@ -111,13 +116,13 @@ def live(
     """Show joins and queries on a web page that this process serves, while they run.
 
     The page only reads: rates, windows, latencies, late and shed rows, the plan, the last results, and the
-    history of the last hour. All calls of a process with the same address share one page. It needs the extra
-    `live`.
+    history of the last hour. All calls of a process with the same address share one page, and its token. It
+    needs the extra `live`.
 
     Args:
         *things: Joins, queries or replays in process, or streaming queries of Spark; `Page.add` takes more.
-        name: The name of the thing on the page, if there is one thing. A thing of the same name takes the
-            place of the former one, and continues its history.
+        name: The name of the thing on the page, if there is one thing. A thing of the same name, such as a
+            restarted one, takes the place of the former and continues its history.
         plan: The plan of a streaming query of Spark: a DataFrame that `handshake.join` returned, a plan, or
             the text of a query.
         address: `HOST:PORT`; by default port 8642 of this machine, or a free one if it is taken. An address
@@ -128,7 +133,7 @@ def live(
         The page: `url` is its address, `close()` ends it.
 
     Raises:
-        InputError: A thing has no metrics, or the address cannot be used.
+        InputError: A thing has no metrics, the address cannot be used, or the page there has another token.
         UnsupportedError: A package is missing.
 
     Examples:
@@ -142,7 +147,7 @@ def live(
     """
     if name is not None and len(things) != 1:
         raise InputError(f"name '{name}' is for one thing, and {len(things)} are given; use add(thing, name)")
-    page = open_page(address, token)
+    page = Page.get_shared(address, token)
     for thing in things:
         page.add(thing, name, plan)
     return page

@@ -5,16 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import time
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from handshake.errors import HandshakeError, InputError
 from handshake.metrics.snapshot import Part, Snapshot, StreamPart
 from handshake.page.board import Board
-from handshake.page.directory import Announced, pages
+from handshake.page.directory import pages
+from handshake.page.history import points_of
+from handshake.page.sources import FINAL, Record
 
-__all__ = ["RemoteSource", "look_again"]
+__all__ = ["RemoteSource", "look_for_pages"]
 
 _PATIENCE = 3.0
 """Seconds to wait for an answer."""
@@ -25,23 +27,28 @@ _GONE = 3
 class RemoteSource:
     """The queries of a page that another process serves."""
 
-    def __init__(self, url: str, board: Board) -> None:
+    def __init__(self, url: str) -> None:
+        self.url = url
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme != "http" or parts.hostname is None:
+        try:
+            host, port = parts.hostname, parts.port or 80
+        except ValueError:
+            host = None
+        if parts.scheme != "http" or host is None:
             raise InputError(f"'{url}' is not the address of a live page, such as http://127.0.0.1:8642")
-        self.name = f"{parts.hostname}:{parts.port or 80}"
-        self._host, self._port = parts.hostname, parts.port or 80
+        self.name, self.over = f"{host}:{port}", False
+        self._host, self._port = host, port
         self._token = parse_qs(parts.query).get("token", [""])[0]
-        self._board = board
         self._last: list[Snapshot] = []
-        self._missed, self._known = 0, set[str]()
-        self.gone = False
+        self._missed = 0
+        self._records: dict[str, Record] = {}
+        self._about: dict[str, dict[str, Any]] = {}
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str, **asked: str) -> Any:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_PATIENCE)
         try:
-            headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-            connection.request("GET", path, headers=headers)
+            headers = {"Authorization": f"Bearer {self._token}".encode()} if self._token else {}
+            connection.request("GET", f"{path}?{urlencode(asked)}", headers=headers)
             answer = connection.getresponse()
             text = answer.read()
         finally:
@@ -56,46 +63,48 @@ class RemoteSource:
     def snapshots(self) -> list[Snapshot]:
         """Return the figures of all queries of the page; the last ones as ended, once it is gone."""
         try:
-            found = self._get("/state")
+            found = self._get("/state")["queries"]
+            for name, held in found.items():
+                self._remember(name, held)
         except (OSError, http.client.HTTPException, ValueError):
             self._missed += 1
-            self.gone = self._missed >= _GONE
-            if not self.gone:
-                return self._last
-            self._last = [
-                each if each.state in ("ended", "failed") else each.with_state("ended") for each in self._last
-            ]
+            self.over = self._missed >= _GONE
+            if self.over:
+                self._last = [s if s.state in FINAL else s.with_state("ended") for s in self._last]
             return self._last
-        self._missed, self.gone = 0, False
-        self._last = [_snapshot(name, held) for name, held in found["queries"].items()]
-        for name, held in found["queries"].items():
-            self._introduce(name, held)
+        self._missed = 0
+        self._last = [_snapshot(name, held) for name, held in found.items()]
         return self._last
 
-    def _introduce(self, name: str, held: dict[str, Any]) -> None:
-        """Take over the history of a query that was not known, and its last results."""
-        card = self._board.cards.get(name)
-        if card is None or card.source is not self:
-            return
-        card.since, card.rows = held["since"], held["last"]
-        if name not in self._known:
-            self._known.add(name)
-            card.history.extend(self._get(f"/query?name={quote(name)}")["history"])
+    def _remember(self, name: str, held: dict[str, Any]) -> None:
+        """Take over the last results of a query; its plan and its history when it is new."""
+        known = self._records.get(name)
+        if known is None or known.since != held["since"]:
+            described = self._get("/query", name=name)
+            self._about[name] = described["about"]
+            known = Record(held["since"], {}, points_of(described["history"]), [])
+        self._records[name] = known._replace(last=held["last"], points=held["points"])
 
-    def counts(self, name: str) -> None:
+    def counts(self, query: str) -> None:
         """Return nothing: the figures of another page come together."""
 
-    def about(self, name: str) -> dict[str, Any]:
+    def about(self, query: str) -> dict[str, Any]:
         """Return what does not change of a query."""
-        try:
-            found: dict[str, Any] = self._get(f"/query?name={quote(name)}")["about"]
-        except (OSError, http.client.HTTPException):
-            return {"tree": None, "text": "", "windows": {}, "why": None}
-        return {**found, "why": None}
+        return self._about[query]
 
-    def why(self, left: Any, right: Any) -> str:
-        """Refuse: the page that the process itself serves can be asked."""
-        raise InputError(f"pairs are explained at http://{self.name}/, where the join runs")
+    def record(self, query: str) -> Record:
+        """Return what the page has recorded of a query."""
+        return self._records[query]
+
+    def why(self, query: str, left: str, right: str) -> str:
+        """Ask the page why two rows are a pair, or not."""
+        try:
+            return str(self._get("/why", name=query, left=left, right=right)["text"])
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise HandshakeError(f"the live page at {self.name} does not answer: {error}") from error
+
+    def close(self) -> None:
+        """Do nothing: no connection stays open."""
 
 
 def _snapshot(name: str, held: dict[str, Any]) -> Snapshot:
@@ -116,18 +125,16 @@ class _Latency:
         self.buckets = [(float("inf") if bound is None else bound, n) for bound, n in held["buckets"]]
 
 
-def look_again(board: Board, *, discover: bool, every: float = 1.0) -> None:
-    """Add the pages of this user's processes to a board as they start, until Ctrl-C.
+def look_for_pages(board: Board, urls: Sequence[str] = ()) -> None:
+    """Show the pages that are not shown yet: also those that were gone and may be back.
 
     Args:
         board: The board.
-        discover: Look for pages; otherwise only wait.
-        every: Seconds between two looks.
+        urls: The addresses of the pages; by default those that other processes of this user announce.
     """
-    known: set[Announced] = set()
-    while True:
-        for page in pages() if discover else ():
-            if page not in known and page.process != os.getpid():
-                known.add(page)
-                board.add(RemoteSource(page.url, board))
-        time.sleep(every)
+    found = urls or [page.url for page in pages() if page.process != os.getpid()]
+    wanted = {source.name: source for source in map(RemoteSource, found)}
+    shown = {source.name: source.url for source in board.sources() if isinstance(source, RemoteSource)}
+    for name, source in wanted.items():
+        if shown.get(name) != source.url:
+            board.add(source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import hashlib
+import json
 import secrets
 import socket
 import threading
@@ -17,17 +18,17 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from handshake.errors import HandshakeError, InputError
 from handshake.joins.spec import SIDES
-from handshake.joins.why import parse_row
-from handshake.metrics.export import parse_address
-from handshake.page.board import FASTEST, Board, Sent
+from handshake.metrics.address import asks_for_loopback, is_loopback, parse_address
+from handshake.page.board import Board
+from handshake.page.frames import FASTEST, Viewer, encode
 
-__all__ = ["PORT", "Server", "is_loopback"]
+__all__ = ["PORT", "Server"]
 
 PORT = 8642
 _HEADERS = {
@@ -40,37 +41,20 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_STATIC = {
-    "": ("page.html", "text/html"),
-    "page.js": ("page.js", "text/javascript"),
-    "charts.js": ("charts.js", "text/javascript"),
-    "page.css": ("page.css", "text/css"),
-    "icon.svg": ("icon.svg", "image/svg+xml"),
-}
-_COOKIE = "handshake_live"
+_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _RATE = 4.0
 """Updates per second that a page asks for by default."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return true if an address can be reached from this machine only.
-
-    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.1.2.3")]
-    [True, True, True, False, False]
-    """
-    if host.casefold() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Guard:
     """Refuses requests without the token, from pages of other hosts, and methods that could change things."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, token: str | None, port: int) -> None:
+        self._app, self._token = app, None if token is None else token.encode()
+        self._cookie = f"handshake_live_{port}"
+        """The name of the cookie. Browsers send cookies of a host to all its ports."""
+        self._proof = "" if token is None else hashlib.sha256(token.encode()).hexdigest()
+        """The value of the cookie. A token may have characters that no cookie can hold."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,13 +65,12 @@ class _Guard:
         if refused is not None:
             await refused(scope, receive, send)
             return
-        given = request.query_params.get("token")
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 added = {**_HEADERS}
-                if given and self._token is not None:
-                    added["Set-Cookie"] = f"{_COOKIE}={quote(given)}; HttpOnly; SameSite=Strict; Path=/"
+                if self._is_token(request.query_params.get("token")):
+                    added["Set-Cookie"] = f"{self._cookie}={self._proof}; HttpOnly; SameSite=Strict; Path=/"
                 message["headers"] += [(k.lower().encode(), v.encode()) for k, v in added.items()]
             await send(message)
 
@@ -97,16 +80,23 @@ class _Guard:
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("this page only shows; it takes no changes", 405, _HEADERS)
         if self._token is None:
-            host = request.headers.get("host", "")
-            name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-            if is_loopback(name.removeprefix("[").removesuffix("]")):
+            if asks_for_loopback(request.headers.get("host", "")):
                 return None
             return PlainTextResponse("this page answers to 127.0.0.1 and localhost only", 421, _HEADERS)
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        given = (request.query_params.get("token"), request.cookies.get(_COOKIE), bearer)
-        if any(each and secrets.compare_digest(each.encode(), self._token.encode()) for each in given):
+        held = request.cookies.get(self._cookie, "").encode()
+        if (
+            self._is_token(request.query_params.get("token"))
+            or self._is_token(bearer.encode("latin-1").decode(errors="replace"))
+            or secrets.compare_digest(held, self._proof.encode())
+        ):
             return None
         return PlainTextResponse("this page needs its token: open it as …/?token=TOKEN", 401, _HEADERS)
+
+    def _is_token(self, given: str | None) -> bool:
+        if not given or self._token is None:
+            return False
+        return secrets.compare_digest(given.encode(), self._token)
 
 
 class _Pages:
@@ -115,10 +105,11 @@ class _Pages:
     def __init__(self, board: Board) -> None:
         self._board = board
         self.closing = asyncio.Event()
-        folder = files("handshake.page") / "static"
         self._files = {
-            path: (folder.joinpath(name).read_bytes(), kind) for path, (name, kind) in _STATIC.items()
+            file.name: (file.read_bytes(), _KINDS[file.name.rpartition(".")[2]])
+            for file in (files("handshake.page") / "static").iterdir()
         }
+        self._files[""] = self._files.pop("page.html")
 
     def routes(self) -> list[Route]:
         """Return all routes; each only reads."""
@@ -149,14 +140,15 @@ class _Pages:
         return StreamingResponse(self._frames(rate), media_type="text/event-stream")
 
     async def _frames(self, rate: float) -> AsyncIterator[str]:
-        viewer, loop, sent = object(), asyncio.get_running_loop(), Sent()
+        viewer, loop = Viewer(rate), asyncio.get_running_loop()
         due = loop.time()
-        self._board.look(viewer, rate)
+        self._board.look(viewer)
         try:
             yield "retry: 1000\n\n"
             while not self.closing.is_set():
-                if text := self._board.frame_text(sent):
-                    yield f"data: {text}\n\n"
+                frame = self._board.news(viewer)
+                if frame is not None:
+                    yield f"data: {encode(frame)}\n\n"
                 due = max(due + 1 / rate, loop.time())
                 await asyncio.sleep(due - loop.time())
         finally:
@@ -164,7 +156,7 @@ class _Pages:
 
     async def state(self, request: Request) -> Response:
         """Return the figures of this moment, for another page that collects several."""
-        return Response(self._board.frame_text(), media_type="application/json")
+        return Response(encode(self._board.frame()), media_type="application/json")
 
     async def query(self, request: Request) -> Response:
         """Return the history of a query, its plan and its windows."""
@@ -175,7 +167,7 @@ class _Pages:
         asked = request.query_params
 
         def explain() -> dict[str, str]:
-            rows = (parse_row(asked.get(side, ""), side) for side in SIDES)
+            rows = (asked.get(side, "") for side in SIDES)
             return {"text": self._board.why(asked.get("name", ""), *rows)}
 
         return await self._answer(explain)
@@ -190,9 +182,10 @@ class _Pages:
 
     async def _answer(self, work: Callable[[], Any]) -> Response:
         try:
-            return JSONResponse(await run_in_threadpool(work))
+            found, status = await run_in_threadpool(work), 200
         except HandshakeError as error:
-            return JSONResponse({"error": str(error)}, 400)
+            found, status = {"error": str(error)}, 400
+        return Response(json.dumps(found), status, media_type="application/json")
 
 
 class Server:
@@ -209,7 +202,8 @@ class Server:
         self.host, self.port = host, self._socket.getsockname()[1]
         self.token = token
         self._pages = _Pages(board)
-        app = Starlette(routes=self._pages.routes(), middleware=[Middleware(_Guard, token=token or None)])
+        guard = Middleware(_Guard, token=token or None, port=self.port)
+        app = Starlette(routes=self._pages.routes(), middleware=[guard])
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=1,

@@ -1,0 +1,169 @@
+"""Sources of a board: things of this process whose figures are read again and again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from handshake.engines.engine import Run
+from handshake.errors import InputError
+from handshake.joins.spec import SIDES
+from handshake.joins.why import parse_row, typed_row
+from handshake.metrics.snapshot import Snapshot
+from handshake.metrics.watch import Counts, Watch
+from handshake.page.about import StateOf, describe
+from handshake.page.history import Point
+
+__all__ = ["FINAL", "Record", "RunSource", "Source", "ThingSource"]
+
+FINAL = ("ended", "failed")
+"""The states that nothing follows."""
+
+
+class Record(NamedTuple):
+    """The record of a query that another page keeps, beyond its figures."""
+
+    since: float
+    last: dict[str, Any]
+    """The last rows, as text."""
+    history: list[Point]
+    """The points when the query was first seen."""
+    points: list[Point]
+    """The last few points."""
+
+
+class Source(Protocol):
+    """Snapshots of one or more queries, and what is known about each."""
+
+    name: str
+    """Its name. A source takes the place of the one of the same name."""
+
+    @property
+    def over(self) -> bool:
+        """True if the last snapshots were final."""
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the figures of this moment."""
+
+    def counts(self, query: str) -> Counts | None:
+        """Return the rows and results of this moment; None if that takes as long as a snapshot."""
+
+    def about(self, query: str) -> dict[str, Any]:
+        """Return what does not change: the plan, the windows."""
+
+    def record(self, query: str) -> Record | None:
+        """Return what another page has recorded of a query; None for things of this process."""
+
+    def why(self, query: str, left: str, right: str) -> str:
+        """Explain why two rows, written in JSON, are a pair, or not."""
+
+    def close(self) -> None:
+        """Let go of what is shown."""
+
+
+class ThingSource:
+    """A join, a query, or a streaming query of Spark."""
+
+    def __init__(self, thing: Any, name: str | None, plan: Any = None) -> None:
+        self._watch = Watch(thing, name)
+        self._about, self._state = describe(thing, plan), StateOf.join(thing, plan)
+        self.name, self.over = self._watch.name, False
+        self._listener: Callable[[pa.RecordBatch], object] | None = None
+
+    def listen(self, show: Callable[[pa.RecordBatch], object]) -> None:
+        """Let the thing pass on its last results until `close`, if it can."""
+        thing = self._watch.thing()
+        if hasattr(thing, "listeners"):
+            self._listener = show
+            thing.listeners.append(show)
+
+    def close(self) -> None:
+        """Stop listening to its results."""
+        thing, listener, self._listener = self._watch.thing(), self._listener, None
+        if thing is not None and listener is not None:
+            with contextlib.suppress(ValueError):
+                thing.listeners.remove(listener)
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the figures of this moment."""
+        found = self._watch.snapshots()
+        self.over = all(each.state in FINAL for each in found)
+        return found
+
+    def counts(self, query: str) -> Counts | None:
+        """Return the rows and results of this moment, if the thing counts them."""
+        return self._watch.counts()
+
+    def about(self, query: str) -> dict[str, Any]:
+        """Return what does not change."""
+        return self._about
+
+    def record(self, query: str) -> None:
+        """Return nothing: the page itself keeps the record."""
+
+    def why(self, query: str, left: str, right: str) -> str:
+        """Explain why two rows are a pair, or not."""
+        rows = [parse_row(text, side) for text, side in zip((left, right), SIDES, strict=True)]
+        if self._state is not None:
+            return self._state.why(*rows)
+        thing = self._watch.thing()
+        if self._about["why"] is None or thing is None:
+            raise InputError(f"'{self.name}' cannot explain pairs; one join of two streams can")
+        sides = zip(rows, thing.plan.spec.sides, strict=True)
+        return str(thing.why(*(typed_row(row, side.schema, side.name) for row, side in sides)))
+
+
+class RunSource:
+    """A run of an engine, which may consist of several queries, such as streaming queries of Spark."""
+
+    def __init__(self, run: Run, name: str, text: str = "") -> None:
+        self._run, self.name, self._text = run, name, text
+        self._sources: dict[int, ThingSource] = {}
+        self._end: tuple[str, str] | None = None
+        self.over = False
+
+    def finish(self, error: str = "") -> None:
+        """Say that the run is done, or that it failed with an error."""
+        self._end = ("failed" if error else "ended", error)
+
+    def close(self) -> None:
+        """Do nothing: a run passes its results on by itself."""
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the figures of all its queries."""
+        end = self._end
+        for thing in self._run.sources_of_figures():
+            if id(thing) not in self._sources:
+                name = None if hasattr(thing, "lastProgress") else self.name
+                self._sources[id(thing)] = ThingSource(thing, name)
+        found = [each for source in self._sources.values() for each in source.snapshots()]
+        found = found or [Snapshot(self.name, "local", "waiting")]
+        self.over = end is not None
+        return found if end is None else [each.with_state(*end) for each in found]
+
+    def counts(self, query: str) -> Counts | None:
+        """Return the rows and results of this moment, if the run is one thing that counts them."""
+        only = self._only()
+        return None if only is None or self._end is not None else only.counts(query)
+
+    def about(self, query: str) -> dict[str, Any]:
+        """Return what does not change."""
+        only = self._only()
+        own = {} if only is None else only.about(query)
+        return {"tree": None, "windows": {}, "why": None, **own, "text": own.get("text") or self._text}
+
+    def record(self, query: str) -> None:
+        """Return nothing: the page itself keeps the record."""
+
+    def why(self, query: str, left: str, right: str) -> str:
+        """Explain why two rows are a pair, or not, if the run is one join."""
+        only = self._only()
+        if only is None:
+            raise InputError(f"'{self.name}' is not one join, and cannot explain pairs; use handshake why")
+        return only.why(query, left, right)
+
+    def _only(self) -> ThingSource | None:
+        return next(iter(self._sources.values())) if len(self._sources) == 1 else None
