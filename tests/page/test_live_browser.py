@@ -119,9 +119,40 @@ def test_it_fits_a_phone_and_a_dark_room(browser: Browser) -> None:
 def test_axes_end_above_every_value(browser: Browser) -> None:
     with Page("127.0.0.1:0") as page:
         browser.open(page.url)
-        draw = """import("./charts.js").then(({ LineChart, count }) => [...Array(400).keys()].map((k) => {
-            const chart = new LineChart("x", "", count), value = 10 ** (k / 80 - 3);
-            chart.draw([{ name: "a", color: "left", points: [[0, value], [1, value]] }], 0, 1);
-            return chart.body.innerHTML.includes("NaN");
-        }).filter(Boolean).length)"""
+        draw = """Promise.all(["charts", "numbers"].map((name) => import(`./${name}.js`)))
+            .then(([{ LineChart }, { count }]) => [...Array(400).keys()].map((k) => {
+                const chart = new LineChart("x", "", count), value = 10 ** (k / 80 - 3);
+                chart.draw([{ name: "a", color: "left", points: [[0, value], [1, value]] }], 0, 1);
+                return chart.body.innerHTML.includes("NaN");
+            }).filter(Boolean).length)"""
         assert browser.ask(draw) == 0
+
+
+def test_labels_of_the_histogram_are_apart_on_a_phone(browser: Browser) -> None:
+    with Page("127.0.0.1:0") as page:
+        browser.resize(390, 844)
+        browser.open(page.url)
+        gaps = """import("./charts.js").then(({ histogram }) => {
+            const place = document.body.appendChild(document.createElement("div"));
+            place.className = "chart";
+            const buckets = [...Array(60).keys()].map((k) => [10 ** (k / 10 - 5), k + 1]);
+            histogram(place, { results: 9, p50: 1e-4, p99: 1e-2, longest: 1, buckets });
+            const boxes = [...place.querySelectorAll("text")].map((e) => e.getBoundingClientRect());
+            const axis = boxes.filter((box) => box.top > boxes.at(-1).bottom);
+            return axis.slice(1).map((box, k) => box.left - axis[k].right);
+        })"""
+        found = browser.ask(gaps)
+        assert len(found) >= 2
+        assert min(found) > 4
+
+
+def test_a_link_chooses_the_query_also_on_an_open_page_with_a_token(browser: Browser) -> None:
+    with Page("127.0.0.1:0", "aGVs+bG8=") as page, pushed("first", page), pushed("a & b", page):
+        browser.resize(1280, 900)
+        before = len(browser.complaints)
+        browser.open(f"{page.url}#query=first")
+        wait_until(lambda: browser.text("#name") == "first")
+        wait_until(lambda: browser.ask("document.querySelectorAll('nav button').length") == 2)
+        browser.ask("location.hash = 'query=a%20%26%20b'")
+        wait_until(lambda: browser.text("#name") == "a & b")
+        assert browser.complaints[before:] == []
