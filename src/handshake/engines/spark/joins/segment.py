@@ -109,7 +109,7 @@ class SegmentStep:
         self.definition, self.segment, self.store = definition, segment, store
         self.spec = definition.spec
         self.arrivals = sorted((a for a in arrivals if not a.is_lone), key=lambda a: a.rank)
-        self._lone = [a for a in arrivals if a.is_lone and a.ref.check % definition.segments == segment]
+        self._lone = [a for a in arrivals if a.is_lone and a.seed % definition.segments == segment]
         self.batch, self.lasting, self._given = batch, lasting, held
         self._take_over = take_over
         if manifest is None:
@@ -340,7 +340,7 @@ class SegmentStep:
     def _home(self, arrival: PackedChunk) -> tuple[int, int]:
         """Return the range of a chunk's tuples whose home is this segment."""
         span = self.manifest.router.home.span(self.segment)
-        return home_rows(arrival.offsets, span, arrival.ref.check)
+        return home_rows(arrival.offsets, span, arrival.seed)
 
     def _count_home(self, chunk: NewChunk, start: int, stop: int) -> None:
         side = chunk.arrival.side

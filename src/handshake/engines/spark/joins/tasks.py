@@ -101,7 +101,9 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
             _remove_old_batches(store, str(query), batch)
         if definition.ranking is not None:
             batches = add_hidden(definition, side, batches, task.partitionId())
-        packed = pack(definition, side, batches, store, folder, task.partitionId())
+        # a segment that has lost its share of a static side asks for it again, in another stage
+        shared = finite and definition.spread and definition.refresh != 0 and not any(definition.anchored)
+        packed = pack(definition, side, batches, store, folder, task.partitionId(), in_any_order=shared)
         if store is None:
             for chunk in packed:
                 for key in definition.keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,11 @@ class PackedChunk:
         return self.ref.rows > 0 and not self.offsets[-1]
 
     @property
+    def seed(self) -> int:
+        """A number that decides how cuts through its cells round; the same in all attempts at its task."""
+        return zlib.crc32(self.ref.name.rpartition("-")[0].encode())
+
+    @property
     def rank(self) -> tuple[int, int, int]:
         """The place in source order."""
         return self.side, self.partition, self.part
@@ -94,13 +100,26 @@ class ChunkRows:
 
 def pack(
     definition: Definition, side: int, batches: Iterable[pa.RecordBatch], store: Chunks | None, folder: str,
-    partition: int = 0,
+    partition: int = 0, in_any_order: bool = False,
 ) -> Iterator[PackedChunk]:  # fmt: skip
-    """Write a partition's tuples to chunk files under a folder; without a store, references hold them."""
+    """Write a partition's tuples to chunk files; without a store, references hold them.
+
+    Args:
+        definition: The join.
+        side: The side of the tuples.
+        batches: The tuples.
+        store: The state directory.
+        folder: The folder of the files.
+        partition: The number of the partition.
+        in_any_order: Whether to give the same chunks in whatever order the tuples come.
+    """
     start, schema = 0, (definition.left, definition.right)[side]
-    pieces = _pieces(batches, schema, definition.tuning.chunk_rows)
+    most = definition.tuning.chunk_rows
+    pieces = _pieces(batches, schema, most)
     if store is None:
-        pieces = _sorted_pieces(pieces)
+        pieces = _sorted_pieces(pieces, most, _INLINE_BYTES)
+    elif in_any_order:
+        pieces = _sorted_pieces(pieces, most, _BYTES)
     for part, table in enumerate(pieces):
         yield from _pack_piece(definition, side, table, store, folder, (partition, part), start)
         start += table.num_rows
@@ -135,8 +154,10 @@ def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> 
         yield concat_batches(held)
 
 
-def _sorted_pieces(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield smaller pieces of rows, sorted by all columns.
+def _sorted_pieces(
+    pieces: Iterable[pa.RecordBatch], rows: int, size: int
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """Yield pieces of rows, sorted by all columns, of as many rows and bytes at most.
 
     After a shuffle, another attempt may get the rows in another order. Sorted, both attempts pack the same.
     """
@@ -148,9 +169,9 @@ def _sorted_pieces(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     if keys:
         order = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
         whole = whole.take(order)
-    size = max(1, whole.num_rows * _INLINE_BYTES // pa.ipc.get_record_batch_size(whole))
-    for start in range(0, whole.num_rows, size):
-        yield whole.slice(start, size)
+    step = max(1, min(rows, whole.num_rows * size // pa.ipc.get_record_batch_size(whole)))
+    for start in range(0, whole.num_rows, step):
+        yield whole.slice(start, step)
 
 
 def _sort_key(column: pa.Array) -> pa.Array:
@@ -197,8 +218,8 @@ def _pack_piece(
         kept = kept.take(pa.array(order_of(cells.astype(np.int64))))
     # a chunk without a file has the same name, and so the same checksum, in all attempts
     attempt = "inline" if store is None else uuid.uuid4().hex
-    name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}-{attempt}"
-    ref, layout, inline = _write(definition, store, f"{name}.chunk", kept, offsets)
+    name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}"
+    ref, layout, inline = _write(definition, store, f"{name}-{attempt}.chunk", kept, offsets)
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
     yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable, layout, inline)
     preserved = definition.kind.preserved[side]
@@ -207,7 +228,9 @@ def _pack_piece(
         lone += [full.filter(pa.array(~mask))] if mask is not None and unmatchable else []
         for number, batch in enumerate(lone):
             none = np.zeros_like(offsets)
-            ref, layout, inline = _write(definition, store, f"{name}-lone{number}.chunk", batch, none)
+            ref, layout, inline = _write(
+                definition, store, f"{name}-lone{number}-{attempt}.chunk", batch, none
+            )
             yield PackedChunk(side, *at, ref, none, oldest, newest, 0, 0, layout, inline)
 
 
