@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_joins import check_pushes
 
 import handshake as hs
+from gpu_joins import BANDS, CODED, SMALL, TUNINGS, banded, on_gpu, plan_for
 from handshake.errors import UnsupportedError
 from handshake.joins.device import core as devices
-from handshake.joins.join import Join, Replay, prepare
-from handshake.joins.tuning import TUNING, Tuning
+from handshake.joins.join import Join, prepare
+from handshake.joins.tuning import TUNING
 from handshake.kernels.compile import Program
 from handshake.kernels.gpu import driver
 from handshake.kernels.gpu.driver import DeviceError
 from handshake.kernels.gpu.scan import Scan, scan_module
 from handshake.kernels.gpu.target import PtxTarget
 from handshake.plan.expr import Literal
-from handshake.windows import windows_of
-from join_plans import planned
-from pairs import EXAMPLES, numbered, pairs_of
+from pairs import EXAMPLES, numbered
+from pushes import check_pushes
 from stand_in_gpu import StandIn
-from strategies import Case, cases, expect, known_cases, make_case
+from strategies import cases, known_cases, make_case
 
-CODED = Tuning(coded_from=1, slice_rows=37)
-"""Codes from the first tuple on, and slices of a few tuples."""
-SMALL = Tuning(coded_from=1, device_indexed_from=3, slice_rows=37)
-"""The same, and indexes of a few tuples."""
-TUNINGS = (TUNING, CODED, SMALL)
 XY = pa.schema([("t", pa.timestamp("us")), ("x", pa.int32()), ("y", pa.float32())])
-BANDS = "l.x BETWEEN r.x - 10 AND r.x + 10 AND l.y BETWEEN r.y - 10. AND r.y + 10."
 
 
 @pytest.fixture
@@ -42,29 +33,6 @@ def stand_in(monkeypatch):
     device = StandIn()
     monkeypatch.setattr(driver, "open_device", lambda: device)
     return device
-
-
-def plan_for(case: Case, tables: tuple[pa.Table, ...], tuning: Tuning):
-    """Return the plan of a case, or None if its predicate is not one for a GPU."""
-    try:
-        return planned(*tables, case, {"method": "auto", "device": "gpu", "tuning": tuning})
-    except UnsupportedError as error:
-        if "GPU cannot decide" not in str(error):
-            raise
-        return None
-
-
-def on_gpu(case: Case, tuning: Tuning) -> bool:
-    """Replay a case; says whether its predicate is one for a GPU."""
-    want, tables = expect(case), numbered(case)
-    plan = plan_for(case, tables, tuning)
-    if plan is None:
-        return False
-    replay = Replay(plan, *tables)
-    assert pairs_of(list(replay)) == sorted(want.pairs), (case.on, case.windows)
-    metrics = replay.metrics()
-    assert (metrics.late, metrics.no_time, metrics.results) == (0, want.no_time, len(want.pairs))
-    return True
 
 
 def has_gpu() -> bool:
@@ -102,33 +70,6 @@ def test_replayed_tables_agree_with_the_oracle(stand_in, case):
 def test_pushed_batches_agree_with_the_oracle(stand_in, case, seed):
     if plan_for(case, numbered(case), SMALL) is not None:
         check_pushes(case, seed, tuning=SMALL, device="gpu")
-
-
-VALUES = {
-    pa.int32(): (0, 1, 5, 9, 10, 11, 20, 21, -3, 100, 2**31 - 1, -(2**31), 2**30),
-    pa.int64(): (0, 5, 10, 15, 20, -7, 2**62, -(2**63), 2**63 - 1, 2**53 + 1),
-    pa.float32(): (0.0, -0.0, 1.5, 10.0, 10.1, 20.0, 1e30, -1e30, float("inf"), -float("inf"),
-                   float("nan"), 3e-45),
-    pa.float64(): (0.0, 0.1, 10.1, 1e300, -1e300, float("inf"), float("nan"), 5.0, 2.0**53),
-}  # fmt: skip
-
-
-def banded(seed: int, rows: int) -> Case:
-    """Two bands with extremes, NULL, NaN and infinities; ties and clumps."""
-    rng = Random(f"bands {seed}")
-    window = rng.choice(("30 ms", "1 s", "9 tuples"))
-    on = rng.choice((BANDS, "l.x BETWEEN r.x - 3 AND r.x + 200 AND l.y >= r.y - 0.1 AND l.y < r.y + 10"))
-    kinds = rng.choice((pa.int32(), pa.int64(), pa.float64())), rng.choice((pa.float32(), pa.float64()))
-    tables = []
-    for _ in range(2):
-        columns = [pa.array(sorted(rng.choices(range(200), k=rows)), pa.timestamp("ms"))]
-        for kind in kinds:
-            pool = rng.sample(VALUES[kind], rng.randint(1, len(VALUES[kind])))
-            pool += [None] * rng.randint(0, 2) if rng.random() < 0.3 else []
-            columns.append(pa.array(rng.choices(pool, k=rows), kind))
-        tables.append(pa.table(columns, ["t", "x", "y"]))
-    times = (None, None) if "tuples" in window else ("t", "t")
-    return Case(*tables, on, windows_of(window), *times)
 
 
 @settings(EXAMPLES, max_examples=10)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handshake.joins.join import Join, Replay
+from handshake.joins.join import Replay
 from handshake.joins.tuning import TUNING, Tuning
-from join_plans import METHODS, options, planned
+from join_plans import METHODS, planned
 from pairs import numbered, pairs_of
+from pushes import check_pushes
 from strategies import Case, cases, expect, known_cases, make_case
 
 ARRANGEMENTS = [
@@ -64,34 +63,6 @@ def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
     """Enough tuples for whole blocks, and for a rest beside them."""
     for tuning in THRESHOLDS:
         check_replay(make_case(seed, *sizes), tuning=tuning)
-
-
-def check_pushes(
-    case: Case, seed: int, method: str = "auto", tuning: Tuning = TUNING, device: str = "cpu"
-) -> None:
-    """Push both sides in random batches; arrival order is the order of pushes."""
-    rng = Random(f"pushes {seed}")
-    tables = numbered(case)
-    left_at = {"left": 0, "right": 0}
-    lateness = rng.choice((0, 1, 5, 60)) if case.windows.timed else None
-    arrivals, batches = [], []
-    text = {"lateness": f"{lateness} s"} if lateness is not None else {}
-    with Join(
-        left=tables[0], right=tables[1], on=case.on, method=method, tuning=tuning, device=device,
-        **options(case), **text,
-    ) as join:  # fmt: skip
-        while any(left_at[side] < t.num_rows for side, t in zip(left_at, tables, strict=True)):
-            side = rng.choice(("left", "right"))
-            table, start = tables[side == "right"], left_at[side]
-            rows = min(rng.choice((1, 2, 7, 30)), table.num_rows - start)
-            push = join.push_left if side == "left" else join.push_right
-            batches += push(table.slice(start, rows))
-            arrivals += [(side, start + k) for k in range(rows)]
-            left_at[side] += rows
-        metrics = join.metrics()
-    want = expect(case, None if lateness is None else lateness * 10**9, arrivals)
-    assert pairs_of(batches) == sorted(want.pairs), (case.on, case.windows, lateness)
-    assert (metrics.late, metrics.no_time) == (want.late, want.no_time)
 
 
 @settings(EXAMPLES, max_examples=8)

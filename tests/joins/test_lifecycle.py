@@ -228,7 +228,7 @@ def test_a_consumer_that_stops_holds_back_the_source(name):
     taken = sum(b.num_rows for b in pushed) if name in ("gate", "low_latency", "cell") else 0
     found, still = -1, 0
     while still < 20:  # cores that have stopped send no event, so wait until nothing changes any more
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks
         now = engine.metrics().results
         found, still = (now, still + 1) if now == found else (now, 0)
     assert found < 10_000 * 10_000

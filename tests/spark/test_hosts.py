@@ -141,4 +141,4 @@ def await_progress(cluster: HostCluster, reached: Callable[[], bool], ends: bool
         if batches_done(cluster) != done:
             done, since = batches_done(cluster), time.monotonic()
             print(f"{time.strftime('%X')} {done} micro-batches; tasks {[cluster.tasks(n) for n in WORKERS]}")
-        time.sleep(0.5)
+        time.sleep(0.5)  # between two looks

@@ -150,7 +150,7 @@ class Run:
             if committed(self.folder) != done:
                 done, waited = committed(self.folder), 0.0
             assert waited < PATIENCE, "nothing moves\n" + self._log()
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks
             before, last = last, time.monotonic()
             waited += min(last - before, 1.0)
 

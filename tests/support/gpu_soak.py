@@ -16,10 +16,10 @@ from random import Random
 
 def joins_of(seeds: range) -> tuple[Counter, list[str]]:
     """Run the cases of some seeds: replayed with each tuning, and pushed in random batches."""
-    from test_gpu import SMALL, TUNINGS, banded, numbered, on_gpu, plan_for
-    from test_joins import check_pushes
-
+    from gpu_joins import SMALL, TUNINGS, banded, on_gpu, plan_for
     from handshake.errors import HandshakeError
+    from pairs import numbered
+    from pushes import check_pushes
     from strategies import make_case
 
     counts, failures = Counter(), []
@@ -68,5 +68,5 @@ def main(wanted: int, processes: int, log: Path) -> int:
 
 if __name__ == "__main__":
     here = Path(__file__).parent
-    sys.path[:0] = [str(here), str(here.parent), str(here.parent / "joins")]
+    sys.path[:0] = [str(here), str(here.parent)]
     sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from handshake.joins.join import Join
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.testing.oracle import TIME, Advance, rows
 from join_plans import options
-from pairs import numbered
+from pairs import numbered, pairs_of
 from strategies import Case, expect
 
-__all__ = ["Pushes"]
+__all__ = ["Pushes", "check_pushes"]
 
 
 class Pushes:
@@ -74,3 +76,31 @@ class Pushes:
     def expected(self):
         named = [(("left", "right")[side], index) for side, index in self.arrivals]
         return expect(self.case, self.lateness, named)
+
+
+def check_pushes(
+    case: Case, seed: int, method: str = "auto", tuning: Tuning = TUNING, device: str = "cpu"
+) -> None:
+    """Push both sides in random batches; arrival order is the order of pushes."""
+    rng = Random(f"pushes {seed}")
+    tables = numbered(case)
+    left_at = {"left": 0, "right": 0}
+    lateness = rng.choice((0, 1, 5, 60)) if case.windows.timed else None
+    arrivals, batches = [], []
+    text = {"lateness": f"{lateness} s"} if lateness is not None else {}
+    with Join(
+        left=tables[0], right=tables[1], on=case.on, method=method, tuning=tuning, device=device,
+        **options(case), **text,
+    ) as join:  # fmt: skip
+        while any(left_at[side] < t.num_rows for side, t in zip(left_at, tables, strict=True)):
+            side = rng.choice(("left", "right"))
+            table, start = tables[side == "right"], left_at[side]
+            rows = min(rng.choice((1, 2, 7, 30)), table.num_rows - start)
+            push = join.push_left if side == "left" else join.push_right
+            batches += push(table.slice(start, rows))
+            arrivals += [(side, start + k) for k in range(rows)]
+            left_at[side] += rows
+        metrics = join.metrics()
+    want = expect(case, None if lateness is None else lateness * 10**9, arrivals)
+    assert pairs_of(batches) == sorted(want.pairs), (case.on, case.windows, lateness)
+    assert (metrics.late, metrics.no_time) == (want.late, want.no_time)

@@ -23,7 +23,7 @@ from handshake.kernels.keys import has_value, hash_of, prefix_of
 from handshake.plan.expr import Column, Expr, walk
 from handshake.plan.types import is_exact
 from handshake.schema import UNITS, Date, Int, Timestamp, type_from_arrow
-from handshake.windows import Windows, watermark
+from handshake.windows import Windows, is_late, watermark
 
 __all__ = [
     "Counts",
@@ -51,7 +51,6 @@ Seen = Mapping[int, Array]
 OnLate = Callable[[int, pa.RecordBatch, Array], None]
 """A function of a stream's number, late rows, and how far behind the watermark each was."""
 _FORMS = {"hash": hash_of, "prefix": prefix_of}
-_NEVER_LATE = 2**64 - 1
 
 
 class StreamLike(Protocol):
@@ -171,11 +170,12 @@ class StreamDriver(ABC):
         if valid is not None:
             self._drop_timeless(k, batch, ~valid)
             batch, times, seen = _filter(batch, times, seen, valid)
-        late = self._late(k, times)
-        if late is not None:
+        mark = self._mark_each(k, times)
+        if mark is not None and (late := is_late(times, mark)).any():
             counts.late += int(late.sum())
-            if self.on_late is not None:
-                self.on_late(k, batch.filter(pa.array(late)), self._lag)
+            if self.on_late is not None:  # differences of 64-bit times fit unsigned words
+                lag = mark[late].view(np.uint64) - times[late].view(np.uint64)
+                self.on_late(k, batch.filter(pa.array(late)), lag)
             batch, times, seen = _filter(batch, times, seen, ~late)
         return batch, times, seen
 
@@ -183,8 +183,8 @@ class StreamDriver(ABC):
         """Count the rows of a batch that have no time."""
         self.counts[k].no_time += int(timeless.sum())
 
-    def _late(self, k: int, times: Array) -> Array | None:
-        """Return which rows the watermark had passed when they arrived; None if it had passed none."""
+    def _mark_each(self, k: int, times: Array) -> Array | None:
+        """Return the watermark at the arrival of each row; None if it has passed none of them."""
         if len(times) == 0 or self.lateness is None:
             return None
         mine = self.newest[k]
@@ -197,14 +197,10 @@ class StreamDriver(ABC):
         slowest = watermark(others, 0)
         if slowest is None:
             return None
-        passed = np.minimum(peak[:-1], slowest)
-        # Differences of 64-bit times fit unsigned words.
-        behind = passed.view(np.uint64) - times.view(np.uint64)
-        late: Array = (times < passed) & (behind > np.uint64(min(self.lateness, _NEVER_LATE)))
-        if not late.any():
-            return None
-        self._lag = behind[late] - np.uint64(self.lateness)
-        return late
+        passed = np.minimum(peak[:-1], slowest).view(np.uint64)
+        room = passed - np.uint64(2**63)  # down to the least time
+        marks: Array = (passed - np.minimum(room, np.uint64(min(self.lateness, 2**64 - 1)))).view(np.int64)
+        return marks
 
     def _count(self, k: int, rows: int, seen: Seen | None) -> Positions:
         start = self.arrived[k]
