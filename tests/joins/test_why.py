@@ -15,6 +15,7 @@ import handshake
 from handshake import AsOfJoin, InputError, Join, MultiJoin, NearestJoin, Query, why
 from handshake.cli.app import run
 from handshake.errors import HandshakeError, UnsupportedError
+from handshake.page.about import describe
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -295,6 +296,7 @@ def test_joins_that_choose_pairs_say_what_to_ask() -> None:
         Query("CREATE INPUT STREAM S (a int); SELECT a FROM S INTO T"),
     ]
     for join, name in zip(joins, ("an AsOfJoin", "a NearestJoin", "a MultiJoin", "a Query"), strict=True):
+        assert describe(join)["why"] is None  # the live page does not ask
         for asked in (join.why, lambda a, b, join=join: why(a, b, join)):
             with pytest.raises(UnsupportedError, match=f"{name} has no answer .* by handshake.why"):
                 asked({"t": 1, "n": 1, "x": 1}, {"t": 1, "n": 1, "x": 1})

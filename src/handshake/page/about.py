@@ -10,6 +10,7 @@ from handshake.api import explain, spark_module, why
 from handshake.errors import HandshakeError
 from handshake.io.frames import is_spark
 from handshake.joins.driver import StreamLike
+from handshake.joins.join import Join, Replay
 from handshake.joins.plan import JoinPlan, MultiPlan
 from handshake.joins.spec import SIDES
 from handshake.plan.algebra import Node, Plan
@@ -101,7 +102,7 @@ def _why_columns(thing: Any, plan: Any) -> list[list[str]] | None:
     """Return the columns of both streams, if the thing can explain a pair."""
     if (asked := StateOf.join(thing, plan)) is not None:
         return asked.columns
-    if not hasattr(thing, "why"):
+    if not isinstance(thing, (Join, Replay)):
         return None
     return [list(side.schema.names) for side in thing.plan.spec.sides]
 
