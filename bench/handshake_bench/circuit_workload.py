@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from handshake.engines.circuit.components.types import Row, wire
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import PairGates
 from handshake.plan.bind import Scope, bind
 from handshake.plan.parse import parse
 from handshake.schema import Field, Int, Schema
@@ -17,7 +17,7 @@ SEGMENT = 8
 """Tuples of each stream in a core."""
 
 
-def papers_condition() -> Condition:
+def papers_condition() -> PairGates:
     """Equality of the keys; a result is a key and two payloads.
 
     >>> papers_condition().result.bits
@@ -26,7 +26,7 @@ def papers_condition() -> Condition:
     fields = (Field("key", Int(32)), Field("payload", Int(32)))
     row = Row(tuple(wire(field) for field in fields))
     on = bind(parse("l.key = r.key"), Scope.of(Schema(fields, "left"), Schema(fields, "right")))
-    return Condition(row, row, on)
+    return PairGates(row, row, on)
 
 
 def keys(count: int, match_rate: float, seed: int = 1) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.stream import forward
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import PairGates
 from handshake.engines.circuit.join.core import CoreShape, JoinCore, State
 from handshake.engines.circuit.join.design import Design, check_choice
 from handshake.engines.circuit.join.driver import Driver, Phase
@@ -127,7 +127,7 @@ class GlobalCore(JoinCore):
     `r_out`, `s_out`: its own; `full`: its buffer is almost full.
     """
 
-    def __init__(self, condition: Condition, shape: CoreShape) -> None:
+    def __init__(self, condition: PairGates, shape: CoreShape) -> None:
         r, s = condition.left.bits + 1, condition.right.bits + 1
         ports: dict[str, Any] = {name: In(1) for name in ("go", "shift_r", "shift_s", "end", "suspend")}
         ports |= {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s), "full": Out(1)}
@@ -224,7 +224,7 @@ class GlobalDriver(Driver):
 
     design: GlobalDesign
 
-    def __init__(self, condition: Condition, design: GlobalDesign) -> None:
+    def __init__(self, condition: PairGates, design: GlobalDesign) -> None:
         r, s = condition.left.bits + 1, condition.right.bits + 1
         outputs: dict[str, Any] = {name: Out(1) for name in SIGNALS}
         ports = {"suspended": In(1), **outputs, "r": Out(r), "s": Out(s), "discarded": Out(32)}
@@ -295,7 +295,7 @@ class LockstepJoin(HandshakeJoin):
 
     design: GlobalDesign
 
-    def __init__(self, condition: Condition, design: GlobalDesign) -> None:
+    def __init__(self, condition: PairGates, design: GlobalDesign) -> None:
         ports = {"discarded": Out(32)} if design.overload == "discard" else {}
         super().__init__(condition, design, **ports)
 
@@ -319,7 +319,7 @@ class LockstepJoin(HandshakeJoin):
         return m
 
 
-def join_of(condition: Condition, design: Design) -> HandshakeJoin:
+def join_of(condition: PairGates, design: Design) -> HandshakeJoin:
     """Return the circuit of a design, under whichever admission."""
     return (
         LockstepJoin(condition, design)

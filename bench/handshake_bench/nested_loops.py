@@ -15,7 +15,7 @@ from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
 from handshake.engines.circuit.join.buffer import Buffer
-from handshake.engines.circuit.join.condition import Condition, Delay
+from handshake.engines.circuit.join.condition import Delay, PairGates
 from handshake.engines.circuit.join.merger import GrantingMerger, leave
 from handshake.engines.circuit.join.segment import WindowSegment
 
@@ -38,7 +38,7 @@ class NestedLoops(Block):
         CLEAR = 4
         WAIT = 5
 
-    def __init__(self, condition: Condition, left: int, right: int, buffer: int = 8) -> None:
+    def __init__(self, condition: PairGates, left: int, right: int, buffer: int = 8) -> None:
         self.condition, self.left, self.right, self.depth = condition, left, right, buffer
         ports = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
         super().__init__(ports, (condition.key, left, right, buffer))

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from handshake.joins.arrangements.cell.cell import Cell
 from handshake.joins.arrangements.cell.cost import CostModel
-from handshake.joins.arrangements.channels import Bell, Channel
+from handshake.joins.arrangements.channels import Channel, Monitor
 from handshake.joins.arrangements.crew import Crew
 from handshake.joins.arrangements.handshake.core import LEFT, Message
 from handshake.joins.arrangements.handshake.ends import Ends
@@ -180,15 +180,15 @@ class Line(Simulated):
     """A handshake line whose cores take turns by their clocks."""
 
     def __init__(self, spec: JoinSpec, cores: int) -> None:
-        bell = Bell()
-        right, left = ([_Counted(bell, 2) for _ in range(cores + 1)] for _ in range(2))
+        monitor = Monitor()
+        right, left = ([_Counted(monitor, 2) for _ in range(cores + 1)] for _ in range(2))
         right[cores].capacity = left[0].capacity = 1 << 62  # as in `Handshake`
         self.ends = Ends(Driver(spec), cores, (right[0], left[cores]), (right[cores], left[0]))
         self.queues = [(right[k], left[k + 1], left[k], right[k + 1]) for k in range(cores)]
         self.workers = [
             Worker(
                 spec, k, cores, True, (right[k], left[k + 1]), (left[k], right[k + 1]),
-                Channel(bell, 1 << 30),
+                Channel(monitor, 1 << 30),
             )
             for k in range(cores)
         ]  # fmt: skip

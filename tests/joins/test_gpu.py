@@ -149,7 +149,7 @@ def assert_ptx(spec) -> None:
     columns = (spec.sides[0].columns, spec.sides[1].columns)
     guard = None if isinstance(spec.interior, Literal) else spec.interior
     for nullable in (False, True):
-        scan = Scan(Program(spec.boundary, columns, nullable, nullable, guard), 0, tame=not nullable)
+        scan = Scan(Program(spec.boundary, columns, nullable, nullable, guard), 0, all_small=not nullable)
         text = PtxTarget((9, 0)).emit(scan_module(scan, PtxTarget((9, 0))))
         assert ".entry scan" in text
         for unwanted in ("fma.", "call", ".ftz", ".approx", "add.f32", "mul.f32", "add.f64", "mul.f64"):

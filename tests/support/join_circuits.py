@@ -9,7 +9,7 @@ from typing import Any
 
 from handshake.engines.circuit.components.types import Row, wire
 from handshake.engines.circuit.join.arrivals import feed_of, steps
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import PairGates
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.simulation.simulate import simulate
 from handshake.engines.circuit.simulation.testbench import ALWAYS, Run
@@ -27,11 +27,11 @@ Order = Sequence[tuple[int, tuple[Any, ...]]]
 """Arrivals: (side, tuple)."""
 
 
-def keyed(text: str = "l.k = r.k") -> Condition:
+def keyed(text: str = "l.k = r.k") -> PairGates:
     """Return a condition on two streams of a key and a payload of a byte each."""
     row = Row(tuple(wire(field) for field in FIELDS))
     on = bind(parse(text), Scope.of(Schema(FIELDS, "left"), Schema(FIELDS, "right")))
-    return Condition(row, row, on)
+    return PairGates(row, row, on)
 
 
 def make_design(rng: Random, overloads: Sequence[str] = OVERLOADS, **changes: Any) -> Design:
@@ -60,14 +60,14 @@ def make_pattern(rng: Random) -> tuple[bool, ...]:
     return (*(rng.random() < 0.6 for _ in range(rng.randint(0, 7))), True)
 
 
-def beats_of(condition: Condition, order: Order) -> list[tuple[int | None, int | None]]:
+def beats_of(condition: PairGates, order: Order) -> list[tuple[int | None, int | None]]:
     """Arrivals as packed tuples, an R tuple and the S tuple after it together."""
     rows = (condition.left, condition.right)
     return list(steps((side, rows[side].pack(values)) for side, values in order))
 
 
 def simulated(
-    condition: Condition, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS,
+    condition: PairGates, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS,
     engine: str = "amaranth",
 ) -> Run:  # fmt: skip
     """Run a join circuit."""
@@ -77,7 +77,7 @@ def simulated(
 
 
 def modelled(
-    condition: Condition, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS
+    condition: PairGates, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS
 ) -> Trace:
     """Run the model of a join circuit."""
     beats = [Beat(left, right) for left, right in beats_of(condition, order)]
@@ -86,7 +86,7 @@ def modelled(
     )  # fmt: skip
 
 
-def matcher(condition: Condition) -> Any:
+def matcher(condition: PairGates) -> Any:
     """Return the condition on packed tuples, by the oracle."""
 
     def match(left: int, right: int) -> bool:
@@ -99,7 +99,7 @@ def matcher(condition: Condition) -> Any:
     return match
 
 
-def expected(condition: Condition, design: Design, order: Order) -> Counter[tuple[Any, ...]]:
+def expected(condition: PairGates, design: Design, order: Order) -> Counter[tuple[Any, ...]]:
     """Return the results that the semantics ask for, with multiplicities."""
     streams: list[list[tuple[Any, ...]]] = [[], []]
     arrivals = []
@@ -115,12 +115,12 @@ def expected(condition: Condition, design: Design, order: Order) -> Counter[tupl
     return Counter((*streams[0][i], *streams[1][j]) for i, j in found)
 
 
-def results_of(condition: Condition, run: Run) -> Counter[tuple[Any, ...]]:
+def results_of(condition: PairGates, run: Run) -> Counter[tuple[Any, ...]]:
     """Return the results that left the circuit."""
     return Counter(condition.restore(values) for values in run.tuples("results", condition.result))
 
 
-def payload_of(condition: Condition, pair: tuple[int, int] | None) -> int | None:
+def payload_of(condition: PairGates, pair: tuple[int, int] | None) -> int | None:
     """Return the payload of the result of two packed tuples."""
     if pair is None:
         return None
@@ -129,7 +129,7 @@ def payload_of(condition: Condition, pair: tuple[int, int] | None) -> int | None
     return condition.result.pack((*left, *carried))
 
 
-def kept(condition: Condition, order: Order, trace: Trace) -> Order:
+def kept(condition: PairGates, order: Order, trace: Trace) -> Order:
     """Return the arrivals without those that were discarded."""
     left = list(order)
     for position, beat in enumerate(beats_of(condition, order)):

@@ -10,13 +10,13 @@ import typer
 from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import (
     BACKEND,
-    Condition,
     Explain,
     LeftInput,
     LeftTime,
     LeftWindow,
     Metrics,
     Output,
+    Predicate,
     RightInput,
     RightTime,
     RightWindow,
@@ -43,7 +43,7 @@ def join(
     context: typer.Context,
     left: LeftInput,
     right: RightInput,
-    on: Condition,
+    on: Predicate,
     window: Window = None,
     left_window: LeftWindow = None,
     right_window: RightWindow = None,

@@ -15,13 +15,13 @@ from handshake.options import ENGINES, OPTIONS, Option, Options
 __all__ = [
     "BACKEND",
     "OWN",
-    "Condition",
     "Explain",
     "LeftInput",
     "LeftTime",
     "LeftWindow",
     "Metrics",
     "Output",
+    "Predicate",
     "RightInput",
     "RightTime",
     "RightWindow",
@@ -45,7 +45,7 @@ LeftTime = Annotated[Text, typer.Option(metavar="COL", help="Time column of LEFT
 RightTime = Annotated[Text, typer.Option(metavar="COL", help="Time column of RIGHT, if it differs.")]
 LeftInput = Annotated[str, typer.Argument(metavar="LEFT", help="File or folder of the left stream.")]
 RightInput = Annotated[str, typer.Argument(metavar="RIGHT", help="File or folder of the right stream.")]
-Condition = Annotated[
+Predicate = Annotated[
     str, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")
 ]
 Output = Annotated[

@@ -8,10 +8,10 @@ import typer
 
 from handshake.api import why as explain_rows
 from handshake.cli.options import (
-    Condition,
     LeftInput,
     LeftTime,
     LeftWindow,
+    Predicate,
     RightInput,
     RightTime,
     RightWindow,
@@ -34,7 +34,7 @@ def why(
     right: RightInput,
     left_row: Annotated[int, typer.Argument(metavar="N", min=0, help="Row of LEFT, counted from 0.")],
     right_row: Annotated[int, typer.Argument(metavar="M", min=0, help="Row of RIGHT, counted from 0.")],
-    on: Condition,
+    on: Predicate,
     window: Window = None,
     left_window: LeftWindow = None,
     right_window: RightWindow = None,

@@ -48,7 +48,7 @@ _SAMPLE = (1 << 10, 1 << 15)
 """Left and right rows of a sample."""
 _AT_ONCE = -1
 _CANDIDATES, _WIDER = 64, 16
-"""Right rows under the first window, about; and how much wider the next window is."""
+"""Approximate number of right rows in the first window, and how much wider the next window is."""
 
 
 class Found(NamedTuple):
@@ -76,7 +76,7 @@ class AsOf:
     aliases: tuple[str, str] | None = None
     cores: int | None = None
     most_pairs: int = 64
-    """Joins with more pairs per left row, about, are done under windows that grow."""
+    """Joins with more than about this many pairs per left row use growing windows."""
 
     def run(self) -> pa.Table:
         """Return the joined table; left rows stay in their order."""

@@ -25,10 +25,10 @@ class Coding:
         self.bands = (_bands(spec, 0), _bands(spec, 1))
         """For each inner side, the ranges that outer tuples allow for its coded columns."""
         self.without = 0
-        """Scans to come that do not look at codes."""
+        """The number of next scans for which codes are switched off."""
 
     def prepare(self, table: Array) -> Array:
-        """Return the table of a scan, without codes while scans do without."""
+        """Return the table of a scan, with its codes cleared while they are switched off."""
         if self.without:
             table[:, CODES] = 0
         return table

@@ -131,7 +131,7 @@ class StreamDriver(ABC):
         self.newest: list[int | None] = [None] * many
         """The newest time of each stream."""
         self.on_late: OnLate | None = None
-        """Called with late rows, if anyone wants them."""
+        """Called with late rows, if set."""
         self.arrived = [0] * many
         self.met = [[0] * many for _ in streams]
         """`met[j][k]`: the least count of stream k that a row of stream j to come can be stamped with."""

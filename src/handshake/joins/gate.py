@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError
 from handshake.joins.arrangements.arrangement import RunningJoin
-from handshake.joins.arrangements.channels import Bell, Channel, Stopped
+from handshake.joins.arrangements.channels import Channel, Monitor, Stopped
 from handshake.joins.driver import Seen
 from handshake.joins.latency import Note
 from handshake.joins.metrics import Metrics
@@ -80,11 +80,11 @@ class Gate:
         self.engine, self.names, self.room = engine, names, room
         self.shed_rows = [0] * len(names)
         self._sheds, self._on_shed, self._punctuated = shed, on_shed, punctuated
-        self._bell = Bell()
+        self._monitor = Monitor()
         self._inbox: deque[_Step] = deque()
         self._waiting, self._most = [0] * len(names), 0
         self._settling = False
-        self._outbox = Channel[_Found | _Mark](self._bell, _RESULTS)
+        self._outbox = Channel[_Found | _Mark](self._monitor, _RESULTS)
         self._error: BaseException | None = None
         self._mark: int | None = None
         self._thread = threading.Thread(target=self._feed, name="join gate", daemon=True)
@@ -180,17 +180,17 @@ class Gate:
 
     def close(self) -> None:
         """Stop; all threads end. Rows that still wait are dropped."""
-        self._bell.stop()
+        self._monitor.stop()
         self.engine.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _put(self, step: _Step, stream: int = 0, rows: int = 0) -> None:
-        with self._bell.condition:
+        with self._monitor.condition:
             self._inbox.append(step)
             self._waiting[stream] += rows
             self._most = max(self._most, sum(self._waiting))
-            self._bell.condition.notify_all()
+            self._monitor.condition.notify_all()
         if self._settling:
             self.engine.wake()
 
@@ -201,7 +201,7 @@ class Gate:
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
         try:
-            self._bell.wait_for(ready, timeout)
+            self._monitor.wait_for(ready, timeout)
         except Stopped:
             self._check()
             raise
@@ -211,7 +211,7 @@ class Gate:
             error = self._error
             self.close()
             raise error
-        if self._bell.stopped:
+        if self._monitor.stopped:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 
     # The thread behind the gate.
@@ -223,17 +223,17 @@ class Gate:
         except Stopped:
             pass
         except BaseException as error:
-            if not self._bell.stopped:  # closing the join makes it raise, which is no error
+            if not self._monitor.stopped:  # closing the join makes it raise, which is no error
                 self._error = error
-                self._bell.stop()
+                self._monitor.stop()
 
     def _next(self) -> _Step:
-        with self._bell.condition:
-            self._bell.wait_for(lambda: bool(self._inbox))
+        with self._monitor.condition:
+            self._monitor.wait_for(lambda: bool(self._inbox))
             step = self._inbox.popleft()
             if isinstance(step, _Arrival):
                 self._waiting[step.stream] -= step.batch.num_rows
-                self._bell.condition.notify_all()
+                self._monitor.condition.notify_all()
             return step
 
     def _pass_on(self, step: _Step) -> None:

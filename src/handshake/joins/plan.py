@@ -46,7 +46,7 @@ __all__ = [
     "JoinOptions",
     "JoinPlan",
     "MultiPlan",
-    "Plan",
+    "PlannedJoin",
     "StreamOptions",
     "cores_of",
     "lateness_of",
@@ -61,7 +61,7 @@ SpecT = TypeVar("SpecT", JoinSpec, ManySpec)
 
 
 @dataclass(frozen=True)
-class Plan(ABC, Generic[SpecT]):
+class PlannedJoin(ABC, Generic[SpecT]):
     """A join that is checked and planned but not running."""
 
     spec: SpecT
@@ -128,7 +128,7 @@ class Plan(ABC, Generic[SpecT]):
 
 
 @dataclass(frozen=True)
-class JoinPlan(Plan[JoinSpec]):
+class JoinPlan(PlannedJoin[JoinSpec]):
     """A join of two streams that is checked and planned but not running."""
 
     device: str = "cpu"
@@ -199,7 +199,7 @@ class JoinPlan(Plan[JoinSpec]):
 
 
 @dataclass(frozen=True)
-class MultiPlan(Plan[ManySpec]):
+class MultiPlan(PlannedJoin[ManySpec]):
     """A join of several named streams that is checked and planned but not running."""
 
     def _make_ordering(self) -> InOrder:

@@ -32,8 +32,10 @@ _FEW = 16
 
 
 class Pairs(NamedTuple):
-    """Tuples `here[n]` of a piece match tuples `there[n]` of the basic windows; of those up to number `k`,
-    `ends[k]` do."""
+    """Matching row numbers: `here[n]` in the piece, `there[n]` in the windows.
+
+    `ends[k]` is the number of matches in windows 0..k.
+    """
 
     piece: BasicWindow
     here: Array

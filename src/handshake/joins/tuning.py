@@ -89,7 +89,7 @@ class Tuning:
     dealt_rows: int = 1 << 13
     """Batches of this many tuples are shared by all cores."""
     dealt_seconds: float = 0.005
-    """So are batches of this much compiled work; with less, threads wait for each other's interpreter."""
+    """Batches with this much compiled work are shared, too; with less, threads would wait for each other."""
     dealt_window: int = 2048
     """Basic windows that cores share are not made smaller than this for the sake of sharing."""
     dealt_methods: tuple[str, ...] = ("scan",)

@@ -30,7 +30,7 @@ from handshake.joins.metrics import (
     with_latency,
     with_matches,
 )
-from handshake.joins.plan import Plan
+from handshake.joins.plan import PlannedJoin
 from handshake.joins.spec import ROW, TIME, JoinSpec
 from handshake.kernels.columns import integers
 from handshake.schema import UNITS, concat_batches
@@ -371,7 +371,7 @@ class WaitingJoin(RunningJoin):
 
 
 @dataclass(frozen=True)
-class WaitingPlan(Plan[JoinSpec]):
+class WaitingPlan(PlannedJoin[JoinSpec]):
     """A join of left rows with their best matches that is checked and planned but not running."""
 
     best: BestMatch | None = None

@@ -54,7 +54,7 @@ class Chunk(NamedTuple):
     times: Array | None = None
     """In units of the stream's clock; where `timed` is False, the tuple has none."""
     timed: Array | None = None
-    """None: all tuples have a time."""
+    """None if all tuples have a time."""
     clocks: Array | None = None
     places: Array | None = None
     """The number of each row among all arrivals; a result has that of the row that completed it."""

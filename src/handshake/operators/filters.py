@@ -16,7 +16,7 @@ from handshake.operators.chunk import Array
 from handshake.plan.expr import Column, Compare, Expr, Literal, columns_of
 from handshake.schema import Int
 
-__all__ = ["Condition", "Rows"]
+__all__ = ["RowSearch", "Rows"]
 
 _OPERATORS = {
     "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
@@ -74,7 +74,7 @@ class Rows:
         self._picked, self.count = None, len(found)
 
 
-class Condition:
+class RowSearch:
     """A filter that finds the rows for which an expression is TRUE."""
 
     def __init__(self, expr: Expr) -> None:

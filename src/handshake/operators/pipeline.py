@@ -12,7 +12,7 @@ import pyarrow as pa
 from handshake.errors import SchemaError
 from handshake.kernels.evaluate import Evaluator
 from handshake.operators.chunk import Array, Chunk, fit
-from handshake.operators.filters import Condition, Rows
+from handshake.operators.filters import Rows, RowSearch
 from handshake.plan.algebra import Apply, Node, Project, Select, reads
 from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, Literal, columns_of, conjuncts
@@ -78,8 +78,8 @@ class _Keep(_Step):
     columns: tuple[str, ...]
 
     @cached_property
-    def search(self) -> Condition:
-        return Condition(self.condition)
+    def search(self) -> RowSearch:
+        return RowSearch(self.condition)
 
 
 class Pipeline:

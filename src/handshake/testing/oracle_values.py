@@ -390,15 +390,23 @@ def _sign(kind: Type, value: Any) -> Any:
 
 
 def _power(a: float, b: float) -> float:
-    odd = math.isfinite(b) and b % 2 == 1
+    """Return a power by the rules of IEEE 754 for zeros, infinities and NaN."""
+    if a == 1 or b == 0:
+        return 1.0
+    size, whole = abs(a), math.isinf(b) or b == math.floor(b) if b == b else False
+    if math.isnan(size + abs(b)) or (a < 0 and not whole and math.isfinite(a)):
+        return math.nan
+    sign = -1.0 if math.copysign(1.0, a) < 0 and whole and math.isfinite(b) and int(b) % 2 else 1.0
+    if math.isinf(b) and size == 1:
+        return 1.0
+    if math.isinf(b):
+        return math.inf if (size > 1) == (b > 0) else 0.0
+    if size == 0 or math.isinf(size):
+        return sign * (math.inf if (size == 0) == (b < 0) else 0.0)
     try:
-        return math.pow(a, b)
+        return float(sign * size**b)
     except OverflowError:
-        return -math.inf if a < 0 and odd else math.inf
-    except ValueError:  # zero to a negative power, or a negative number to a broken one
-        if a != 0:
-            return math.nan
-        return math.copysign(math.inf, a) if odd else math.inf
+        return sign * math.inf
 
 
 def _exp(x: float) -> float:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.host import QueryRun, run_plan
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import PairGates
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.host import condition_of, design_of, run_join, simulator_for
 from handshake.engines.circuit.nets.bounds import Bounds
@@ -227,7 +227,7 @@ class _JoinRun(Run):
         self._join, (self._left, self._right) = join, tables
         self._output = _spec(join, self._left.schema, self._right.schema).output
         self._design: Design = design_of(join.windows, options.cores)
-        self._condition: Condition = condition_of(self._left, self._right, join.on, options.text)
+        self._condition: PairGates = condition_of(self._left, self._right, join.on, options.text)
         self.schemas = {join.name: join.output(self._output)}
         self._figures: dict[str, Any] = {}
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from handshake.joins.arrangements.channels import Bell
+from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.arrangements.crew import Clock, Crew
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
@@ -215,11 +215,14 @@ class CrewJoin(TwoStreamJoin, Generic[T]):
     crew: Crew[T]
     _cores: list[JoinCore]
 
-    def _start_crew(self, bell: Bell, active: int | None = None, clock: Clock = time.perf_counter) -> None:
+    def _start_crew(
+        self, monitor: Monitor, active: int | None = None, clock: Clock = time.perf_counter
+    ) -> None:
         self.watch = Stopwatch()
         self.crew = Crew(
-            self.cores, self._work, Task.describe, bell, lambda task: task.arrived, active, self.cpus, clock
-        )
+            self.cores, self._work, Task.describe, monitor, lambda task: task.arrived, active, self.cpus,
+            clock,
+        )  # fmt: skip
         self.latencies = self.crew.latencies
 
     @abstractmethod
@@ -234,7 +237,7 @@ class CrewJoin(TwoStreamJoin, Generic[T]):
 
     def wake(self) -> None:
         """Make a running `settle` call `until` again; any thread may call this."""
-        self.crew.bell.ring()
+        self.crew.monitor.wake_all()
 
     def close(self) -> None:
         """Stop and end all threads."""

@@ -1,6 +1,6 @@
 """Bounded queues between threads, and the tree that merges the cores' results.
 
-All channels of one arrangement share a bell (a condition), so that a thread can wait for room in
+All channels of one arrangement share a monitor (a condition), so that a thread can wait for room in
 one channel and for a result in another. A full channel holds back its writer; nothing is ever dropped.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Bell", "Channel", "Merger", "Stopped", "merging_tree"]
+__all__ = ["Channel", "Merger", "Monitor", "Stopped", "merging_tree"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -23,8 +23,8 @@ class Stopped(Exception):
 
 
 @dataclass
-class Bell:
-    """The condition that all threads of an arrangement wait on; ringing wakes them to look again."""
+class Monitor:
+    """The lock of an arrangement, with the conditions that its threads wait on."""
 
     stopped: bool = False
 
@@ -55,7 +55,7 @@ class Bell:
         if self.stopped:
             raise Stopped
 
-    def ring(self) -> None:
+    def wake_all(self) -> None:
         """Wake all threads that have no condition of their own."""
         with self.condition:
             self.condition.notify_all()
@@ -79,7 +79,7 @@ class Readable(Protocol[T_co]):
 class Channel(Generic[T]):
     """A first-in first-out queue that holds up to `capacity` items."""
 
-    bell: Bell
+    monitor: Monitor
     capacity: int
     items: deque[T] = field(default_factory=deque)
     condition: threading.Condition | None = None
@@ -90,7 +90,7 @@ class Channel(Generic[T]):
 
     def offer(self, item: T) -> bool:
         """Put an item if there is room."""
-        with self.bell.condition:
+        with self.monitor.condition:
             if len(self.items) >= self.capacity:
                 return False
             self._append(item)
@@ -98,11 +98,11 @@ class Channel(Generic[T]):
 
     def put(self, item: T) -> None:
         """Put an item, waiting for room."""
-        with self.bell.condition:
+        with self.monitor.condition:
             if len(self.items) >= self.capacity:
                 self.waits += 1
-                self.bell.wait_for(lambda: len(self.items) < self.capacity)
-            if self.bell.stopped:
+                self.monitor.wait_for(lambda: len(self.items) < self.capacity)
+            if self.monitor.stopped:
                 raise Stopped
             self._append(item)
 
@@ -110,24 +110,24 @@ class Channel(Generic[T]):
         self.items.append(item)
         self.deepest = max(self.deepest, len(self.items))
         if len(self.items) == 1:  # readers wait for something, never for more of it
-            (self.condition or self.bell.condition).notify_all()
+            (self.condition or self.monitor.condition).notify_all()
 
     def _pop(self) -> T:
         if len(self.items) == self.capacity:  # writers wait for room, never for more of it
-            self.bell.condition.notify_all()
+            self.monitor.condition.notify_all()
         return self.items.popleft()
 
     def poll(self) -> T | None:
         """Take the oldest item, or None."""
         if not self.items:  # no lock for an empty queue
             return None
-        with self.bell.condition:
+        with self.monitor.condition:
             return self._pop() if self.items else None
 
     def take(self) -> T:
         """Take the oldest item, waiting for one."""
-        with self.bell.condition:
-            self.bell.wait_for(lambda: bool(self.items), at=self.condition)
+        with self.monitor.condition:
+            self.monitor.wait_for(lambda: bool(self.items), at=self.condition)
             return self._pop()
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, core_error
-from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
+from handshake.joins.arrangements.channels import Channel, Monitor, Stopped, merging_tree
 from handshake.joins.arrangements.placement import pin_to
 from handshake.joins.latency import Latencies, Note
 
@@ -47,19 +47,19 @@ class Crew(Generic[T]):
     size: int
     work: Callable[[int, T], Iterator[pa.RecordBatch]]
     describe: Callable[[T], str]
-    bell: Bell = field(default_factory=Bell)
+    monitor: Monitor = field(default_factory=Monitor)
     arrival: Callable[[T], float] | None = None
     """Returns when the tuples of a task came, for latencies; None if latency is not counted."""
     active: int | None = None
     """How many threads to begin with; None: all."""
     cpus: tuple[int, ...] = ()
-    """The processor of each thread; none: wherever the system puts them."""
+    """The processor of each thread; empty if threads are not pinned."""
     clock: Clock = time.perf_counter
 
     def __post_init__(self) -> None:
-        self._conditions = [self.bell.own_condition() for _ in range(self.size)]
-        self.inboxes = [Channel[T](self.bell, _WAITING, condition=own) for own in self._conditions]
-        self.outboxes = [Channel[_Found](self.bell, _RESULTS) for _ in range(self.size)]
+        self._conditions = [self.monitor.own_condition() for _ in range(self.size)]
+        self.inboxes = [Channel[T](self.monitor, _WAITING, condition=own) for own in self._conditions]
+        self.outboxes = [Channel[_Found](self.monitor, _RESULTS) for _ in range(self.size)]
         self.latencies = Latencies(self.size)
         self._results = merging_tree(self.outboxes)
         self._open = 0
@@ -83,7 +83,7 @@ class Crew(Generic[T]):
             self._use(size)
 
     def _use(self, size: int) -> None:
-        with self.bell.condition:
+        with self.monitor.condition:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._wanted = [k < size for k in range(self.size)]
             for k in range(size):
@@ -118,7 +118,7 @@ class Crew(Generic[T]):
         except BaseException as error:
             at = "its start" if task is None else self.describe(task)
             self._failure = self._failure or (error, at)
-            self.bell.stop()
+            self.monitor.stop()
 
     def _next_result(self, k: int, results: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         start = self.clock()
@@ -129,27 +129,27 @@ class Crew(Generic[T]):
     def _next(self, k: int) -> T | None:
         """Wait for the next task; returns None if the worker is no longer wanted."""
         inbox = self.inboxes[k]
-        with self.bell.condition:
-            self.bell.wait_for(lambda: bool(len(inbox)) or not self._wanted[k], at=self._conditions[k])
+        with self.monitor.condition:
+            self.monitor.wait_for(lambda: bool(len(inbox)) or not self._wanted[k], at=self._conditions[k])
             if not len(inbox):
                 self._runs[k] = False
             return inbox.poll()
 
     def _finish_task(self) -> None:
-        with self.bell.condition:
+        with self.monitor.condition:
             self._open -= 1
             if self._open == 0:
-                self.bell.condition.notify_all()
+                self.monitor.condition.notify_all()
 
     def hand(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
         """Give worker `k` a task; yields results while its queue is full."""
         inbox = self.inboxes[k]
-        with self.bell.condition:
+        with self.monitor.condition:
             self._open += 1
         while not self._checked_call(lambda: inbox.offer(task)):
             yield from self.ready()
             self._checked_call(
-                lambda: self.bell.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
+                lambda: self.monitor.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
 
     def do(
@@ -189,7 +189,7 @@ class Crew(Generic[T]):
         while not (self.idle() or until()):
             yield from self.ready()
             self._checked_call(
-                lambda: self.bell.wait_for(lambda: self.idle() or self._any_results() or until())
+                lambda: self.monitor.wait_for(lambda: self.idle() or self._any_results() or until())
             )
         yield from self.ready()
 
@@ -218,12 +218,12 @@ class Crew(Generic[T]):
             error, at = self._failure
             self.close()
             raise core_error(error, at) from error
-        if self.bell.stopped:
+        if self.monitor.stopped:
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 
     def close(self) -> None:
         """End all threads; unfinished tasks are dropped."""
-        self.bell.stop()
+        self.monitor.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from handshake.joins.arrangements.arrangement import CrewJoin, Task
-from handshake.joins.arrangements.channels import Bell
+from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, Seen
@@ -41,7 +41,7 @@ class Unbounded(CrewJoin[Task]):
         self._cores = [JoinCore(self.spec, self.driver.tracked) for _ in range(self.cores)]
         self._passed: list[BasicWindow] = []
         """Left tuples since the last drain, if they are tracked."""
-        self._start_crew(Bell())
+        self._start_crew(Monitor())
         self.watch.start()
 
     def _work(self, k: int, task: Task) -> Iterator[pa.RecordBatch]:

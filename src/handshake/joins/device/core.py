@@ -378,7 +378,7 @@ class DeviceCore(JoinCore):
         coded = self._most > 0 and start % 2 == 0
         nullable = bool(own.validity or other.validity)
         scan, kernel = self._kernel_for(
-            own.headroom and other.headroom, nullable, 1 - outer, own.tame and other.tame, coded
+            own.headroom and other.headroom, nullable, 1 - outer, own.all_small and other.all_small, coded
         )
         tile = THREADS * scan.tuples
         base = (first - other.base) & ~1
@@ -399,16 +399,16 @@ class DeviceCore(JoinCore):
         return count
 
     def _kernel_for(
-        self, headroom: bool, nullable: bool, inner: int, tame: bool, coded: bool | None
+        self, headroom: bool, nullable: bool, inner: int, all_small: bool, coded: bool | None
     ) -> tuple[Scan, Launchable]:
         """Return a compiled scan; a look-up if `coded` is None."""
-        key = (headroom, nullable, inner, tame, coded)
+        key = (headroom, nullable, inner, all_small, coded)
         if key not in self._loaded:
             spec = self.spec
             columns = (spec.sides[0].columns, spec.sides[1].columns)
             guard = None if isinstance(spec.interior, Literal) else spec.interior
             program = Program(spec.boundary, columns, headroom, nullable, guard)
-            scan, device = Scan(program, inner, tame, bool(coded)), self.device()
+            scan, device = Scan(program, inner, all_small, bool(coded)), self.device()
             if coded is None:
                 kernel = device.load(look_up_module(scan, device.target), "look_up")
             else:

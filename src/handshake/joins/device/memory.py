@@ -90,7 +90,7 @@ class DeviceWindow:
         self.base = self.first = self.next = 0
         """Rows: of the first slot, the oldest that counts, and the one that comes next."""
         self.slots = 0
-        self.headroom = self.tame = True
+        self.headroom = self.all_small = True
         self._checked = [c for c in spec.columns if isinstance(c.type, Int) and storage_bits(c.type) >= 32]
 
     @property
@@ -125,11 +125,11 @@ class DeviceWindow:
             else:
                 self.device.fill(store.address + slot, 1, piece.rows)
         self.headroom &= columns.headroom
-        self.tame = self.tame and self._is_tame(piece)
+        self.all_small = self.all_small and self._is_small(piece)
         self.next += piece.rows
         return row
 
-    def _is_tame(self, piece: BasicWindow) -> bool:
+    def _is_small(self, piece: BasicWindow) -> bool:
         for column in self._checked:
             values = integers(stored_column(piece.batch, self.spec, column.name))
             if len(values) and not small(column.type, *map(int, extremes(values))):

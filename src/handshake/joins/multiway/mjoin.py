@@ -89,7 +89,7 @@ class MJoin(RunningJoin):
     lateness: int | None = 0
     cores: int = 1
     cpus: tuple[int, ...] = ()
-    """The processor of each core's thread; none: wherever the system puts them."""
+    """The processor of each core's thread; empty if threads are not pinned."""
     adapt: bool = False
     clock: Clock = time.perf_counter
     driver: ManyDriver = field(init=False)
@@ -217,7 +217,7 @@ class MJoin(RunningJoin):
     # On the cores.
 
     def _go_on(self) -> None:
-        if self.crew is not None and self.crew.bell.stopped:
+        if self.crew is not None and self.crew.monitor.stopped:
             raise Stopped
 
     def _work(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
@@ -336,7 +336,7 @@ class MJoin(RunningJoin):
     def wake(self) -> None:
         """Make a running `settle` check `until` again."""
         if self.crew is not None:
-            self.crew.bell.ring()
+            self.crew.monitor.wake_all()
 
     def expire(self) -> None:
         """Drop tuples that no tuple to come can join."""

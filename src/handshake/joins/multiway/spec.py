@@ -38,7 +38,7 @@ from handshake.plan.expr import (
 from handshake.schema import BOOL, INT64, UNITS, Field, Schema
 from handshake.windows import TIME, Rule, Window, Windows
 
-__all__ = ["FIRST", "SECOND", "Condition", "ManySpec", "StepSpec", "StreamSpec", "many_spec"]
+__all__ = ["FIRST", "SECOND", "ManySpec", "StepSpec", "StreamCondition", "StreamSpec", "many_spec"]
 
 FIRST, SECOND = HIDDEN + "first", HIDDEN + "second"
 """Hidden columns of combinations: what the target's window and the members' windows look at."""
@@ -79,7 +79,7 @@ class StreamSpec:
 
 
 @dataclass(frozen=True)
-class Condition:
+class StreamCondition:
     """One conjunct: as written, with resolved names, bound to one row of all columns; and what it reads."""
 
     text: str
@@ -104,7 +104,7 @@ class NewConditions:
     """The conditions that a step into the window of `target` checks; shared by steps that check the same."""
 
     target: int
-    conditions: tuple[Condition, ...]
+    conditions: tuple[StreamCondition, ...]
     method: str
     """The access method that they allow."""
 
@@ -120,7 +120,7 @@ class StepSpec:
 
     joined: tuple[int, ...]
     target: int
-    conditions: tuple[Condition, ...]
+    conditions: tuple[StreamCondition, ...]
     spec: JoinSpec
 
 
@@ -129,8 +129,8 @@ class ManySpec:
     """A join of several streams, checked; `step` plans what a join order asks for."""
 
     streams: tuple[StreamSpec, ...]
-    conditions: tuple[Condition, ...]
-    filters: tuple[Condition, ...]
+    conditions: tuple[StreamCondition, ...]
+    filters: tuple[StreamCondition, ...]
     """Conditions on one stream alone: looked at once per tuple, at its arrival."""
     unit: str
     output: pa.Schema
@@ -267,7 +267,7 @@ class ManySpec:
         name, schema = self.streams[k].name, self.streams[k].schema
         return [column.with_name(f"{name}.{column.name}") for column in schema]
 
-    def _place(self, condition: Condition, target: int) -> Expr:
+    def _place(self, condition: StreamCondition, target: int) -> Expr:
         """Put the target's columns on the right side, and all others on the left."""
         own = f"{self.names[target]}."
 
@@ -279,7 +279,7 @@ class ManySpec:
 
         return transform(condition.expr, rule)
 
-    def _split(self, condition: Condition, target: int) -> Expr:
+    def _split(self, condition: StreamCondition, target: int) -> Expr:
         """Return a bound condition with the target's columns on the right side."""
         own = f"{self.names[target]}."
 
@@ -399,14 +399,14 @@ def _column(stream: StreamSpec) -> str:
     return Schema.from_arrow(stream.schema, stream.name).get(str(stream.time)).name
 
 
-def _read(streams: tuple[StreamSpec, ...], on: Expr) -> Iterator[Condition]:
+def _read(streams: tuple[StreamSpec, ...], on: Expr) -> Iterator[StreamCondition]:
     """Yield the conjuncts, with every name resolved to a column such as `a.x`."""
     names = _Names(streams)
     row = Scope((names.row,), {"l": 0})
     with _in_their_words(names.names):
         for part in conjuncts(on):
             expr, read = names.resolve(part)
-            yield Condition(show(part), expr, bind(expr, row), read)
+            yield StreamCondition(show(part), expr, bind(expr, row), read)
 
 
 class _Names:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.driver import arrays_of
-from handshake.joins.multiway.spec import Condition, ManySpec
+from handshake.joins.multiway.spec import ManySpec, StreamCondition
 from handshake.joins.multiway.step import StepCore
 from handshake.kernels.evaluate import holds
 from handshake.plan.expr import Column, walk
@@ -80,7 +80,7 @@ class Statistics:
 
     def __post_init__(self) -> None:
         self.rows = [float((s.window and s.window.capacity) or _UNKNOWN) for s in self.spec.streams]
-        self._groups: dict[frozenset[int], list[Condition]] = {}
+        self._groups: dict[frozenset[int], list[StreamCondition]] = {}
         for condition in self.spec.conditions:
             self._groups.setdefault(condition.streams, []).append(condition)
         self._selectivity = {streams: _guess(group) for streams, group in self._groups.items()}
@@ -128,12 +128,12 @@ class Statistics:
                 self._sampled.add(streams)
 
 
-def _guess(group: list[Condition]) -> Selectivity:
+def _guess(group: list[StreamCondition]) -> Selectivity:
     indexed = [GUESSES[c.kind] for c in group if c.kind != "other"]
     return Selectivity(prod(indexed), prod(GUESSES[c.kind] for c in group))
 
 
-def _measure_sample(group: list[Condition], tuples: list[pa.RecordBatch]) -> Selectivity:
+def _measure_sample(group: list[StreamCondition], tuples: list[pa.RecordBatch]) -> Selectivity:
     """Shares of the sample's combinations; a guess counts for one combination, so that none is zero."""
     read = {node.name for c in group for node in walk(c.bound) if isinstance(node, Column)}
     batch = _product([some.select([n for n in some.schema.names if n in read]) for some in tuples])

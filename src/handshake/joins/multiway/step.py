@@ -114,7 +114,7 @@ class StepCore:
     many: ManySpec
     step: StepSpec
     go_on: Callable[[], None] = lambda: None
-    """Asked before each basic window; raises where there is no use in going on."""
+    """Called before each basic window; raises `Stopped` if the join is closing."""
     core: JoinCore = field(init=False)
     pairs: int = 0
     """Combinations times tuples of the window that they were compared with."""

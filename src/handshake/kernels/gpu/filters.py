@@ -30,28 +30,28 @@ def small(kind: Type, low: int, high: int) -> bool:
     return -limit <= low and high < limit
 
 
-def rejects(expr: Expr, env: Env, target: Target, tame: bool) -> ir.Value:
+def rejects(expr: Expr, env: Env, target: Target, all_small: bool) -> ir.Value:
     """Emit a word of 32 bits whose sign bit is set only where the condition is not true.
 
-    `tame` says that all whole numbers in columns are `small`.
+    `all_small` says that all whole numbers in columns are `small`.
     """
     builder = env.builder
     if isinstance(expr, And):
-        first, *rest = (rejects(arg, env, target, tame) for arg in expr.args)
+        first, *rest = (rejects(arg, env, target, all_small) for arg in expr.args)
         for other in rest:
             first = builder.or_(first, other)
         return first
     if isinstance(expr, Or):
-        first, *rest = (rejects(arg, env, target, tame) for arg in expr.args)
+        first, *rest = (rejects(arg, env, target, all_small) for arg in expr.args)
         for other in rest:
             first = builder.and_(first, other)
         return first
-    if isinstance(expr, Compare) and (found := _difference(expr, env, target, tame)) is not None:
+    if isinstance(expr, Compare) and (found := _difference(expr, env, target, all_small)) is not None:
         return found
     return builder.sext(builder.not_(truth(expr, env).yes), I32)
 
 
-def _difference(expr: Compare, env: Env, target: Target, tame: bool) -> ir.Value | None:
+def _difference(expr: Compare, env: Env, target: Target, all_small: bool) -> ir.Value | None:
     if expr.op in ("=", "<>") or isinstance(expr.left.type, Bool):
         return None
     builder = env.builder
@@ -65,7 +65,7 @@ def _difference(expr: Compare, env: Env, target: Target, tame: bool) -> ir.Value
         # -0 less +0 would be -0, so adding 0 makes -0 in `more` +0: once per row, unless both sides make it.
         more = builder.fadd(more, ir.Constant(ir.FloatType(), 0.0))
         return target.float_word(builder, builder.fsub(more, less))
-    if not tame or not is_exact(expr.left.type):
+    if not all_small or not is_exact(expr.left.type):
         return None
     a, b = operands(expr, env)
     width = max(a.value.type.width, b.value.type.width)

@@ -47,7 +47,7 @@ class Scan:
     program: Program
     """The exact predicate, with the window rule; its guard is the condition that is filtered by."""
     inner: int
-    tame: bool = False
+    all_small: bool = False
     """Whether all whole numbers are `small` (see `filters`)."""
     coded: bool = False
     """Whether the filter compares 16-bit codes of two bands."""
@@ -222,7 +222,7 @@ def _signs(frame: Frame, base: ir.Value) -> Filtered:
             outer = {c: frame.value(c, place) for c in _columns_of(condition, 1 - inner)}
             for mine in held:
                 env = frame.env(_finder(frame, {**outer, **mine}))
-                word = b.and_(word, rejects(condition, env, frame.target, scan.tame))
+                word = b.and_(word, rejects(condition, env, frame.target, scan.all_small))
         return b.icmp_signed(">=", word, I32(0))
 
     return filter_probe

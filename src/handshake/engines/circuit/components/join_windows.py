@@ -15,7 +15,7 @@ from handshake.engines.circuit.components.slide import TIME
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, null_of
 from handshake.engines.circuit.join.arrivals import arrivals_row
-from handshake.engines.circuit.join.condition import Combination, Condition
+from handshake.engines.circuit.join.condition import Combination, PairGates
 from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM
 from handshake.windows import Rule, is_late
 
@@ -139,7 +139,7 @@ class OrderedWindows(Block):
 
     def __init__(
         self,
-        condition: Condition | Combination,
+        condition: PairGates | Combination,
         held: tuple[HeldTuples, ...],
         lanes: int,
         shown: Shape | None,

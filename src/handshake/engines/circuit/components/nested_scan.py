@@ -77,7 +77,7 @@ class _Level:
     """All tuples of the window have been looked at: the one that arrived is left."""
 
     def enter(self, m: Module) -> None:
-        """Begin with the oldest tuple."""
+        """Start at the oldest tuple."""
         m.d.comb += self.store.first.eq(1)
         m.d.sync += [self.sent.eq(0), self.spent.eq(0)]
 

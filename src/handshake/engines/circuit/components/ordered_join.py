@@ -20,7 +20,7 @@ from handshake.engines.circuit.components.join_windows import HeldTuples, Ordere
 from handshake.engines.circuit.components.stream import StreamSignature, register
 from handshake.engines.circuit.components.union import chosen, rotating_grant
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT
-from handshake.engines.circuit.join.condition import Condition, Delay
+from handshake.engines.circuit.join.condition import Delay, PairGates
 
 __all__ = ["OrderedJoin"]
 
@@ -44,7 +44,7 @@ class OrderedJoin(OrderedWindows):
     latency = 2
 
     def __init__(
-        self, condition: Condition, held: tuple[HeldTuples, ...], lanes: int, *, shown: Shape | None = None
+        self, condition: PairGates, held: tuple[HeldTuples, ...], lanes: int, *, shown: Shape | None = None
     ) -> None:
         self.condition = condition
         self.issue_rate = 1 / (1 + max(-(-each.tuples // lanes) for each in held))

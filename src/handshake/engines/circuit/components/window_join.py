@@ -24,7 +24,7 @@ from handshake.engines.circuit.components.slide import CLOCK, HERE, SHOWN, TIME
 from handshake.engines.circuit.components.stream import stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
 from handshake.engines.circuit.join.arrivals import arrivals_row, has_of
-from handshake.engines.circuit.join.condition import Combination, Condition
+from handshake.engines.circuit.join.condition import Combination, PairGates
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.plan.expr import Expr
@@ -72,10 +72,10 @@ class JoinSpec:
         hidden = (TIME,) * (self.timed or self.reads_time) + (CLOCK,) * self.timed
         return Row(tuple(w for w in row if not w.name.startswith("@") or w.name in hidden))
 
-    def condition(self, rows: tuple[Row, ...]) -> Condition | Combination:
+    def condition(self, rows: tuple[Row, ...]) -> PairGates | Combination:
         """Return the condition on the wires that are held."""
         kept = tuple(self.held_row(row) for row in rows)
-        return Condition(*kept, self.on) if len(kept) == 2 else Combination(kept, self.on)
+        return PairGates(*kept, self.on) if len(kept) == 2 else Combination(kept, self.on)
 
 
 def joined_row(rows: tuple[Row, ...], spec: JoinSpec) -> Row:
@@ -111,7 +111,7 @@ class WindowJoin(Block):
         ports["o"] = stream_out(self.after)
         super().__init__(ports | {name: Out(COUNTER) for name in self.counters}, (rows, spec))
 
-    def _core(self, condition: Condition | Combination) -> Block:
+    def _core(self, condition: PairGates | Combination) -> Block:
         spec = self.spec
         if isinstance(condition, Combination):
             together = spec.together

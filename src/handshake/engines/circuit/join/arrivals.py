@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from handshake.engines.circuit.components.types import Row, Wire
-from handshake.engines.circuit.join.condition import Combination, Condition
+from handshake.engines.circuit.join.condition import Combination, PairGates
 from handshake.engines.circuit.simulation.simulate import Feed
 from handshake.engines.circuit.simulation.testbench import ALWAYS, Beat
 from handshake.schema import BOOL
@@ -17,7 +17,7 @@ HAS_LEFT, HAS_RIGHT = "l?", "r?"
 """Fields that say whether a beat has a tuple of R, and of S."""
 
 
-def arrivals_row(condition: Condition | Combination) -> Row:
+def arrivals_row(condition: PairGates | Combination) -> Row:
     """Return the wires of the input: a tuple of each stream, and flags that say which of them are there."""
     flags = (Wire(has_of(side), BOOL, 1) for side in condition.sides)
     streams = zip(condition.sides, condition.rows, strict=True)
@@ -49,7 +49,7 @@ def steps(order: Iterable[tuple[int, int]]) -> Iterator[tuple[int | None, int | 
 
 
 def feed_of(
-    condition: Condition,
+    condition: PairGates,
     beats: Iterable[tuple[int | None, int | None]],
     *,
     pattern: Iterable[bool] = ALWAYS,

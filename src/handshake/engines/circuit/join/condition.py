@@ -17,7 +17,7 @@ from handshake.errors import UnsupportedError
 from handshake.plan.expr import And, Column, Compare, Expr, Not, Or, Udf, conjuncts, show, sides, walk
 from handshake.schema import BOOL, Float
 
-__all__ = ["Combination", "Condition", "Conjunct", "Delay", "check_gates", "is_true"]
+__all__ = ["Combination", "Conjunct", "Delay", "PairGates", "check_gates", "is_true"]
 
 
 CHUNK = 2
@@ -57,7 +57,7 @@ class Delay:
 
 
 @dataclass(frozen=True)
-class Condition:
+class PairGates:
     """A bound predicate on two rows: equalities, bands, inequalities, logic, whatever gates can compute."""
 
     left: Row

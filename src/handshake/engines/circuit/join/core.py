@@ -28,7 +28,7 @@ from handshake.engines.circuit.join.buffer import (
     following,
     later,
 )
-from handshake.engines.circuit.join.condition import Condition, Delay
+from handshake.engines.circuit.join.condition import Delay, PairGates
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM, WindowSegment
 
@@ -77,7 +77,7 @@ class JoinCore(Block):
 
     issue_rate = 0.0  # one step in as many cycles as there are tuples to compare: see `step_cycles`
 
-    def __init__(self, condition: Condition, shape: CoreShape, ports: dict[str, Any]) -> None:
+    def __init__(self, condition: PairGates, shape: CoreShape, ports: dict[str, Any]) -> None:
         self.condition, self.shape = condition, shape
         self.bits = (condition.left.bits + 1, condition.right.bits + 1)  # tuples with their valid flags
         results = Out(ResultSignature(condition.result.bits))
@@ -204,7 +204,7 @@ class LocalCore(JoinCore):
     reaches further than to a neighbour.
     """
 
-    def __init__(self, condition: Condition, shape: CoreShape) -> None:
+    def __init__(self, condition: PairGates, shape: CoreShape) -> None:
         r = Signature(condition.left.bits + 1 + STEP_BITS)
         s = Signature(condition.right.bits + 1)
         super().__init__(condition, shape, {"r_in": In(r), "r_out": Out(r), "s_in": In(s), "s_out": Out(s)})

@@ -13,7 +13,7 @@ from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.stream import stream_in
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT, arrivals_row
 from handshake.engines.circuit.join.buffer import later
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import PairGates
 from handshake.engines.circuit.join.core import STEP_BITS
 from handshake.engines.circuit.join.design import Design
 
@@ -38,7 +38,7 @@ class Driver(Block):
     Ports: `arrivals`; `over`: all results of this input have left, so the next one may come.
     """
 
-    def __init__(self, condition: Condition, design: Design, ports: dict[str, Any], extra: Any) -> None:
+    def __init__(self, condition: PairGates, design: Design, ports: dict[str, Any], extra: Any) -> None:
         self.condition, self.design = condition, design
         self.longest = max(design.left, design.right)
         streams = {"arrivals": stream_in(arrivals_row(condition)), "over": In(1)}
@@ -85,7 +85,7 @@ class LocalDriver(Driver):
     `room`, by which that asks for more.
     """
 
-    def __init__(self, condition: Condition, design: Design) -> None:
+    def __init__(self, condition: PairGates, design: Design) -> None:
         r, s = condition.left.bits + 1 + STEP_BITS, condition.right.bits + 1
         ports = {"r": Out(Signature(r)), "pushes": Out(1), "pushed": Out(s), "room": In(1)}
         super().__init__(condition, design, ports, ())

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from handshake.engines.circuit.components.types import Row, Wire, wire
 from handshake.engines.circuit.join.arrivals import feed_of, steps
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import PairGates
 from handshake.engines.circuit.join.design import CORES, Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.engines.circuit.simulation.simulate import simulate
@@ -70,9 +70,9 @@ def design_of(windows: Windows, cores: int | None, **changes: Any) -> Design:
     return Design(min(cores or CORES, left, right), left, right, **changes)
 
 
-def condition_of(left: pa.Table, right: pa.Table, on: Expr, text_bytes: int | None = None) -> Condition:
+def condition_of(left: pa.Table, right: pa.Table, on: Expr, text_bytes: int | None = None) -> PairGates:
     """Return the wires of both inputs and the gates of a bound predicate."""
-    return Condition(_row(left, "left", text_bytes), _row(right, "right", text_bytes), on)
+    return PairGates(_row(left, "left", text_bytes), _row(right, "right", text_bytes), on)
 
 
 def _row(table: pa.Table, side: str, text_bytes: int | None) -> Row:
@@ -135,7 +135,7 @@ def simulator_for(design: Design, rows: int) -> str:
 def run_join(
     left: pa.Table,
     right: pa.Table,
-    condition: Condition,
+    condition: PairGates,
     design: Design,
     output: pa.Schema,
     *,
@@ -161,7 +161,7 @@ def _pack(table: pa.Table, row: Row) -> list[int]:
     return [row.pack(values) for values in zip(*columns, strict=True)]
 
 
-def _table(results: list[tuple[Any, ...]], condition: Condition, output: pa.Schema) -> pa.Table:
+def _table(results: list[tuple[Any, ...]], condition: PairGates, output: pa.Schema) -> pa.Table:
     """Return the results with the names of the output's columns."""
     wires = (*condition.left, *condition.right)
     row = Row(tuple(Wire(f.name, w.type, w.bits) for f, w in zip(output, wires, strict=True)))

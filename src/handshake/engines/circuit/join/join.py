@@ -14,7 +14,7 @@ from amaranth.hdl import Cat, Module, Value
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
 from handshake.engines.circuit.join.arrivals import arrivals_row
-from handshake.engines.circuit.join.condition import Condition
+from handshake.engines.circuit.join.condition import PairGates
 from handshake.engines.circuit.join.core import CoreShape, LocalCore
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.driver import LocalDriver
@@ -30,7 +30,7 @@ class HandshakeJoin(Block):
     Ports: `arrivals` (see `arrivals_row`) and `results` (the condition's result row).
     """
 
-    def __init__(self, condition: Condition, design: Design, **ports: Any) -> None:
+    def __init__(self, condition: PairGates, design: Design, **ports: Any) -> None:
         self.condition, self.design = condition, design
         streams = {"arrivals": stream_in(arrivals_row(condition)), "results": stream_out(condition.result)}
         super().__init__({**streams, **ports}, (condition.key, design))

@@ -91,7 +91,7 @@ class JoinState:
     query: str
     name: str
     segments: list[SegmentState]
-    """Those of the present definition of the join, in order."""
+    """Segments of the current definition of the join, in order."""
     past: list[SegmentState]
     """Those of earlier definitions, whose files a checkpoint may still need."""
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from handshake.joins.arrangements.arrangement import Entry, Task
 from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measure_costs
 from handshake.joins.arrangements.cell.partition import Partition, Slots
-from handshake.joins.arrangements.channels import Bell
+from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.arrangements.crew import Clock, Load
 from handshake.joins.arrangements.gathering import Buffer, GatheringJoin
 from handshake.joins.basic_window import BasicWindow
@@ -82,11 +82,13 @@ class Cell(GatheringJoin[_Job]):
         self._turn, self._next_core = 0, 0
         self._usual = float(UNIT_BLOCK)
         """Average number of tuples in the last batches."""
-        bell = Bell()
-        self._cores = [JoinCore(self.spec, self.driver.tracked, check=bell.check) for _ in range(self.cores)]
+        monitor = Monitor()
+        self._cores = [
+            JoinCore(self.spec, self.driver.tracked, check=monitor.check) for _ in range(self.cores)
+        ]
         self._jobs = [0] * self.cores
         self._expired = 0
-        self._start_crew(bell, self.load.active, self.clock)
+        self._start_crew(monitor, self.load.active, self.clock)
 
     # On the cores.
 

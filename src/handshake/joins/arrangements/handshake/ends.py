@@ -179,7 +179,7 @@ class Ends:
         return any(self._outbox)
 
     def movable(self) -> bool:
-        """Return whether `exchange` would do something; to be called under the bell's lock."""
+        """Return whether `exchange` would do something; to be called under the monitor's lock."""
         return any(len(queue) for queue in self._exits) or any(
             outbox and (entry.room or outbox[0].kind != "tuples")
             for outbox, entry in zip(self._outbox, self._entries, strict=True)

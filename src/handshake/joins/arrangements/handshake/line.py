@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, core_error
 from handshake.joins.arrangements.arrangement import Arrangement, Entry
-from handshake.joins.arrangements.channels import Bell, Channel, Stopped, merging_tree
+from handshake.joins.arrangements.channels import Channel, Monitor, Stopped, merging_tree
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
 from handshake.joins.basic_window import BasicWindow
@@ -47,19 +47,20 @@ class Handshake(Arrangement):
             raise UnsupportedError(f"a handshake join needs at least one core, not {cores}")
         self.spec = spec
         self.driver = Driver(spec, lateness)
-        self._bell = Bell()
+        self._monitor = Monitor()
         self._closed = False
         self.latencies, self.watch = Latencies(cores), Stopwatch()
         # One pair of queues between any two neighbours; the driver is the neighbour at both ends.
         right, left = (
-            [Queue(self._bell, spec.tuning.line_queue) for _ in range(cores + 1)] for _ in range(2)
+            [Queue(self._monitor, spec.tuning.line_queue) for _ in range(cores + 1)] for _ in range(2)
         )
         right[cores].capacity = left[0].capacity = _UNBOUNDED
         self._ends = Ends(self.driver, cores, (right[0], left[cores]), (right[cores], left[0]))
         self._workers = [
             Worker(
                 spec, k, cores, two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
-                Channel(self._bell, spec.tuning.line_results), cpus[k] if cpus else None, self.driver.tracked,
+                Channel(self._monitor, spec.tuning.line_results), cpus[k] if cpus else None,
+                self.driver.tracked,
             )
             for k in range(cores)
         ]  # fmt: skip
@@ -118,7 +119,7 @@ class Handshake(Arrangement):
 
     def wake(self) -> None:
         """Make a running `settle` call `until` again; any thread may call this."""
-        self._bell.ring()
+        self._monitor.wake_all()
 
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into the line, and let them spread over it, without joining them: they count as met."""
@@ -145,12 +146,12 @@ class Handshake(Arrangement):
     def close(self) -> None:
         """Stop; all threads end. Results that have not been drained are lost."""
         self._closed = True
-        self._bell.stop()
+        self._monitor.stop()
         for worker in self._workers:
             worker.join()
 
     def _run(self, done: Callable[[], bool], still: bool = False) -> Iterator[pa.RecordBatch]:
-        """Feed the ends and yield results until `done`, which is asked under the bell's lock."""
+        """Feed the ends and yield results until `done`, which is asked under the monitor's lock."""
         while True:
             self._check()
             self._ends.exchange(still)
@@ -161,7 +162,7 @@ class Handshake(Arrangement):
                         self.latencies.note(found.core, rows, arrived)
                     yield found.batch
             try:
-                self._bell.wait_for(lambda: self._busy() or done())
+                self._monitor.wait_for(lambda: self._busy() or done())
                 if self._holds(done):
                     return
             except Stopped:
@@ -169,7 +170,7 @@ class Handshake(Arrangement):
                 raise
 
     def _holds(self, done: Callable[[], bool]) -> bool:
-        with self._bell.condition:
+        with self._monitor.condition:
             return done()
 
     def _busy(self) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from handshake.joins.arrangements.channels import Bell, Channel, Stopped
+from handshake.joins.arrangements.channels import Channel, Monitor, Stopped
 from handshake.joins.arrangements.handshake.core import LEFT, RIGHT, HandshakeCore, Message, R, S
 from handshake.joins.arrangements.placement import pin_to
 from handshake.joins.basic_window import BasicWindow, merge_windows, seal
@@ -46,7 +46,7 @@ class Queue(Channel[Message[BasicWindow]]):
 
     def offer(self, item: Message[BasicWindow]) -> bool:
         """Put a message if there is room."""
-        with self.bell.condition:
+        with self.monitor.condition:
             fits = self.room or item.kind != "tuples"
             if fits:
                 self._append(item)
@@ -54,7 +54,7 @@ class Queue(Channel[Message[BasicWindow]]):
 
     def put(self, item: Message[BasicWindow]) -> None:
         """Put a message; before a piece, the caller must have checked `room`."""
-        with self.bell.condition:
+        with self.monitor.condition:
             self._append(item)
 
     def _append(self, item: Message[BasicWindow]) -> None:
@@ -62,13 +62,13 @@ class Queue(Channel[Message[BasicWindow]]):
         self.pieces += item.kind == "tuples"
         self.deepest = max(self.deepest, self.pieces)
         if len(self.items) == 1:  # readers wait for something, never for more of it
-            self.bell.condition.notify_all()
+            self.monitor.condition.notify_all()
 
     def _pop(self) -> Message[BasicWindow]:
         item = self.items.popleft()
         if item.kind == "tuples":
             if not self.room:
-                self.bell.condition.notify_all()
+                self.monitor.condition.notify_all()
             self.pieces -= 1
         return item
 
@@ -99,7 +99,7 @@ class Worker(threading.Thread):
         self.number, self.cores, self.cpu = number, cores, cpu
         self.place = f"core {number + 1} of {cores}"
         super().__init__(name=f"handshake {self.place}", daemon=True)
-        self.join_core = JoinCore(spec, tracked, check=results.bell.check)
+        self.join_core = JoinCore(spec, tracked, check=results.monitor.check)
         ends = (number == 0, number == cores - 1)
         self.core = HandshakeCore(self._match, newest, *ends, two_phase, self._merge)
         self.ahead: list[HandshakeCore[BasicWindow, pa.RecordBatch] | None] = [None, None]
@@ -107,7 +107,7 @@ class Worker(threading.Thread):
         self.results = results
         self.error: BaseException | None = None
         self._inward, self._outward = inward, outward
-        self._bell: Bell = results.bell
+        self._monitor: Monitor = results.monitor
         self._idle = False
         self._announced = 0
         self._at: BasicWindow | None = None
@@ -133,7 +133,7 @@ class Worker(threading.Thread):
         return sum(len(queue) for queue in self._inward)
 
     def run(self) -> None:
-        """Until the bell stops, or something goes wrong, which stops everyone."""
+        """Until the monitor stops, or something goes wrong, which stops everyone."""
         try:
             if self.cpu is not None:
                 pin_to(self.cpu)
@@ -146,18 +146,18 @@ class Worker(threading.Thread):
             pass
         except BaseException as error:
             self.error = error
-            self._bell.stop()
+            self._monitor.stop()
 
     def at_rest(self) -> bool:
-        """Return whether the core is idle and will stay so; to be called under the bell's lock."""
+        """Return whether the core is idle and will stay so; to be called under the monitor's lock."""
         return self._idle and not any(len(queue) for queue in self._inward) and not self._ready()
 
     def _rest(self) -> None:
-        with self._bell.condition:
+        with self._monitor.condition:
             self._idle = not self._ready()
             if self._idle:
-                self._bell.ring()
-            self._bell.wait_for(self._ready)
+                self._monitor.wake_all()
+            self._monitor.wait_for(self._ready)
             self._idle = False
 
     def _ready(self) -> bool:
@@ -205,7 +205,7 @@ class Worker(threading.Thread):
             pass
         if self.core.gone > self._announced:
             self._announced = self.core.gone
-            self._bell.ring()
+            self._monitor.wake_all()
 
     def _send(self, direction: int) -> bool:
         queue = self._outward[direction]

@@ -27,7 +27,7 @@ class Helpers:
 
     cores: int
     cpus: tuple[int, ...] = ()
-    """The processor of each core; none: wherever the system puts them."""
+    """The processor of each core; empty if threads are not pinned."""
     error: BaseException | None = field(default=None, init=False)
     """The error that ended a helper; callers that offer jobs must check it."""
 
@@ -35,7 +35,7 @@ class Helpers:
         self._job: Job | None = None
         self._closed = False
         self._lock = threading.Lock()
-        self._bells = [threading.Lock() for _ in range(1, self.cores)]
+        self._locks = [threading.Lock() for _ in range(1, self.cores)]
         self._threads: list[threading.Thread] = []
 
     def offer(self, job: Job) -> None:
@@ -43,7 +43,7 @@ class Helpers:
         self._job = job
         if not self._threads:
             self._start()
-        self._ring()
+        self._wake()
 
     def withdraw(self) -> None:
         """Forget the finished job and free its windows; helpers that wake now have nothing to do."""
@@ -51,23 +51,23 @@ class Helpers:
 
     def _start(self) -> None:
         with self._lock:
-            for k, bell in enumerate(self._bells if not self._closed else (), start=1):
-                bell.acquire()
+            for k, lock in enumerate(self._locks if not self._closed else (), start=1):
+                lock.acquire()
                 thread = threading.Thread(target=self._run, args=(k,), name=f"join helper {k}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _ring(self) -> None:
-        for bell in self._bells:
-            if bell.locked():  # else it rings already, and the helper will look for the newest job
-                bell.release()
+    def _wake(self) -> None:
+        for lock in self._locks:
+            if lock.locked():  # else the helper is awake and will look for the newest job
+                lock.release()
 
     def _run(self, k: int) -> None:
         try:
             if self.cpus:
                 pin_to(self.cpus[k])
             while True:
-                self._bells[k - 1].acquire()
+                self._locks[k - 1].acquire()
                 if self._closed:
                     return
                 job = self._job
@@ -81,6 +81,6 @@ class Helpers:
         """End all threads."""
         with self._lock:
             self._closed = True
-        self._ring()
+        self._wake()
         for thread in self._threads:
             thread.join()

@@ -56,7 +56,7 @@ class LookUps:
         """Jobs that are to come without looking anything up."""
         self._known: tuple[set[int], set[int]] = (set(), set())
         self._there: tuple[set[int], set[int]] = (set(), set())
-        """Kinds of basic windows by side, for which kernels are asked for; and are there."""
+        """Requested kernel kinds by side, and those compiled."""
         self._compiling: list[threading.Thread] = []
         self._error: BaseException | None = None
 

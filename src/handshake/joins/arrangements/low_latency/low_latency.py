@@ -16,7 +16,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from handshake.joins.arrangements.arrangement import Entry, Task
-from handshake.joins.arrangements.channels import Bell
+from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.arrangements.gathering import Bounds, Buffer, GatheringJoin
 from handshake.joins.arrangements.low_latency.look_ups import FEW
 from handshake.joins.arrangements.low_latency.shared_scan import SharedScan, Visit
@@ -68,16 +68,18 @@ class LowLatency(GatheringJoin[_Task]):
 
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness)
-        bell = Bell()
+        monitor = Monitor()
         tracked = self.driver.tracked
-        self._cores = [JoinCore(self.spec, tracked, aside=True, check=bell.check) for _ in range(self.cores)]
+        self._cores = [
+            JoinCore(self.spec, tracked, aside=True, check=monitor.check) for _ in range(self.cores)
+        ]
         self._gone = [0] * self.cores
         self._turn, self._tuning = 0, self.spec.tuning
         self._buffers = (Buffer(_LARGEST), Buffer(_LARGEST))
         self._holds = [False] * self.cores
         self._recent, self._seen = 0.0, 0.0
         self._shared = SharedScan(self.spec, self._cores, tracked, self.cpus)
-        self._start_crew(bell)
+        self._start_crew(monitor)
 
     def _work(self, k: int, task: _Task) -> Iterator[pa.RecordBatch]:
         core = self._cores[k]
