@@ -35,8 +35,9 @@ def choose_best(definition: Definition, results: Batches) -> Batches:
     left, right = (pa.schema(list(schema)[:-1]) for schema in (definition.left, definition.right))
     chooser, places = Chooser(definition.ranking, left, right), dict[int, int]()
     for batch in results:
-        numbers = _number_densely(batch.column(width), places)
-        yield from chooser.choose([batch.set_column(width, batch.schema.field(width), numbers)])
+        columns = batch.columns
+        columns[width] = _number_densely(columns[width], places)
+        yield from chooser.choose([pa.RecordBatch.from_arrays(columns, schema=batch.schema)])
 
 
 def _number_densely(numbers: pa.Array, places: dict[int, int]) -> pa.Array:
