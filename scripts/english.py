@@ -1,6 +1,6 @@
-"""Check that docstrings, comments and names follow the project's rules for plain English.
+"""Check that docstrings, comments, names, errors and documents follow the project's rules for plain English.
 
-Usage: python scripts/english.py PATH...
+Usage: python scripts/english.py PATH... (Python files, documents in Markdown, or folders of them)
 
 Prints one line per finding, `file:line: rule: text`, and exits with 1 if there is any.
 """
@@ -34,6 +34,8 @@ IRREGULAR = {
     "thought", "told", "understood", "written",
 }  # fmt: skip
 VERBS_IN_ED = {"embed", "feed", "need", "proceed", "seed", "shed", "succeed"}
+FLAG = re.compile(r"(?<![\w-])--[a-z]")
+WIDTH = 110
 ATTRIBUTES = {"property", "cached_property", "setter"}
 SHORTEST = 16
 
@@ -43,8 +45,10 @@ Finding = tuple[int, str, str]
 def main(arguments: list[str]) -> int:
     """Check the given files and folders; return the exit status."""
     count = 0
-    for path in _python_files(arguments):
-        for line, rule, text in sorted(check(path.read_text())):
+    for path in _files(arguments):
+        text = path.read_text("utf-8")
+        found = check_markdown(text) if path.suffix == ".md" else check(text, flags=_has_flags(path))
+        for line, rule, text in sorted(found):
             print(f"{path}:{line}: {rule}: {text}")
             count += 1
     if count:
@@ -52,14 +56,56 @@ def main(arguments: list[str]) -> int:
     return 1 if count else 0
 
 
-def _python_files(arguments: list[str]) -> Iterator[Path]:
+def _files(arguments: list[str]) -> Iterator[Path]:
     for argument in arguments:
         path = Path(argument)
-        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        found = path.rglob("*") if path.is_dir() else [path]
+        yield from sorted(each for each in found if each.suffix in (".py", ".md"))
 
 
-def check(source: str) -> Iterator[Finding]:
-    """Yield the findings in one Python file."""
+def _has_flags(path: Path) -> bool:
+    """Return whether the errors of a file are only seen on the command line."""
+    return "handshake" not in path.parts or "cli" in path.parts
+
+
+def check_markdown(text: str) -> Iterator[Finding]:
+    """Yield the findings in one document. Code, emphasised words and tables of examples are left out."""
+    for line, paragraph in _paragraphs(text):
+        plain = re.sub(r"`[^`]*`|(?<![*\w])\*[^*]+\*", "it", " ".join(paragraph))
+        plain = re.sub(r"^[\s>*-]*(\d+\. )?", "", plain).replace("**", "")
+        if found := ODD_WORDS.search(plain):
+            yield line, f"uncommon word '{found[0]}'", paragraph[0]
+        if found := LATER_RELATIVE.search(plain):
+            yield line, "a sentence starts with a relative clause", found[1]
+        for offset, each in enumerate(paragraph):
+            if len(each) > WIDTH and not each.startswith(("|", "![", "    ")):
+                yield line + offset, f"a line of {len(each)} characters", each[:60]
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the paragraphs, items and rows of tables of a document, each with its first line's number."""
+    code, example, first, lines = False, False, 1, list[str]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        fence, row = line.lstrip().startswith("```"), line.startswith("|")
+        example = row and (example or line.startswith("| before |"))
+        ends = not line.strip() or re.match(r"\s*([-*#|>]|\d+\.) ?", line) is not None
+        if lines and (fence or ends):
+            yield first, lines
+            lines = []
+        code ^= fence
+        if not (fence or code or example) and line.strip():
+            first, lines = (first if lines else number), [*lines, line]
+    if lines:
+        yield first, lines
+
+
+def check(source: str, *, flags: bool = True) -> Iterator[Finding]:
+    """Yield the findings in one Python file.
+
+    Args:
+        source: The text of the file.
+        flags: Whether its errors may name flags of the command line.
+    """
     tree = ast.parse(source)
     checked = set()
     for node in ast.walk(tree):
@@ -68,6 +114,8 @@ def check(source: str) -> Iterator[Finding]:
             checked |= {id(part) for part in node.body[:1]}
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _name(node)
+        if isinstance(node, ast.Raise):
+            yield from _error(node, flags=flags)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield from _prose(node.lineno, node.value.value, first_is_checked=id(node) in checked)
     yield from _comments(source)
@@ -98,6 +146,16 @@ def _prose(line: int, text: object, *, first_is_checked: bool) -> Iterator[Findi
         found = LATER_RELATIVE.search(" ".join(paragraph.split()))
         if found and not (first_is_checked and RELATIVE.match(first)):
             yield line, "a sentence starts with a relative clause", found[1]
+
+
+def _error(node: ast.Raise, *, flags: bool) -> Iterator[Finding]:
+    """Check the texts of an error."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            if found := ODD_WORDS.search(part.value):
+                yield part.lineno, f"uncommon word '{found[0]}'", part.value
+            if not flags and FLAG.search(part.value):
+                yield part.lineno, "an error outside cli/ names a flag", part.value
 
 
 def _name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Finding]:

@@ -63,6 +63,41 @@ def test_puzzling_sentences_are_found(source: str, rule: str) -> None:
     assert rules(source) == [rule]
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("Rows come.\nWhat is late is dropped.\n", "a sentence starts with a relative clause"),
+        ("- one item\n- besides,\n  another\n", "uncommon word 'besides'"),
+        ("| a | so many rows |\n", "uncommon word 'so many'"),
+        ("word " * 23 + "\n", "a line of 115 characters"),
+    ],
+)
+def test_puzzling_sentences_of_documents_are_found(text: str, rule: str) -> None:
+    assert [found for _, found, _ in english.check_markdown(text)] == [rule]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\nWhat is told to whoever asks\n```\n",
+        "Say *reported*, not *told*; `besides` is code.\n",
+        "| before | after |\n|---|---|\n| So many rows. | N rows. |\n",
+        f"| {'cell ' * 30} |\n",
+        f"![{'a picture ' * 12}](x.svg)\n",
+    ],
+)
+def test_code_examples_and_tables_of_documents_pass(text: str) -> None:
+    assert list(english.check_markdown(text)) == []
+
+
+def test_errors_outside_the_command_line_name_no_flags() -> None:
+    source = 'raise ValueError("give fewer rows, or --pace 2")\n'
+    assert rules(source) == []
+    found = list(english.check(source, flags=False))
+    assert [rule for _, rule, _ in found] == ["an error outside cli/ names a flag"]
+    assert rules('raise ValueError("the row was told")\n') == ["uncommon word 'told'"]
+
+
 def test_findings_are_printed_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sample.py"
     path.write_text('def told():\n    """Return the rows that expired."""\n')

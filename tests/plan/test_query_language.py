@@ -230,7 +230,7 @@ WRONG = {
     "a whole number with its unit, as in TIMESTAMP BY ts IN MICROSECONDS",
     "CREATE INPUT STREAM X (k int8) FROM Q WHERE k = 1; SELECT k FROM X": "no input stream 'Q' is declared before",
     "CREATE INPUT STREAM X (k int) FROM R WHERE k = 1; SELECT k FROM X": "field 'k' is int32 in X but int8 in R",
-    "CREATE INPUT STREAM X (k int8) FROM R WHERE k > 1; SELECT k FROM X": "streams are told apart by a field of the "
+    "CREATE INPUT STREAM X (k int8) FROM R WHERE k > 1; SELECT k FROM X": "streams are distinguished by a field of the "
     "input that carries them, as in WHERE MsgType = 68",
     "CREATE INPUT STREAM M (k int8, a int, b int); CREATE INPUT STREAM X (k int8, a int) FROM M WHERE k IN (1, 2) TIMESTAMP BY a; "
     "CREATE INPUT STREAM Y (k int8, b int) FROM M WHERE k = 2 TIMESTAMP BY b; SELECT k FROM X": "a tuple of M may be one of X and of Y, "

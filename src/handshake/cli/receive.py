@@ -22,6 +22,7 @@ _DECLARED = "File with the query, whose declarations say what comes; - is standa
 
 
 def receive(
+    context: typer.Context,
     address: Annotated[str, typer.Argument(metavar="URL", help="As udp://127.0.0.1:5000?sequence=yes.")],
     query: Annotated[str, typer.Option("--query", metavar="FILE", help=_DECLARED)],
     stream: Annotated[str, typer.Option("--input", metavar="NAME", help="The input that comes here.")],
@@ -52,7 +53,7 @@ def receive(
     Example:
       handshake receive udp://127.0.0.1:5000?sequence=yes --query trades.sql --input Trades --log log
     """
-    with reporting():
+    with reporting(context=context):
         plan = parse_query(read_text(query))
         with receiver_for(address, plan, stream, bad=bad, strict=strict, arrival=True) as receiver:
             _record(receiver, log, sync, keep, idle, ends)

@@ -180,7 +180,7 @@ def _told_apart(condition: exp.Expr, mux: Source, reader: StatementReader) -> De
         values = tuple(_constant(value, field.type, reader) for value in constants)
         return Demux(mux.name, field.name, values)
     raise reader.error(
-        "streams are told apart by a field of the input that carries them, as in WHERE MsgType = 68",
+        "streams are distinguished by a field of the input that carries them, as in WHERE MsgType = 68",
         condition,
     )
 

@@ -156,7 +156,7 @@ def refuse(data: bytes, reason: str) -> None:
     """Raise `InputError` for a malformed datagram, as `--strict` asks."""
     raise InputError(
         f"malformed datagram of {len(data)} bytes: {reason}; its first bytes are {data[:32].hex(' ')}. "
-        "Without --strict it would be counted and left out (--bad FILE keeps it)"
+        "Unless strict=True, it is counted and left out"
     )
 
 
