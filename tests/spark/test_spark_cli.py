@@ -228,7 +228,9 @@ def test_interrupt_leaves_neither_output_nor_jvm(tmp_path: Path) -> None:
     with subprocess.Popen(command, **pipes, env=environment(TMPDIR=str(tmp_path / "tmp"))) as running:
         chunks = (tmp_path / "tmp").glob
         wait_until(
-            lambda: running.poll() is not None or any(chunks("handshake-*/state/handshake-batch-*/*.chunk")),
+            lambda: (
+                running.poll() is not None or any(chunks("handshake-*/state/handshake-batch-*/*/*.chunk"))
+            ),
             240,
         )
         below = family(running.pid)

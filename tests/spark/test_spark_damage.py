@@ -104,7 +104,7 @@ def test_no_room_for_a_file_leaves_nothing_half_written(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(error.value) == (
         f"cannot write '{tmp_path}/folder/big.chunk': [Errno 27] File too large; "
-        "the state directory must be writable for every executor and have room"
+        "the folder must be writable for every executor and have room"
     )
     assert os.listdir(tmp_path / "folder") == []
 
@@ -218,7 +218,7 @@ def test_a_full_disk_is_an_error_and_room_is_the_cure(spark, tmp_path):
         said = query.refused()
         assert f"cannot write '{disk}/" in said
         assert "No space left on device" in said
-        assert said.endswith("the state directory must be writable for every executor and have room")
+        assert said.endswith("the folder must be writable for every executor and have room")
         filler.unlink()
         query.run()
         query.check()

@@ -16,14 +16,22 @@ import pyarrow as pa
 import pytest
 
 import handshake
-from handshake.errors import ExpressionError, InputError, SchemaError, UnsupportedError, WindowError
+from handshake.errors import (
+    ExpressionError,
+    HandshakeError,
+    InputError,
+    SchemaError,
+    UnsupportedError,
+    WindowError,
+)
 
 pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 import handshake.engines.spark.workers as releases
 from handshake.engines.spark.java import java_home
-from handshake.engines.spark.joins.frames import _ROCKSDB, state_root
+from handshake.engines.spark.joins.directories import state_root
+from handshake.engines.spark.joins.frames import _ROCKSDB
 from handshake.engines.spark.workers import VersionError, check_driver_python, check_versions, versions
 from spark_session import Feed
 
@@ -217,7 +225,7 @@ def test_the_state_directory():
 def test_no_state_directory_on_a_cluster(batch, other, monkeypatch):
     """Find no directory on a cluster; the session of these tests is local."""
     monkeypatch.setattr(
-        "handshake.engines.spark.joins.frames.state_root",
+        "handshake.engines.spark.joins.directories.state_root",
         lambda *_, **__: state_root(None, None, None, "yarn"),
     )
     refused(UnsupportedError, "a join on a cluster needs a directory for its windows that every",
@@ -242,6 +250,38 @@ def test_a_batch_join_leaves_nothing_in_the_working_directory(spark, batch, othe
     for call, args in at_exit:
         call(*args)
     assert list((tmp_path / "given").iterdir()) == []
+
+
+def test_batch_joins_of_micro_batches_leave_no_files_behind(spark, other, tmp_path):
+    """All batch joins of a process have one folder, in which those of earlier micro-batches are removed."""
+    feed = Feed(tmp_path / "in", "x int")
+    for n in range(5):
+        feed.add(pa.table({"x": pa.array([n], pa.int32())}))
+
+    def write(frame, number):
+        joined = handshake.join(frame, other, "l.x + 9 > r.a", state_dir=tmp_path / "state")
+        assert joined.count() == 1
+
+    query = feed.read(spark).writeStream.foreachBatch(write)
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    query.start().awaitTermination()
+    (scratch,) = (tmp_path / "state").iterdir()
+    batches = sorted(path.name for path in scratch.glob("*/batch/*"))
+    assert (len([*scratch.iterdir()]), batches) == (2, ["3", "4"])  # with a marker
+
+
+FOLDERS = [
+    ({"state_dir": 5}, "state_dir is a text; 5 was given"),
+    ({"results_to": ""}, "results_to='' is empty; give the path or URI of a folder, or leave it out"),
+    ({"name": ""}, "name='' is empty; give the join a name such as 'matches', or leave it out"),
+    ({"late_to": "foo://x/y"}, "late_to='foo://x/y' cannot be written: no filesystem for 'foo://x/y'"),
+    ({"late_to": "/proc/x"}, "late_to='/proc/x' cannot be written: cannot write '/proc/x/_handshake-"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), FOLDERS)
+def test_folders_and_names_are_checked(marked, options, message):
+    refused(HandshakeError, message, marked, marked, "l.x = r.x", window="5 s", **options)
 
 
 def test_executors_that_do_not_see_the_state_directory(batch, other, tmp_path):

@@ -98,7 +98,7 @@ def test_a_static_side_is_read_again(spark: Any, tmp_path: Path, refresh: str) -
     assert found[0] == {1}
     assert found[1] in ({1}, {1, 2})
     assert found[2:] == [{1, 2}] * (BATCHES - 2)
-    folders = [path for path in (tmp_path / "state").glob("handshake-batch-*/*") if path.is_dir()]
+    folders = [path for path in (tmp_path / "state").glob("handshake-batch-*/*/*") if path.is_dir()]
     assert len(folders) < BATCHES - 1  # chunks that are no longer read are removed
     (prices.static / "1.parquet").unlink()
     assert prices.run(1) == [{2}]

@@ -88,7 +88,7 @@ class Restarting:
         self.versions.append(list(cluster.states))
 
     def _attempt(self, parts, again=()) -> list[pa.RecordBatch]:
-        _remove_old_batches(self.cluster.store, FOLDER, self.cluster.batch)
+        _remove_old_batches(self.cluster.store, f"{FOLDER}/batch/{self.cluster.batch}")
         return self.cluster.run(parts, again)
 
     def _litter(self) -> None:

@@ -115,6 +115,11 @@ def check_streams(spark: Any, folder: Path) -> None:
         with pytest.raises(UnsupportedError, match=r"has no stateful operators in Spark Connect"):
             handshake.join(left, right, "l.n < r.m", **windows)
         return
+    files = {"results_to": folder / "results", "late_to": folder / "late"}
+    assert handshake.join(left, right, "l.n < r.m", **windows, **files).columns[0] == "path"
+    assert all(path.is_dir() for path in files.values())
+    with pytest.raises(UnsupportedError, match="late_to='late' is relative, and the server of Spark Connect"):
+        handshake.join(left, right, "l.n < r.m", **windows, late_to="late")
     joined = handshake.join(left, right, "l.n < r.m", **windows)
     for batch in range(2):
         for name in ("n", "m"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.store import StateError, Store, open_store
-from handshake.errors import HandshakeError, InputError, UnsupportedError
+from handshake.errors import UnsupportedError
 from handshake.joins.late import check_late_columns, with_lag
 from handshake.joins.spec import SIDES
 
@@ -34,7 +33,6 @@ __all__ = [
     "check_late",
     "check_results",
     "large_pieces",
-    "prepare_folder",
 ]
 
 _NAME = re.compile(r"\.?part-(\d+)-(\d+)-([0-9a-f]{12})-.*-([0-9a-f]{8})\.parquet")
@@ -71,18 +69,6 @@ def check_results(definition: Definition, streaming: Sequence[bool]) -> None:
                 f"results_to: Parquet has no type for column '{field.name}' ({field.type}): {error}; cast or "
                 "drop it"
             ) from error
-
-
-def prepare_folder(definition: Definition) -> None:
-    """Create the folder of results; raise if it cannot be written."""
-    if definition.results_to is None:
-        return
-    try:
-        store, probe = open_store(definition.results_to), f"{_OWNER}-{uuid.uuid4().hex}"
-        store.write(probe, [])
-        store.remove(probe)
-    except (HandshakeError, OSError) as error:
-        raise InputError(f"results_to='{definition.results_to}' cannot be written: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
-import os
-import tempfile
-import uuid
 import warnings
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
@@ -20,8 +16,16 @@ from handshake.engines.spark.failures import reason
 from handshake.engines.spark.joins.columns import translate_column
 from handshake.engines.spark.joins.dataflow import join_batches, join_static, join_streams
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.directories import (
+    check_root,
+    given_folder,
+    new_scratch,
+    prepare_folders,
+    root_of,
+    with_directory,
+)
 from handshake.engines.spark.joins.explain import FramePlan, plan_of, remember
-from handshake.engines.spark.joins.files import check_late, check_results, prepare_folder
+from handshake.engines.spark.joins.files import check_late, check_results
 from handshake.engines.spark.joins.inputs import (
     arrow_schema,
     check_output,
@@ -35,7 +39,6 @@ from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.refresh import refresh_period
 from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
 from handshake.engines.spark.private import has_class
-from handshake.engines.spark.state.reached import ReachedStore
 from handshake.engines.spark.workers import (
     check_driver_python,
     check_workers,
@@ -55,7 +58,6 @@ from handshake.windows import Spec, Windows, windows_of
 __all__ = [
     "Predicate",
     "check_kind",
-    "check_root",
     "check_state",
     "check_windows",
     "define",
@@ -65,14 +67,11 @@ __all__ = [
     "predicate_for",
     "prepare_session",
     "run_plan",
-    "state_root",
-    "with_directory",
 ]
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_STATE = "spark.handshake.stateDir"
 _numbers = itertools.count(1)
 
 Predicate = str | Expression | Column | None
@@ -125,6 +124,8 @@ def plan_frames(
     left: DataFrame, right: DataFrame, definition: Definition, name: str | None, refresh: str | None = None
 ) -> FramePlan:
     """Choose how a join runs."""
+    if name == "":
+        raise UnsupportedError("name='' is empty; give the join a name such as 'matches', or leave it out")
     runs = _runs(left, right, definition)
     definition = replace(definition, refresh=refresh_period(refresh, runs))
     if runs != "native":
@@ -159,7 +160,7 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
     match plan.runs:
         case "streaming":
             prepare_session(left.sparkSession)
-            prepare_folder(definition)
+            prepare_folders(left.sparkSession, definition)
             joined = join_streams(left, right, definition, str(plan.name))
         case "static":
             joined = join_static(left, right, definition)
@@ -198,19 +199,20 @@ def define(
         named = (None, None)
     predicate, aliases = predicate_for(on, left, right, aliases)
     check_state(state, state_dir, windows, streams=all(streaming))
-    root = "" if state == "store" else _root(session, state_dir, lasting=all(streaming))
+    root = "" if state == "store" else root_of(session, state_dir, lasting=all(streaming))
     partitions = _setting(session, _PARTITIONS, 200)
     segments = _segments(session, segments, partitions)
     definition = Definition(
         schemas[0], schemas[1], predicate, windows, (named[0], named[1]), method, suffix, aliases,
         segments=segments, partitions=partitions if all(streaming) else segments, root=root,
         marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
-        scratch=f"handshake-batch-{uuid.uuid4().hex}", spread=any(streaming) and not all(streaming),
+        scratch=new_scratch(), spread=any(streaming) and not all(streaming),
         versions=versions(), kind=kind,
         state=state,
         result_time=result_time if all(streaming) and (kind != INNER or results_to is not None) else None,
         idle=None if idle is None else idle_rule(idle, (left, right), (named[0], named[1]), windows),
-        best=best, late_to=late_to, results_to=None if results_to is None else _absolute(results_to),
+        best=best, late_to=given_folder(session, "late_to", late_to),
+        results_to=given_folder(session, "results_to", results_to),
     )  # fmt: skip
     if late_to is not None:
         check_late(definition, streaming)
@@ -219,15 +221,6 @@ def define(
     if results_to is not None:
         check_results(definition, streaming)
     return definition
-
-
-def check_root(definition: Definition) -> None:
-    """Raise if there is no directory for the rows of a join."""
-    if not definition.root and definition.state == "directory":
-        raise UnsupportedError(
-            "a join on a cluster needs a directory for its windows that every executor reaches; "
-            f'pass state_dir="s3://…" (or a shared mount), or set {_STATE}'
-        )
 
 
 def check_state(state: str, state_dir: str | None, windows: Windows, *, streams: bool) -> None:
@@ -308,47 +301,6 @@ def _cores(session: SparkSession) -> int:
         return int(session.sparkContext.defaultParallelism)
     except Exception:  # Spark Connect has no context
         return 8
-
-
-def _root(session: SparkSession, given: str | None, lasting: bool) -> str:
-    names = (_STATE, "spark.sql.streaming.checkpointLocation", "spark.master")
-    configured, checkpoints, master = (session.conf.get(name, None) for name in names)
-    return state_root(given, configured, checkpoints, master, lasting)
-
-
-def state_root(
-    given: str | None, configured: str | None, checkpoints: str | None, master: str | None,
-    lasting: bool = True,
-) -> str:  # fmt: skip
-    """Return the directory of windows: given, configured, next to the checkpoints or local; else empty.
-
-    Files that do not outlast the process are local in the directory for temporary files.
-
-    >>> state_root(None, None, "s3://bucket/checkpoints/", "yarn")
-    's3://bucket/checkpoints/handshake-state'
-    """
-    root = given or configured
-    if root is None and checkpoints is not None:
-        root = f"{checkpoints.rstrip('/')}/handshake-state"
-    if root is None and (master or "").startswith("local"):
-        root = "handshake-state" if lasting else tempfile.gettempdir()
-    return "" if root is None else _absolute(root)
-
-
-def _absolute(root: str) -> str:
-    return root if "://" in root or not root else os.path.abspath(root)
-
-
-def with_directory(session: SparkSession, definition: Definition, runs: str) -> Definition:
-    """Create the directory of a join; remove that of a batch join when this process ends.
-
-    A marker in it shows executors that they see the same directory.
-    """
-    store = ReachedStore(session, definition.root)
-    if runs == "streaming":
-        return replace(definition, marker=store.mark("", shared=True))
-    atexit.register(store.remove_at_exit, definition.scratch)
-    return replace(definition, marker=store.mark(definition.scratch, shared=False))
 
 
 def prepare_session(session: SparkSession) -> None:

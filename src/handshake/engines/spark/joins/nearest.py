@@ -13,15 +13,14 @@ from pyspark.sql import DataFrame
 
 from handshake.engines.spark.joins.dataflow import join_batches, join_static
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.directories import check_root, with_directory
 from handshake.engines.spark.joins.explain import plan_of, remember
 from handshake.engines.spark.joins.frames import (
     Predicate,
-    check_root,
     define,
     plan_frames,
     predicate_for,
     run_plan,
-    with_directory,
 )
 from handshake.engines.spark.joins.inputs import arrow_schema, check_output, event_time
 from handshake.engines.spark.types import carrier

@@ -92,13 +92,12 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
         freeze_libraries()
         task = _task()
         store = _store(definition) if definition.state == "directory" else None
-        query, batch = query_id(task), batch_number(task)
-        folder = f"{query}/batch/{batch}"
-        if finite and (definition.refresh != 0 or query is None):
+        folder = _batch_folder(definition, task, finite)
+        if folder is None:
             # a static side that is packed again later gets another stage, and so another folder
             folder = f"{definition.scratch}/{task.stageId()}" if definition.refresh else definition.scratch
-        if store is not None and not finite and task.partitionId() == 0:
-            _remove_old_batches(store, str(query), batch)
+        elif store is not None and task.partitionId() == 0:
+            _remove_old_batches(store, folder)
         if definition.ranking is not None:
             batches = add_hidden(definition, side, batches, task.partitionId())
         # a segment that has lost its share of a static side asks for it again, in another stage
@@ -120,11 +119,22 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
     return pack_tuples
 
 
-def _remove_old_batches(store: Store, query: str, batch: int) -> None:
-    """Remove chunks of new tuples, which only their own micro-batch reads."""
-    for old in store.list(f"{query}/batch"):
-        if old.isdigit() and int(old) < batch - 1:
-            store.remove_folder(f"{query}/batch/{old}")
+def _batch_folder(definition: Definition, task: TaskContext, finite: bool) -> str | None:
+    """Return the folder of chunks that only one micro-batch reads; None for others."""
+    if query_id(task) is None:
+        return None
+    folder = f"{query_id(task)}/batch/{batch_number(task)}"
+    if finite and not definition.spread:  # a join of batches in `foreachBatch`
+        return f"{definition.scratch.rpartition('/')[0]}/{folder}"
+    return folder if not finite or definition.refresh == 0 else None
+
+
+def _remove_old_batches(store: Store, folder: str) -> None:
+    """Remove chunks of earlier micro-batches than that of a folder; they read their own only."""
+    folders, _, batch = folder.rpartition("/")
+    for old in store.list(folders):
+        if old.isdigit() and int(old) < int(batch) - 1:
+            store.remove_folder(f"{folders}/{old}")
 
 
 def references(chunk: PackedChunk, definition: Definition, keys: tuple[int, ...]) -> pa.RecordBatch:

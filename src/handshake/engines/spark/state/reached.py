@@ -27,20 +27,22 @@ _PATIENCE = 20.0
 
 
 class ReachedStore:
-    """Files of the state directory, for driver code: `mark`, `names` and `remove_folder`."""
+    """Files of the state directory, for driver code: `mark`, `probe`, `names` and `remove_folder`."""
 
     def __init__(self, session: SparkSession, root: str) -> None:
         self._session, self._root = session, root
 
-    def mark(self, folder: str, shared: bool) -> str:
-        """Write a marker, by which executors see that they have the same directory; return its name.
+    def mark(self, folder: str) -> str:
+        """Return a marker, by which executors see that they have the same directory; write a missing one.
 
         Args:
             folder: The folder of the marker; empty for the directory itself.
-            shared: Whether an existing marker will do.
         """
-        name = f"{folder}/handshake-{uuid.uuid4().hex}.marker".lstrip("/")
-        return self._run(partial(_mark, name, folder if shared else None))[0]
+        return self._run(partial(_mark, folder))[0]
+
+    def probe(self) -> None:
+        """Raise if the directory cannot be written."""
+        self._run(_probe)
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly under a folder; none if the folder is missing."""
@@ -85,12 +87,20 @@ def _task(root: str, work: Callable[[Store], list[str]]) -> Any:
     return run
 
 
-def _mark(name: str, folder: str | None, store: Store) -> list[str]:
-    known = () if folder is None else store.list(folder)
-    marker = next((each for each in known if each.endswith(".marker")), name)
+def _mark(folder: str, store: Store) -> list[str]:
+    found = (name for name in store.list(folder) if name.endswith(".marker"))
+    name = next(found, f"handshake-{uuid.uuid4().hex}.marker")
+    marker = f"{folder}/{name}".lstrip("/")
     if not store.exists(marker):
         store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in this folder.\n"])
     return [marker]
+
+
+def _probe(store: Store) -> list[str]:
+    name = f"_handshake-{uuid.uuid4().hex}"
+    store.write(name, [])
+    store.remove(name)
+    return []
 
 
 def _list(folder: str, store: Store) -> list[str]:

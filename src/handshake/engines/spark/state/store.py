@@ -72,7 +72,7 @@ class Store:
         except OSError as error:
             raise StateError(
                 f"cannot write '{self.path(name)}': {error}; "
-                "the state directory must be writable for every executor and have room"
+                "the folder must be writable for every executor and have room"
             ) from error
 
     @contextlib.contextmanager
@@ -237,7 +237,7 @@ def _filesystem(root: str) -> tuple[fs.FileSystem, str]:
         found = _by_fsspec(root)
         if found is None:
             raise InputError(
-                f"no filesystem for the state directory '{root}': {error}; give a path, or a URI of a kind "
+                f"no filesystem for '{root}': {error}; give a path, or a URI of a kind "
                 "that pyarrow (file, s3, gs, abfss, hdfs) or an installed fsspec package reaches"
             ) from None
         return found
