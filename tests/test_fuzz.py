@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,21 @@ def test_every_damaged_byte_of_a_manifest_is_noticed() -> None:
             damaged[place] ^= 1 << place % 8
             with pytest.raises(StateError, match=r"^the join's state is damaged \("):
                 Manifest.parse(bytes(damaged))
+
+
+def test_a_manifest_of_the_first_version_is_read() -> None:
+    """It has compressed fields alone, fewer than today, and no states of rows."""
+    whole = _manifests()[0]
+    size = struct.unpack_from("<4sIIII", whole)[2]
+    fields = json.loads(zlib.decompress(whole[20 : 20 + size]))
+    kept = {
+        name: value for name, value in fields.items() if name not in ("guests", "timer", "clocks", "about")
+    }
+    old = Manifest.parse(zlib.compress(json.dumps({**kept, "version": 1}).encode()))
+    now = Manifest.parse(whole)
+    assert (old.windows, old.plan, old.router.epochs) == (now.windows, now.plan, now.router.epochs)
+    assert (old.states, old.guests, old.timer) == ((None, None), ([], []), None)
+    assert Manifest.parse(old.dump()).dump() == old.dump()
 
 
 @pytest.mark.parametrize(

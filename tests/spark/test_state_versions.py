@@ -1,4 +1,4 @@
-"""Checkpoints of earlier versions of the state's format go on, and can be changed."""
+"""Kept checkpoints of several versions of the state's format go on, and can be changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from old_checkpoint import BATCHES, SECOND, add_file, feeds_in, joined, rows_of,
 from spark_session import Sink
 
 DATA = Path(__file__).parent / "data"
-VERSIONS = [2, 3]
+VERSIONS = [2, 3, 4]
 WRITER = "4.3"
 """The release of Spark that wrote the checkpoints; earlier ones need not read them."""
 
