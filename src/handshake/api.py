@@ -135,10 +135,10 @@ def join(
         aliases: Other names for `l` and `r` in the predicate.
         ordered: Return results in the order of time.
         engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
-        **options: `method`, `algorithm`, `device`, `cores`, `pace`, `overload`, `room`, `on_shed`, `adapt`
-            and `pin` for the local engine; `method`, `segments`, `state_dir`, `state`, `name`, `result_time`,
-            `idle`, `refresh`, `late_to` and `results_to` for Spark; `cores` and `text` for a circuit. See
-            `handshake.options.Options`.
+        **options: `method`, `algorithm`, `device`, `cores`, `pace`, `overload`, `room`, `on_shed`,
+            `adapt`, `pin` and `late_to` for the local engine; `method`, `segments`, `state_dir`, `state`,
+            `name`, `result_time`, `idle`, `refresh`, `late_to` and `results_to` for Spark; `cores` and
+            `text` for a circuit. See `handshake.options.Options`.
 
     Returns:
         All columns of the left input, then those of the right; semi and anti joins have the columns of one

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hints
 
 from handshake.errors import UnsupportedError, suggest
@@ -101,7 +102,7 @@ class GivenOptions(PairOptions, total=False):
     name: str | None
     result_time: str | None
     idle: str | None
-    late_to: str | None
+    late_to: str | Path | Callable[[str, Any], None] | None
     results_to: str | None
     refresh: str | None
     groups: int | None
@@ -248,10 +249,11 @@ class Options:
         ),
     ] = None
     late_to: Annotated[
-        str | None,
+        str | Path | Callable[[str, Any], None] | None,
         Option(
-            "Write late rows to Parquet files in the folders left and right of this folder, exactly once.",
-            _SPARK,
+            "Keep late rows, and rows dropped without a time: a folder for Parquet files, in a folder per "
+            "stream, or (local) a function of a stream's name and a batch. Spark writes each row once.",
+            _SOFTWARE, ("join", "run"), metavar="DIR", only={"join": _LOCAL, "run": _LOCAL},
         ),
     ] = None  # fmt: skip
     results_to: Annotated[
@@ -411,10 +413,11 @@ def _check_value(name: str, value: Any) -> None:
     option, optional = OPTIONS[name], type(None) in get_args(_TYPES[name])
     if value is None and optional:
         return
-    kind = get_args(_TYPES[name])[0] if optional else _TYPES[name]
     option.check(value)
-    fits, wanted = _KINDS[get_origin(kind) or kind]
-    if not fits(value) or (option.least is not None and value < option.least):
+    types = get_args(_TYPES[name])[:-1] if optional else (_TYPES[name],)
+    kinds = [_KINDS[get_origin(kind) or kind] for kind in types]
+    if not any(fits(value) for fits, _ in kinds) or (option.least is not None and value < option.least):
+        wanted = " or ".join(word for _, word in kinds)
         least = "" if option.least is None else f" from {option.least} up"
         raise UnsupportedError(f"{name} is {wanted}{least}; {value!r} was given")
 
@@ -437,6 +440,7 @@ _KINDS: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
     int: (_is_whole, "a whole number"),
     float: (_is_above_0, "a number above 0"),
     str: (lambda value: isinstance(value, str), "a text"),
+    Path: (lambda value: isinstance(value, Path), "a path"),
     Callable: (callable, "a function"),
     Sequence: (_is_texts, "a list of texts"),
 }

@@ -207,7 +207,7 @@ WHOLE = {
     "cores": 1, "room": 1, "segments": 1, "groups": 1, "text": 1, "buffer": 1, "window_tuples": 1,
     "udp_port": 1, "delay": 0,
 }  # fmt: skip
-TEXTS = ("state_dir", "master", "name", "result_time", "idle", "late_to", "results_to", "refresh", "vcd")
+TEXTS = ("state_dir", "master", "name", "result_time", "idle", "results_to", "refresh", "vcd")
 OF_KIND = [
     *((f"whole number from {least} up", name, (least - 1, 1.5, "4", True)) for name, least in WHOLE.items()),
     ("number above 0", "pace", (0, -1, "2", True)),
@@ -215,6 +215,7 @@ OF_KIND = [
     *(("text", name, (5,)) for name in TEXTS),
     *(("list of texts", name, ("S.a", [1])) for name in ("nullable", "without")),
     ("function", "on_shed", (3,)),
+    ("text or a path or a function", "late_to", (5,)),
 ]
 BAD_VALUES = [
     *((name, "tim", message) for name, message in NOT_CHOSEN.items()),

@@ -149,6 +149,28 @@ def test_a_header_without_rows_has_the_declared_columns(folder, capsys):
     )
 
 
+def test_late_rows_are_kept(tmp_path, capsys):
+    late = tmp_path / "late"
+    rows = "Symbol,Price,Ts\nUBSN,1,2024-01-01 00:05\nUBSN,2,2024-01-01 00:03\nUBSN,3,\n"
+    (tmp_path / "q.sql").write_text(
+        "CREATE INPUT STREAM Trades (Symbol string, Price int, Ts timestamp) TIMESTAMP BY Ts LATENESS 60;"
+        "SELECT count(*) AS n FROM Trades [SIZE 60 ADVANCE 60 TIME] INTO T"
+    )
+    command = [sys.executable, "-m", "handshake", "run", str(tmp_path / "q.sql"), "--input", "Trades=-"]
+    done = subprocess.run([*command, "--late-to", str(late)], input=rows, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    kept = parquet.read_table(late / "Trades").to_pylist()
+    assert [(row["Price"], row["late_by"] and row["late_by"].total_seconds()) for row in kept] == [
+        (2, 60.0),
+        (3, None),
+    ]
+    (tmp_path / "a.csv").write_text("t,x\n1,1\n,2\n")
+    command = ["join", str(tmp_path / "a.csv"), str(tmp_path / "a.csv"), "--on", "l.x = r.x", "--time", "t"]
+    assert run([*command, "--window", "5 s", "--late-to", str(late)]) == 0
+    assert parquet.read_table(late / "left")["x"].to_pylist() == [2]
+    capsys.readouterr()
+
+
 def test_strict_stops_at_a_bad_row(folder, capsys):
     assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'bad.csv'}", "--strict"]) == 2
     assert capsys.readouterr().err == "handshake: Trades input, row 6: 2 fields where the header has 3\n"

@@ -56,3 +56,7 @@ def test_tables_have_no_late_rows(spark):
     frame = spark.createDataFrame([(1,)], "x int")
     with pytest.raises(UnsupportedError, match="late_to is for joins of two streams"):
         handshake.join(frame, frame, "l.x = r.x", late_to="late")
+    with pytest.raises(
+        UnsupportedError, match=r"on Spark, late_to is a folder: .* name a folder, and read it"
+    ):
+        handshake.join(frame, frame, "l.x = r.x", late_to=print)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections import abc
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -90,6 +91,8 @@ def _parameter(name: str, command: str) -> inspect.Parameter:
     option, kind, default = OPTIONS[name], get_type_hints(Options)[name], _DEFAULTS[name]
     if default == ():
         kind, default = list[str] | None, None
+    if any(get_origin(each) is abc.Callable for each in get_args(kind)):
+        kind = Text  # a command cannot be given a function
     shown = typer.Option(
         option.flag(name, command),
         help=option.help,

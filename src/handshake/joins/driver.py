@@ -28,6 +28,7 @@ from handshake.windows import Windows, is_late, watermark
 __all__ = [
     "Counts",
     "Driver",
+    "OnLate",
     "Positions",
     "Seen",
     "StreamDriver",
@@ -48,8 +49,9 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 Seen = Mapping[int, Array]
 """By the number of another stream: how many of its rows had arrived before each row of a batch."""
-OnLate = Callable[[int, pa.RecordBatch, Array], None]
-"""A function of a stream's number, late rows, and how far behind the watermark each was."""
+OnLate = Callable[[int, pa.RecordBatch, Array | None], None]
+"""A function of a stream's number, late rows, and how far behind the watermark each was; None for rows
+without a time."""
 _FORMS = {"hash": hash_of, "prefix": prefix_of}
 
 
@@ -131,7 +133,7 @@ class StreamDriver(ABC):
         self.newest: list[int | None] = [None] * many
         """The newest time of each stream."""
         self.on_late: OnLate | None = None
-        """Called with late rows, if set."""
+        """Called with late rows, and with rows that are dropped without a time, if set."""
         self.arrived = [0] * many
         self.met = [[0] * many for _ in streams]
         """`met[j][k]`: the least count of stream k that a row of stream j to come can be stamped with."""
@@ -180,8 +182,10 @@ class StreamDriver(ABC):
         return batch, times, seen
 
     def _drop_timeless(self, k: int, batch: pa.RecordBatch, timeless: Array) -> None:
-        """Count the rows of a batch that have no time."""
+        """Count the rows of a batch that have no time, and pass them on."""
         self.counts[k].no_time += int(timeless.sum())
+        if self.on_late is not None and timeless.any():
+            self.on_late(k, batch.filter(pa.array(timeless)), None)
 
     def _mark_each(self, k: int, times: Array) -> Array | None:
         """Return the watermark at the arrival of each row; None if it has passed none of them."""
@@ -289,10 +293,12 @@ class Driver(StreamDriver):
         return matchable(stamped, side) if tracked is None else number_matchable(stamped, side, tracked)
 
     def _drop_timeless(self, k: int, batch: pa.RecordBatch, timeless: Array) -> None:
-        super()._drop_timeless(k, batch, timeless)
         tracked = self.tracked[k]
-        if tracked is not None:
-            tracked.add_alone(batch.filter(pa.array(timeless)))
+        if tracked is None or not tracked.preserved:
+            super()._drop_timeless(k, batch, timeless)
+            return
+        self.counts[k].no_time += int(timeless.sum())
+        tracked.add_alone(batch.filter(pa.array(timeless)))
 
 
 def number_matchable(batch: pa.RecordBatch, side: SideSpec, tracked: Tracked) -> pa.RecordBatch:

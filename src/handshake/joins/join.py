@@ -76,7 +76,7 @@ class PushJoin(Generic[PlanT]):
         self.listeners: list[Callable[[pa.RecordBatch], object]] = []
         """Called as `on_results` is; the live page adds its own."""
         self._ordering = plan.ordering()
-        late = None if late_to is None else LateRows(late_to, self._late_streams(), plan.spec.unit)
+        late = None if late_to is None else LateRows(late_to, self._late_streams())
         self._late = late
         self._joined: RunningJoin = plan.start()
         if late is not None:
@@ -93,7 +93,8 @@ class PushJoin(Generic[PlanT]):
 
     def _late_streams(self) -> list[LateStream]:
         """Return the streams with the columns that late rows are reported with."""
-        return [LateStream(stream.name, stream.schema) for stream in self.plan.spec.streams]
+        spec = self.plan.spec
+        return [LateStream(stream.name, stream.schema, spec.unit) for stream in spec.streams]
 
     def __enter__(self) -> Self:
         return self
@@ -289,8 +290,9 @@ class Join(TwoStreamPush[JoinPlan]):
     is shed: counted in the metrics, and passed to `on_shed(side, batch)`. See `JoinOptions` for options.
 
     Late rows are counted. `late_to` keeps them: a function that is called with the side and a batch, or a
-    folder for the files `left.parquet` and `right.parquet`, which appear when the join closes. The rows get a
-    column `late_by`, which says how far behind the watermark they were.
+    folder, in whose folders `left` and `right` Parquet files appear (see `LateRows`). The rows get a column
+    `late_by`, which says how far behind the watermark they were. It is NULL for rows that were dropped
+    because they have no time.
 
     >>> import pyarrow as pa
     >>> trades = pa.schema([("t", pa.timestamp("us")), ("price", pa.int64())])

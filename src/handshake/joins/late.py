@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import secrets
+import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import InputError, SchemaError
-from handshake.io.sinks import Sink, sink_for
+from handshake.io.sinks import sink_for
 from handshake.joins.driver import StreamLike
+from handshake.schema import UNITS
 
 __all__ = ["LATE_BY", "LateRows", "LateStream", "LateTo", "check_late_columns", "with_lag"]
 
@@ -22,11 +25,16 @@ LATE_BY = "late_by"
 """The column that says how far behind the watermark a late row was."""
 
 
+_ROWS, _SECONDS = 1 << 17, 60.0
+"""A file is written when this many rows of a stream wait, or the first of them has waited this long."""
+
+
 class LateStream(NamedTuple):
-    """A stream by its name, with the columns that its late rows have."""
+    """A stream by its name, with the columns that its late rows have, and the unit of its times."""
 
     name: str
     schema: pa.Schema
+    unit: str
 
 
 def check_late_columns(streams: Sequence[StreamLike] | Sequence[LateStream]) -> None:
@@ -40,39 +48,68 @@ def check_late_columns(streams: Sequence[StreamLike] | Sequence[LateStream]) -> 
 
 
 def with_lag(batch: pa.RecordBatch, names: Sequence[str], lag: Any, unit: str) -> pa.RecordBatch:
-    """Return late rows with these columns of theirs, and how far behind the watermark each was."""
-    longest = np.uint64(2**63 - 1)
-    behind = pa.array(np.minimum(lag.astype(np.uint64), longest).astype(np.int64)).cast(pa.duration(unit))
+    """Return late rows with these columns of theirs, and how far behind the watermark each was.
+
+    Args:
+        batch: The rows.
+        names: The columns to keep.
+        lag: How far each row was behind; None for rows without a time, which have no such distance.
+        unit: The unit of `lag`.
+    """
+    kind = pa.duration("s" if unit == "d" else unit)
+    if lag is None:
+        behind = pa.nulls(batch.num_rows, kind)
+    else:
+        longest, days = np.uint64(2**63 - 1), np.uint64(UNITS[unit] // UNITS["s"] if unit == "d" else 1)
+        behind = pa.array(np.minimum(lag.astype(np.uint64) * days, longest).astype(np.int64)).cast(kind)
     return pa.RecordBatch.from_arrays([*(batch.column(n) for n in names), behind], names=[*names, LATE_BY])
 
 
 class LateRows:
-    """The late rows of a running join on their way to a function or to files, which appear when it closes."""
+    """The late rows of a run on their way to a function, or to files in a folder per stream.
 
-    def __init__(self, late_to: LateTo, streams: Sequence[LateStream], unit: str) -> None:
+    A file appears when 131,072 rows of a stream have gathered, with the first late row after a minute, and
+    when the run closes. Its name is its own, so no run replaces files of another.
+    """
+
+    def __init__(
+        self, late_to: LateTo, streams: Sequence[LateStream], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         check_late_columns(streams)
-        self._streams, self._unit = streams, unit
-        self._files = contextlib.ExitStack()
-        self._sinks: dict[int, Sink] = {}
-        self._folder = None if callable(late_to) else _folder(late_to)
+        self._streams, self._clock = streams, clock
         self._call = late_to if callable(late_to) else None
+        self._folder = None if callable(late_to) else _folder(late_to)
+        self._waiting = {k: list[pa.RecordBatch]() for k in range(len(streams))}
+        self._since = dict[int, float]()
+        """When the first row that waits came, by stream."""
 
     def add(self, k: int, batch: pa.RecordBatch, lag: Any) -> None:
-        """Pass on late rows of stream `k`, and how far behind they were."""
+        """Pass on late rows of stream `k`, and how far behind they were; None for rows without a time."""
         stream = self._streams[k]
-        late = with_lag(batch, stream.schema.names, lag, self._unit)
+        late = with_lag(batch, stream.schema.names, lag, stream.unit)
         if self._call is not None:
             self._call(stream.name, late)
             return
-        if k not in self._sinks:
+        self._waiting[k].append(late)
+        since = self._since.setdefault(k, self._clock())
+        if self._clock() - since >= _SECONDS or sum(b.num_rows for b in self._waiting[k]) >= _ROWS:
+            self._write(k)
+
+    def _write(self, k: int) -> None:
+        batches, self._waiting[k] = self._waiting[k], []
+        self._since.pop(k, None)
+        if batches:
             assert self._folder is not None
-            sink = sink_for(self._folder / f"{stream.name}.parquet", late.schema)
-            self._sinks[k] = self._files.enter_context(sink)
-        self._sinks[k].write(late)
+            folder = _make_folder(self._folder / self._streams[k].name)
+            name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}.parquet"
+            with sink_for(folder / name, batches[0].schema) as sink:
+                for batch in batches:
+                    sink.write(batch)
 
     def close(self) -> None:
-        """Complete the files."""
-        self._files.close()
+        """Write the rows that wait."""
+        for k in self._waiting:
+            self._write(k)
 
 
 def _folder(late_to: Any) -> Path:
@@ -80,8 +117,12 @@ def _folder(late_to: Any) -> Path:
         raise InputError(
             f"late_to is a folder or a function of a stream and a batch, not {type(late_to).__name__}"
         )
+    return _make_folder(Path(late_to))
+
+
+def _make_folder(folder: Path) -> Path:
     try:
-        Path(late_to).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"late_to: cannot make the folder '{late_to}': {error.strerror}") from None
-    return Path(late_to)
+        raise InputError(f"late_to: cannot make the folder '{folder}': {error.strerror}") from None
+    return folder

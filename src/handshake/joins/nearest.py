@@ -312,7 +312,7 @@ class NearestJoin(TwoStreamPush[JoinPlan]):
 
     def _late_streams(self) -> list[LateStream]:
         sides = zip(self.plan.spec.sides, self._schemas, strict=True)
-        return [LateStream(side.name, schema) for side, schema in sides]
+        return [LateStream(side.name, schema, self.plan.spec.unit) for side, schema in sides]
 
     def push_left(self, tuples: Any) -> list[pa.RecordBatch]:
         """Push rows of the left stream: an Arrow batch or table, a frame, a dict of lists, or dicts."""

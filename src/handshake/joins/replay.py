@@ -22,7 +22,7 @@ from handshake.html import card
 from handshake.io.frames import conform
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.unbounded import Unbounded
-from handshake.joins.driver import Seen, StreamLike, times_of
+from handshake.joins.driver import OnLate, Seen, StreamLike, times_of
 from handshake.joins.gate import Gate, OnShed
 from handshake.joins.metrics import Metrics
 from handshake.joins.multiway.mjoin import MJoin
@@ -310,19 +310,26 @@ class Replay(TableReplay[JoinPlan]):
         pace: Let rows arrive when their time columns say so, this many times as fast; 1 is the original
             speed. The join can then be behind, and the plan's `overload` says what happens.
         on_shed: Called with the name of the side and each batch that is shed.
+        on_late: Called with the number of the side and rows that are dropped without a time; none is late.
     """
 
     def __init__(
         self, plan: JoinPlan, left: pa.Table, right: pa.Table, *, pace: float | None = None,
-        on_shed: OnShed | None = None,
+        on_shed: OnShed | None = None, on_late: OnLate | None = None,
     ) -> None:  # fmt: skip
         super().__init__(plan, (left, right), pace=pace, on_shed=on_shed)
+        self._on_late = on_late
         self._check_clock("Join")
 
     def why(self, left_row: Any, right_row: Any) -> Why:
         """Explain why two rows are a pair of this join, or not; see `handshake.why`. No row is late."""
         spec = self.plan.spec
         return explain_pair(spec, conform_pair(spec, left_row, right_row))
+
+    def _start(self) -> RunningJoin:
+        engine = super()._start()
+        engine.driver.on_late = self._on_late
+        return engine
 
     def _run(self) -> Iterator[pa.RecordBatch]:
         if self._pace is None and self.plan.runs_as == "unbounded":

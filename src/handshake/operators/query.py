@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -14,6 +15,7 @@ from handshake.closing import Closing
 from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
 from handshake.html import card
 from handshake.io.frames import table_of
+from handshake.joins.late import LateRows, LateStream, LateTo
 from handshake.joins.why import no_answer
 from handshake.metrics import combine
 from handshake.operators.chunk import Array, Flow
@@ -90,6 +92,10 @@ def output_schema(output: Output) -> pa.Schema:
 class Query(Closing):
     """A running query. Its results do not depend on how inputs are cut into batches.
 
+    `late_to` is a function of an input's name and a batch, or a folder for Parquet files. It gets the rows
+    that were older than the clock of their input when they came, and says in a column `late_by` how far.
+    Rows without a time have NULL there.
+
     >>> text = '''CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp) TIMESTAMP BY Ts;
     ...           SELECT max(Price) AS High FROM Trades [SIZE 60 ADVANCE 60 TIME] INTO Highs'''
     >>> with Query(text) as query:
@@ -102,8 +108,9 @@ class Query(Closing):
     """Called with the last batch of each result of a push; for the caller to set."""
 
     def __init__(
-        self, plan: Plan | str, *, optimised: bool = True, cores: int = 1, now: NowNanoseconds = time.time_ns
-    ) -> None:
+        self, plan: Plan | str, *, optimised: bool = True, cores: int = 1, now: NowNanoseconds = time.time_ns,
+        late_to: LateTo | None = None,
+    ) -> None:  # fmt: skip
         made = parse_query(plan) if isinstance(plan, str) else plan
         self.plan = optimise(made) if optimised else made
         nodes = [node for output in self.plan.outputs for node in walk(output)]
@@ -123,6 +130,17 @@ class Query(Closing):
         """Called as `on_results` is; the live page adds its own."""
         self._place, self._ended = 0, False
         self._results, self._unknown = {output.name: 0 for output in self.plan.outputs}, 0
+        self._late = None if late_to is None else self._keep_late(late_to)
+
+    def _keep_late(self, late_to: LateTo) -> LateRows:
+        """Let inputs pass on rows that are behind their clocks, and rows without a time."""
+        operators = list(self._sources.values())
+        late = LateRows(
+            late_to, [LateStream(o.source.name, o.schema, o.source.clock.unit) for o in operators]
+        )
+        for k, operator in enumerate(operators):
+            operator.on_late = partial(late.add, k)
+        return late
 
     def _build(self, node: Node, known: dict[str, int]) -> int:
         """Build operators from the inputs up, each plan once; return the number of the node's step."""
@@ -297,6 +315,8 @@ class Query(Closing):
             for operator, _ in self._steps:
                 if isinstance(operator, JoinOperator):
                     operator.close()
+            if self._late is not None:
+                self._late.close()
         self._ended = True
 
 

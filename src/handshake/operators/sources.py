@@ -14,6 +14,7 @@ from handshake.io.frames import conform
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, beyond, check_times
 from handshake.plan.algebra import Plan, Source
 from handshake.schema import UNITS, arrow_of
+from handshake.windows import is_late
 
 __all__ = ["Needs", "SourceOperator", "arrival_places", "arrow_schema", "instants", "instants_in", "times_in"]
 
@@ -102,6 +103,8 @@ class SourceOperator:
         self._behind = source.lateness // UNITS[source.clock.unit]
         self._clock = BEGINNING
         self.rows = 0
+        self.on_late: Callable[[pa.RecordBatch, Array | None], None] | None = None
+        """Called with rows that are older than the clock, and by how much; None for rows without a time."""
 
     def read_only(self, names: frozenset[str]) -> None:
         """Pass on no columns but these, since no operator reads others."""
@@ -133,10 +136,21 @@ class SourceOperator:
             return Flow(Chunk(columns, batch.num_rows, places=kept), _STILL, ended)
         times, timed = self._times(columns, batch.num_rows)
         clocks = self._clocks(times)
+        if self.on_late is not None and self.source.time is not None:
+            self._pass_on_late(batch, times, timed, clocks)
         trace = Trace(places[: batch.num_rows], clocks)
         if ended:
             trace = Trace(np.append(trace.places, places[-1:]), np.append(clocks, END))
         return Flow(Chunk(columns, batch.num_rows, times, timed, clocks, kept), trace, ended)
+
+    def _pass_on_late(self, batch: pa.RecordBatch, times: Array, timed: Array | None, clocks: Array) -> None:
+        assert self.on_late is not None
+        late = is_late(times, clocks) if timed is None else is_late(times, clocks) & timed
+        if late.any():
+            behind = clocks[late].view(np.uint64) - times[late].view(np.uint64)
+            self.on_late(batch.filter(pa.array(late)), behind)
+        if timed is not None:
+            self.on_late(batch.filter(pa.array(~timed)), None)
 
     def _times(self, columns: dict[str, pa.Array], rows: int) -> tuple[Array, Array | None]:
         if self.source.time is not None:

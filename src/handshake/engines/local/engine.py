@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from handshake.errors import UnsupportedError
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import direct
 from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay, prepare
+from handshake.joins.late import LateRows, LateStream
 from handshake.joins.latency import Latency
 from handshake.kinds import INNER
 from handshake.operators.query import Query
@@ -114,14 +115,27 @@ class JoinRun(_ReplayRun):
         left, right = tables
         self.plan = _prepare(join, left.schema, right.schema, options)
         self._join, self._options = join, options
-        self._replay = Replay(self.plan, left, right, pace=options.pace, on_shed=options.on_shed)
+        self._late = (
+            None if options.late_to is None else LateRows(options.late_to, self._late_streams(tables))
+        )
+        self._replay = Replay(
+            self.plan, left, right, pace=options.pace, on_shed=options.on_shed,
+            on_late=None if self._late is None else self._late.add,
+        )  # fmt: skip
         self.schemas = {join.name: join.output(self.plan.output_schema)}
 
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         name = self._join.name
         schema = self.schemas[name]
-        for batch in self._replay:
-            yield name, self._join.select(batch, schema)
+        with contextlib.ExitStack() as stack:
+            if self._late is not None:
+                stack.callback(self._late.close)
+            for batch in self._replay:
+                yield name, self._join.select(batch, schema)
+
+    def _late_streams(self, tables: Sequence[pa.Table]) -> list[LateStream]:
+        sources, unit = self._join.sources, self.plan.spec.unit
+        return [LateStream(s.name, t.schema, unit) for s, t in zip(sources, tables, strict=True)]
 
     def results(self) -> Mapping[str, Any]:
         """Return the table of results; warn about shed rows unless `on_shed` was given."""
@@ -214,7 +228,10 @@ class QueryRun(Run):
         self._live = all_over_udp(inputs)
         _check_pace(inputs, self._live, options)
         cores = options.cores or 1
-        self._query = Query(direct(plan) if self._live else plan, optimised=options.optimised, cores=cores)
+        self._query = Query(
+            direct(plan) if self._live else plan, optimised=options.optimised, cores=cores,
+            late_to=options.late_to,
+        )  # fmt: skip
         self.schemas = {output.name: self._query.schema(output.name) for output in plan.outputs}
         self._seconds, self._began = 0.0, 0.0
         self._lag: float | None = None

@@ -115,6 +115,16 @@ def _refuse_for_queries(options: Options) -> None:
         raise UnsupportedError(f"state={options.state!r} is for handshake.join, not for queries")
 
 
+def _late_folder(options: Options) -> str | None:
+    if callable(options.late_to):
+        raise UnsupportedError(
+            "on Spark, late_to is a folder: its workers find the late rows, and cannot call a function of "
+            "this program; name a folder, and read it as a stream: spark.readStream.schema(…)"
+            ".parquet(late_to + '/left')"
+        )
+    return None if options.late_to is None else str(options.late_to)
+
+
 def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
     return None if options.order == "arrival" else plain_join(plan)
 
@@ -200,7 +210,7 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
         right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
         method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
         state=options.state, name=options.name, result_time=options.result_time, how=join.kind.name,
-        idle=options.idle, refresh=options.refresh, late_to=options.late_to,
+        idle=options.idle, refresh=options.refresh, late_to=_late_folder(options),
         results_to=options.results_to,
     )  # fmt: skip
     if frame.columns[: len(names)] == names:
