@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,3 +61,13 @@ def test_an_archive_is_left_out_only_where_the_same_package_lies_open(tmp_path: 
 def test_a_module_that_is_missing_is_the_workers_business() -> None:
     preload("handshake.engines.spark.no_such_module", "colorsys")
     assert "colorsys" in sys.modules
+
+
+def test_the_process_that_declares_states_imports_no_join() -> None:
+    """Spark starts one per start of a query, and waits for it."""
+    code = (
+        "import sys, handshake.engines.spark.joins.processor\n"
+        "print({'numba', 'pandas', 'pyarrow', 'sqlglot'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

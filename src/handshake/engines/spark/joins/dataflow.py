@@ -11,11 +11,11 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
+from handshake.engines.spark.joins.processor import SegmentProcessor
 from handshake.engines.spark.joins.refresh import Refresher
 from handshake.engines.spark.joins.tasks import (
     REFERENCES,
     RESULTS,
-    SegmentProcessor,
     join_task,
     pack_task,
     probe_task,

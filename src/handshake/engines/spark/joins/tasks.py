@@ -15,12 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-)
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from handshake.engines.spark.joins.changes import Change, find_change, postpone
@@ -47,7 +42,7 @@ __all__ = [
     "FIGURES",
     "REFERENCES",
     "RESULTS",
-    "SegmentProcessor",
+    "Segments",
     "blobs_of",
     "figures_row",
     "join_task",
@@ -172,50 +167,42 @@ _first_batches: dict[tuple[str, str], int] = {}
 """By run of a query and join, the first micro-batch with rows that this worker has seen."""
 
 
-class SegmentProcessor(StatefulProcessor):
-    """The segments of a streaming join; Spark keeps their manifests and commits them with the batch."""
+class Segments:
+    """The segments of a streaming join in one task; their state belongs to `SegmentProcessor`."""
 
-    def __init__(self, definition: Definition, name: str) -> None:
-        self.definition, self.place = definition, f"join-{quote(name, safe='')}"
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state of a segment."""
+    def __init__(
+        self, definition: Definition, name: str, handle: StatefulProcessorHandle, manifest: Any, chunks: Any
+    ) -> None:
         freeze_libraries()
-        self.handle = handle
-        self.state = handle.getValueState("manifest", "data binary")
-        self.kept: KeptChunks | None = None
-        if self.definition.state == "store":
-            self.kept = KeptChunks(handle.getMapState("chunks", "name string", "data binary"))
+        self.definition, self.place = definition, f"join-{quote(name, safe='')}"
+        self.handle, self.state = handle, manifest
+        self.kept = None if chunks is None else KeptChunks(chunks)
 
-    def handleInputRows(
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
-    ) -> Iterator[pd.DataFrame]:
+    def take_rows(self, key: int, rows: Iterator[pd.DataFrame], timer: TimerValues) -> Iterator[pd.DataFrame]:
         """Run one micro-batch of one segment."""
         chunks = [packed_chunk(row, self.definition) for frame in rows for row in frame.to_dict("records")]
         held = self._manifest()
         change = self._change(held)
         _first_batches.setdefault(self._run_key(), batch_number(_task()))
-        yield from self._run(key[0], held, chunks, timerValues, change)
+        yield from self._run(key, held, chunks, timer, change)
 
-    def handleExpiredTimer(
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
-    ) -> Iterator[pd.DataFrame]:
+    def expire(self, key: int, timer: TimerValues) -> Iterator[pd.DataFrame]:
         """Return tuples without a match that are final now, unless new tuples have led to this already.
 
         A changed join waits for new tuples, since all its segments have to change in the same micro-batch.
         """
-        manifest, mark = self._manifest(), self._watermark(timerValues)
+        manifest, mark = self._manifest(), self._watermark(timer)
         if manifest is None or mark is None or mark <= (manifest.watermark or 0):
             return
         # the tuples of a segment that is no more belong to others, or will when the change takes place
-        moved = self.kept is None and key[0] not in self.definition.keys
+        moved = self.kept is None and key not in self.definition.keys
         if moved or self._change(manifest) is not None:
             store, batch, run = _store(self.definition), batch_number(_task()), run_id(_task())
             postpone(self.definition, manifest, store, batch, self._folder(), run)
             if not moved:
-                self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
+                self.handle.registerTimer(timer.getCurrentWatermarkInMs() + 1)
         else:
-            yield from self._run(key[0], manifest, [], timerValues)
+            yield from self._run(key, manifest, [], timer)
 
     def _run(
         self, key: int, manifest: Manifest | None, chunks: list[PackedChunk], timer: TimerValues,
@@ -278,9 +265,6 @@ class SegmentProcessor(StatefulProcessor):
             return None
         mark = timer.getCurrentWatermarkInMs()
         return mark * UNITS["ms"] // UNITS[self.definition.spec.unit] if mark > 0 else None
-
-    def close(self) -> None:
-        """Do nothing: no resource is open."""
 
 
 def figures_row(step: SegmentStep) -> pd.DataFrame:
