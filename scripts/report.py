@@ -1,17 +1,22 @@
 """Write build/report.html: the figures and tables of the papers that are reproduced, from bench/results.
 
-The list of benchmarks is the one in bench/README.md. Published values are columns of the tables.
+The list of benchmarks is the one in bench/README.md. Each shows the figures that it has stored as JSON.
+Published values are columns of the tables.
 """
 
 from __future__ import annotations
 
 import html
-import json
+import importlib
 import re
 import subprocess
 import sys
 import time
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from handshake_bench.report import Report, load
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -47,18 +52,26 @@ section, nav { background: var(--card); border: 1px solid var(--line); border-ra
 nav ul { margin: .3rem 0 0; padding-left: 1.1rem; columns: 22rem; } nav li { break-inside: avoid; }
 p.about, .notes { color: var(--muted); font-size: .88rem; margin: .3rem 0; } .notes { margin-top: .7rem; }
 .scroll { overflow: auto; max-height: 36rem; }
+#not-reproduced .scroll { max-height: none; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 #not-reproduced td { white-space: normal; }
 th { position: sticky; top: 0; background: var(--card); color: var(--muted); font-weight: 500; }
+.scroll:not(#not-reproduced *) td:first-child { position: sticky; left: 0; background: var(--card); }
 .number { text-align: right; }
 .published { background: var(--mark); }
-img { display: block; width: 100%; min-width: 32rem; max-width: 56rem; height: auto; margin: 1rem auto 0;
+img { display: block; width: 100%; max-width: 56rem; height: auto; margin: 1rem auto 0;
   background: #fff; border-radius: 8px; }
 code { font-size: .88em; background: var(--mark); border-radius: 5px; padding: .1em .35em;
   overflow-wrap: anywhere; }
 details { margin-top: .8rem; color: var(--muted); font-size: .85rem; } summary { cursor: pointer; }
+@media (max-width: 40rem) {
+  main { padding: 1rem .5rem 2rem; } section, nav { padding: .9rem .8rem; }
+  table { font-size: .8rem; } th, td { padding: .25rem .45rem; }
+  th { white-space: normal; vertical-align: bottom; }
+  td:first-child { white-space: normal; min-width: 6.5rem; }
+}
 """
 PAPERS = "CellJoin, handshake join, Glacier (continuous queries on FPGAs), and handshake join on FPGAs"
 NUMBER = re.compile(r"[-+<>~… .,%/!*0-9e]*[0-9-][-+<>~… .,%/!*0-9e]*")
@@ -82,95 +95,55 @@ def _files(cell: str) -> list[Path]:
     return [RESULTS / name for name in re.findall(r"\(results/([^)]+)\)", cell)]
 
 
+class Page(Report):
+    """A report of a benchmark as HTML."""
+
+    def table(self, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Add a table with its title, of which the values that a paper states are tinted."""
+        self.text += [f"<h3>{html.escape(title)}</h3>", _table(heads, list(rows))]
+
+    def say(self, text: str) -> None:
+        """Add a note. A sentence may go on in the next one."""
+        self.text.append(f'<p class="notes">{html.escape(text.strip())}</p>')
+
+    def result(self, **figures: float | str) -> None:
+        """Add the figures for scripts, folded."""
+        super().result(**figures)
+        line = html.escape(self.text.pop())
+        self.text.append(f"<details><summary>Figures for scripts</summary><code>{line}</code></details>")
+
+    def html(self) -> str:
+        """Return all parts; notes that follow each other are one paragraph."""
+        return "\n".join(self.text).replace('</p>\n<p class="notes">', "\n")
+
+
 def _section(command: str, what: str, cell: str) -> str:
     files = _files(cell)
-    plots = RESULTS.glob(f"{files[0].stem}*.svg")
-    texts = [f.read_text() for f in files if f.suffix == ".txt"]
-    machine = _machine(files[0], texts)
-    parts = [f'<section id="{files[0].stem}"><h2>{html.escape(_title(what))}</h2>']
-    about = f"{machine}; stored on {_date(files[0])}; command "
-    parts.append(
-        f'<p class="about">{html.escape(about)}<code>{html.escape(command)} --out bench/results</code></p>'
-    )
-    parts += [_result(text, machine) for text in texts]
-    for plot in sorted({*plots, *(f for f in files if f.suffix == ".svg")}):
-        parts.append(
-            f'<div class="scroll"><img alt="{html.escape(_title(what))}" src="{_data_address(plot)}"></div>'
-        )
-    return "\n".join([*parts, "</section>"])
+    name = files[0].stem
+    path = files[0].with_suffix(".json")
+    data = load(str(path), name)
+    page = Page(data["machine"])
+    importlib.import_module(f"handshake_bench.{name}").show(page, data)
+    title, plots = html.escape(_title(what)), {*RESULTS.glob(f"{name}*.svg")}
+    about = html.escape(f"{data['machine']}; stored on {_date(path)}; command ")
+    parts = [
+        f'<section id="{name}"><h2>{title}</h2>',
+        f'<p class="about">{about}<code>{html.escape(command)} --out bench/results</code></p>',
+        page.html(),
+        *(f'<img alt="{title}" src="{_data_address(plot)}">' for plot in sorted(plots)),
+        "</section>",
+    ]
+    return "\n".join(parts)
 
 
 def _title(what: str) -> str:
     return what[:1].upper() + what[1:]
 
 
-def _result(text: str, machine: str) -> str:
-    """Return a stored result, tables drawn in text among other lines, as HTML."""
-    parts: list[str] = []
-    lines: list[str] = []
-    table: list[str] = []
-    for line in (each.rstrip() for each in text.splitlines()):
-        if line[:1] in "┏┃┡│└├" and line:
-            if not table:
-                caption = _take_caption(lines)
-                parts += [*_notes(lines, machine), f"<h3>{html.escape(caption)}</h3>" if caption else ""]
-                lines = []
-            table.append(line)
-            continue
-        if table:
-            parts.append(_table(table))
-            table = []
-        lines.append(line)
-    return "\n".join([*parts, *([_table(table)] if table else []), *_notes(lines, machine)])
-
-
-def _take_caption(lines: list[str]) -> str:
-    """Remove the caption of the table that follows from the lines before it; it may have two lines."""
-    caption = lines.pop().strip() if lines else ""
-    if lines and caption[:1].islower() and not lines[-1].endswith(".") and len(lines) > 1:
-        caption = f"{lines.pop().strip()} {caption}"
-    return caption
-
-
-def _notes(lines: list[str], machine: str) -> list[str]:
-    """Return lines below a table as paragraphs; the figures for scripts are folded."""
-    notes: list[str] = []
-    figures, indented = "", False
-    for line in lines:
-        if line.startswith("RESULT "):
-            figures = line
-        elif line.strip() and line.strip() != machine:
-            goes_on = notes and not (notes[-1].endswith(".") or indented or line.startswith(" "))
-            if goes_on:
-                notes[-1] += f" {line.strip()}"
-            else:
-                notes.append(line.strip())
-            indented = line.startswith(" ")
-    found = [f'<p class="notes">{html.escape(note)}</p>' for note in notes]
-    if figures:
-        found.append(
-            f"<details><summary>Figures for scripts</summary><code>{html.escape(figures)}</code></details>"
-        )
-    return found
-
-
-def _table(lines: list[str]) -> str:
-    """Return a table that is drawn in text as one of HTML; cells may go on in the next line."""
-    head = [_cells(line, "┃") for line in lines if line.startswith("┃")]
-    names = [" ".join(filter(None, column)) for column in zip(*head, strict=True)]
-    rows: list[list[str]] = []
-    for cells in (_cells(line, "│") for line in lines if line.startswith("│")):
-        if rows and not cells[0]:
-            rows[-1] = [" ".join(filter(None, pair)) for pair in zip(rows[-1], cells, strict=True)]
-        else:
-            rows.append(cells)
-    kinds = [_kind(name, [row[k] for row in rows]) for k, name in enumerate(names)]
-    drawn = [_row("th", names, kinds), *(_row("td", row, kinds) for row in rows)]
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    kinds = [_kind(name, [row[k] for row in rows]) for k, name in enumerate(heads)]
+    drawn = [_row("th", heads, kinds), *(_row("td", row, kinds) for row in rows)]
     return f'<div class="scroll" tabindex="0"><table>{"".join(drawn)}</table></div>'
-
-
-def _cells(line: str, bar: str) -> list[str]:
-    return [cell.strip() for cell in line.strip(bar).split(bar)]
 
 
 def _kind(name: str, cells: list[str]) -> str:
@@ -179,20 +152,11 @@ def _kind(name: str, cells: list[str]) -> str:
     return " ".join(["number"] * numbers + ["published"] * ("published" in name))
 
 
-def _row(tag: str, cells: list[str], kinds: list[str]) -> str:
+def _row(tag: str, cells: Sequence[str], kinds: Sequence[str]) -> str:
     columns = (
         f'<{tag} class="{kind}">{html.escape(cell)}</{tag}>' for cell, kind in zip(cells, kinds, strict=True)
     )
     return f"<tr>{''.join(columns)}</tr>"
-
-
-def _machine(path: Path, texts: list[str]) -> str:
-    data = path.with_suffix(".json")
-    found = json.loads(data.read_text()) if data.exists() else {}
-    machine = found.get("machine") if isinstance(found, dict) else None
-    if machine is None:
-        machine = next(iter(re.findall(r"^.+ cores?, Python [\d.]+", "\n".join(texts), re.MULTILINE)), None)
-    return str(machine or "machine: see below").strip()
 
 
 def _date(path: Path) -> str:
@@ -202,8 +166,6 @@ def _date(path: Path) -> str:
 
 
 def _data_address(path: Path) -> str:
-    from base64 import b64encode
-
     return f"data:image/svg+xml;base64,{b64encode(path.read_bytes()).decode()}"
 
 
@@ -218,7 +180,7 @@ def _page(sections: list[str], missing: list[tuple[str, str]]) -> str:
 <body><main>
 <h1>Figures of the papers</h1>
 <p>What Handshake reproduces of four papers: {PAPERS}. Values that the text of a paper states are in
-<span class="published">tinted columns</span>, or below the table. Written on {time.strftime("%Y-%m-%d")}.</p>
+<span class="published">tinted columns</span>. Written on {time.strftime("%Y-%m-%d")}.</p>
 <nav aria-label="Contents"><h2>Contents</h2>
 <ul>{contents}<li><a href="#not-reproduced">Not reproduced</a></li></ul></nav>
 {"".join(sections)}

@@ -11,7 +11,7 @@ from handshake_bench.published import CELL_BATCH_BYTES
 from handshake_bench.report import Data, Report
 from handshake_bench.tuple_time import ROW_BYTES, TupleTime
 
-__all__ = ["run"]
+__all__ = ["run", "show"]
 
 _BYTES = UNIT_BLOCK * ROW_BYTES
 
@@ -19,7 +19,7 @@ _BYTES = UNIT_BLOCK * ROW_BYTES
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give the bytes from which batches bring little."""
     data = report.load(source, "batches") if source else _measure(quick)
-    report.publish("batches", data, _show, _draw, out)
+    report.publish("batches", data, show, _draw, out)
 
 
 def _measure(quick: bool) -> Data:
@@ -38,7 +38,8 @@ def _measure(quick: bool) -> Data:
     return {**head, "cores": usable_cores(), "series": series}
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures, beside those that the paper states."""
     series = data["series"]
     heads = ("largest batch, bytes (tuples)", *(f"{one['window']:g} s window, us/tuple" for one in series))
     rows = [
@@ -46,11 +47,11 @@ def _show(page: Report, data: Data) -> None:
         for n, (size, _) in enumerate(series[0]["points"])
     ]
     page.table(f"cell, cores: {data['cores']}, 500 tuples/s/stream (figure 12)", heads, rows)
-    page.say(f"Published: batches beyond {CELL_BATCH_BYTES} bytes (16 tuples) bring insignificant gains.")
+    flat = max(_flat(one["points"]) for one in series)
+    page.beside([("size beyond which batches gain little, bytes", f"{flat:,}", f"{CELL_BATCH_BYTES:,}")])
     page.say(
         "A unit block has 16 tuples here, 4 there; a core is given a batch by a thread here, by DMA there."
     )
-    flat = max(_flat(one["points"]) for one in series)
     first, last = (series[-1]["points"][n][1] for n in (0, -1))
     page.result(
         flat_from_bytes=flat, published_bytes=CELL_BATCH_BYTES, gain=first / last, cores=data["cores"]

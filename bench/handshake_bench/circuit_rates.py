@@ -27,7 +27,7 @@ from handshake_bench.lockstep import LockstepJoin, original
 from handshake_bench.nested_loops import NestedLoops
 from handshake_bench.report import Data, Report
 
-__all__ = ["run"]
+__all__ = ["run", "show"]
 
 CLOCK = 100e6
 RATES = (0.0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0)
@@ -47,7 +47,7 @@ def run(
     else:
         lengths = LENGTHS if length is None else (length,)
         data = _measure(cores or (QUICK_CORES if quick else CORES), lengths, quick, out)
-    report.publish("circuit_rates", data, _show, _draw, out)
+    report.publish("circuit_rates", data, show, _draw, out)
 
 
 def _measure(cores: int, lengths: Sequence[int], quick: bool, out: str | None) -> Data:
@@ -157,7 +157,8 @@ def _sizes(data: Data) -> list[int]:
     return sorted({row["inputs"] for row in data["rows"]})
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures."""
     rates = sorted({r["rate"] for r in data["rows"]})
     for what, number in (("input", 13), ("output", 12)):
         for inputs in _sizes(data):

@@ -35,7 +35,7 @@ from handshake_bench.report import Data, Report
 from handshake_synth.ecp5.nextpnr import CLOSURE, OPTIONS, ROUNDS, ROUTERS, place_and_route, went_on
 from handshake_synth.yosys_netlist import FAMILIES, Pinned, netlist, resources
 
-__all__ = ["DESIGNS", "run"]
+__all__ = ["DESIGNS", "run", "show"]
 
 BLOCK = 256
 SIZES = (64, 128, 512, 1024)
@@ -85,7 +85,7 @@ def run(
         data = _gather(folder, quick)
     else:
         data = report.load(source, "circuit_synth")
-    report.publish("circuit_synth", data, _show, _draw, out)
+    report.publish("circuit_synth", data, show, _draw, out)
 
 
 def _chosen(text: str) -> list[str]:
@@ -320,7 +320,8 @@ def _medians(data: Data, design: str) -> list[tuple[int, float]]:
     return [(r["cores"], statistics.median(r["clocks"])) for r in rows if r["clocks"]]
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures, beside those that the paper states."""
     heads = (
         "design", "cores", "clock (MHz)", "spread", "seeds", "to 2 cores", "as placed", "LUT4", "registers",
         "RAM16", "block RAM",
@@ -345,12 +346,20 @@ def _show(page: Report, data: Data) -> None:
     for row in _design_rows(data):
         if row.get("cut"):
             page.say(f"{row['design']}, {row['cores']} cores: {row['cut']} seeds reached the time limit.")
-    low, high = published.TEUBNER_CLOCK
-    page.say(
-        f"Published, Virtex-6: nearly {published.OGE_CLOCK:g} MHz at 2 to 64 cores, {low:g} to {high:g} up"
-    )
-    page.say(f"to 200 cores; {published.OGE_SLICES_AT_64:.0%} of the slices of an XC6VLX240T at 64 cores.")
+    page.beside(list(_beside(data)))
+    page.say("Published: on Virtex-6; its slices hold four look-up tables each.")
     page.result(**_figures(data))
+
+
+def _beside(data: Data) -> Iterator[tuple[str, str, str]]:
+    clocks = [clock for _, clock in _medians(data, "local")]
+    shares = {(row[0], row[1]): row[-1] for row in _xilinx_rows(data)}
+    low, high = published.TEUBNER_CLOCK
+    here = f"{min(clocks):.0f} to {max(clocks):.0f} (ECP5)" if clocks else "-"
+    yield "clock at 2 to 64 cores, MHz: local", here, f"nearly {published.OGE_CLOCK:g}"
+    yield "clock at up to 200 cores, MHz", "-", f"{low:g} to {high:g}"
+    share = f"nearly {published.OGE_SLICES_AT_64:.0%} of slices"
+    yield "XC6VLX240T that 64 cores take: local", shares.get(("local", "64"), "-"), share
 
 
 def _trend(data: Data, name: str, text: str) -> Iterator[str]:

@@ -10,10 +10,11 @@ from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.nets.rules import RULES
 from handshake.plan.query import parse_query
+from handshake_bench import report
 from handshake_bench.circuit_probe import Probe
-from handshake_bench.report import progress, result, table
+from handshake_bench.report import Data, Report
 
-__all__ = ["PUBLISHED", "QUERIES", "Case", "Figures", "compile_query", "measure", "run"]
+__all__ = ["PUBLISHED", "QUERIES", "Case", "Figures", "compile_query", "measure", "run", "show"]
 
 GROUPS = 3
 _TRADES = """CREATE INPUT STREAM Trades (Seqnr int, Symbol string(4), Price int, Volume int, Ts timestamp(0))
@@ -89,46 +90,55 @@ def measure(case: Case) -> Figures:
     return Figures(declared, probe.latency(trades), worst, probe.issue_rate(steady, after=GROUPS))
 
 
-def run() -> None:
-    """Measure all cases and print them beside the published figures."""
-    rows, worst_ratio = [], 0.0
+def run(out: str | None = None, source: str | None = None) -> None:
+    """Measure all cases, or take an earlier run's figures; show them beside the published ones."""
+    data = report.load(source, "circuits") if source else _measure_all()
+    report.publish("circuits", data, show, None, out)
+
+
+def _measure_all() -> Data:
+    cases = []
     for query in QUERIES:
         for optimised in (False, True):
-            case = Case(query, optimised)
-            progress(f"{query}, {'optimised' if optimised else 'as translated'}")
-            found = measure(case)
-            worst_ratio = max(worst_ratio, found.latency / case.published)
-            rows.append(_row(case, found))
+            report.progress(f"{query}, {'optimised' if optimised else 'as translated'}")
+            found = measure(Case(query, optimised))
+            cases.append({"query": query, "optimised": optimised, **vars(found)})
+    cycles = {query: _cycles_by_rules(query) for query in QUERIES}
+    return {"benchmark": "circuits", "machine": report.machine(), "cases": cases, "cycles": cycles}
+
+
+def _cycles_by_rules(query: str) -> dict[str, int]:
+    """Return the latency of a query without rules, with one rule left out, and with all."""
+    without = {"no rule": tuple(RULES), **{name: (name,) for name in RULES}, "all rules": ()}
+    return {name: _latency(query, left_out) for name, left_out in without.items()}
+
+
+def _latency(query: str, without: Sequence[str]) -> int:
+    (cycles,) = compile_query(query, without).latency.values()
+    return cycles
+
+
+def show(page: Report, data: Data) -> None:
+    """Show the figures, beside those that the paper states."""
+    found = [(Case(row["query"], row["optimised"]), row) for row in data["cases"]]
     heads = ("query", "circuit", "declared", "measured", "published", "issue rate", "published")
-    table("Latency in cycles and issue rate (Glacier, table 3)", heads, rows)
-    _rules_table()
-    result(worst_latency_ratio=worst_ratio)
+    page.table("Latency in cycles and issue rate (Glacier, table 3)", heads, [_row(*each) for each in found])
+    rules = next(iter(data["cycles"].values()))
+    rows = [(query, *map(str, cycles.values())) for query, cycles in data["cycles"].items()]
+    page.table("Cycles with one rule left out", ("query", *rules), rows)
+    page.result(worst_latency_ratio=max(row["latency"] / case.published for case, row in found))
 
 
-def _row(case: Case, found: Figures) -> tuple[str, ...]:
-    new = GROUPS - 1
-    span = f" … {found.worst} ({new} new groups)" if found.worst is not None else ""
-    more = f" … {case.published} + 16 G" if found.worst is not None else ""
+def _row(case: Case, found: Data) -> tuple[str, ...]:
+    new, worst = GROUPS - 1, found["worst"]
+    span = f" … {worst} ({new} new groups)" if worst is not None else ""
+    more = f" … {case.published} + 16 G" if worst is not None else ""
     return (
         case.query,
         "optimised" if case.optimised else "as translated",
-        str(found.declared),
-        f"{found.latency}{span}",
+        str(found["declared"]),
+        f"{found['latency']}{span}",
         f"{case.published}{more}",
-        f"{found.issue_rate:.2f}",
+        f"{found['issue_rate']:.2f}",
         "1",
     )
-
-
-def _rules_table() -> None:
-    """Print the latency of each query with one rule left out."""
-    rows = []
-    for query in QUERIES:
-        all_but = [_latency(query, (name,)) for name in RULES]
-        rows.append((query, _latency(query, tuple(RULES)), *all_but, _latency(query, ())))
-    table("Cycles with one rule left out", ("query", "no rule", *RULES, "all rules"), rows)
-
-
-def _latency(query: str, without: Sequence[str]) -> str:
-    (cycles,) = compile_query(query, without).latency.values()
-    return str(cycles)

@@ -338,11 +338,11 @@ def _add_circuits(bench: typer.Typer, call: Callable[..., None]) -> None:
 
 \b
 Example:
-  handshake bench circuits
+  handshake bench circuits --out results
 """
     )
-    def circuits() -> None:
-        call("circuits")
+    def circuits(out: Out = None, source: Source = None) -> None:
+        call("circuits", out=out, source=source)
 
     @bench.command(
         "circuit_speed",

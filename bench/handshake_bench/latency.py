@@ -18,7 +18,7 @@ from handshake_bench.paced import Run, feed
 from handshake_bench.report import Data, Report
 from handshake_bench.search import band_plan, highest, warm
 
-__all__ = ["run"]
+__all__ = ["run", "show"]
 
 RUNS = (("low_latency", "scan"), ("low_latency", "band"), ("cell", "scan"), ("handshake", "scan"))
 """Arrangements and methods; by band index, at the rate of the scan."""
@@ -31,7 +31,7 @@ _P50, _P99 = 0.002, 0.010
 def run(quick: bool = False, out: str | None = None, source: str | None = None, tick: float = 2.0) -> None:
     """Measure, or take an earlier run's figures; give the percentiles of each arrangement in milliseconds."""
     data = report.load(source, "latency") if source else _measure(quick, tick / 1000)
-    report.publish("latency", data, _show, _draw, out)
+    report.publish("latency", data, show, _draw, out)
 
 
 def _measure(quick: bool, tick: float) -> Data:
@@ -82,7 +82,8 @@ def _figures(metrics: Metrics) -> Data:
     return {**figures, "buckets": buckets}
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures."""
     rows = [
         (
             f"{p['algorithm']}, {p['method']}", f"{p['window']:,.0f} s",

@@ -24,7 +24,7 @@ from handshake_bench import report
 from handshake_bench.report import Data, Report
 from handshake_bench.throughput import core_counts
 
-__all__ = ["run"]
+__all__ = ["run", "show"]
 
 _SCHEMA = pa.schema([("x", pa.int32()), ("y", pa.float32())])
 _RANGE = 1000
@@ -40,7 +40,7 @@ _NEVER = 1 << 62
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give tuples per second and what orders are worth."""
     data = report.load(source, "mway") if source else _measure(quick)
-    report.publish("mway", data, _show, _draw, out)
+    report.publish("mway", data, show, _draw, out)
 
 
 def _measure(quick: bool) -> Data:
@@ -130,7 +130,8 @@ def _tuples(random: np.random.Generator, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(whole), pa.array(real)], schema=_SCHEMA)
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures."""
     rows = [
         (
             f"{p['streams']}, {p['cores']}, {p['order']}",

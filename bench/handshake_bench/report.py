@@ -76,6 +76,10 @@ class Report:
         Console(file=page, width=120).print(_table(title, heads, list(rows), self.caption))
         self.say("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
 
+    def beside(self, rows: Sequence[tuple[str, str, str]]) -> None:
+        """Add a table of figures beside those that the text of a paper states."""
+        self.table("Beside the figures that the paper states", ("figure", "here", "published"), rows)
+
     def say(self, text: str) -> None:
         """Print and store some lines of text."""
         print(text, flush=True)
@@ -90,7 +94,7 @@ Show = Callable[[Report, Data], None]
 Draw = Callable[[Data, Path], None]
 
 
-def publish(name: str, data: Data, show: Show, draw: Draw, out: str | None) -> None:
+def publish(name: str, data: Data, show: Show, draw: Draw | None, out: str | None) -> None:
     """Show the figures; if `out` is a folder, also write text, JSON and, with matplotlib, a plot."""
     report = Report(data["machine"])
     show(report, data)
@@ -99,7 +103,9 @@ def publish(name: str, data: Data, show: Show, draw: Draw, out: str | None) -> N
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.txt").write_text("\n".join(report.text) + "\n")
         (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
-        if find_spec("matplotlib") is not None:
+        if draw is None:
+            pass
+        elif find_spec("matplotlib") is not None:
             draw(data, folder)
         else:
             print(f"no plot without matplotlib: handshake bench {name} --from {folder / name}.json --out .")

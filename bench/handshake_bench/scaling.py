@@ -12,7 +12,7 @@ from pathlib import Path
 from handshake_bench import report, throughput, work
 from handshake_bench.report import Data, Report
 
-__all__ = ["run"]
+__all__ = ["run", "show"]
 
 _FOR_COUNTS = 0.2
 """Share of the time reserved for the counts."""
@@ -26,7 +26,7 @@ def run(
 ) -> None:  # fmt: skip
     """Measure, or take an earlier run's figures; give rates and speed-ups on most cores."""
     data = report.load(source, "scaling") if source else _measure(cores, 60 * minutes, quick)
-    report.publish("scaling", data, _show, _draw, out)
+    report.publish("scaling", data, show, _draw, out)
 
 
 def _measure(cores: str | None, seconds: float, quick: bool) -> Data:
@@ -46,7 +46,8 @@ def _last_search(counts: list[int]) -> float:
     return 10.0 + 2.0 * math.sqrt(counts[-1])
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures."""
     throughput.show_rates(page, data["throughput"])
     work.show_shares(page, data["work"])
     page.say(f"Took {data['seconds']:.0f} s.")

@@ -20,7 +20,7 @@ from handshake_bench.scan import INNER, OUTER, best_of, kernel_of, tuples
 from handshake_bench.search import band_plan, highest, warm
 from handshake_bench.workload import BAND
 
-__all__ = ["kernel_figures", "run", "sustained_rates"]
+__all__ = ["kernel_figures", "run", "show", "sustained_rates"]
 
 KERNELS = ("scalar", "vector")
 _PACKED = re.compile(r"\bv?(?:p?cmp\w*p[sd]|pcmp\w+)\s")
@@ -30,7 +30,7 @@ _PACKED = re.compile(r"\bv?(?:p?cmp\w*p[sd]|pcmp\w+)\s")
 def run(quick: bool = False, out: str | None = None, source: str | None = None) -> None:
     """Measure, or take an earlier run's figures; give `kernel_gain` and `work_gain`."""
     data = report.load(source, "simd") if source else _measure(quick)
-    report.publish("simd", data, _show, _draw, out)
+    report.publish("simd", data, show, _draw, out)
 
 
 def _measure(quick: bool) -> Data:
@@ -65,7 +65,8 @@ def sustained_rates(cores: list[int], window: float, seconds: float) -> list[tup
     return rates
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures, beside those that the paper states."""
     scalar, vector = (data[kernel] for kernel in KERNELS)
     if scalar["results"] != vector["results"]:
         raise AssertionError(f"the scans disagree: {scalar['results']} and {vector['results']} results")

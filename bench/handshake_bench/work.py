@@ -26,7 +26,7 @@ from handshake_bench.report import Data, Report
 from handshake_bench.simulated import ARRANGEMENTS, COMPARISON, Counts, simulate
 from handshake_bench.workload import BAND
 
-__all__ = ["INPUTS", "count_work", "draw_shares", "figures", "measure", "run", "show_shares"]
+__all__ = ["INPUTS", "count_work", "draw_shares", "figures", "measure", "run", "show", "show_shares"]
 
 TICKS = 256
 """Ticks in a window; a batch of each stream comes every tick."""
@@ -81,7 +81,7 @@ def run(
         )
         data = {"benchmark": "work", "machine": report.machine(), "quick": quick}
         data |= measure(counts, quick)
-    report.publish("work", data, _show, _draw, out)
+    report.publish("work", data, show, _draw, out)
 
 
 def measure(counts: Sequence[int], quick: bool = False, deadline: float = math.inf) -> Data:
@@ -156,7 +156,8 @@ def _tuples(kind: Input, side: int, tick: int, batch: int, random: np.random.Gen
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMAS[side])
 
 
-def _show(page: Report, data: Data) -> None:
+def show(page: Report, data: Data) -> None:
+    """Show the figures."""
     show_shares(page, data)
     page.result(**figures(data))
 

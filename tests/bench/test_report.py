@@ -68,3 +68,21 @@ def test_tables_keep_every_value(page: str) -> None:
     )
     assert shown == values
     assert page.count('<th class="number published">published</th>') >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("throughput", ["1,400 / 1,000 / 750"]),
+        ("overload", ["1,000", "750", "500", "up to 3.5"]),
+        ("batches", ["128"]),
+        ("windows", ["up to 10%"]),
+        ("simd", ["&gt; 2"]),
+        ("circuit_synth", ["nearly 150", "150 to 170"]),
+        ("circuit_tables", ["1.54%", "168"]),
+    ],
+)
+def test_values_that_a_paper_states_are_in_its_column(page: str, name: str, values: list[str]) -> None:
+    section = page.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+    published = re.findall(r'<td class="[^"]*published">([^<]*)</td>', section)
+    assert set(values) <= set(published)
