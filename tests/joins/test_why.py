@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from random import Random
 
 import pyarrow as pa
@@ -93,6 +94,7 @@ def test_the_watermark_makes_rows_late_and_final() -> None:
     )
 
 
+ROW = pa.schema([("t", pa.int64()), ("n", pa.int64()), ("x", pa.int64())])
 EVENT = pa.schema([("t", pa.timestamp("s")), ("x", pa.int64())])
 
 
@@ -116,6 +118,29 @@ def test_one_watermark_does_not_say_which_row_came_first(left_first: bool) -> No
         "?    left row in time: it is 1 second behind the watermark, so it was late unless it came before "
         "the right row"
     ]
+
+
+def test_verdicts_by_a_watermark_agree_with_a_join() -> None:
+    """The watermark is the one before the later row of a pair comes."""
+    outcomes = set()
+    for seed in range(6):
+        rng, came, found = Random(seed), [], set()
+        join = Join(left=ROW, right=ROW, on="l.x <= r.x", window="4 seconds", time="t", lateness="1 second")
+        for n in range(24):
+            side, row = rng.randint(0, 1), {"t": n // 2 + rng.randint(-6, 2), "n": n, "x": rng.randint(0, 2)}
+            came.append((side, row, join._joined.driver.mark()))
+            for batch in (join.push_left, join.push_right)[side]([row]):
+                found.update(zip(batch["n"].to_pylist(), batch["n_right"].to_pylist(), strict=True))
+        join.close()
+        options = {"left": ROW, "right": ROW, "window": "4 seconds", "time": "t"}
+        for (first, one, _), (second, other, mark) in combinations(came, 2):
+            if first == second:
+                continue
+            pair = (one, other) if first == 0 else (other, one)
+            answer = why(*pair, "l.x <= r.x", watermark=mark, **options)
+            outcomes.add(answer.joined)
+            assert answer.joined in (None, (pair[0]["n"], pair[1]["n"]) in found), str(answer)
+    assert outcomes == {True, False, None}
 
 
 @pytest.mark.parametrize(
@@ -203,9 +228,6 @@ def test_rows_that_can_match_nothing_come_at_once() -> None:
     assert why({"x": 1}, {"x": 2}, "l.x = r.x", how="right").notes[1] == (
         "without a match, the right row comes with NULLs at the end of the input"
     )
-
-
-ROW = pa.schema([("t", pa.int64()), ("n", pa.int64()), ("x", pa.int64())])
 
 
 def rows_of(rng: Random, start: int, newest: int) -> list[dict]:
