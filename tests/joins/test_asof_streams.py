@@ -15,7 +15,8 @@ import handshake as hs
 import handshake.joins.waiting as waiting
 from asof_streams import CONDITIONS, DIRECTIONS, SECOND, make_stream, pairs, predicate_of, seconds
 from handshake.joins.waiting import TimedRows
-from handshake.testing.oracle import Advance, asof_steps, rows
+from handshake.testing.oracle import Advance, rows
+from oracle_steps import asof_steps
 from pairs import EXAMPLES
 
 

@@ -15,8 +15,9 @@ from handshake.errors import HandshakeError, UnsupportedError, WindowError
 from handshake.joins.join import Join, Replay, prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import KINDS, kind_of_join
-from handshake.testing.oracle import TIME, evaluate, final_after, of_kind
+from handshake.testing.oracle import TIME, evaluate, of_kind
 from join_plans import METHODS, planned
+from oracle_steps import final_after
 from pairs import EXAMPLES, numbered
 from pushes import Pushes
 from strategies import Case, Clock, bound, cases, expect, make_times, make_windows

@@ -22,9 +22,10 @@ from handshake.plan import parse
 from handshake.plan.bind import bind_value
 from handshake.plan.expr import Literal
 from handshake.schema import BOOL
-from handshake.testing.oracle import TIME, asof, final_after, nearest, rows
+from handshake.testing.oracle import TIME, asof, nearest, rows
 from handshake.windows import Windows
 from join_plans import options
+from oracle_steps import final_after
 from pairs import EXAMPLES, numbered
 from predicates import make_ranking
 from pushes import Pushes

@@ -11,17 +11,24 @@ import pyarrow as pa
 from handshake.engines.inputs import Address, read_inputs
 from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import plain_schema, table_of
+from handshake.joins.plan import JoinPlan, prepare
 from handshake.kinds import INNER, JoinKind
+from handshake.options import Options
 from handshake.plan.algebra import ARRIVAL, Clock, Output, Plan, Project, Source, WindowJoin, walk
 from handshake.plan.bind import Scope, bind
+from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
 from handshake.schema import Opaque, Schema, Type, arrow_of, joined_names, unit_of_times
 from handshake.windows import Windows
 
-__all__ = ["JOIN", "PlainJoin", "check_inner", "join_plan", "join_tables", "plain_join"]
+__all__ = [
+    "JOIN", "SUFFIX", "PlainJoin", "check_inner", "join_plan", "join_tables", "plain_join", "plan_as_join",
+]  # fmt: skip
 
 JOIN = "join"
 """The name of the result."""
+SUFFIX = "\0right"
+"""Keeps the columns of both inputs apart until the result gives them their names."""
 _SIDES = ("left", "right")
 _OPAQUE = pa.struct([])
 
@@ -112,6 +119,13 @@ class PlainJoin:
         left, right = (pa.schema([(f.name, _arrow(f.type)) for f in s.fields]) for s in self.sources)
         return left, right
 
+    def prepare(self, left: pa.Schema, right: pa.Schema, **options: Any) -> JoinPlan:
+        """Return the join with access methods and cores, for inputs with these columns."""
+        return prepare(
+            left, right, Expression(self.on), left_window=self.windows.left, right_window=self.windows.right,
+            left_time=self.times[0], right_time=self.times[1], how=self.kind.name, suffix=SUFFIX, **options,
+        )  # fmt: skip
+
     def output(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of the result, where the inputs have these columns."""
         return pa.schema([columns.field(at).with_name(name) for name, at in self.columns])
@@ -143,6 +157,11 @@ def plain_join(plan: Plan) -> PlainJoin | None:
     renamed = node.columns if isinstance(node, Project) else tuple((n, n) for n in numbers)
     columns = tuple((new, numbers[old]) for new, old in renamed)
     return PlainJoin(plan.outputs[0].name, sources, windows, join.on, columns, join.kind)
+
+
+def plan_as_join(plan: Plan, options: Options) -> PlainJoin | None:
+    """Return the join that a plan consists of, if its results may come in another order than rows arrive."""
+    return None if options.order == "arrival" else plain_join(plan)
 
 
 def check_inner(plan: Plan, engine: str) -> None:

@@ -17,6 +17,7 @@ from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, StreamDriver
 from handshake.joins.latency import Latencies, Latency, together
 from handshake.metrics import metric, names
+from handshake.metrics.snapshot import uneven
 
 __all__ = [
     "CoreMetrics",
@@ -143,12 +144,12 @@ class Metrics:
     @property
     def imbalance(self) -> float:
         """The largest core's share of the window rows over the mean share; 1 is even."""
-        return _uneven([core.left_window_rows + core.right_window_rows for core in self.cores])
+        return uneven([core.left_window_rows + core.right_window_rows for core in self.cores])
 
     @property
     def load_imbalance(self) -> float:
         """The busiest core's comparisons over the mean; 1 is even."""
-        return _uneven([core.comparisons for core in self.cores])
+        return uneven([core.comparisons for core in self.cores])
 
     def with_windows(self, rows: Iterable[int]) -> Metrics:
         """Return these figures with the numbers of rows that the windows hold."""
@@ -204,10 +205,6 @@ def _report(metrics: Metrics, report: str) -> dict[str, Any]:
     for plain, core in zip(held["cores"], metrics.cores, strict=True):
         plain["latency"] = core.latency.to_dict()
     return {name: held[name] if name in held else getattr(metrics, name) for name in names(report)}
-
-
-def _uneven(loads: Sequence[int]) -> float:
-    return max(loads) * len(loads) / sum(loads) if any(loads) else 1.0
 
 
 @dataclass

@@ -1,9 +1,8 @@
 """docs/semantics.md as a program: plain Python, one value and one pair at a time, nothing clever.
 
 `evaluate` gives the value of a bound expression, `join` and `join_many` say which rows join, `of_kind` says
-what the results of a kind of join are, and `final_after` when a row without a match is one. `asof` and
-`nearest` choose the best matches; those of `nearest` come when the left row is final. Rows are dictionaries
-of physical values (see oracle_values.py); `rows` reads them from an Arrow table.
+what the results of a kind of join are. `asof` and `nearest` choose the best matches. Rows are dictionaries of
+physical values (see oracle_values.py); `rows` reads them from an Arrow table.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from handshake.testing.oracle_functions import TYPED
 from handshake.testing.oracle_values import FUNCTIONS, SKIP_NULL, TIME, cast, fit, logical, physical, rows
 
 __all__ = [
-    "TIME", "Advance", "Result", "asof", "asof_steps", "cast", "evaluate", "final_after", "join", "join_many",
+    "TIME", "Accepted", "Advance", "Result", "accept", "asof", "cast", "evaluate", "join", "join_many",
     "logical", "nearest", "of_kind", "physical", "rows",
 ]  # fmt: skip
 
@@ -196,7 +195,9 @@ class Advance:
 
 
 @dataclass(frozen=True)
-class _Tuple:
+class Accepted:
+    """A row that was neither late nor without a time that it needs, and what had come before it."""
+
     stream: int
     index: int
     time: int | None
@@ -236,7 +237,7 @@ def join_many(
     clocks = [[row[k] if k else None for row in rows] for rows, k in zip(streams, keys, strict=True)]
     order = _by_time(clocks) if times else _taking_turns(clocks)
     timed = any(w is not None and w.kind == "time" for w in windows)
-    accepted, late, no_time = _accept(order if arrivals is None else arrivals, clocks, timed, lateness)
+    accepted, late, no_time = accept(order if arrivals is None else arrivals, clocks, timed, lateness)
     pairs: list[tuple[int, ...]] = []
     for members in itertools.product(*accepted):
         if all(_is_held(r, s, windows[r.stream]) for r, s in itertools.permutations(members, 2)):
@@ -257,12 +258,12 @@ def _taking_turns(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
     return [(n, i) for i, n in sorted(every)]
 
 
-def _accept(
+def accept(
     order: Sequence[tuple[int, int | Advance]], clocks: list[list[int | None]], timed: bool,
     lateness: int | None,
-) -> tuple[list[list[_Tuple]], list[tuple[int, int]], int]:  # fmt: skip
-    """Walk through the arrivals; drop who has no time or comes late; count before whom the others came."""
-    accepted: list[list[_Tuple]] = [[] for _ in clocks]
+) -> tuple[list[list[Accepted]], list[tuple[int, int]], int]:  # fmt: skip
+    """Return the accepted rows of each stream, the late rows, and the number of rows without a time."""
+    accepted: list[list[Accepted]] = [[] for _ in clocks]
     newest: list[int | None] = [None for _ in clocks]
     late, no_time = [], 0
     for stream, index in order:
@@ -275,7 +276,7 @@ def _accept(
         elif now is not None and lateness is not None and _is_late(now, newest, lateness):
             late.append((stream, index))
         else:
-            accepted[stream].append(_Tuple(stream, index, now, sum(seen), seen))
+            accepted[stream].append(Accepted(stream, index, now, sum(seen), seen))
             if now is not None:
                 newest[stream] = _later(newest[stream], now)
     return accepted, late, no_time
@@ -290,7 +291,7 @@ def _is_late(now: int, newest: list[int | None], lateness: int) -> bool:
     return len(known) == len(newest) and now < min(known) - lateness
 
 
-def _is_held(r: _Tuple, s: _Tuple, window: Any) -> bool:
+def _is_held(r: Accepted, s: Accepted, window: Any) -> bool:
     """Return whether `r` is in the window of its stream as far as `s` is concerned."""
     if window is None:
         return True
@@ -324,55 +325,6 @@ def of_kind(name: str, result: Result, sizes: tuple[int, int]) -> list[tuple[int
     return sorted(found[name], key=repr)
 
 
-def final_after(
-    streams: Sequence[Sequence[Row]],
-    windows: Any,
-    lateness: int | None,
-    arrivals: Sequence[tuple[int, int | Advance]],
-    times: Sequence[str] | None,
-) -> dict[tuple[int, int], float]:
-    """After how many of the arrivals no match of a row can come any more; infinite if only at the end.
-
-    The row must have left its window: under a time window, the watermark is `size` later than its time; under
-    a tuple window, `size` further rows of its stream have arrived. A row without a time can match nothing.
-    """
-    keys: Sequence[str | None] = times or [None] * len(streams)
-    clocks = [[row[k] if k else None for row in each] for each, k in zip(streams, keys, strict=True)]
-    timed = any(w is not None and w.kind == "time" for w in windows)
-    final: dict[tuple[int, int], float] = {}
-    for count in range(1, len(arrivals) + 1):
-        accepted, _, _ = _accept(arrivals[:count], clocks, timed, lateness)
-        newest = _newest(arrivals[:count], accepted)
-        for stream, held in enumerate(accepted):
-            for r in held:
-                if (stream, r.index) not in final and _left(r, held, windows[stream], newest, lateness):
-                    final[stream, r.index] = count
-        stream, index = arrivals[count - 1]
-        if timed and not isinstance(index, Advance) and clocks[stream][index] is None:
-            final[stream, index] = count
-    every = ((n, i) for n, each in enumerate(streams) for i in range(len(each)))
-    return {at: final.get(at, math.inf) for at in every}
-
-
-def _newest(arrivals: Sequence[tuple[int, Any]], accepted: list[list[_Tuple]]) -> list[int | None]:
-    newest: list[int | None] = []
-    for stream, held in enumerate(accepted):
-        promised = [at.time for n, at in arrivals if n == stream and isinstance(at, Advance)]
-        newest.append(max([*promised, *(r.time for r in held if r.time is not None)], default=None))
-    return newest
-
-
-def _left(r: _Tuple, held: list[_Tuple], window: Any, newest: list[int | None], lateness: int | None) -> bool:
-    """Return whether `r` has left its window: no row to come can be in it together with `r`."""
-    if window is None:
-        return False
-    if window.kind == "time":
-        known = [time for time in newest if time is not None]
-        assert r.time is not None
-        return len(known) == len(newest) and min(known) - (lateness or 0) - r.time >= window.size
-    return len(held) > r.seen[r.stream] + window.size
-
-
 def asof(
     left: Sequence[Row], right: Sequence[Row], on: tree.Expr, direction: str, tolerance: int | None,
     exact: bool,
@@ -390,45 +342,6 @@ def asof(
                     best = ((-distance, -now, _order(r_row)), index)
         found.append(None if best is None else best[1])
     return found
-
-
-def asof_steps(
-    left: Sequence[Row], right: Sequence[Row], on: tree.Expr, direction: str, tolerance: int, exact: bool,
-    steps: Sequence[tuple[int, Sequence[int] | Advance]], lateness: int, needed: Sequence[str],
-) -> tuple[list[list[tuple[int, int | None]]], list[int]]:  # fmt: skip
-    """Return the as-of join of streams: pairs of indices after each step, and late rows per stream.
-
-    The last step is the end. A step brings rows of a stream, by index, or a promise. A left row is joined
-    with all right rows that are ever accepted. It is final when the watermark has passed the latest time of a
-    match; or at once if it has no time, or no value in a column that is needed.
-    """
-    clocks = [[row[TIME] for row in side] for side in (left, right)]
-    arrivals: list[tuple[int, Any]] = []
-    ends = []
-    for stream, step in steps:
-        arrivals += [(stream, step)] if isinstance(step, Advance) else [(stream, index) for index in step]
-        ends.append(len(arrivals))
-    accepted, late, _ = _accept(arrivals, clocks, True, lateness)
-    known = [r.index for r in accepted[1]]
-    best = asof(left, [right[index] for index in known], on, direction, tolerance, exact)
-    ahead = 0 if direction == "backward" else tolerance
-    found: list[list[tuple[int, int | None]]] = []
-    done = {index for stream, index in late if stream == 0}
-    for end in [*ends, None]:
-        newest = _newest(arrivals[:end], _accept(arrivals[:end], clocks, True, lateness)[0])
-        mark = None if None in newest else min(time for time in newest if time is not None) - lateness
-        final = []
-        for stream, index in arrivals[:end]:
-            if stream == 1 or isinstance(index, Advance) or index in done:
-                continue
-            now, values = clocks[0][index], [left[index][name] for name in needed]
-            alone = now is None or any(value is None or value != value for value in values)
-            if end is None or alone or (mark is not None and mark > now + ahead):
-                other = best[index]
-                final.append((index, None if other is None else known[other]))
-                done.add(index)
-        found.append(final)
-    return found, [sum(stream == side for stream, _ in late) for side in (0, 1)]
 
 
 def _may_follow(

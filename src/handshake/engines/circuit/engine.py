@@ -20,7 +20,7 @@ from handshake.engines.circuit.picture import draw_compiled
 from handshake.engines.circuit.report import report
 from handshake.engines.engine import Run, plain_table
 from handshake.engines.inputs import arrival_order, check_inputs, comes_live, read_inputs
-from handshake.engines.joins import PlainJoin, check_inner, join_tables, plain_join
+from handshake.engines.joins import SUFFIX, PlainJoin, check_inner, join_tables, plan_as_join
 from handshake.errors import InputError, UnsupportedError, suggest
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.options import Options
@@ -94,7 +94,7 @@ class CircuitEngine:
 
 def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
     check_inner(plan, CircuitEngine.name)
-    return None if options.order == "arrival" else plain_join(plan)
+    return plan_as_join(plan, options)
 
 
 def _bounds(options: Options, nullable: Mapping[str, frozenset[str]]) -> Bounds:
@@ -201,7 +201,7 @@ class _QueryRun(Run):
 
 
 def _spec(join: PlainJoin, left: pa.Schema, right: pa.Schema) -> JoinSpec:
-    return join_spec(left, right, join.on, join.windows, times=join.times, suffix="\0right")
+    return join_spec(left, right, join.on, join.windows, times=join.times, suffix=SUFFIX)
 
 
 def _explain_join(join: PlainJoin, options: Options) -> Iterator[str]:

@@ -13,26 +13,22 @@ import pyarrow as pa
 
 from handshake.engines.engine import Run, progress_text
 from handshake.engines.inputs import Address, Slice, check_inputs, comes_live, read_inputs, slices
-from handshake.engines.joins import PlainJoin, join_tables, plain_join
+from handshake.engines.joins import PlainJoin, join_tables, plan_as_join
 from handshake.engines.local.live import Receivers, all_over_udp, standard_input
 from handshake.errors import UnsupportedError
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import direct
-from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay, prepare
+from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay
 from handshake.joins.late import LateRows, LateStream
 from handshake.joins.latency import Latency
 from handshake.kinds import INNER
 from handshake.operators.query import Query
 from handshake.options import Options, PairOptions
 from handshake.plan.algebra import Plan
-from handshake.plan.build import Expression
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
 
 __all__ = ["JoinRun", "LocalEngine", "MultiJoinRun", "QueryRun"]
-
-_SUFFIX = "\0right"
-"""Keeps the columns of both inputs apart until the result gives them their names."""
 
 
 class LocalEngine:
@@ -43,7 +39,7 @@ class LocalEngine:
     def check(self, plan: Plan, options: Options) -> None:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
-        join = _fast_join(plan, options)
+        join = plan_as_join(plan, options)
         if join is None:
             _check_device(options)
             Query(plan, optimised=options.optimised, cores=options.cores or 1).close()
@@ -53,7 +49,7 @@ class LocalEngine:
     def explain(self, plan: Plan, options: Options) -> str:
         """Return the access method and the arrangement of a join, or the operators of a query."""
         options.check(self.name)
-        join = _fast_join(plan, options)
+        join = plan_as_join(plan, options)
         if join is not None:
             return _prepare(join, *join.schemas, options).explain()
         return explain_plan(optimise(plan) if options.optimised else plan).rstrip("\n")
@@ -62,7 +58,7 @@ class LocalEngine:
         """Start a plan; see `Engine.run`."""
         options.check(self.name)
         check_inputs(plan, inputs)
-        join = _fast_join(plan, options)
+        join = plan_as_join(plan, options)
         if join is None or any(map(comes_live, inputs.values())):
             _check_device(options)
             return QueryRun(plan, inputs, options)
@@ -77,17 +73,8 @@ def _check_device(options: Options) -> None:
         )
 
 
-def _fast_join(plan: Plan, options: Options) -> PlainJoin | None:
-    """Return the join that a plan consists of, if its results may come in another order than rows arrive."""
-    return None if options.order == "arrival" else plain_join(plan)
-
-
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
-    return prepare(
-        left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
-        left_time=join.times[0], right_time=join.times[1], how=join.kind.name, suffix=_SUFFIX,
-        ordered=options.order == "time", **options.pick(PairOptions),
-    )  # fmt: skip
+    return join.prepare(left, right, ordered=options.order == "time", **options.pick(PairOptions))
 
 
 class _ReplayRun(Run):

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from handshake.engines.engine import Run
 from handshake.engines.inputs import Address, check_inputs, read_inputs
-from handshake.engines.joins import PlainJoin, join_plan, join_tables, plain_join
+from handshake.engines.joins import SUFFIX, PlainJoin, join_plan, join_tables, plan_as_join
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.explain import recall
 from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
@@ -33,7 +33,7 @@ from handshake.errors import InputError, UnsupportedError
 from handshake.io.frames import is_spark
 from handshake.io.udp.receive import direct, streams_for
 from handshake.joins.driver import times_of
-from handshake.joins.plan import JoinPlan, prepare
+from handshake.joins.plan import JoinPlan
 from handshake.joins.spec import SIDES
 from handshake.kinds import INNER, JoinKind
 from handshake.operators.query import output_schema
@@ -46,8 +46,6 @@ from handshake.windows import Windows
 
 __all__ = ["SparkEngine", "frames_plan"]
 
-_SUFFIX = "\0right"
-
 
 class SparkEngine:
     """Runs plans on a Spark session: the one that this process has, or one of its own."""
@@ -57,7 +55,7 @@ class SparkEngine:
     def check(self, plan: Plan, options: Options) -> None:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
-        if _join_of(plan, options) is None:
+        if plan_as_join(plan, options) is None:
             _refuse_for_queries(options)
         if (
             options.master is not None
@@ -72,7 +70,7 @@ class SparkEngine:
     def explain(self, plan: Plan, options: Options) -> str:
         """Return the operators of a query and what runs in one task, or how a join is spread."""
         self.check(plan, options)
-        join = _join_of(plan, options)
+        join = plan_as_join(plan, options)
         if join is None:
             shown = explain_plan(optimise(plan) if options.optimised else plan).rstrip("\n")
             return "\n".join([shown, *explain_placement(plan)])
@@ -85,7 +83,7 @@ class SparkEngine:
         """Start a plan; see `Engine.run`. DataFrames give DataFrames, other inputs Arrow tables."""
         self.check(plan, options)
         check_inputs(plan, inputs)
-        join = _join_of(plan, options)
+        join = plan_as_join(plan, options)
         if all(is_spark(each) for each in inputs.values()):
             if options.cores is not None:
                 raise UnsupportedError(
@@ -125,16 +123,8 @@ def _late_folder(options: Options) -> str | None:
     return None if options.late_to is None else str(options.late_to)
 
 
-def _join_of(plan: Plan, options: Options) -> PlainJoin | None:
-    return None if options.order == "arrival" else plain_join(plan)
-
-
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
-    return prepare(
-        left, right, Expression(join.on), left_window=join.windows.left, right_window=join.windows.right,
-        left_time=join.times[0], right_time=join.times[1], method=options.method, suffix=_SUFFIX,
-        cores=options.segments or options.cores, how=join.kind.name,
-    )  # fmt: skip
+    return join.prepare(left, right, method=options.method, cores=options.segments or options.cores)
 
 
 def frames_plan(
@@ -250,7 +240,7 @@ class _TableJoinRun(Run):
             how = {
                 "left_window": join.windows.left, "right_window": join.windows.right,
                 "left_time": join.times[0], "right_time": join.times[1], "method": options.method,
-                "suffix": _SUFFIX, "how": join.kind.name,
+                "suffix": SUFFIX, "how": join.kind.name,
             }  # fmt: skip
             rows, began = 0, time.perf_counter()
             for batch in replay.results(Expression(join.named_predicate), how):

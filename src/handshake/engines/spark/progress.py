@@ -13,6 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.errors import InputError
 from handshake.html import card
+from handshake.metrics.snapshot import uneven
 
 __all__ = ["JoinListener", "JoinProgress", "SegmentProgress", "joins_in", "progress"]
 
@@ -108,8 +109,7 @@ class JoinProgress:
     @property
     def imbalance(self) -> float:
         """The rows in the largest segment relative to the mean; 1 is even."""
-        held = [segment.held for segment in self.segments]
-        return max(held) * len(held) / sum(held) if any(held) else 1.0
+        return uneven([segment.held for segment in self.segments])
 
     def _repr_html_(self) -> str:
         facts = [

@@ -426,8 +426,3 @@ class DeviceCore(JoinCore):
         for store in (self._words, self._reach, *(table.store for table in self._tables)):
             store.release()
         self._output.release()
-
-    @property
-    def device_bytes(self) -> int:
-        """The device's memory that both windows take."""
-        return sum(window.nbytes for window in self.windows)
