@@ -106,8 +106,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "spark": ("Q2", "Q3", "Q4", "uneven", "lateness", "cascade", "union", "carried", "computed keys",
               "weighted", "holistic", "full", "left left", "left semi", "backward",
               *(f"join {name}" for name in JOINS if name != "band")),
-    "circuit": ("Q2", "Q3", "Q4", "counts", "positions", "gaps", "tuple gaps", "no advance",
-                "late extremes", "constants"),
+    "circuit": ("Q2", "Q3", "Q4", "Q5", "counts", "positions", "gaps", "tuple gaps", "no advance",
+                "late extremes", "constants", "lateness", "cascade", "filtered", "filtered groups"),
 }  # fmt: skip
 """For each engine the cases that its own tests compare with the oracle; here they run in `make soak`."""
 

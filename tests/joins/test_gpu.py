@@ -58,7 +58,7 @@ def both_ways(left: pa.Table, right: pa.Table, on: str, **options) -> tuple[list
     )
 
 
-@settings(EXAMPLES, max_examples=12)
+@settings(EXAMPLES, max_examples=7)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(stand_in, case):
     for tuning in TUNINGS:
@@ -72,7 +72,7 @@ def test_pushed_batches_agree_with_the_oracle(stand_in, case, seed):
         check_pushes(case, seed, tuning=SMALL, device="gpu")
 
 
-@settings(EXAMPLES, max_examples=10)
+@settings(EXAMPLES, max_examples=6)
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 120))
 def test_bands_agree_with_the_oracle_by_codes_and_by_index(stand_in, seed, rows):
     for tuning in (CODED, SMALL):
@@ -156,7 +156,7 @@ def assert_ptx(spec) -> None:
             assert unwanted not in text, unwanted
 
 
-@settings(EXAMPLES, max_examples=25)
+@settings(EXAMPLES, max_examples=12)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_predicates_become_ptx(seed):
     case = make_case(seed, 2, 2)

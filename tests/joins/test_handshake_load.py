@@ -49,7 +49,7 @@ def busiest(before, after) -> float:
 
 @pytest.mark.parametrize("kind", ["bursty", "skewed", *PERIODS])
 @pytest.mark.parametrize("method", ["scan", "band"])
-@pytest.mark.parametrize("cores", [2, 3, 8])
+@pytest.mark.parametrize("cores", [2, pytest.param(3, marks=pytest.mark.soak), 8])
 def test_no_core_has_much_more_than_its_share_of_an_uneven_input(cores, method, kind):
     """Section 4.3. Cores that are only simulated: counts are the same in every run."""
     spec = prepare(SCHEMA, SCHEMA, "ABS(l.x - r.x) < 1", "10 s", time="t", method=method).spec

@@ -50,14 +50,14 @@ def check_replay(case: Case, methods: tuple[str, ...] = METHODS, tuning: Tuning 
     return run
 
 
-@settings(EXAMPLES, max_examples=14)
+@settings(EXAMPLES, max_examples=9)
 @given(case=cases())
 def test_replayed_tables_agree_with_the_oracle(case):
     for tuning in THRESHOLDS:
         check_replay(case, tuning=tuning)
 
 
-@settings(EXAMPLES, max_examples=7)
+@settings(EXAMPLES, max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(st.integers(60, 200), st.integers(60, 200)))
 def test_blocks_and_tiles_agree_with_the_oracle(seed, sizes):
     """Enough tuples for whole blocks, and for a rest beside them."""

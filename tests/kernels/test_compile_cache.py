@@ -143,5 +143,6 @@ def test_the_plain_path_uses_the_public_cache_of_numba(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["scan", pytest.param("band", marks=pytest.mark.soak)])
 def test_joins_on_the_plain_path(tmp_path: Path, method: str) -> None:
-    for _ in range(2):
-        assert join(tmp_path, method, "-2", "3", "5", "9", **PLAIN) == ["796 True", "579 True"]
+    """The second process does not take the first one's code for its own."""
+    assert join(tmp_path, method, "-2", "3", **PLAIN) == ["796 True"]
+    assert join(tmp_path, method, "5", "9", **PLAIN) == ["579 True"]

@@ -165,10 +165,9 @@ def table(seed: int, nulls: bool) -> pa.Table:
 @pytest.mark.parametrize("name", PREDICATES)
 def test_predicates_of_one_shape_agree_with_the_oracle(name: str, folder: Path) -> None:
     """Use an empty folder, so that the first predicate is compiled and the others are filled in."""
-    for nulls in (False, True):
+    for nulls, algorithm in ((False, "three_step"), (True, "low_latency")):
         for on in PREDICATES[name]:
             case = Case(table(1, nulls), table(2, nulls), on, windows_of("30 tuples"))
             left, right = numbered(case)
-            for algorithm in ("three_step", "low_latency"):
-                plan = prepare(left.schema, right.schema, on, window="30 tuples", algorithm=algorithm)
-                assert pairs_of(list(Replay(plan, left, right))) == sorted(expect(case).pairs), (on, nulls)
+            plan = prepare(left.schema, right.schema, on, window="30 tuples", algorithm=algorithm)
+            assert pairs_of(list(Replay(plan, left, right))) == sorted(expect(case).pairs), (on, nulls)
