@@ -284,7 +284,7 @@ def test_wires_refuse_what_they_cannot_carry() -> None:
     with pytest.raises(InputError, match=r"^NULL in field 'a', which has no wire for it; declare the field"):
         SMALL.pack((None, 0))
     with pytest.raises(
-        UnsupportedError, match=r"^field 's' is a string without a length; wires need one, .*--text "
+        UnsupportedError, match=r"^field 's' is a string without a length; wires need one, .* text=… "
     ):
         wire(Field("s", STRING))
     with pytest.raises(SchemaError, match=r"^more than one field named 'a' \(a, a\); rename one$"):
