@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -18,5 +19,8 @@ settings.load_profile("handshake")
 # A shell starts what runs in the background with Ctrl-C ignored, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests start hundreds of processes, each of which would compile the whole package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 use_quick_home()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import handshake
+from spark_home import OPTIONS
 from spark_session import Feed, Sink, spark
 
 __all__ = ["spark"]
@@ -149,7 +150,7 @@ def test_a_session_by_the_builder_will_do() -> None:
 
     Workers run the script's Python, although the PATH has another one.
     """
-    environment = {"PATH": "/usr/bin:/bin", "JAVA_HOME": java_home()}
+    environment = {"PATH": "/usr/bin:/bin", "JAVA_HOME": java_home(), "SPARK_SUBMIT_OPTS": OPTIONS}
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "ip_ranges.py")],
         capture_output=True, text=True, timeout=400, env=environment, check=False,

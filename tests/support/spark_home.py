@@ -22,7 +22,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["use_quick_home"]
+__all__ = ["OPTIONS", "use_quick_home"]
 
 BUILD = Path(__file__).parents[2] / "build"
 # Tests run each plan once: what the second compiler of a virtual machine would gain is less than it costs.
