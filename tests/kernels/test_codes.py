@@ -75,7 +75,7 @@ def is_near(a: float | int | None, b: float | int | None, reach: float) -> bool:
     ("side", "kinds"),
     [(0, (pa.int64(), pa.float64())), (1, (pa.float32(), pa.uint32())), (1, (pa.int8(), pa.int64()))],
 )
-@settings(EXAMPLES, max_examples=30)
+@settings(EXAMPLES, max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_scans_by_codes_miss_no_pair(side, kinds, seed):
     rng = Random(seed)

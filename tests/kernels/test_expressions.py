@@ -152,7 +152,7 @@ def check_mutants(seed: int, count: int) -> int:
     return accepted
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_folding_agrees_with_the_oracle(seed: int) -> None:
     assert check_folding(seed, 5_000) > 4_900
 

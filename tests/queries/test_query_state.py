@@ -37,7 +37,7 @@ from handshake.engines.spark.queries.translate import _replace_node
 from handshake.engines.spark.queries.tuples import TupleQuery
 from query_state import SavedState, blob_of_panes, blob_of_rows, run_to_end
 
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 TEXTS = {
     **{name: TRADES + text for name, text in PAPER.items()},
     **{k: "".join(v) for k, v in QUERIES.items()},

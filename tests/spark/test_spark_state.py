@@ -312,8 +312,11 @@ def moving(rng: Random) -> Callable[[int], int]:
 SKEWS = [(EQUAL, hot_key), (BAND, dense_range), (BAND, moving), (EQUAL, moving), (ROUTES["all"], dense_range)]
 
 
-@pytest.mark.parametrize(("size", "partitions"), [(16, 1), (2, 8)])
-@pytest.mark.parametrize(("on", "value"), SKEWS)
+SPREAD = [pytest.param(*s, 2, 8, marks=[] if s[1] is moving else pytest.mark.soak) for s in SKEWS]
+"""The same skews in many small partitions."""
+
+
+@pytest.mark.parametrize(("on", "value", "size", "partitions"), [*((*s, 16, 1) for s in SKEWS), *SPREAD])
 def test_no_segment_is_pinned_by_skew(on, value, size, partitions, tmp_path):
     """Balance a hot key, a dense range and a moving one, also with many small partitions."""
     rng = Random(f"{on} {value.__name__} {partitions}")

@@ -178,7 +178,7 @@ def check_moments(cluster: Cluster, case: Case, tables, came, used, kind) -> Non
                     assert end is None or number == 0 or used[number - 1] is None or used[number - 1] < end
 
 
-@settings(EXAMPLES, max_examples=12)
+@settings(EXAMPLES, max_examples=8)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_kinds_agree_with_the_oracle(tuning, case, seed, tmp_path_factory):
     check_kinds(case, seed, str(tmp_path_factory.mktemp("state")), tuning)

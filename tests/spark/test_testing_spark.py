@@ -22,7 +22,7 @@ def rows(*seconds):
     }
 
 
-@pytest.mark.parametrize("how", ["inner", "full"])
+@pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.soak), "full"])
 def test_a_script_with_late_rows_and_restarts(spark, tmp_path, how):
     script = (
         testing.Script(EVENT, EVENT)
