@@ -14,6 +14,7 @@ __all__ = [
     "UnsupportedError",
     "WindowError",
     "core_error",
+    "format_count",
     "suggest",
 ]
 
@@ -111,3 +112,12 @@ def suggest(name: str, choices: Iterable[str]) -> str:
         folded = {choice.casefold(): choice for choice in known}
         near = [folded[n] for n in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)]
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is one.
+
+    >>> format_count(1, "row"), format_count(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

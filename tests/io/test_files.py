@@ -19,7 +19,10 @@ from handshake.errors import InputError
 from handshake.io import format_of, read
 from handshake.io.frames import plain_table
 
-KNOWN = "known are .parquet, .arrow, .feather, .csv, .tsv, .jsonl, .ndjson, and .gz after a text format"
+KNOWN = (
+    "known are .parquet, .pq, .arrow, .feather, .arrows, .ipc, .csv, .tsv, .jsonl, .ndjson, .jsonlines, "
+    ".json-lines, .json, and .gz, .bz2, .zst after a text format"
+)
 ROWS = pa.table({"x": [1, 2, 3], "name": ["a", None, ""], "y": [0.5, float("inf"), None]})
 
 
@@ -183,11 +186,11 @@ def test_whole_numbers_beyond_64_bits_stay_exact(tmp_path: Path) -> None:
     assert json_table["u"].to_pylist() == [18446744073709551615]
 
 
-@pytest.mark.parametrize(("row", "fields"), [("3", 1), ("3,4,5", 3)])
-def test_csv_row_of_wrong_length_is_named(tmp_path: Path, row: str, fields: int) -> None:
+@pytest.mark.parametrize(("row", "fields"), [("3", "1 field"), ("3,4,5", "3 fields")])
+def test_csv_row_of_wrong_length_is_named(tmp_path: Path, row: str, fields: str) -> None:
     path = write(tmp_path / "t.csv", f"x,y\n1,2\n{row}\n5,6\n")
     assert refusal(path) == (
-        f"left input: '{path}', row 3 (the header is row 1): {fields} fields where the header has 2; "
+        f"left input: '{path}', row 2: {fields} where the header has 2; "
         "correct the row, or quote a field that holds the delimiter"
     )
 

@@ -18,7 +18,10 @@ from pyarrow import parquet
 from handshake.errors import InputError
 from handshake.io import read, sink_for
 
-KNOWN = "known are .parquet, .arrow, .feather, .csv, .tsv, .jsonl, .ndjson, and .gz after a text format"
+KNOWN = (
+    "known are .parquet, .pq, .arrow, .feather, .arrows, .ipc, .csv, .tsv, .jsonl, .ndjson, .jsonlines, "
+    ".json-lines, .json, and .gz, .bz2, .zst after a text format"
+)
 ROWS = pa.table({"x": [1, 2, 3], "name": ["a", None, ""], "y": [0.5, float("inf"), None]})
 
 

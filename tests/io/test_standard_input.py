@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from handshake.errors import InputError
-from handshake.io.csv_files import read_standard_input, split_rows
+from handshake.io.csv_declared import read_standard_input
+from handshake.io.csv_rows import split_rows
 from handshake.io.declared import BadRows
 from handshake.io.files import read_declared
 from handshake.schema import Field, Schema, String

@@ -133,7 +133,7 @@ def test_strict_stops_and_ports_in_use_are_told() -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as sender:
             sender.sendto(b"abc", ("127.0.0.1", receiver.endpoint.port))
         with pytest.raises(
-            InputError, match=r"malformed datagram of 3 bytes.*first bytes are 61 62 63. Without"
+            InputError, match=r"malformed datagram of 3 bytes.*first bytes are 61 62 63. Unless"
         ):
             collected(receiver, idle=10)
 

@@ -11,16 +11,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
-from handshake.io.formats import AddBadRow, one_line
-from handshake.schema import Schema, String, arrow_of
+from handshake.schema import Field, Schema, String, arrow_of
 
-__all__ = ["BAD", "BadRows", "arrow_schema", "convert_rows", "fit_rows"]
+__all__ = [
+    "BAD",
+    "WIDEST",
+    "BadRows",
+    "arrow_schema",
+    "convert",
+    "convert_rows",
+    "find_column",
+    "fit_rows",
+    "is_utf8",
+    "misfit",
+    "row_text",
+]
 
 BAD = pa.schema(
     [("stream", pa.string()), ("row", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
 )
-"""Columns of the bad rows: stream, row number (from 1, without the header), reason, and the row as text."""
-_MOST_TEXT = 500
+"""Columns of bad rows: stream, row number (from 1, without the header), reason, and the row as it stood."""
+WIDEST = pa.decimal256(76, 38)
+"""A type that holds each decimal of 38 digits."""
+_MOST_SHOWN, _DIGITS = 100, 38
 
 
 @dataclass
@@ -38,7 +51,6 @@ class BadRows:
             raise InputError(f"{stream} input, row {row}: {reason}")
         self.count += 1
         if self.kept:
-            text = one_line(text, _MOST_TEXT)
             self.rows.append({"stream": stream, "row": row, "reason": reason, "text": text})
 
     def take(self) -> pa.RecordBatch:
@@ -48,54 +60,65 @@ class BadRows:
         return batch
 
 
+def is_utf8(row: bytes) -> bool:
+    """Return whether the bytes of a row are UTF-8 text."""
+    try:
+        return row.isascii() or bool(row.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def row_text(line: bytes) -> str:
+    """Return a row as it stood; bytes that are not UTF-8 are written as `\\xe9`."""
+    return line.decode("utf-8", "backslashreplace")
+
+
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a declared one."""
     return pa.schema([(f.name, arrow_of(f.type)) for f in schema])
 
 
-def fit_rows(
-    table: pa.Table, schema: Schema, add_bad: AddBadRow, number: Callable[[int], int] = lambda at: at + 1
-) -> pa.RecordBatch:
+def fit_rows(table: pa.Table, schema: Schema, report: Callable[[int, str], None]) -> pa.RecordBatch:
     """Return the rows that fit a schema, and report the others.
 
     Args:
         table: The rows as they were read. Columns that the schema does not name are dropped.
         schema: The declared columns and types.
-        add_bad: Called for each row that does not fit.
-        number: Gives the row number to report for a position in the table.
+        report: Called with position and reason for each row that does not fit, in order.
     """
     batch, reasons = convert_rows(table, schema)
     if not reasons:
         return batch
     for at, reason in sorted(reasons.items()):
-        add_bad(schema.stream, number(at), reason, str(table.slice(at, 1).to_pylist()[0]))
+        report(at, reason)
     fits = np.ones(batch.num_rows, np.bool_)
     fits[list(reasons)] = False
     return batch.filter(pa.array(fits))
 
 
-def convert_rows(
-    table: pa.Table, schema: Schema, *, mixed: bool = False
-) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Return a table in the declared columns and types, and the reason per position that does not fit.
-
-    With `mixed`, a column whose type cannot be converted makes its rows bad. Without, it is a `SchemaError`.
-    """
+def convert_rows(table: pa.Table, schema: Schema) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return a table in the declared columns and types, and the reason per position that does not fit."""
     arrays = []
     reasons: dict[int, str] = {}
     for f in schema:
-        column = _one_array(table.column(_find_column(f.name, table.column_names, schema.stream)))
-        array, wrong = _convert(column, arrow_of(f.type), mixed=mixed)
-        if isinstance(f.type, String) and f.type.length is not None:
-            too_long = pc.greater(pc.binary_length(array), f.type.length)
-            wrong = wrong | np.asarray(pc.fill_null(too_long, False))
+        column = _one_array(table.column(find_column(f.name, table.column_names, schema.stream)))
+        array, wrong = convert(column, f)
         arrays.append(array)
         for row in np.flatnonzero(wrong):
-            reasons.setdefault(int(row), f"{column[row].as_py()!r} in column '{f.name}' is not {f.type}")
+            reasons.setdefault(int(row), misfit(column[row].as_py(), f))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema)), reasons
 
 
-def _find_column(name: str, given: list[str], stream: str) -> str:
+def misfit(value: Any, field: Field, shown: str | None = None) -> str:
+    """Say that a value is not of a field's type. `shown` is the value as it stood, if it is not a text."""
+    if shown is None:
+        shown = repr(value) if isinstance(value, str) else str(value)
+    if len(shown) > _MOST_SHOWN:
+        shown = shown[: _MOST_SHOWN - 1] + "…"
+    return f"{shown} in column '{field.name}' is not {field.type}"
+
+
+def find_column(name: str, given: list[str], stream: str) -> str:
     """Find a column by its name; another case of letters will do if only one column has it."""
     found = [n for n in given if n == name] or [n for n in given if n.casefold() == name.casefold()]
     if len(found) != 1:
@@ -111,27 +134,34 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _convert(array: pa.Array, kind: pa.DataType, *, mixed: bool) -> tuple[pa.Array, Any]:
-    """Return the values in another type, and a mask of those that cannot be converted."""
-    fine = np.zeros(len(array), np.bool_)
-    if array.type == kind:
-        return array, fine
+def convert(array: pa.Array, field: Field) -> tuple[pa.Array, Any]:
+    """Return the values in the type of a field, and a mask of those that do not fit it."""
+    array, wrong = _cast_each(array, arrow_of(field.type))
+    if isinstance(field.type, String) and field.type.length is not None:
+        too_long = pc.greater(pc.binary_length(array), field.type.length)
+        wrong = wrong | np.asarray(pc.fill_null(too_long, False))
+    return array, wrong
+
+
+def _cast_each(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Any]:
+    """Cast all values at once, or else by halves, and so find those that cannot be cast."""
     try:
-        return _cast(array, kind), fine
+        return _cast(array, kind), np.zeros(len(array), np.bool_)
     except pa.ArrowInvalid:
-        pass
+        if len(array) < 2:
+            return pa.nulls(len(array), kind), np.ones(len(array), np.bool_)
     except pa.ArrowNotImplementedError:
-        if mixed:
-            return pa.nulls(len(array), kind), np.asarray(array.is_valid())
         raise SchemaError(f"a column of {array.type} cannot be read as {kind}") from None
-    values = [_cast_one(array.slice(at, 1), kind) for at in range(len(array))]
-    wrong = np.array([value is None for value in values])
-    return pa.concat_arrays([pa.nulls(1, kind) if v is None else v for v in values]), wrong
+    middle = len(array) // 2
+    halves = [_cast_each(part, kind) for part in (array[:middle], array[middle:])]
+    return pa.concat_arrays([part for part, _ in halves]), np.concatenate([wrong for _, wrong in halves])
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
     if pa.types.is_string(array.type) and pa.types.is_decimal(kind):
-        array = array.cast(pa.decimal128(38, max(kind.scale, 9)))
+        array = _cast_exactly(array, kind)
     if pa.types.is_string(array.type) and pa.types.is_timestamp(kind):
         try:
             return array.cast(kind)
@@ -140,8 +170,13 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def _cast_one(value: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    try:
-        return _cast(value, kind)
-    except pa.ArrowInvalid:
-        return None
+def _cast_exactly(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast texts to decimals.
+
+    Arrow moves the point without a check that the digits still fit 128 bits. So texts that are long, or have
+    an exponent, take the way over 256 bits.
+    """
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    if longest + kind.scale > _DIGITS or pc.any(pc.match_substring(texts, "e", ignore_case=True)).as_py():
+        texts = texts.cast(WIDEST)
+    return texts.cast(kind)

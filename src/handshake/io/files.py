@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.io.arrow_files import ARROW, PARQUET
-from handshake.io.csv_files import CSV, TSV, read_standard_input
+from handshake.io.csv_declared import read_standard_input
+from handshake.io.csv_files import CSV, TSV
 from handshake.io.declared import BadRows, arrow_schema, fit_rows
 from handshake.io.formats import AddBadRow, FileFormat, Rows, one_line
 from handshake.io.frames import plain_table
-from handshake.io.json_lines import JSON_LINES
+from handshake.io.json_lines import JSON_LINES, json_row
 from handshake.schema import STRING, Schema, type_from_arrow, without_view
 
 __all__ = ["FORMATS", "describe_formats", "format_of", "read", "read_declared"]
@@ -67,8 +68,8 @@ def format_of(path: str | Path) -> tuple[FileFormat, str | None]:
 
 
 def _known_suffixes() -> str:
-    known = ", ".join(suffix for form in FORMATS for suffix in form.suffixes)
-    return f"known are {known}, and .gz after a text format"
+    known = ", ".join(suffix for form in FORMATS for suffix in (*form.suffixes, *form.aliases))
+    return f"known are {known}, and {', '.join(_COMPRESSED)} after a text format"
 
 
 def read(path: str | Path, stream: str = "left") -> pa.Table:
@@ -123,15 +124,14 @@ def _read_declared_file(path: Path, schema: Schema, add_bad: AddBadRow) -> Rows:
     if form.read_declared is not None:
         with _errors_of(schema.stream):
             _check_bytes(path)
-        return form.read_declared(path, compression, schema, add_bad)
-    try:
-        table = read(path, schema.stream)
-    except InputError:
-        found = form.salvage(path, compression, schema, add_bad) if form.salvage and path.is_file() else None
-        if found is None:
-            raise
-        return found
-    return [fit_rows(table, schema, add_bad)], table.num_rows
+        with _errors_of_arrow(f"{schema.stream} input: '{path}'", form):
+            return form.read_declared(path, compression, schema, add_bad)
+    table = read(path, schema.stream)
+
+    def report(at: int, reason: str) -> None:
+        add_bad(schema.stream, at + 1, reason, json_row(table, at))
+
+    return [fit_rows(table, schema, report)], table.num_rows
 
 
 @contextmanager
@@ -170,19 +170,25 @@ def _files_in(folder: Path) -> list[Path]:
 def _read_file(path: Path) -> pa.Table:
     _check_bytes(path)
     form, compression = format_of(path)
-    try:
+    with _errors_of_arrow(f"'{path}'", form):
         table = form.read(path, compression)
         table.validate(full=True)
-    except pa.ArrowCancelled:
-        raise KeyboardInterrupt from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"'{path}' is not UTF-8 text; convert the file to UTF-8") from error
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"'{path}' cannot be read as {form.kind}: {_reason(error)}") from error
     _check_columns(table, path)
     table = plain_table(table)
     fields = [field.remove_metadata() for field in table.schema]
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)).unify_dictionaries()
+
+
+@contextmanager
+def _errors_of_arrow(what: str, form: FileFormat) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowCancelled:
+        raise KeyboardInterrupt from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} is not UTF-8 text; convert the file to UTF-8") from error
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{what} cannot be read as {form.kind}: {_reason(error)}") from error
 
 
 def _check_bytes(path: Path) -> None:

@@ -46,8 +46,6 @@ class FileFormat:
     """Whether a file may be compressed and then end in `.gz`, `.bz2` or `.zst`."""
     read_declared: Callable[[Path, str | None, Schema, AddBadRow], Rows] | None = None
     """Reads a file by a declared schema. Without it, the table that `read` returns is converted."""
-    salvage: Callable[[Path, str | None, Schema, AddBadRow], Rows | None] | None = None
-    """Reads the rows that fit a declared schema after `read` has failed; None if no row is to blame."""
 
 
 def one_line(text: object, limit: int = 200) -> str:

@@ -6,34 +6,25 @@ import base64
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from handshake.errors import InputError
 from handshake.io.csv_files import BLOCKS, Types, exact_whole_numbers, read_in_blocks
-from handshake.io.declared import arrow_schema, convert_rows
-from handshake.io.formats import AddBadRow, FileFormat, Rows
-from handshake.schema import Schema, concat_batches
+from handshake.io.formats import FileFormat
+from handshake.io.json_declared import BLANK, NULL_LINE, parse_line, read_declared
 
-__all__ = ["JSON_LINES", "JsonWriter"]
+__all__ = ["JSON_LINES", "JsonWriter", "json_row"]
 
 _STAMPS = (pa.date32(), pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
 _LOOKS_LIKE_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?", re.DOTALL)
-_BLANK = b" \t\r\n\xef\xbb\xbf"
-"""Bytes that may come before the first value: white space and the UTF-8 mark."""
-_NULL_LINE = re.compile(rb"\n[ \t\r\n\xef\xbb\xbf]*null")
 _TWICE = re.compile(r"Column\(/?(.*?)\) was specified twice")
 _CHANGED = re.compile(r"Column\(/?(.*?)\) changed from (\w+) to (\w+)")
-
-Line = tuple[int, bytes]
-"""The number and the text of a line."""
 
 
 # Files with inferred types.
@@ -80,9 +71,9 @@ def _parse(path: Path, compression: str | None, lines: bytes | None, types: Type
 
 def _explain(path: Path, compression: str | None, message: str) -> InputError | None:
     """Return an error that names the first line or column that Arrow cannot read, if one is to blame."""
-    for number, (_, found) in enumerate(_objects(path, compression), 1):
-        if found is None:
-            return _no_object(path, number)
+    for number, line in enumerate(_lines(path, compression), 1):
+        if isinstance(found := parse_line(line), str):
+            return _no_object(path, number, found)
     if twice := _TWICE.search(message):
         return InputError(f"'{path}' has a line with the key '{twice[1]}' twice; rename one of them")
     if changed := _CHANGED.search(message):
@@ -93,8 +84,9 @@ def _explain(path: Path, compression: str | None, message: str) -> InputError | 
     return None
 
 
-def _no_object(path: Path, number: int) -> InputError:
-    return InputError(f"'{path}', line {number} is not a JSON object; write one object per line")
+def _no_object(path: Path, number: int, reason: str) -> InputError:
+    remedy = "convert the file to UTF-8" if "UTF-8" in reason else "write one object per line"
+    return InputError(f"'{path}', line {number} {reason.removeprefix('the line ')}; {remedy}")
 
 
 def _has_null_line(path: Path, compression: str | None) -> bool:
@@ -103,34 +95,28 @@ def _has_null_line(path: Path, compression: str | None) -> bool:
         rest = b"\n"
         while block := stream.read(BLOCKS[0]):
             text = rest + block
-            if _NULL_LINE.search(text):
+            if NULL_LINE.search(text):
                 return True
             last = text[text.rfind(b"\n") :]
-            rest = last if b"null".startswith(last.strip(_BLANK)) else b""
+            rest = last if b"null".startswith(last.strip(BLANK)) else b""
     return False
 
 
 def _without_null_lines(path: Path, compression: str | None) -> bytes:
     """Return the file with an empty object for each line that is null, which means the same."""
     lines = []
-    for number, (line, found) in enumerate(_objects(path, compression), 1):
-        if found is None:
-            raise _no_object(path, number)
-        if line.strip():
+    for number, line in enumerate(_lines(path, compression), 1):
+        found = parse_line(line)
+        if isinstance(found, str):
+            raise _no_object(path, number, found)
+        if found is not None:
             lines.append(line.strip() if found else b"{}")
     return b"\n".join(lines) + b"\n"
 
 
-def _objects(path: Path, compression: str | None) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Yield each line with its object: {} for null and for a blank line, None if it is no object."""
+def _lines(path: Path, compression: str | None) -> Iterator[bytes]:
     with pa.input_stream(str(path), compression=compression) as stream:
-        for line in io.BufferedReader(stream):
-            try:
-                found = json.loads(line) if line.strip() else None
-            except (ValueError, RecursionError):
-                yield line, None
-                continue
-            yield line, found if isinstance(found, dict) else {} if found is None else None
+        yield from io.BufferedReader(stream)
 
 
 def _as_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -144,95 +130,6 @@ def _as_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
         except pa.ArrowInvalid:
             continue
     return column
-
-
-# Files by a declared schema.
-
-
-@dataclass
-class _Lines:
-    """The lines of a file, grouped by the kinds of their values."""
-
-    groups: dict[frozenset[tuple[str, str]], list[Line]] = field(default_factory=dict)
-    names: dict[str, None] = field(default_factory=dict)
-    """All keys, in order of appearance."""
-    bad: dict[int, tuple[str, bytes]] = field(default_factory=dict)
-    """Reason and text of the lines that do not fit, by line number."""
-    count: int = 0
-
-
-def _salvage(path: Path, compression: str | None, schema: Schema, add_bad: AddBadRow) -> Rows | None:
-    """Read a file that Arrow cannot read as a whole, since a column there has values of one type only.
-
-    Lines whose values are of the same kinds are read together. Lines that do not fit are reported.
-    """
-    lines = _group_lines(path, compression)
-    if not lines.names and not lines.bad:
-        return None
-    parts = list(_convert_groups(path, lines, schema))
-    if not lines.bad and len(lines.groups) < 2:
-        return None
-    for number, (reason, line) in sorted(lines.bad.items()):
-        add_bad(schema.stream, number, reason, line.decode(errors="replace"))
-    return [_in_file_order(parts, lines, schema)], lines.count
-
-
-def _group_lines(path: Path, compression: str | None) -> _Lines:
-    lines = _Lines()
-    for number, (line, found) in enumerate(_objects(path, compression), 1):
-        lines.count = number
-        if found is None:
-            lines.bad[number] = ("the line is not a JSON object", line)
-        elif line.strip():
-            lines.names |= dict.fromkeys(found)
-            kinds = ((name, type(value).__name__) for name, value in found.items() if value is not None)
-            group = frozenset((name, "float" if kind == "int" else kind) for name, kind in kinds)
-            lines.groups.setdefault(group, []).append((number, line.strip() if found else b"{}"))
-    return lines
-
-
-def _convert_groups(path: Path, lines: _Lines, schema: Schema) -> Iterator[tuple[list[int], pa.RecordBatch]]:
-    """Yield the rows of lines that are read together with their line numbers; note bad lines."""
-    for group in lines.groups.values():
-        for some, table in _read_group(path, group, lines):
-            numbers = [number for number, _ in some]
-            batch, reasons = convert_rows(_add_columns(table, lines, len(some)), schema, mixed=True)
-            lines.bad |= {numbers[at]: (reason, some[at][1]) for at, reason in reasons.items()}
-            yield numbers, batch
-
-
-def _read_group(path: Path, group: list[Line], lines: _Lines) -> Iterator[tuple[list[Line], pa.Table]]:
-    """Yield the group as one table, or else line by line without those that Arrow cannot read."""
-    try:
-        yield group, _infer(path, None, b"\n".join(line for _, line in group) + b"\n")
-    except (pa.ArrowInvalid, InputError):
-        for number, line in group:
-            try:
-                yield [(number, line)], _infer(path, None, line + b"\n")
-            except (pa.ArrowInvalid, InputError):
-                lines.bad[number] = ("the line cannot be read as a JSON object", line)
-
-
-def _add_columns(table: pa.Table, lines: _Lines, rows: int) -> pa.Table:
-    """Add a column of NULLs for each key of the file that these lines lack."""
-    if table.num_columns == 0:
-        return pa.table({name: pa.nulls(rows) for name in lines.names})
-    for name in lines.names:
-        if name not in table.column_names:
-            table = table.append_column(name, pa.nulls(rows))
-    return table
-
-
-def _in_file_order(
-    parts: Sequence[tuple[list[int], pa.RecordBatch]], lines: _Lines, schema: Schema
-) -> pa.RecordBatch:
-    if not parts:
-        return pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
-    numbers = np.concatenate([np.array(some) for some, _ in parts])
-    order = np.argsort(numbers)
-    order = order[[number not in lines.bad for number in numbers[order].tolist()]]
-    whole = concat_batches([batch for _, batch in parts])
-    return whole.take(pa.array(order, pa.int64()))
 
 
 # Output.
@@ -255,6 +152,13 @@ class JsonWriter:
 
     def close(self) -> None:
         """Do nothing: nothing follows the last row."""
+
+
+def json_row(table: pa.Table, at: int) -> str:
+    """Return one row of a table as it would be written."""
+    stream = io.BytesIO()
+    JsonWriter(stream, table.schema).write_table(table.slice(at, 1))
+    return stream.getvalue().decode().rstrip("\n")
 
 
 def _json_values(column: pa.ChunkedArray) -> Iterator[str]:
@@ -293,5 +197,5 @@ JSON_LINES = FileFormat(
     read=_read,
     open_writer=JsonWriter,
     is_text=True,
-    salvage=_salvage,
+    read_declared=read_declared,
 )

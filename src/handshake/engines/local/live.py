@@ -13,7 +13,7 @@ import pyarrow as pa
 from handshake.closing import Closing
 from handshake.engines.inputs import Address, Slice, carried_schema
 from handshake.errors import UnsupportedError
-from handshake.io.csv_files import read_standard_input
+from handshake.io.csv_declared import read_standard_input
 from handshake.io.declared import BadRows
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import receiver_for
