@@ -24,6 +24,7 @@ import typer
 import handshake as hs
 from handshake.cli.live import live
 from handshake.errors import InputError
+from handshake.joins.join import Replay, prepare
 from handshake.metrics.snapshot import Snapshot, StreamPart
 from handshake.page.history import SECONDS, History, points_of
 from waiting import wait_until
@@ -240,6 +241,20 @@ def test_sources_that_are_over_are_read_no_more_and_few_of_their_cards_stay() ->
         wait_until(lambda: not board.sources())
     wait_until(lambda: len(samplers()) == before)
     assert list(board.cards) == [f"q{number}" for number in range(3, MOST_ENDED + 3)]
+
+
+def test_a_replay_ends_with_its_rows() -> None:
+    rows = pa.table({"x": [1, 2]})
+    replay = Replay(prepare(rows.schema, rows.schema, "l.x = r.x"), rows, rows)
+    board = Board()
+    board.add(ThingSource(replay, "replay"))
+    wait_until(lambda: "replay" in board.cards)
+    assert sum(batch.num_rows for batch in replay) == 2
+    wait_until(lambda: not board.sources())
+    assert (board.cards["replay"].snapshot.state, board.cards["replay"].snapshot.results) == (
+        "ended",
+        {"join": 2},
+    )
 
 
 def test_the_results_of_a_join_still_reach_its_owner(join: hs.Join) -> None:

@@ -122,6 +122,11 @@ class TableReplay(ABC, Generic[PlanT]):
             raise HandshakeError("the replay has not begun; iterate over it first")
         return self._last
 
+    @property
+    def closed(self) -> bool:
+        """True once the iteration has ended."""
+        return self._engine is None and self._last is not None
+
     def explain(self) -> str:
         """Describe the plan."""
         return self.plan.explain()

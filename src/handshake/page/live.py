@@ -63,8 +63,8 @@ class Page(Closing):
                 query runs; others know their plans.
         """
         source = ThingSource(thing, name, plan)
-        self.board.add(source)
         source.listen(functools.partial(self.board.show, source.name))
+        self.board.add(source)
         return self
 
     def add_run(self, run: Run, name: str, text: str = "") -> RunSource:
