@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+import handshake as hs
 from handshake.cli.app import run
 from handshake.cli.compile import compile_query
 from handshake.engines.circuit.nets.rules import PLAN_RULES, RULES
@@ -105,6 +106,14 @@ def test_run_joins_files_as_the_local_back_end_does(join: Path, arrangement: str
     if arrangement == "auto":  # a handshake join: results come as tuples meet
         local, wires = sorted(local), sorted(wires)
     assert wires == local
+
+
+def test_callers_in_python_are_warned_of_lost_rows() -> None:
+    text = """CREATE INPUT STREAM S (a int, b int);
+              SELECT a, sum(b) AS c FROM S [SIZE 4 ADVANCE 4 TUPLES] GROUP BY a INTO T"""
+    rows = {"S": {"a": [1, 2, 3, 4], "b": [1, 1, 1, 1]}}
+    with pytest.warns(RuntimeWarning, match="^in the circuit, 2 rows of groups beyond 2 were dropped; allow"):
+        hs.run(text, rows, engine="circuit", groups=2)
 
 
 def test_rows_that_leave_a_window_early_are_reported(join: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,20 +179,34 @@ class _QueryRun(Run):
             "seconds": self._seconds,
         }
 
+    def results(self) -> Mapping[str, Any]:
+        """Return the tables of results; warn about rows that found no room in the circuit."""
+        found = super().results()
+        for _, lost in self._losses():
+            warnings.warn(f"in the circuit, {lost}", RuntimeWarning, stacklevel=3)
+        return found
+
+    def _losses(self) -> list[tuple[str, str]]:
+        """Return which rows found no room in the circuit."""
+        assert self._done is not None
+        counters, options, losses = self._done.counters, self._options, []
+        if n := counters.get("overflow", 0):
+            dropped = f"{n:,} rows of groups beyond {options.groups} were dropped; allow more groups"
+            losses.append(("overflow", dropped))
+        if n := counters.get("evicted", 0):
+            early = f"{n:,} rows had to leave their window before their time; results may be missing"
+            losses.append(("evicted", f"{early}: allow more rows in it than {options.window_tuples}"))
+        return losses
+
     def facts(self) -> list[tuple[str, str]]:
         """Return rows, results, rows that were lost, and cycles."""
         assert self._done is not None
-        run, counters, options = self._done.run, self._done.counters, self._options
+        run, counters = self._done.run, self._done.counters
         facts = [(name, f"{len(taken) - 1:,} rows") for name, taken in run.accepted.items()]
         facts += [(name, f"{table.num_rows:,} results") for name, table in self._done.results.items()]
         words = {"late": "late", "no_time": "without a time", "unknown": "of no stream"}
         facts += [(word, f"{n:,} rows") for key, word in words.items() if (n := counters.get(key, 0))]
-        if n := counters.get("overflow", 0):
-            dropped = f"{n:,} rows of groups beyond {options.groups} were dropped; allow more groups"
-            facts.append(("overflow", dropped))
-        if n := counters.get("evicted", 0):
-            early = f"{n:,} rows had to leave their window before their time; results may be missing"
-            facts.append(("evicted", f"{early}: allow more rows in it than {options.window_tuples}"))
+        facts += self._losses()
         time_at_clock = f"{run.cycles / CLOCK_MHZ:,.1f} µs at {CLOCK_MHZ} MHz"
         return [
             *facts,
