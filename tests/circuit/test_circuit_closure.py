@@ -160,6 +160,7 @@ def test_the_clock_is_that_which_nextpnr_reports(chip: Chip) -> None:
     assert clock_of(Timing(*chip.read())) == pytest.approx(chip.clock, rel=1e-5)
 
 
+@pytest.mark.soak
 def test_random_exchanges_are_taken_by_nextpnr(chip: Chip, folder: Path) -> None:
     placed, _ = chip.read()
     before, tiles, rng, kinds = (

@@ -241,7 +241,7 @@ def test_rows_of_equal_times_arrive_in_the_order_of_the_declarations() -> None:
     assert done.results["o"].to_pylist() == [{"v": 2, "w": 3}, {"v": 2, "w": 4}]
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_windows_of_a_single_row_of_memories_are_the_same_to_both_simulators(size: int) -> None:
     text = TUPLES["equality"].replace("SIZE 4", f"SIZE {size}").replace("SIZE 3", f"SIZE {size}")
     _, compiled, here = simulation(text, True, cores=size, join="ordered")
@@ -302,7 +302,7 @@ def test_latency_and_issue_rate_of_an_ordered_join_are_as_declared(cores: int) -
     assert latency == 3  # the join's two and the projection's register
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_latency_and_issue_rate_of_a_handshake_join_are_no_worse_than_declared(cores: int) -> None:
     compiled, latency, rate = measured(cores, "handshake")
     assert compiled.latency["o"] <= latency <= compiled.latency["o"] + 8

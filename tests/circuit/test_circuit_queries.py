@@ -138,7 +138,7 @@ def test_gates_grow_with_the_windows_that_are_open_and_not_with_their_square(kin
         circuit = compile_plan(parse_query(OVERLAPPING.format(copies, kind))).circuit()
         return to_rtlil(circuit, "query").count("\n")
 
-    few, some, many = lines(12), lines(24), lines(48)
+    few, some, many = lines(8), lines(16), lines(32)
     assert many - some < 2.4 * (some - few)  # 2: in proportion; 4: with the square
 
 
