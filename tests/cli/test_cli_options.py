@@ -245,6 +245,8 @@ def test_a_bad_value_is_refused_by_every_front_door(name: str, value: Any, messa
         doors += [partial(hs.Join, left=schema, right=schema), partial(hs.prepare, schema, schema)]
     if name in CoreOptions.__annotations__:
         doors.append(partial(hs.join_streams, {"a": table, "b": table}, "a.x = b.x"))
+    if name in ("cores", "optimised"):
+        doors.append(partial(hs.Query, QUERY))
     if name == "cores":
         doors += [partial(hs.asof, table, table, time="x"), partial(hs.nearest, table, table, by="l.x")]
     for door in doors:

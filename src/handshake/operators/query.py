@@ -26,6 +26,7 @@ from handshake.operators.sessions import SessionOperator, SessionRows, SessionSt
 from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
 from handshake.operators.union import UnionOperator
 from handshake.operators.windows import Tuples, WindowOperator
+from handshake.options import Options
 from handshake.plan.algebra import (
     Group,
     Node,
@@ -111,6 +112,7 @@ class Query(Closing):
         self, plan: Plan | str, *, optimised: bool = True, cores: int = 1, now: NowNanoseconds = time.time_ns,
         late_to: LateTo | None = None,
     ) -> None:  # fmt: skip
+        Options(optimised=optimised, cores=cores)  # raises if a value has no meaning
         made = parse_query(plan) if isinstance(plan, str) else plan
         self.plan = optimise(made) if optimised else made
         nodes = [node for output in self.plan.outputs for node in walk(output)]
