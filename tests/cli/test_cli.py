@@ -55,7 +55,7 @@ def test_summary_and_first_rows(handshake: Any, inputs: tuple[Path, Path]) -> No
     facts = dict(line.split(maxsplit=1) for line in summary.replace("no time", "no_time").splitlines())
     assert facts["left"] == facts["right"] == "3 rows"
     assert (facts["results"], facts["late"]) == ("1", "0")
-    assert facts["no_time"] == "1 rows without a timestamp join nothing"
+    assert facts["no_time"] == "1 row without a timestamp, so without a match"
     assert re.fullmatch(r"\d+\.\d\d s", facts["elapsed"])
     assert re.fullmatch(r"[\d,]+ input rows/s", facts["rate"])
     assert facts["method"].startswith("band: ")
@@ -476,7 +476,7 @@ def test_how_chooses_the_kind_of_join(handshake: Any, tmp_path: Path) -> None:
     files = [tmp_path / "a.csv", tmp_path / "b.csv", "--on", "l.x = r.y", "--time", "t", "--window", "5s"]
     done = handshake("join", *files, "--how", "left_outer", "--output", "-", "--metrics", tmp_path / "m.json")
     assert sorted(done.out.splitlines()[1:]) == ["1,0,,", "2,1,2,1"]
-    assert "1 rows with a match, 1 without a match" in done.err
+    assert "1 row with a match, 1 without a match" in done.err
     metrics = json.loads((tmp_path / "m.json").read_text())
     figures = ("results", "matched", "unmatched", "pending", "finalised")
     assert [metrics[name] for name in figures] == [2, 1, 1, 0, 2]

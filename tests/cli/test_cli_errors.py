@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,34 @@ def test_bad_outputs(handshake: Any, inputs: tuple[Path, Path], tmp_path: Path) 
         "output: column 'n' (list<item: int64>) cannot be written as CSV, which has no nested values; "
         "use .parquet or .arrow"
     )
+
+
+def test_outputs_do_not_replace_inputs(handshake: Any, inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    left, right = inputs
+    before = left.read_bytes(), right.read_bytes()
+    asked = ("join", *inputs, "--on", "l.x = r.x")
+    assert handshake(*asked, "--output", right).complaint == (
+        f"--output would replace the right input, '{right}'; give it another file"
+    )
+    assert handshake(*asked, "--output", tmp_path / "o.csv", "--metrics", tmp_path / "o.csv").complaint == (
+        f"--output and --metrics both go to '{tmp_path / 'o.csv'}'; give each a file of its own"
+    )
+    (tmp_path / "link.csv").symlink_to(left)
+    asked = ("multijoin", f"a={left}", f"b={right}", "--on", "a.x = b.x")
+    assert handshake(*asked, "--output", tmp_path / "link.csv").complaint == (
+        f"--output would replace the input a, '{tmp_path / 'link.csv'}'; give it another file"
+    )
+    assert (left.read_bytes(), right.read_bytes()) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is of Linux")
+@pytest.mark.parametrize("command", ["--version", "join --help", "options"])
+def test_a_standard_output_that_is_full(command: str) -> None:
+    with open("/dev/full", "w") as full:
+        asked = [sys.executable, "-m", "handshake.cli", *command.split()]
+        done = subprocess.run(asked, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == "handshake: standard output cannot be written: No space left on device\n"
+    assert done.returncode == 2
 
 
 def test_output_column_that_would_appear_twice(handshake: Any, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_rows_and_summary(multijoin, tmp_path):
     lines = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
     assert lines["a"] == "2 rows, joined with b, then c"
     assert (lines["results"], lines["late"], lines["cores"]) == ("2", "0", "2, mjoin")
-    assert lines["no"] == "time  1 rows without a timestamp join nothing"
+    assert lines["no"] == "time  1 row without a timestamp, so without a match"
     found = pyarrow.csv.read_csv(target)
     assert found.column_names == ["t", "x", "t_b", "x_b", "t_c", "y"]
     assert sorted(found.column("x").to_pylist()) == [1, 2]

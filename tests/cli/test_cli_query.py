@@ -290,7 +290,7 @@ def test_times_with_an_offset_are_instants(folder, capsys):
     (folder / "z.sql").write_text(query)
     asked = ["--input", f"Trades={folder / 'z.csv'}", "--output", f"Times={folder / 'o.parquet'}"]
     assert run(["run", str(folder / "z.sql"), *asked]) == 0
-    assert "bad     1 rows" in capsys.readouterr().out
+    assert "bad     1 row" in capsys.readouterr().out
     assert {str(row["Ts"]) for row in parquet.read_table(folder / "o.parquet").to_pylist()} == {
         "2024-01-01 00:00:01"
     }
@@ -303,8 +303,8 @@ def test_typed_files_have_bad_rows_too(folder, capsys):
     parquet.write_table(table, folder / "t.parquet")
     assert run(["run", str(folder / "q.sql"), "--input", f"Trades={folder / 't.parquet'}"]) == 0
     out = capsys.readouterr().out
-    assert "Trades  1 rows" in out
-    assert "bad     1 rows; --bad FILE keeps them" in out
+    assert "Trades  1 row" in out
+    assert "bad     1 row; --bad FILE keeps them" in out
 
 
 WRONG = {
@@ -316,6 +316,11 @@ WRONG = {
     "--input Trades=t.csv --output x=y.csv": "--output 'x=y.csv': the query has no output 'x' (UBS, Counts)",
     "--input Trades=t.csv --output UBS=y.csv --output Counts=./y.csv": "UBS and Counts both go to './y.csv'; give each a file of its own",
     "--input Trades=t.csv --output UBS=y.csv --bad y.csv": "UBS and --bad both go to 'y.csv'; give each a file of its own",
+    "--input Trades=t.csv --output UBS=y.csv --metrics ./y.csv": "UBS and --metrics both go to './y.csv'; give each a file of its own",
+    "--input Trades=t.csv --output UBS=./t.csv": "UBS would replace the input of Trades, './t.csv'; give it another file",
+    "--input Trades=t.csv --bad t.csv": "--bad would replace the input of Trades, 't.csv'; give it another file",
+    "--input Trades=t.csv --metrics q.sql": "--metrics would replace the query, 'q.sql'; give it another file",
+    "--input Trades=. --metrics t.csv": "--metrics would replace the input of Trades, 't.csv'; give it another file",
     "--input Trades=t.csv --backend quantum": "unknown backend 'quantum'; choose local, spark, circuit",
     "--input Trades=t.csv --pace 0": "pace is a number above 0; 0.0 was given",
     "--input Trades=t.csv --pace nan": "pace is a number above 0; nan was given",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import signal
@@ -31,6 +32,7 @@ from handshake.options import options_table
 __all__ = ["app", "main", "run"]
 
 TERMINATED = 143
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 UsageError: Any = typer.BadParameter.__mro__[1]
 """The base of the errors of the option parser; its home differs between versions of Typer."""
 
@@ -76,8 +78,7 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):  # never fail over a character that the terminal lacks
             stream.reconfigure(errors="backslashreplace")
     status = run(sys.argv[1:])
-    close_output()
-    sys.exit(status)
+    sys.exit(close_output() or status)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -97,6 +98,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         complain("interrupted")
         return INTERRUPTED
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:  # not the failure of a print
+            raise
+        return close_output(error)
     return status if isinstance(status, int) else 0
 
 

@@ -65,7 +65,8 @@ def join(
     r.a column a of RIGHT. A pair joins if the predicate is true and each row arrives while the other is
     still in its window; without a window every pair is compared. The result has all columns of LEFT, then
     those of RIGHT; a name that both have gets the suffix _right there. --how left, right and full also
-    give rows without a match; left_semi and left_anti give rows of LEFT with a match, or without one.
+    give rows without a match; left_semi and left_anti give rows of LEFT with a match, or without one, and
+    right_semi and right_anti those of RIGHT. A run that Ctrl-C interrupts writes no file.
 
     \b
     Examples:
@@ -89,7 +90,8 @@ def join(
         handshake join a.csv b.csv --left-window 10min --right-window 90s --left-time sent --right-time got \\
             --on "l.id = r.id AND l.size > r.size" --explain
     """
-    delivery = Delivery({} if output is None else {JOIN: output}, metrics)
+    read_from = {"the left input": left, "the right input": right}
+    delivery = Delivery({} if output is None else {JOIN: output}, metrics, inputs=read_from)
     with reporting(delivery.interrupted, context):
         check_options(context, backend)
         wanted = given_options(options, order="any")

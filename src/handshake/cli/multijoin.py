@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +49,8 @@ def multijoin(
     Each input is NAME=PATH: a file or a folder of files, as for 'handshake join'. In the predicate, NAME.x is
     column x of that input. A combination of one row of each input is a result if the predicate is true and,
     when the last of its rows arrives, all others are still in their windows. The result has all columns of
-    the inputs in order; a name that an earlier input has too gets the suffix _NAME.
+    the inputs in order; a name that an earlier input has too gets the suffix _NAME. A run that Ctrl-C
+    interrupts writes no file.
 
     \b
     Examples:
@@ -65,6 +67,7 @@ def multijoin(
     delivery = Delivery({} if output is None else {JOIN: output}, metrics)
     with reporting(delivery.interrupted, context):
         wanted, paths = given_options(options), _paths(inputs)
+        delivery = replace(delivery, inputs={f"the input {name}": path for name, path in paths.items()})
         windows, times = _by_stream("window", window or (), paths), _by_stream("time", time or (), paths)
         for spec in windows.values():
             windows_of(spec)

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from handshake.cli.live_page import hold, showing
 from handshake.engines.engine import Run, plain_table
-from handshake.errors import ExpressionError, HandshakeError, InputError, QueryError
+from handshake.errors import ExpressionError, HandshakeError, InputError, QueryError, format_count
 from handshake.io import check_output, one_line, sink_for
 from handshake.io.declared import BAD, BadRows
 from handshake.joins.replay import spare_old_objects
@@ -109,12 +109,26 @@ def complain(message: str) -> None:
         print(f"handshake: {one_line(message, limit=2000)}", file=sys.stderr, flush=True)
 
 
-def close_output() -> None:
-    """Flush standard output; close it silently if its reader is gone."""
+def close_output(failure: OSError | None = None) -> int:
+    """Flush standard output; close it if that fails, silently if its reader is gone.
+
+    Args:
+        failure: The error of a print before.
+
+    Returns:
+        The exit status: 2 if something could not be written, else 0.
+    """
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        failure = failure or error
+    if failure is None:
+        return 0
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(failure, BrokenPipeError):
+        return 0
+    complain(f"standard output cannot be written: {failure.strerror or failure}")
+    return BAD_USAGE
 
 
 # Texts
@@ -155,21 +169,37 @@ class Delivery:
     bad_file: str | None = None
     named: bool = False
     """Whether the names of results stand above their first rows."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Files and folders that are read, by the words for them. No output replaces one."""
 
     def check(self) -> None:
         """Raise `InputError` if something cannot be written; call it before anything runs."""
-        targets = {**self.outputs, **({} if self.bad_file is None else {"--bad": self.bad_file})}
+        targets = {name if self.named else "--output": path for name, path in self.outputs.items()}
+        if self.bad_file is not None:
+            targets["--bad"] = self.bad_file
         for path in targets.values():
             check_output(path)
         if list(targets.values()).count("-") > 1:
             raise HandshakeError("only one result can go to standard output; give each other one a file")
+        files = {name: path for name, path in targets.items() if path != "-"}
+        if self.metrics is not None:
+            files["--metrics"] = self.metrics
         taken: dict[Path, str] = {}
-        for name, path in targets.items():
+        for name, path in files.items():
             first = taken.setdefault(Path(path).resolve(), name)
             if first != name:
                 raise HandshakeError(f"{first} and {name} both go to '{path}'; give each a file of its own")
+            self._check_inputs(name, path)
         if self.metrics is not None:
             _check_metrics(Path(self.metrics))
+
+    def _check_inputs(self, name: str, path: str) -> None:
+        """Refuse an output that replaces an input, or a file of an input folder."""
+        target = Path(path).resolve()
+        for what, given in self.inputs.items():
+            read = Path(given).resolve()
+            if given != "-" and (target == read or (target.parent == read and target.exists())):
+                raise HandshakeError(f"{name} would replace {what}, '{path}'; give it another file")
 
     @property
     def interrupted(self) -> str:
@@ -229,7 +259,7 @@ class Delivery:
             figures["bad"] = self.bad.count
             if self.bad.count:
                 hint = "" if self.bad_file else "; --bad FILE keeps them"
-                facts.append(("bad", f"{self.bad.count:,} rows{hint}"))
+                facts.append(("bad", f"{format_count(self.bad.count, 'row')}{hint}"))
         elif self.outputs and "-" not in self.outputs.values():
             facts.append(("output", ", ".join(self.outputs.values())))
         if run.stopped:

@@ -63,7 +63,9 @@ def run(
         plan = parse_query(text)
         paths = _input_paths(plan, input or (), query)
         rows = BadRows(strict, kept=bad is not None)
-        delivery = Delivery(_output_paths(plan, output or ()), metrics, rows, bad, named=True)
+        outputs = _output_paths(plan, output or ())
+        read = {"the query": query, **{f"the input of {name}": path for name, path in paths.items()}}
+        delivery = Delivery(outputs, metrics, rows, bad, named=True, inputs=read)
         delivery.check()
         inputs = {name: Address(path, rows, text) for name, path in paths.items()}
         with open_live(live, live_at) as page:

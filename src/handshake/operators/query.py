@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.closing import Closing
-from handshake.errors import HandshakeError, InputError, UnsupportedError, suggest
+from handshake.errors import HandshakeError, InputError, UnsupportedError, format_count, suggest
 from handshake.html import card
 from handshake.io.frames import table_of
 from handshake.joins.late import LateRows, LateStream, LateTo
@@ -76,10 +76,10 @@ class QueryMetrics:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the main figures, for people."""
-        facts = [(name, f"{rows:,} rows") for name, rows in self.rows.items()]
-        facts += [(name, f"{rows:,} results") for name, rows in self.results.items()]
+        facts = [(name, format_count(rows, "row")) for name, rows in self.rows.items()]
+        facts += [(name, format_count(rows, "result")) for name, rows in self.results.items()]
         lost = {"late": self.late, "without a time": self.no_time, "of no stream": self.unknown}
-        return facts + [(what, f"{rows:,} rows") for what, rows in lost.items() if rows]
+        return facts + [(what, format_count(rows, "row")) for what, rows in lost.items() if rows]
 
     def _repr_html_(self) -> str:
         return card("Figures of a query", self.facts())

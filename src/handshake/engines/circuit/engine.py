@@ -22,7 +22,7 @@ from handshake.engines.circuit.report import report
 from handshake.engines.engine import Run, plain_table
 from handshake.engines.inputs import arrival_order, check_inputs, comes_live, read_inputs
 from handshake.engines.joins import SUFFIX, PlainJoin, check_inner, join_tables, plan_as_join
-from handshake.errors import InputError, UnsupportedError, suggest
+from handshake.errors import InputError, UnsupportedError, format_count, suggest
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.options import Options
 from handshake.plan.algebra import Plan
@@ -202,10 +202,14 @@ class _QueryRun(Run):
         """Return rows, results, rows that were lost, and cycles."""
         assert self._done is not None
         run, counters = self._done.run, self._done.counters
-        facts = [(name, f"{len(taken) - 1:,} rows") for name, taken in run.accepted.items()]
-        facts += [(name, f"{table.num_rows:,} results") for name, table in self._done.results.items()]
+        facts = [(name, format_count(len(taken) - 1, "row")) for name, taken in run.accepted.items()]
+        facts += [
+            (name, format_count(table.num_rows, "result")) for name, table in self._done.results.items()
+        ]
         words = {"late": "late", "no_time": "without a time", "unknown": "of no stream"}
-        facts += [(word, f"{n:,} rows") for key, word in words.items() if (n := counters.get(key, 0))]
+        facts += [
+            (word, format_count(n, "row")) for key, word in words.items() if (n := counters.get(key, 0))
+        ]
         facts += self._losses()
         time_at_clock = f"{run.cycles / CLOCK_MHZ:,.1f} µs at {CLOCK_MHZ} MHz"
         return [
@@ -274,8 +278,8 @@ class _JoinRun(Run):
         figures = self._figures
         wires = "{left_bits} left, {right_bits} right, {result_bits} of a result".format(**figures)
         return [
-            ("left", f"{figures['left_rows']:,} rows"),
-            ("right", f"{figures['right_rows']:,} rows"),
+            ("left", format_count(figures["left_rows"], "row")),
+            ("right", format_count(figures["right_rows"], "row")),
             ("results", f"{figures['results']:,}"),
             ("elapsed", f"{figures['elapsed']:.2f} s"),
             ("cycles", f"{figures['cycles']:,}, the last tuples pushed through included"),

@@ -15,7 +15,7 @@ from handshake.engines.engine import Run, progress_text
 from handshake.engines.inputs import Address, Slice, check_inputs, comes_live, read_inputs, slices
 from handshake.engines.joins import PlainJoin, join_tables, plan_as_join
 from handshake.engines.local.live import Receivers, all_over_udp, standard_input
-from handshake.errors import UnsupportedError
+from handshake.errors import UnsupportedError, format_count
 from handshake.io.udp.demux import Counters
 from handshake.io.udp.receive import direct
 from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay
@@ -138,16 +138,20 @@ class JoinRun(_ReplayRun):
         """Return rows, results, rate, access method and cores."""
         metrics, options = self._replay.metrics(), self._options
         facts = [
-            ("left", f"{metrics.left_rows:,} rows"),
-            ("right", f"{metrics.right_rows:,} rows"),
+            ("left", format_count(metrics.left_rows, "row")),
+            ("right", format_count(metrics.right_rows, "row")),
             ("results", f"{metrics.results:,}"),
             ("late", f"{metrics.late:,}"),
         ]
         if self._join.kind != INNER:
             alone = f", {metrics.unmatched:,} without a match" if self._join.kind.preserves else ""
-            facts.append((self._join.kind.name, f"{metrics.matched:,} rows with a match{alone}"))
+            facts.append(
+                (self._join.kind.name, f"{format_count(metrics.matched, 'row')} with a match{alone}")
+            )
         if metrics.no_time:
-            facts.append(("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
+            facts.append(
+                ("no time", f"{format_count(metrics.no_time, 'row')} without a timestamp, so without a match")
+            )
         if options.overload == "shed":
             left, right = metrics.shed_shares
             shed = f"left {metrics.left_shed:,} ({left:.2%}), right {metrics.right_shed:,} ({right:.2%})"
@@ -192,7 +196,7 @@ class MultiJoinRun(_ReplayRun):
         """Return rows and join order of each stream, results, rate and cores."""
         metrics: Metrics = self._replay.metrics()
         facts = [
-            (stream.name, f"{stream.rows:,} rows, joined with {', then '.join(stream.order)}")
+            (stream.name, f"{format_count(stream.rows, 'row')}, joined with {', then '.join(stream.order)}")
             for stream in metrics.streams
         ]
         facts += [("results", f"{metrics.results:,}"), ("late", f"{metrics.late:,}")]
@@ -200,7 +204,9 @@ class MultiJoinRun(_ReplayRun):
             shed = (f"{s.name} {s.shed:,} ({s.shed_share:.2%})" for s in metrics.streams)
             facts.append(("shed", ", ".join(shed)))
         if metrics.no_time:
-            facts.append(("no time", f"{metrics.no_time:,} rows without a timestamp join nothing"))
+            facts.append(
+                ("no time", f"{format_count(metrics.no_time, 'row')} without a timestamp, so without a match")
+            )
         cores = ("cores", f"{len(metrics.cores)}, {metrics.algorithm}")
         return [*facts, *_time_and_rate(metrics.rows, metrics.elapsed), cores]
 
@@ -269,10 +275,10 @@ class QueryRun(Run):
         """Return rows of each input, results, rows that were lost, and the rate."""
         counts = self._query.metrics()
         rows = sum(counts.rows.values())
-        facts = [(name, f"{n:,} rows") for name, n in counts.rows.items()]
-        facts += [(name, f"{n:,} results") for name, n in counts.results.items()]
+        facts = [(name, format_count(n, "row")) for name, n in counts.rows.items()]
+        facts += [(name, format_count(n, "result")) for name, n in counts.results.items()]
         lost = {"late": counts.late, "without a time": counts.no_time, "of no stream": counts.unknown}
-        facts += [(what, f"{n:,} rows") for what, n in lost.items() if n]
+        facts += [(what, format_count(n, "row")) for what, n in lost.items() if n]
         facts += [(f"{name}, datagrams", _datagrams(counts)) for name, counts in self._counters.items()]
         rate = rows / max(self._seconds, 1e-9)
         return [*facts, ("time", f"{self._seconds:.2f} s, {rate:,.0f} rows/s")]

@@ -29,7 +29,7 @@ from handshake.engines.spark.state.store import open_store
 from handshake.engines.spark.tables import TableJoin, describe_routing, table_frame
 from handshake.engines.spark.types import to_spark_types
 from handshake.engines.spark.udp_source import FORMAT, register
-from handshake.errors import InputError, UnsupportedError
+from handshake.errors import InputError, UnsupportedError, format_count
 from handshake.io.frames import is_spark
 from handshake.io.udp.receive import direct, streams_for
 from handshake.joins.driver import times_of
@@ -282,13 +282,18 @@ class _TableJoinRun(Run):
         figures = self._figures
         rows, elapsed = figures["left_rows"] + figures["right_rows"], figures["elapsed"]
         facts = [
-            ("left", f"{figures['left_rows']:,} rows"),
-            ("right", f"{figures['right_rows']:,} rows"),
+            ("left", format_count(figures["left_rows"], "row")),
+            ("right", format_count(figures["right_rows"], "row")),
             ("results", f"{figures['results']:,}"),
             ("late", f"{figures['late']:,}"),
         ]
         if figures["no_time"]:
-            facts.append(("no time", f"{figures['no_time']:,} rows without a timestamp join nothing"))
+            facts.append(
+                (
+                    "no time",
+                    f"{format_count(figures['no_time'], 'row')} without a timestamp, so without a match",
+                )
+            )
         return [
             *facts,
             ("elapsed", f"{elapsed:.2f} s"),
@@ -389,8 +394,8 @@ class _BatchRun(Run):
 
     def facts(self) -> list[tuple[str, str]]:
         """Return results, rows that were lost, datagrams and the time."""
-        facts = [(name, f"{rows:,} results") for name, rows in self._rows.items()]
-        facts += [(LOST[what], f"{rows:,} rows") for what, rows in self._lost.items() if rows]
+        facts = [(name, format_count(rows, "result")) for name, rows in self._rows.items()]
+        facts += [(LOST[what], format_count(rows, "row")) for what, rows in self._lost.items() if rows]
         for receiver in self._receivers:
             shown = ", ".join(f"{what} {n}" for what, n in receiver.counters.items() if n)
             facts.append((f"{receiver.name}, datagrams", shown))
