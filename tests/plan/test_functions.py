@@ -16,7 +16,8 @@ from handshake.plan import parse
 from handshake.plan.bind import bind_value
 from handshake.plan.casts import cast_value
 from handshake.plan.expr import Column, Literal
-from handshake.schema import STRING, Timestamp
+from handshake.schema import STRING, Decimal, Float, Timestamp
+from handshake.testing import oracle_values
 from strategies import scope_of
 
 SCOPE = scope_of(
@@ -350,3 +351,19 @@ def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(ExpressionError) as error:
         bind_value(parse(text), SCOPE)
     assert str(error.value).startswith(message)
+
+
+SPARK_DECIMALS = [
+    (0.1, 38, 20, 10**19), (1e22, 38, 0, 10**22), (2.675, 10, 2, 268), (1.005, 10, 2, 101), (4.35, 10, 1, 44),
+    (-0.125, 10, 2, -13), (0.10000000149011612, 38, 20, 10000000149011612000), (1e-7, 38, 20, 10**13),
+    (1e39, 38, 0, None), (math.nan, 10, 2, None),
+]  # fmt: skip
+"""Values of Spark 4.3: a float goes to a decimal by its shortest text."""
+
+
+@pytest.mark.parametrize(("value", "precision", "scale", "want"), SPARK_DECIMALS)
+def test_floats_become_decimals_by_their_shortest_text(
+    value: float, precision: int, scale: int, want: int | None
+) -> None:
+    target = Decimal(precision, scale)
+    assert cast_value(value, Float(64), target) == oracle_values.cast(value, Float(64), target) == want

@@ -114,9 +114,11 @@ def _to_float(value: Any, source: Type, target: Float) -> float:
 def _from_float(value: float, target: Type) -> int | None:
     if not math.isfinite(value):
         return None
-    scale = target.scale if isinstance(target, Decimal) else 0
-    top, bottom = value.as_integer_ratio()
-    whole = divide_half_away(top * 10**scale, bottom) if isinstance(target, Decimal) else math.trunc(value)
+    if isinstance(target, Decimal):
+        scaled = Fraction(repr(value)) * 10**target.scale  # the shortest text, as in Spark
+        whole = divide_half_away(*scaled.as_integer_ratio())
+    else:
+        whole = math.trunc(value)
     return whole if fits_type(whole, target) else None
 
 

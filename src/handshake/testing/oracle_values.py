@@ -203,7 +203,8 @@ def _to_decimal(value: Any, source: Type, target: Decimal) -> int | None:
     number = _parse(PyDecimal, value) if isinstance(source, String) else value
     if number is None or (isinstance(number, (float, PyDecimal)) and not math.isfinite(number)):
         return None
-    digits = _half_away(_fraction(number, source) * 10**target.scale)
+    exact = Fraction(repr(number)) if isinstance(number, float) else _fraction(number, source)
+    digits = _half_away(exact * 10**target.scale)
     fits = target.precision == 0 or abs(digits) < 10**target.precision
     return digits if fits else None
 
