@@ -630,7 +630,7 @@ def test_an_unknown_keyword_is_refused_with_a_similar_one(function, given, wrong
 
 @pytest.mark.parametrize("function", [hs.asof, partial(hs.nearest, by="l.x")], ids=("asof", "nearest"))
 def test_options_of_other_engines_are_refused(function):
-    with pytest.raises(hs.UnsupportedError, match="does not take the option segments here; it takes cores"):
+    with pytest.raises(hs.UnsupportedError, match="segments=2 is only supported by the spark engine"):
         function(TABLE, TABLE, segments=2)
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack, cast
 
+import pyarrow as pa
+
 from handshake.engines.engine import engine as engine_of
 from handshake.engines.engine import engine_module
 from handshake.engines.inputs import Address
-from handshake.engines.joins import JOIN, join_plan
-from handshake.errors import InputError, UnsupportedError
+from handshake.engines.joins import JOIN, best_plan, fit_tables, join_plan
+from handshake.errors import InputError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.asof import AsOf
 from handshake.joins.lengths import Length
@@ -19,7 +21,7 @@ from handshake.joins.nearest import Nearest
 from handshake.joins.plan import predicate_of
 from handshake.joins.why import Why, ask_pair, why_rows
 from handshake.kinds import kind_of_join
-from handshake.options import GivenOptions, Options, check_names
+from handshake.options import AsOfOptions, GivenOptions, NearestOptions, Options, check_names
 from handshake.plan.algebra import Plan
 from handshake.plan.build import Expression
 from handshake.plan.query import parse_query
@@ -37,6 +39,9 @@ __all__ = [
     "watch",
     "why",
 ]
+
+_UNKNOWN = pa.schema([])
+"""The columns of an input that has not been looked at."""
 
 
 def run(
@@ -163,8 +168,7 @@ def join(
         time=time, left_time=left_time, right_time=right_time, how=how, suffix=suffix, aliases=aliases,
         ordered=ordered, **options,
     )  # fmt: skip
-    result = engine_of(request.engine).run(request.plan, request.inputs, request.options).results()[JOIN]
-    return result if is_spark(result) else restore(result, {kind_of(left), kind_of(right)})
+    return _run(request, left, right)
 
 
 class _JoinRequest(NamedTuple):
@@ -174,6 +178,12 @@ class _JoinRequest(NamedTuple):
     plan: Plan
     inputs: dict[str, Any]
     options: Options
+
+
+def _run(request: _JoinRequest, left: Any, right: Any) -> Any:
+    """Run a join; return its result in the kind of the inputs."""
+    result = engine_of(request.engine).run(request.plan, request.inputs, request.options).results()[JOIN]
+    return result if is_spark(result) else restore(result, {kind_of(left), kind_of(right)})
 
 
 def _plan_join(
@@ -223,7 +233,8 @@ def asof(
     how: str = "left",
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
-    **options: Unpack[GivenOptions],
+    engine: str | None = None,
+    **options: Unpack[AsOfOptions],
 ) -> Any:
     """Join each left row with the right row that is best in time.
 
@@ -249,6 +260,7 @@ def asof(
             spellings such as `leftouter` are the same.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in the condition.
+        engine: `local` or `spark`. By default `spark` for Spark DataFrames, else `local`.
         **options: `cores` for joins with a condition, in process; `segments`, `state_dir`, `state`, `name`
             and `result_time` for Spark. See `handshake.options.Options`.
 
@@ -271,32 +283,42 @@ def asof(
         >>> asof(trades, quotes, "r.bid < 9", by="symbol", time="t", how="inner")["bid"].to_pylist()
         [8]
     """
-    spark = _on_spark(left, right)
-    on_spark = ("segments", "state_dir", "state", "name", "result_time")
-    _check_taken(asof, options, on_spark if spark else ("cores",))
-    times = (left_time or time, right_time or time)
-    if spark:
-        return spark_module("joins.asof").asof_frames(
-            left, right, on, by=by, times=times, direction=direction, tolerance=tolerance,
-            allow_exact_matches=allow_exact_matches, how=how, suffix=suffix, aliases=aliases, **options,
-        )  # fmt: skip
-    condition = None if on is None else predicate_of(on)
-    found = AsOf(
-        table_of(left), table_of(right), condition, by, times, direction, tolerance, allow_exact_matches, how,
-        suffix, aliases, options.get("cores"),
-    ).run()  # fmt: skip
-    return restore(found, {kind_of(left), kind_of(right)})
+    check_names(asof, options, AsOfOptions)
+    join = AsOf(
+        _UNKNOWN, _UNKNOWN, on, by, (left_time or time, right_time or time), direction, tolerance,
+        allow_exact_matches, how, suffix, aliases,
+    )  # fmt: skip
+    return _run(_plan_best(left, right, join, engine, Options(**options)), left, right)
 
 
-def _check_taken(function: Callable[..., Any], options: GivenOptions, taken: tuple[str, ...]) -> None:
-    """Refuse options that a function does not take, or not for inputs of this kind, and values of them."""
-    check_names(function, options, GivenOptions)
-    Options(**options)
-    for name in options:
-        if name not in taken:
-            raise UnsupportedError(
-                f"{function.__name__} does not take the option {name} here; it takes {', '.join(taken)}"
-            )
+def _plan_best(
+    left: Any, right: Any, join: AsOf | Nearest, engine: str | None, options: Options
+) -> _JoinRequest:
+    """Return the plan of a join that chooses best matches."""
+    on_spark = _on_spark(left, right)
+    name = engine or ("spark" if on_spark else "local")
+    options.check(name)
+    inputs = (left, right) if on_spark else (table_of(left), table_of(right))
+    fit = spark_module("joins.best").fit_frames if on_spark else fit_tables
+    return _JoinRequest(name, best_plan(fit(*inputs, join)), {"left": inputs[0], "right": inputs[1]}, options)
+
+
+def _plan_named(
+    function: Callable[..., Any], left: Any, right: Any, on: Any, engine: str | None, given: dict[str, Any]
+) -> _JoinRequest:
+    """Return the plan of `asof` or `nearest` with these keywords."""
+    kind = AsOf if function is asof else Nearest
+    names = [name for name in inspect.signature(function).parameters if name != "options"]
+    check_names(explain, given, kind.options, names)
+    options = Options(**{name: given.pop(name) for name in kind.options.__annotations__ if name in given})
+    times, windows = (
+        [given.pop(f"{side}{what}", None) for side in ("", "left_", "right_")] for what in ("time", "window")
+    )
+    if kind is Nearest:
+        given["windows"] = windows_of(*windows)
+    named = (times[1] or times[0], times[2] or times[0])
+    join = kind(_UNKNOWN, _UNKNOWN, on, given.pop("by", None), times=named, **given)
+    return _plan_best(left, right, join, engine, options)
 
 
 def nearest(
@@ -317,7 +339,8 @@ def nearest(
     value: str | None = None,
     suffix: str = "_right",
     aliases: tuple[str, str] | None = None,
-    **options: Unpack[GivenOptions],
+    engine: str | None = None,
+    **options: Unpack[NearestOptions],
 ) -> Any:
     """Join each left row with its k best matches by any ranking.
 
@@ -344,6 +367,7 @@ def nearest(
         value: The name of a column for the value of `by`, if it is wanted.
         suffix: Added to a column name of the right input that the left one has too.
         aliases: Other names for `l` and `r` in `on` and `by`.
+        engine: `local` or `spark`. By default `spark` for Spark DataFrames, else `local`.
         **options: `cores` for tables and frames; `segments`, `state_dir` and `name` for Spark. See
             `handshake.options.Options`.
 
@@ -367,19 +391,12 @@ def nearest(
         >>> nearest(rooms, sensors, "r.at < l.x", by="l.x - r.at")["sensor"].to_pylist()
         [1, 3]
     """
-    spark = _on_spark(left, right)
-    _check_taken(nearest, options, ("segments", "state_dir", "name") if spark else ("cores",))
-    times = left_time or time, right_time or time
-    if spark:
-        return spark_module("joins.nearest").nearest_frames(
-            left, right, on, by, windows=windows_of(window, left_window, right_window), times=times,
-            aliases=aliases, k=k, how=how, rank=rank, value=value, suffix=suffix, **options,
-        )  # fmt: skip
-    found = Nearest(
-        table_of(left), table_of(right), on, by, k, window, left_window, right_window, times, how, rank,
-        value, suffix, aliases, options.get("cores"),
-    ).run()  # fmt: skip
-    return restore(found, {kind_of(left), kind_of(right)})
+    check_names(nearest, options, NearestOptions)
+    join = Nearest(
+        _UNKNOWN, _UNKNOWN, on, by, k, windows_of(window, left_window, right_window),
+        (left_time or time, right_time or time), how, rank, value, suffix, aliases,
+    )  # fmt: skip
+    return _run(_plan_best(left, right, join, engine, Options(**options)), left, right)
 
 
 def spark_module(name: str) -> Any:
@@ -405,6 +422,7 @@ def explain(
     right: Any = None,
     on: str | Expression | Any | None = None,
     *,
+    function: Callable[..., Any] = join,
     engine: str | None = None,
     **options: Any,
 ) -> str:
@@ -415,8 +433,9 @@ def explain(
             returned, or the left input of a join.
         right: The right input of a join.
         on: The predicate of a join.
+        function: The function that would join two inputs: `join`, `asof` or `nearest`.
         engine: `local`, `spark` or `circuit`. By default `spark` for Spark DataFrames, else `local`.
-        **options: Those of `run` for a text or a plan, those of `join` for two inputs.
+        **options: Those of `run` for a text or a plan, those of the function for two inputs.
 
     Raises:
         InputError: One input is given that is none of these.
@@ -429,7 +448,12 @@ def explain(
         T (b int32)
         └─ π b
            └─ S
+        >>> print(explain({"t": [1]}, {"t": [0]}, function=asof, time="t").splitlines()[2])
+        search      one pass over both inputs in the order of time
     """
+    if right is not None and function in (asof, nearest):
+        request = _plan_named(function, query, right, on, engine, options)
+        return engine_of(request.engine).explain(request.plan, request.options)
     if right is not None:
         check_names(explain, options, GivenOptions, _OF_A_JOIN)
         request = _plan_join(query, right, on, engine, **options)

@@ -20,8 +20,10 @@ from handshake.errors import UnsupportedError, suggest
 __all__ = [
     "ENGINES",
     "OPTIONS",
+    "AsOfOptions",
     "CoreOptions",
     "GivenOptions",
+    "NearestOptions",
     "Option",
     "Options",
     "PairOptions",
@@ -119,6 +121,22 @@ class GivenOptions(PairOptions, total=False):
     without: Sequence[str]
     simulator: str
     vcd: str | None
+
+
+class NearestOptions(TypedDict, total=False):
+    """The options that `handshake.nearest` takes by name; see `Options`."""
+
+    cores: int | None
+    segments: int | None
+    state_dir: str | None
+    name: str | None
+
+
+class AsOfOptions(NearestOptions, total=False):
+    """The options that `handshake.asof` takes by name; see `Options`."""
+
+    state: str
+    result_time: str | None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
+from handshake.engines.engine import engine
+from handshake.engines.joins import best_plan
 from handshake.joins.asof import AsOf
+from handshake.options import Options
 from handshake.plan import bind, parse
 from handshake.testing.oracle import asof, rows
 from pairs import EXAMPLES
@@ -47,7 +50,8 @@ def check(
     left: pa.Table, right: pa.Table, on: str | None, by: str | None, most_pairs: int = 64, **options
 ) -> None:
     condition = None if on is None else parse(on)
-    found = AsOf(left, right, condition, by, ("t", "t"), most_pairs=most_pairs, **options).run()
+    found = AsOf(left.schema, right.schema, condition, by, ("t", "t"), most_pairs=most_pairs, **options)
+    found = found.find(left, right).table
     parts = [part for part in (on and f"({on})", by and f"l.{by} = r.{by}") if part]
     predicate = bind(parse(" AND ".join(parts) or "TRUE"), scope_of(left.schema, right.schema))
     tolerance = options.get("tolerance")
@@ -101,8 +105,8 @@ def test_windows_grow_until_all_rows_have_found_a_match():
     rng = np.random.default_rng(1)
     left = pa.table({"t": np.arange(3000), "x": rng.integers(0, 400, 3000)})
     right = pa.table({"t": np.arange(3000), "a": np.sort(rng.integers(0, 300, 3000))})
-    join = AsOf(left, right, parse("l.x = r.a"), None, ("t", "t"), most_pairs=-1)
-    found = join.run()
+    join = AsOf(left.schema, right.schema, parse("l.x = r.a"), None, ("t", "t"), most_pairs=-1)
+    found = join.find(left, right).table
     latest: dict[int, int] = {}
     want = []
     for x, t, a in zip(left["x"].to_pylist(), range(3000), right["a"].to_pylist(), strict=True):
@@ -190,7 +194,13 @@ def test_pandas_and_polars_agree():
         ({"time": "t", "by": [("t", "k")]}, hs.ExpressionError, "cannot compare l.t"),
         ({"time": "t", "suffix": ""}, hs.SchemaError, "would appear twice"),
         ({"time": "t", "suffix": None}, hs.SchemaError, "suffix is a text such as '_right', not None"),
-        ({"time": "t", "method": "scan"}, hs.UnsupportedError, "does not take the option method here"),
+        ({"time": "t", "method": "scan"}, TypeError, "asof() has no argument 'method'"),
+        ({"time": "t", "window": "5 s"}, TypeError, "asof() has no argument 'window'"),
+        (
+            {"time": "t", "engine": "circuit"},
+            hs.UnsupportedError,
+            "the circuit engine has inner joins only, and this is an as-of join; the local engine and Spark",
+        ),
     ],
 )
 def test_mistakes_are_explained(options, kind, message):
@@ -264,3 +274,40 @@ def test_keys_of_other_types_agree_with_the_oracle(pool):
 def test_times_that_do_not_fit_say_which_input_causes_it(left, right, message):
     with pytest.raises(hs.InputError, match=re.escape(message)):
         hs.asof(pa.table({"t": left}), pa.table({"t": right}), time="t")
+
+
+def test_explanations_say_how_tables_are_searched():
+    table = {"t": [1], "k": ["a"], "x": [1.5]}
+    shared = {"function": hs.asof, "time": "t"}
+    assert hs.explain(
+        table, table, by="k", direction="forward", tolerance="1 min", **shared
+    ).splitlines() == [
+        "join        as of, forward, within 1 minute, on l.k = r.k",
+        "kind        left: each left row with its best match, or with NULLs",
+        "search      one pass over both inputs in the order of time",
+    ]
+    text = hs.explain(table, table, "l.x < r.x", how="inner", **shared)
+    assert text.splitlines()[1:] == [
+        "kind        inner: each left row that has a match, with its best one",
+        "search      a join of all pairs if they are few, else joins under windows that grow",
+    ]
+    with pytest.raises(TypeError, match=re.escape("explain() has no argument 'widow'")):
+        hs.explain(table, table, widow=1, **shared)
+    with pytest.raises(hs.UnsupportedError, match="the circuit engine has inner joins only"):
+        hs.explain(table, table, engine="circuit", **shared)
+
+
+def test_a_plan_runs_on_engines_and_takes_the_options_of_the_function():
+    table = pa.table({"t": [1, 2]})
+    plan = best_plan(AsOf(table.schema, table.schema, None, None, ("t", "t")))
+    inputs = {"left": table, "right": table}
+    assert engine("local").run(plan, inputs, Options(cores=1)).results()["join"]["t_right"].to_pylist() == [
+        1,
+        2,
+    ]
+    assert hs.run(plan, inputs)["join"].num_rows == 2
+    assert hs.explain(plan).startswith("join        as of, backward, on TRUE\n")
+    with pytest.raises(hs.UnsupportedError, match=r"an as-of join takes cores, .*, not method"):
+        hs.run(plan, inputs, method="hash")
+    with pytest.raises(hs.UnsupportedError, match="an as-of join runs on Spark DataFrames; make them with"):
+        hs.asof(table, table, time="t", engine="spark")

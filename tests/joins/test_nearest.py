@@ -24,7 +24,6 @@ from handshake.plan.expr import Literal
 from handshake.schema import BOOL
 from handshake.testing.oracle import TIME, asof, nearest, rows
 from handshake.windows import Windows
-from join_plans import options
 from oracle_steps import final_after
 from pairs import EXAMPLES, numbered
 from predicates import make_ranking
@@ -90,10 +89,11 @@ def found_in(table, value: str | None) -> list[tuple]:
 
 def check_tables(case: Case, by: str, k: int, how: str, many: int) -> None:
     left, right = numbered(case)
-    given_options = options(case)
-    times = given_options.pop("left_time"), given_options.pop("right_time")
-    chosen = {"times": times, "how": how, "many": many, **given_options}
-    found = Nearest(left, right, case.on, by, k, value=None if by in WIDE else "value", **chosen).run()
+    join = Nearest(
+        left.schema, right.schema, parse(case.on), by, k, case.windows, (case.left_time, case.right_time),
+        how, value=None if by in WIDE else "value", many=many,
+    )  # fmt: skip
+    found = join.find(left, right).table
     want = [row[:3] if by in WIDE else row for row in wanted(case, by, k, how, expect(case))]
     assert found_in(found, None if by in WIDE else "value") == want, (case.on, by, k, how, case.windows)
 
@@ -131,7 +131,8 @@ def test_the_index_of_distances_agrees_with_the_oracle(seed, sizes, k, kind):
     right = pa.table({"a": pa.array(rng.choices(pool, k=sizes[1]), kind)})
     by = rng.choice(("ABS(l.x - r.a)", "ABS(r.a - l.x)"))
     case = Case(left, right, "TRUE", Windows(None, None))
-    found = Nearest(*numbered(case), None, by, k, many=rng.choice((0, 100)), share=rng.choice((0.1, 1))).run()
+    tables, chosen = numbered(case), {"many": rng.choice((0, 100)), "share": rng.choice((0.1, 1))}
+    found = Nearest(*(table.schema for table in tables), None, by, k, **chosen).find(*tables).table
     assert found_in(found, None) == [row[:3] for row in wanted(case, by, k, "left", expect(case))]
 
 
@@ -347,6 +348,19 @@ def test_rows_without_a_match_are_kept_or_dropped():
     }  # fmt: skip
 
 
+def test_explanations_say_how_pairs_are_found():
+    shared = {"function": hs.nearest, "by": "r.at"}
+    assert hs.explain(ROOMS, SENSORS, function=hs.nearest, by="ABS(l.x - r.at)", k=2).splitlines() == [
+        "join        2 nearest by ABS(l.x - r.at), on all pairs; left rows without a match are kept, with "
+        "NULLs",
+        "kind        left: each left row with its best match, or with NULLs",
+        "search      numbers in their order, since the ranking is a distance; all pairs, if that finds many",
+    ]
+    text = hs.explain(ROOMS, SENSORS, "l.x = r.at", window="5 tuples", **shared)
+    assert "within 5 tuples and 5 tuples, on l.x = r.at" in text
+    assert "search      all pairs of a window join by hash: 1 equality" in text
+
+
 def test_k_may_be_any_whole_number():
     assert hs.nearest(ROOMS, SENSORS, by="r.at", k=np.int64(2))["rank"].to_pylist() == [1, 2] * 3
 
@@ -426,6 +440,9 @@ def test_frames_stay_what_they_are(made):
         ({"rank": 5}, hs.SchemaError, "a column for rank or value needs a name, or None to leave it out; 5"),
         ({"rank": ""}, hs.SchemaError, "'' was given"),
         ({"value": 5}, hs.SchemaError, "5 was given"),
+        ({"ordered": True}, TypeError, "nearest() has no argument 'ordered'"),
+        ({"engine": "circuit"}, hs.UnsupportedError, "has inner joins only, and this is a nearest join"),
+        ({"engine": "gpu"}, hs.UnsupportedError, "no engine 'gpu'"),
         ({"suffix": 5}, hs.SchemaError, "suffix is a text such as '_right', not 5"),
         ({"rank": "a"}, hs.SchemaError, "output column 'a' would appear twice"),
         ({"value": "price"}, hs.SchemaError, "output column 'price' would appear twice"),

@@ -160,7 +160,7 @@ def test_mistakes_are_explained(spark, tmp_path, frames):
         hs.asof(left, right, by="k", tolerance="1 s")
     with pytest.raises(hs.WindowError, match="an as-of join needs a time column"):
         hs.asof(*frames, by="k")
-    with pytest.raises(hs.UnsupportedError, match="asof does not take the option cores here"):
+    with pytest.raises(hs.UnsupportedError, match="cores=2 has no effect on Spark DataFrames"):
         hs.asof(*frames, by="k", time="t", cores=2)
     with pytest.raises(hs.InputError, match="one input is a Spark DataFrame"):
         hs.asof(frames[0], {"t": [1]}, time="t")

@@ -14,7 +14,6 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.explain import FramePlan
 from handshake.engines.spark.state.store import Store
 from handshake.joins.asof import AsOf
-from handshake.joins.asof_streams import AsOfMatch
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import BEST
 from handshake.plan import parse
@@ -35,12 +34,11 @@ def make_definition(
     tuning: Tuning,
     **options,
 ) -> Definition:
-    left, right = (table.schema.empty_table() for table in tables)
+    left, right = (table.schema for table in tables)
     join = AsOf(left, right, None if on is None else parse(on), by, ("t", "t"), cores=1, **options)
-    best = AsOfMatch(join)
     return Definition(
-        left.schema, right.schema, join.condition(), best.windows(), ("t", "t"), "auto", "_right", None,
-        segments, segments, root, "", 3, BEST[join.how], best=best, tuning=tuning,
+        left, right, join.condition(), join.held_windows(), ("t", "t"), "auto", "_right", None,
+        segments, segments, root, "", 3, BEST[join.how], best=join, tuning=tuning,
     )  # fmt: skip
 
 
@@ -171,7 +169,7 @@ def test_right_rows_are_held_as_long_as_they_are_wanted(tmp_path):
     definition = make_definition(
         tables, None, "k", 1, str(tmp_path), TUNING, direction="nearest", tolerance="6 s"
     )
-    assert definition.windows == Windows(*AsOfMatch(definition.best.join).windows())
+    assert definition.windows == Windows(*definition.best.held_windows())
     cluster = Cluster(definition, Store(str(tmp_path)))
     cluster.run(([tables[0]], [tables[1]]))
     cluster.watermark = 16 * 10**6

@@ -141,5 +141,5 @@ def test_mistakes_are_explained(spark, tmp_path):
         handshake.nearest(left, right, by="r.x", value="N")
     with pytest.raises(UnsupportedError, match="segments"):
         handshake.nearest({"x": [1]}, {"a": [1]}, by="r.a", segments=2)
-    with pytest.raises(UnsupportedError, match="does not take the option name here"):
+    with pytest.raises(UnsupportedError, match="name='near' is only supported by"):
         handshake.nearest({"x": [1]}, {"a": [1]}, by="r.a", name="near")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +11,14 @@ import pyarrow as pa
 from handshake.engines.inputs import Address, read_inputs
 from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import plain_schema, table_of
-from handshake.joins.plan import JoinPlan, prepare
+from handshake.joins.asof import AsOf
+from handshake.joins.nearest import Nearest
+from handshake.joins.plan import JoinPlan, predicate_of, prepare
+from handshake.joins.spec import SIDES
+from handshake.joins.waiting import explain_best
 from handshake.kinds import INNER, JoinKind
 from handshake.options import Options
-from handshake.plan.algebra import ARRIVAL, Clock, Output, Plan, Project, Source, WindowJoin, walk
+from handshake.plan.algebra import ARRIVAL, Clock, Node, Output, Plan, Project, Source, WindowJoin, walk
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
@@ -22,14 +26,14 @@ from handshake.schema import Opaque, Schema, Type, arrow_of, joined_names, unit_
 from handshake.windows import Windows
 
 __all__ = [
-    "JOIN", "SUFFIX", "PlainJoin", "check_inner", "join_plan", "join_tables", "plain_join", "plan_as_join",
+    "JOIN", "SUFFIX", "BestJoin", "PlainJoin", "best_join", "best_plan", "check_inner", "fit_tables",
+    "join_plan", "join_tables", "plain_join", "plan_as_join",
 ]  # fmt: skip
 
 JOIN = "join"
 """The name of the result."""
 SUFFIX = "\0right"
 """Keeps the columns of both inputs apart until the result gives them their names."""
-_SIDES = ("left", "right")
 _OPAQUE = pa.struct([])
 
 
@@ -62,7 +66,7 @@ def join_plan(
     """
     if (times[0] is None) != (times[1] is None):
         raise WindowError("a time column is named for one input only; name one for both, or for neither")
-    schemas = [Schema.from_arrow(plain_schema(s), n) for s, n in zip((left, right), _SIDES, strict=True)]
+    schemas = [Schema.from_arrow(plain_schema(s), n) for s, n in zip((left, right), SIDES, strict=True)]
     if windows.timed and times[0] is None:
         raise WindowError(
             f"a time window needs a time column, and none is named for the left input; name one of "
@@ -70,7 +74,7 @@ def join_plan(
         )
     sources = tuple(_source(schema, time) for schema, time in zip(schemas, times, strict=True))
     bound = bind(on, Scope.of(schemas[0], schemas[1], aliases))
-    join = WindowJoin(sources, _SIDES, (windows.left, windows.right), bound, kind)
+    join = WindowJoin(sources, SIDES, (windows.left, windows.right), bound, kind)
     shown = [schema.names if is_shown else () for schema, is_shown in zip(schemas, kind.shown, strict=True)]
     names = joined_names(shown[0], shown[1], suffix)
     columns = tuple(zip(names, join.schema.names, strict=True))
@@ -164,10 +168,61 @@ def plan_as_join(plan: Plan, options: Options) -> PlainJoin | None:
     return None if options.order == "arrival" else plain_join(plan)
 
 
+@dataclass(frozen=True)
+class BestJoin(Node):
+    """Left rows with their best matches: in time, or by a ranking."""
+
+    sources: tuple[Source, Source]
+    best: AsOf | Nearest
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.from_arrow(self.best.schema, JOIN)
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.sources
+
+    def explain(self) -> str:
+        """Describe how tables are joined."""
+        return f"{explain_best(self.best)}\nsearch      {self.best.search}"
+
+
+def fit_tables(left: pa.Table, right: pa.Table, join: AsOf | Nearest) -> AsOf | Nearest:
+    """Return a join with the columns of tables."""
+    on = None if join.on is None else predicate_of(join.on)
+    return replace(join, left=left.schema, right=right.schema, on=on)
+
+
+def best_plan(best: AsOf | Nearest) -> Plan:
+    """Build the plan of a join that chooses best matches; its inputs are `left` and `right`."""
+    _ = best.bound  # raises if anything is wrong
+    schemas = [Schema.from_arrow(s, n) for s, n in zip((best.left, best.right), SIDES, strict=True)]
+    left, right = (_source(schema, time) for schema, time in zip(schemas, best.times, strict=True))
+    return Plan((left, right), (Output(BestJoin((left, right), best), JOIN),))
+
+
+def best_join(plan: Plan, options: Options) -> BestJoin | None:
+    """Return the join that a plan consists of, if it chooses best matches; refuse options that it ignores."""
+    node = plan.outputs[0].input
+    if not isinstance(node, BestJoin):
+        return None
+    taken = node.best.options.__annotations__
+    for option in fields(options):
+        if option.name not in taken and getattr(options, option.name) != option.default:
+            raise UnsupportedError(f"{node.best.called} takes {', '.join(taken)}, not {option.name}")
+    return node
+
+
 def check_inner(plan: Plan, engine: str) -> None:
     """Raise `UnsupportedError` if a plan has a join that is not an inner join."""
     for output in plan.outputs:
         for node in walk(output):
+            if isinstance(node, BestJoin):
+                raise UnsupportedError(
+                    f"the {engine} engine has inner joins only, and this is {node.best.called}; "
+                    "the local engine and Spark run it"
+                )
             if isinstance(node, WindowJoin) and node.kind != INNER:
                 streams = " and ".join(node.names)
                 raise UnsupportedError(
@@ -176,7 +231,9 @@ def check_inner(plan: Plan, engine: str) -> None:
                 )
 
 
-def join_tables(plan: Plan, join: PlainJoin, inputs: Mapping[str, Any]) -> tuple[pa.Table, pa.Table]:
+def join_tables(
+    plan: Plan, join: PlainJoin | BestJoin, inputs: Mapping[str, Any]
+) -> tuple[pa.Table, pa.Table]:
     """Return both inputs of a join as tables; Arrow types that a plan does not know stay as they are."""
     left, right = (_table(plan, source, inputs[source.name]) for source in join.sources)
     return left, right

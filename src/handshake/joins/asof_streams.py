@@ -3,81 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from handshake.errors import WindowError
 from handshake.io.frames import schema_of
-from handshake.joins.asof import AsOf, Found
+from handshake.joins.asof import AsOf
 from handshake.joins.join import TwoStreamPush
 from handshake.joins.late import LateTo
-from handshake.joins.lengths import Length, length_of
+from handshake.joins.lengths import Length
 from handshake.joins.plan import lateness_of, predicate_of
 from handshake.joins.spec import join_spec
-from handshake.joins.waiting import WaitingPlan, waiting_windows
-from handshake.kinds import kind_of_best
+from handshake.joins.waiting import WaitingPlan
 from handshake.plan.build import Expression
-from handshake.plan.expr import show
-from handshake.windows import Windows
 
-__all__ = ["AsOfJoin", "AsOfMatch", "plan_asof"]
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class AsOfMatch:
-    """The best match in time: an as-of join without its tables (see `BestMatch`)."""
-
-    join: AsOf
-    """The join of two empty tables."""
-    output: pa.Schema | None = None
-    """The columns of results: those of both sides."""
-
-    def find(self, left: pa.Table, right: pa.Table) -> Found:
-        """Return the results for left rows and all right rows in their reach."""
-        return replace(self.join, left=left, right=right).find()
-
-    def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
-        """Return the last right row of each key, or the first one; None if others matter, too."""
-        return replace(self.join, right=right).edge_rows(forward=forward)
-
-    @property
-    def replaces(self) -> bool:
-        """True if nothing but times chooses among right rows, so that later ones replace earlier ones."""
-        return self.join.edge_rows(forward=False) is not None
-
-    def describe(self) -> str:
-        """Return the join in a line of text."""
-        join = self.join
-        exact = "" if join.allow_exact_matches else ", not at the same time"
-        given = join.tolerance
-        tolerance = "" if given is None else f", within {length_of(given, 'tolerance')}"
-        return f"as of, {join.direction}{tolerance}{exact}, on {show(join.condition())}"
-
-    def windows(self) -> Windows:
-        """Return windows that hold rows of streams as long as left rows wait."""
-        if self.join.tolerance is None:
-            raise WindowError(
-                "an as-of join of streams needs a tolerance, or right rows would be held for ever; give the "
-                "largest distance in time, such as tolerance='1 minute'"
-            )
-        return waiting_windows(*self.join.reach())
+__all__ = ["AsOfJoin", "plan_asof"]
 
 
 def plan_asof(join: AsOf, lateness: Length | None = None) -> WaitingPlan:
-    """Check and plan an as-of join of streams, given as one of two empty tables."""
-    best, (left, right) = AsOfMatch(join), (join.left.schema, join.right.schema)
-    join.find()  # raises if anything is wrong
-    kind = kind_of_best(join.how, "an as-of join")
+    """Plan an as-of join of streams."""
     spec = join_spec(
-        left, right, join.condition(), best.windows(), times=join.times, suffix=join.suffix,
-        aliases=join.aliases, kind=kind,
+        join.left, join.right, join.condition(), join.held_windows(), times=join.bound.times,
+        suffix=join.suffix, aliases=join.aliases, kind=join.kind,
     )  # fmt: skip
-    return WaitingPlan(spec, lateness_of(lateness, spec.unit), "waiting", 1, best=best)
+    return WaitingPlan(spec, lateness_of(lateness, spec.unit), "waiting", 1, best=join)
 
 
 class AsOfJoin(TwoStreamPush[WaitingPlan]):
@@ -128,9 +75,8 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
         lateness: Length | None = None, suffix: str = "_right", aliases: tuple[str, str] | None = None,
         cores: int | None = None, late_to: LateTo | None = None,
     ) -> None:  # fmt: skip
-        tables = [schema_of(given, name).empty_table() for given, name in ((left, "left"), (right, "right"))]
         join = AsOf(
-            tables[0], tables[1], None if on is None else predicate_of(on), by,
+            schema_of(left, "left"), schema_of(right, "right"), None if on is None else predicate_of(on), by,
             (left_time or time, right_time or time), direction, tolerance, allow_exact_matches, how, suffix,
             aliases, cores,
         )  # fmt: skip

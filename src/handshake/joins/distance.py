@@ -13,7 +13,7 @@ from handshake.kernels.nearest import find_nearest
 from handshake.plan.expr import Arithmetic, Call, Column, Expr
 from handshake.schema import FLOAT64, Int
 
-__all__ = ["Candidates", "find_candidates"]
+__all__ = ["Candidates", "distance_of", "find_candidates"]
 
 Array = np.ndarray[Any, Any]
 _LARGEST = 1 << 61
@@ -58,7 +58,7 @@ def find_candidates(by: Expr, left: pa.Table, right: pa.Table, k: int, share: fl
         k: The number of matches per left row.
         share: The largest share of all pairs that may be candidates.
     """
-    columns = _distance_of(by)
+    columns = distance_of(by)
     if columns is None:
         return None
     mine, theirs = (_numbers(table, name) for table, name in zip((left, right), columns, strict=True))
@@ -76,7 +76,7 @@ def find_candidates(by: Expr, left: pa.Table, right: pa.Table, k: int, share: fl
     return Candidates(theirs.rows[by_value], mine.rows[near], starts[near], stops[near], rest)
 
 
-def _distance_of(by: Expr) -> tuple[str, str] | None:
+def distance_of(by: Expr) -> tuple[str, str] | None:
     """Return the left and the right column of which a ranking is the distance, if they are plain numbers."""
     match by:
         case Call(name="abs", args=(Arithmetic(op="-", left=Column() as a, right=Column() as b),)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -17,44 +17,56 @@ import pyarrow as pa
 from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import conform, plain_table, schema_of
 from handshake.joins.arrangements.arrangement import RunningJoin
-from handshake.joins.asof import Found
-from handshake.joins.distance import Candidates, find_candidates
+from handshake.joins.distance import Candidates, distance_of, find_candidates
 from handshake.joins.gate import Gate, OnShed
 from handshake.joins.join import TwoStreamPush
 from handshake.joins.late import LateStream, LateTo
 from handshake.joins.metrics import Metrics
+from handshake.joins.numbered import APART, add_mark, add_number, number_rows
 from handshake.joins.plan import JoinOptions, JoinPlan, predicate_of, prepare
-from handshake.joins.ranking import Best, Ranking, ranking_of
+from handshake.joins.ranking import Best, Ranking, parse_ranking, ranking_of
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES, common_unit
 from handshake.joins.ties import order_by_columns
-from handshake.joins.waiting import waiting_windows
+from handshake.joins.waiting import Found, waiting_windows
 from handshake.kernels.columns import as_array
-from handshake.kinds import NEAREST, kind_of_best
-from handshake.options import check_names
+from handshake.kinds import NEAREST, JoinKind, kind_of_best
+from handshake.options import NearestOptions, check_names
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
-from handshake.plan.expr import Column, show, walk
+from handshake.plan.expr import Column, Expr, show, walk
 from handshake.schema import Schema, concat_batches
-from handshake.windows import Spec, TimeWindow, Windows, windows_of
+from handshake.windows import Duration, TimeWindow, Windows
 
-__all__ = ["Chooser", "Nearest", "NearestJoin", "NearestMatch", "add_mark", "add_number"]
+__all__ = ["NO_WINDOWS", "Chooser", "Nearest", "NearestJoin"]
 
 Array = np.ndarray[Any, Any]
+NO_WINDOWS = Windows(None, None)
+
+
+class _Bound(NamedTuple):
+    """A checked nearest join: its names resolved."""
+
+    ranking: Ranking
+    unit: str
+    sides: tuple[frozenset[str], frozenset[str]]
+    """The columns of each side that the join reads."""
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """A nearest join of tables; `handshake.nearest` documents the fields."""
+    """A nearest join of inputs with these columns; `handshake.nearest` documents the fields.
 
-    left: pa.Table
-    right: pa.Table
-    on: str | Expression | None
+    It is checked when its columns are known and it is first used.
+    """
+
+    left: pa.Schema
+    right: pa.Schema
+    on: Any
+    """An expression, or None; before the columns are known, also what users may write."""
     by: str | Expression
     k: int = 1
-    window: Spec = None
-    left_window: Spec = None
-    right_window: Spec = None
+    windows: Windows = NO_WINDOWS
     times: tuple[str | None, str | None] = (None, None)
     how: str = "left"
     rank: str | None = "rank"
@@ -62,33 +74,45 @@ class Nearest:
     suffix: str = "_right"
     aliases: tuple[str, str] | None = None
     cores: int | None = None
+    carried: pa.Schema | None = None
+    """The columns of results, if values are carried in another type."""
     many: int = 1 << 14
     """Pairs that wait to be sorted, at least."""
     share: float = 0.125
     """The largest share of all pairs that an index may find; more are ranked without one."""
+    called: ClassVar[str] = "a nearest join"
+    options: ClassVar[type] = NearestOptions
 
-    def run(self) -> pa.Table:
-        """Return the joined table: left rows in their order, the matches of each by rank."""
-        return self.find().table
+    @cached_property
+    def bound(self) -> _Bound:
+        """The join with its names resolved; raises a `HandshakeError` if anything is wrong with it."""
+        return _bind(self)
 
-    def find(self) -> Found:
-        """Return the joined table, and which left rows have a match."""
-        return _Search(self).run()
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of results."""
+        return self.carried or self.bound.ranking.output
 
+    @property
+    def output(self) -> pa.Schema:
+        """The columns of results, which are not those of both sides alone."""
+        return self.schema
 
-@dataclass(frozen=True)
-class NearestMatch:
-    """The best matches by a ranking: a nearest join without its tables (see `BestMatch`)."""
-
-    join: Nearest
-    """The join of two empty tables; both windows are of time."""
-    unit: str
-    output: pa.Schema
+    @property
+    def kind(self) -> JoinKind:
+        """The kind of the join."""
+        return kind_of_best(self.how, self.called)
 
     def find(self, left: pa.Table, right: pa.Table) -> Found:
-        """Return the results for left rows and all right rows in their reach."""
-        found = replace(self.join, left=left, right=right).find()
-        return Found(found.table.cast(self.output), found.matched)
+        """Return the joined table, and which left rows have a match.
+
+        Left rows stay in their order; the matches of each come by rank.
+        """
+        left, right = (plain_table(table).combine_chunks() for table in (left, right))
+        if not (left.schema.equals(self.left) and right.schema.equals(self.right)):
+            return replace(self, left=left.schema, right=right.schema).find(left, right)
+        found = _Search(self, left, right).run()
+        return Found(found.table.cast(self.schema), found.matched)
 
     @property
     def replaces(self) -> bool:
@@ -101,62 +125,82 @@ class NearestMatch:
 
     def describe(self) -> str:
         """Return the join in a line of text."""
-        join = self.join
-        on = "all pairs" if join.on is None else show(predicate_of(join.on))
-        kept = kind_of_best(join.how, "a nearest join").preserves
-        rows = "kept, with NULLs" if kept else "dropped"
+        on = "all pairs" if self.on is None else show(self.on)
+        rows = "kept, with NULLs" if self.kind.preserves else "dropped"
+        within = "" if self.windows.unbounded else f" within {self.windows.left} and {self.windows.right}"
         return (
-            f"{join.k} nearest by {show(predicate_of(join.by))} within {join.left_window} and "
-            f"{join.right_window}, on {on}; left rows without a match are {rows}"
+            f"{self.k} nearest by {show(parse_ranking(self.by))}{within}, on {on}; left rows without a match "
+            f"are {rows}"
         )
 
-    def windows(self) -> Windows:
+    def condition(self) -> Expr:
+        """Return what must hold for a pair, apart from times."""
+        return predicate_of(None) if self.on is None else self.on
+
+    @property
+    def search(self) -> str:
+        """How tables are searched."""
+        if self.on is None and self.windows.unbounded and distance_of(self.bound.ranking.by):
+            return "numbers in their order, since the ranking is a distance; all pairs, if that finds many"
+        pairs = self.plan_pairs(self.left, self.right)
+        return f"all pairs of a window join by {pairs.method}: {pairs.why}"
+
+    def describe_waiting(self) -> tuple[str, str]:
+        """Return when a left row at time t is final, and how long right rows are held, as texts."""
+        mine, theirs = (0 if window is None else window.size for window in self.windows)
+        return f"at least t + {Duration(mine)}", str(Duration(mine + theirs))
+
+    def held_windows(self) -> Windows:
         """Return windows that hold rows of streams as long as left rows wait."""
-        mine, theirs = self.join.left_window, self.join.right_window
+        mine, theirs = self.windows
         if not isinstance(mine, TimeWindow) or not isinstance(theirs, TimeWindow):
             raise WindowError(
                 "a nearest join of two streams on Spark needs windows of time on both: left rows wait until "
                 "theirs has passed; give a length of time, such as window='1 minute', and time columns"
             )
-        return waiting_windows(self.unit, theirs.reach(self.unit), mine.reach(self.unit))
+        unit = self.bound.unit
+        return waiting_windows(unit, theirs.reach(unit), mine.reach(unit))
+
+    def plan_pairs(self, left: pa.Schema, right: pa.Schema) -> JoinPlan:
+        """Return the join that finds the pairs of inputs with these columns."""
+        return prepare(
+            left, right, Expression(self.condition()), left_window=self.windows.left,
+            right_window=self.windows.right, left_time=self.times[0], right_time=self.times[1], suffix=APART,
+            aliases=self.aliases, cores=self.cores,
+        )  # fmt: skip
+
+
+def _bind(join: Nearest) -> _Bound:
+    """Check a nearest join."""
+    left, right = join.left, join.right
+    schemas = [Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True)]
+    unit = common_unit((schemas[0], schemas[1]), join.windows, join.times)  # raises if a time is missing
+    ranking = ranking_of(
+        left, right, join.by, k=join.k, how=join.how, rank=join.rank, value=join.value, suffix=join.suffix,
+        aliases=join.aliases,
+    )  # fmt: skip
+    join.plan_pairs(left, right)
+    read = [set(ranking.reads(side)) for side in (0, 1)]
+    if join.on is not None:
+        for node in walk(bind(join.on, Scope.of(schemas[0], schemas[1], join.aliases))):
+            if isinstance(node, Column):
+                read[node.side].add(node.name)
+    for names, schema, time in zip(read, schemas, join.times, strict=True):
+        names |= set() if time is None else {schema.get(time).name}
+    return _Bound(ranking, unit, (frozenset(read[0]), frozenset(read[1])))
 
 
 class _Search:
-    """The search for the best matches of all left rows."""
+    """The search for the best matches of all left rows.
 
-    def __init__(self, join: Nearest) -> None:
-        self._join = join
-        self._tables = tuple(plain_table(table).combine_chunks() for table in (join.left, join.right))
-        left, right = (table.schema for table in self._tables)
-        self._schemas = [Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True)]
-        windows = windows_of(join.window, join.left_window, join.right_window)
-        common_unit((self._schemas[0], self._schemas[1]), windows, join.times)  # raises if a time is missing
-        self._ranking = ranking_of(
-            left, right, join.by, k=join.k, how=join.how, rank=join.rank, value=join.value,
-            suffix=join.suffix, aliases=join.aliases,
-        )  # fmt: skip
-        self._sides = self._side(0), self._side(1)
-        self._plan = self._prepare(self._sides[0].schema, self._sides[1].schema)
+    Its inputs have the columns that the join reads, and last the numbers of the rows.
+    """
 
-    def _side(self, side: int) -> pa.Table:
-        """Return the columns of a side that the join reads, and the numbers of the rows."""
-        table, time = self._tables[side], self._join.times[side]
-        schemas = self._schemas
-        predicate = bind(predicate_of(self._join.on), Scope.of(schemas[0], schemas[1], self._join.aliases))
-        read = {node.name for node in walk(predicate) if isinstance(node, Column) and node.side == side}
-        read |= self._ranking.reads(side)
-        if time is not None:
-            read.add(schemas[side].get(time).name)
-        table = table.select([name for name in table.schema.names if name in read])
-        return table.append_column(_free_name(table.schema), pa.array(np.arange(table.num_rows)))
-
-    def _prepare(self, left: pa.Schema, right: pa.Schema) -> JoinPlan:
-        join = self._join
-        return prepare(
-            left, right, join.on, join.window, left_window=join.left_window, right_window=join.right_window,
-            left_time=join.times[0], right_time=join.times[1], suffix="\1right", aliases=join.aliases,
-            cores=join.cores,
-        )  # fmt: skip
+    def __init__(self, join: Nearest, left: pa.Table, right: pa.Table) -> None:
+        self._join, self._tables, self._ranking = join, (left, right), join.bound.ranking
+        read = join.bound.sides
+        self._sides = number_rows(left, read[0]), number_rows(right, read[1])
+        self._plan = join.plan_pairs(self._sides[0].schema, self._sides[1].schema)
 
     def run(self) -> Found:
         """Reduce the pairs of the join, batch by batch."""
@@ -246,16 +290,6 @@ class Chooser:
         return batches
 
 
-def add_number(left: pa.Schema) -> pa.Schema:
-    """Return the columns of a left input, and one for the numbers of its rows."""
-    return left.append(pa.field(_free_name(left), pa.int64()))
-
-
-def add_mark(right: pa.Schema) -> pa.Schema:
-    """Return the columns of a right input, and one for a mark."""
-    return right.append(pa.field(_free_name(right), pa.bool_()))
-
-
 class NearestJoin(TwoStreamPush[JoinPlan]):
     """A running nearest join of two streams; each push returns the left rows that it makes final.
 
@@ -300,7 +334,7 @@ class NearestJoin(TwoStreamPush[JoinPlan]):
             suffix=rest.pop("suffix", "_right"), aliases=rest.get("aliases"),
         )  # fmt: skip
         self._schemas = mine, theirs
-        plan = prepare(add_number(mine), add_mark(theirs), on, how=NEAREST, suffix="\1right", **rest)
+        plan = prepare(add_number(mine), add_mark(theirs), on, how=NEAREST, suffix=APART, **rest)
         if plan.spec.windows[0] is None:
             raise WindowError(
                 "a nearest join of streams needs a window on the left input: without one, no left row is "
@@ -368,8 +402,3 @@ def _places_of(order: Array) -> Array:
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return places
-
-
-def _free_name(schema: pa.Schema) -> str:
-    """Return a name that no column has."""
-    return "_" * (1 + max((len(name) for name in schema.names), default=0)) + "row"

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, UnsupportedError
+from handshake.joins.numbered import APART
 from handshake.joins.spec import SIDES, result_schema
 from handshake.kernels.columns import as_array, integers, layout
 from handshake.kernels.evaluate import Evaluator
@@ -41,7 +42,7 @@ from handshake.schema import (
     concat_batches,
 )
 
-__all__ = ["Best", "Chosen", "Ranking", "ranking_of"]
+__all__ = ["Best", "Chosen", "Ranking", "parse_ranking", "ranking_of"]
 
 Array = np.ndarray[Any, Any]
 Table = Any
@@ -135,11 +136,11 @@ def ranking_of(
     count = _count(k)
     kind = kind_of_best(how, "a nearest join")
     schemas = [Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True)]
-    bound = bind_value(_parse_ranking(by), Scope.of(schemas[0], schemas[1], aliases))
+    bound = bind_value(parse_ranking(by), Scope.of(schemas[0], schemas[1], aliases))
     fields = [(rank, pa.int32()), (value, arrow_of(bound.type))]
     output = _with_fields(result_schema(left, right, suffix, kind), fields)
     ranking = Ranking(bound, count, kind.preserves, output, rank is not None, value is not None)
-    pairs = pa.schema([*left, *(field.with_name(f"\1{field.name}") for field in right)])
+    pairs = pa.schema([*left, *(field.with_name(f"{field.name}{APART}") for field in right)])
     ranking.evaluator(left, right)(pa.RecordBatch.from_pylist([], pairs))  # raises if it cannot be computed
     return ranking
 
@@ -152,7 +153,8 @@ def _count(k: Any) -> int:
     return count
 
 
-def _parse_ranking(by: Any) -> Expr:
+def parse_ranking(by: Any) -> Expr:
+    """Return a ranking as an expression."""
     if isinstance(by, str):
         return parse(by, "ranking")
     if isinstance(by, Expression):

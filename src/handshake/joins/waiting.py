@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from handshake.errors import UnsupportedError
 from handshake.joins.arrangements.arrangement import RunningJoin
-from handshake.joins.asof import Found
 from handshake.joins.driver import Driver, Seen, Tracked, stored_column
 from handshake.joins.latency import Latencies
 from handshake.joins.matches import lone_rows
@@ -33,16 +32,20 @@ from handshake.joins.metrics import (
 from handshake.joins.plan import PlannedJoin
 from handshake.joins.spec import ROW, TIME, JoinSpec
 from handshake.kernels.columns import integers
+from handshake.kinds import JoinKind
 from handshake.schema import UNITS, concat_batches
 from handshake.windows import TimeWindow, Windows
 
 __all__ = [
     "BestMatch",
     "Candidates",
+    "Found",
     "Joined",
     "TimedRows",
     "WaitingJoin",
     "WaitingPlan",
+    "explain_best",
+    "explain_waiting",
     "join_finals",
     "show_columns",
     "waiting_windows",
@@ -58,6 +61,14 @@ _FEW = 1 << 12
 
 EdgeRows = Callable[[pa.RecordBatch, bool], Array | None]
 """Returns the numbers of the right rows that count for left rows before (True) or after all; None for all."""
+
+
+class Found(NamedTuple):
+    """The result of a join of left rows with their best matches."""
+
+    table: pa.Table
+    matched: Array
+    """Which left rows have a match."""
 
 
 class BestMatch(Protocol):
@@ -82,8 +93,28 @@ class BestMatch(Protocol):
             forward: Whether left rows are earlier than all of them; else they are later than all.
         """
 
+    @property
+    def kind(self) -> JoinKind:
+        """The kind of the join."""
+
     def describe(self) -> str:
         """Return the join in a line of text."""
+
+    def describe_waiting(self) -> tuple[str, str]:
+        """Return when a left row at time t is final, and how long right rows are held, as texts."""
+
+
+def explain_waiting(best: BestMatch) -> str:
+    """Describe how long rows of streams wait."""
+    final, held = best.describe_waiting()
+    until = ", unless later ones of their keys replace them" if best.replaces else ""
+    when = f"final       left rows at t, when the watermark is {final}"
+    return f"{when}\nheld        right rows, for {held}{until}"
+
+
+def explain_best(best: BestMatch) -> str:
+    """Describe a join that chooses best matches."""
+    return f"join        {best.describe()}\nkind        {best.kind.name}: {best.kind.help}"
 
 
 def waiting_windows(unit: str, back: int, ahead: int) -> Windows:
@@ -397,13 +428,4 @@ class WaitingPlan(PlannedJoin[JoinSpec]):
     def explain(self) -> str:
         """Describe the plan."""
         assert self.best is not None
-        left, right = self.spec.windows
-        until = ", unless later ones of their keys replace them" if self.best.replaces else ""
-        return "\n".join(
-            (
-                f"join        {self.best.describe()}",
-                f"kind        {self.spec.kind.name}: {self.spec.kind.help}",
-                f"final       left rows, when they have left {left}: no better match can come",
-                f"held        right rows, for {right}{until}",
-            )
-        )
+        return f"{explain_best(self.best)}\n{explain_waiting(self.best)}"

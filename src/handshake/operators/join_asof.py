@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.asof import AsOf, split_keys
-from handshake.joins.asof_streams import AsOfMatch
 from handshake.joins.waiting import Candidates
 from handshake.operators.chunk import Array, Chunk
 from handshake.operators.join_engines import TIME, named_condition
@@ -36,7 +35,7 @@ class AsOfKind(KindOfJoin):
     def _build(self) -> None:
         super()._build()
         node, unit = self._node, self._node.clock.unit
-        self._schemas = tuple(_schema(node, side) for side in (0, 1))
+        self._schemas = _schema(node, 0), _schema(node, 1)
         self._match = _as_of_match(node, self._schemas, self._cores)
         window = node.windows[1]
         assert window is not None
@@ -102,19 +101,18 @@ def _schema(node: WindowJoin, side: int) -> pa.Schema:
     return pa.schema([*columns, (f"{name}.{TIME}", pa.timestamp(node.clock.unit))])
 
 
-def _as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: int) -> AsOfMatch:
+def _as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: int) -> AsOf:
     """Return the join of two tables that have the columns of the inputs, by name, and their times."""
     keys, on = split_keys(named_condition(node), node.names[0])
-    left, right = (schema.empty_table() for schema in schemas)
     window = node.windows[1]
     assert window is not None
     unit = node.clock.unit
-    return AsOfMatch(AsOf(
-        left, right, on, keys,
+    return AsOf(
+        *schemas, on, keys,
         (f"{node.names[0]}.{TIME}", f"{node.names[1]}.{TIME}"),
-        "forward" if node.looks_ahead else "backward", str(Duration(window.reach(unit) * UNITS[unit])),
+        "forward" if node.looks_ahead else "backward", Duration(window.reach(unit) * UNITS[unit]),
         node.match.endswith("="), "left", aliases=(node.names[0], node.names[1]), cores=cores,
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

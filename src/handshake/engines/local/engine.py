@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from handshake.engines.engine import Run, progress_text
 from handshake.engines.inputs import Address, Slice, check_inputs, comes_live, read_inputs, slices
-from handshake.engines.joins import PlainJoin, join_tables, plan_as_join
+from handshake.engines.joins import JOIN, BestJoin, PlainJoin, best_join, join_tables, plan_as_join
 from handshake.engines.local.live import Receivers, all_over_udp, standard_input
 from handshake.errors import UnsupportedError, format_count
 from handshake.io.udp.demux import Counters
@@ -28,7 +28,7 @@ from handshake.plan.algebra import Plan
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
 
-__all__ = ["JoinRun", "LocalEngine", "MultiJoinRun", "QueryRun"]
+__all__ = ["BestRun", "JoinRun", "LocalEngine", "MultiJoinRun", "QueryRun"]
 
 
 class LocalEngine:
@@ -39,6 +39,8 @@ class LocalEngine:
     def check(self, plan: Plan, options: Options) -> None:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
+        if best_join(plan, options) is not None:
+            return
         join = plan_as_join(plan, options)
         if join is None:
             _check_device(options)
@@ -49,6 +51,9 @@ class LocalEngine:
     def explain(self, plan: Plan, options: Options) -> str:
         """Return the access method and the arrangement of a join, or the operators of a query."""
         options.check(self.name)
+        best = best_join(plan, options)
+        if best is not None:
+            return best.explain()
         join = plan_as_join(plan, options)
         if join is not None:
             return _prepare(join, *join.schemas, options).explain()
@@ -58,6 +63,9 @@ class LocalEngine:
         """Start a plan; see `Engine.run`."""
         options.check(self.name)
         check_inputs(plan, inputs)
+        best = best_join(plan, options)
+        if best is not None:
+            return BestRun(best, join_tables(plan, best, inputs), options)
         join = plan_as_join(plan, options)
         if join is None or any(map(comes_live, inputs.values())):
             _check_device(options)
@@ -164,6 +172,25 @@ class JoinRun(_ReplayRun):
             ("method", f"{self.plan.method}: {self.plan.why}"),
             ("cores", f"{_cores(self.plan, metrics)}, {metrics.algorithm}"),
         ]
+
+
+class BestRun(Run):
+    """Two tables, joined at once by an algorithm that chooses the best matches."""
+
+    def __init__(self, join: BestJoin, tables: tuple[pa.Table, pa.Table], options: Options) -> None:
+        self._best, self._tables = dataclasses.replace(join.best, cores=options.cores), tables
+        self.schemas = {JOIN: join.best.schema}
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        return ((JOIN, batch) for batch in self._best.find(*self._tables).table.to_batches())
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the join."""
+        return [("join", self._best.describe())]
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the rows of both tables."""
+        return {"left_rows": self._tables[0].num_rows, "right_rows": self._tables[1].num_rows}
 
 
 def _cores(plan: JoinPlan, metrics: Metrics) -> str:

@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from handshake.engines.engine import Run
 from handshake.engines.inputs import Address, check_inputs, read_inputs
-from handshake.engines.joins import SUFFIX, PlainJoin, join_plan, join_tables, plan_as_join
+from handshake.engines.joins import JOIN, SUFFIX, PlainJoin, best_join, join_plan, join_tables, plan_as_join
 from handshake.engines.spark.cluster import Cluster, start_cluster
+from handshake.engines.spark.joins.best import best_frames
 from handshake.engines.spark.joins.explain import recall
 from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
 from handshake.engines.spark.joins.inputs import arrow_schema, event_time
@@ -35,6 +36,7 @@ from handshake.io.udp.receive import direct, streams_for
 from handshake.joins.driver import times_of
 from handshake.joins.plan import JoinPlan
 from handshake.joins.spec import SIDES
+from handshake.joins.waiting import explain_best
 from handshake.kinds import INNER, JoinKind
 from handshake.operators.query import output_schema
 from handshake.options import Options
@@ -55,7 +57,7 @@ class SparkEngine:
     def check(self, plan: Plan, options: Options) -> None:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
-        if plan_as_join(plan, options) is None:
+        if best_join(plan, options) is None and plan_as_join(plan, options) is None:
             _refuse_for_queries(options)
         if (
             options.master is not None
@@ -70,6 +72,9 @@ class SparkEngine:
     def explain(self, plan: Plan, options: Options) -> str:
         """Return the operators of a query and what runs in one task, or how a join is spread."""
         self.check(plan, options)
+        best = best_join(plan, options)
+        if best is not None:
+            return explain_best(best.best)
         join = plan_as_join(plan, options)
         if join is None:
             shown = explain_plan(optimise(plan) if options.optimised else plan).rstrip("\n")
@@ -83,13 +88,22 @@ class SparkEngine:
         """Start a plan; see `Engine.run`. DataFrames give DataFrames, other inputs Arrow tables."""
         self.check(plan, options)
         check_inputs(plan, inputs)
-        join = plan_as_join(plan, options)
+        best, join = best_join(plan, options), plan_as_join(plan, options)
         if all(is_spark(each) for each in inputs.values()):
             if options.cores is not None:
                 raise UnsupportedError(
                     f"cores={options.cores} has no effect on Spark DataFrames; use segments={options.cores}"
                 )
-            return _FrameRun(plan, join, inputs, options)
+            if best is not None:
+                return _FrameRun({JOIN: best_frames(inputs["left"], inputs["right"], best.best, options)})
+            if join is not None:
+                return _FrameRun({join.name: _join_frames(join, inputs, options)})
+            return _FrameRun(query_frames(plan, inputs, state_dir=options.state_dir))
+        if best is not None:
+            raise UnsupportedError(
+                f"{best.best.called} runs on Spark DataFrames; make them with spark.createDataFrame, or take "
+                "the local engine"
+            )
         for name in ("late_to", "results_to"):
             if getattr(options, name) is not None:
                 raise UnsupportedError(
@@ -161,15 +175,9 @@ def frames_plan(
 class _FrameRun(Run):
     """DataFrames in, DataFrames out; nothing runs before Spark is asked for rows."""
 
-    def __init__(
-        self, plan: Plan, join: PlainJoin | None, inputs: Mapping[str, Any], options: Options
-    ) -> None:
-        self._frames = (
-            query_frames(plan, inputs, state_dir=options.state_dir)
-            if join is None
-            else {join.name: _join_frames(join, inputs, options)}
-        )
-        self.schemas = {name: frame.schema for name, frame in self._frames.items()}
+    def __init__(self, frames: Mapping[str, DataFrame]) -> None:
+        self._frames = frames
+        self.schemas = {name: frame.schema for name, frame in frames.items()}
 
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         for name, frame in self._frames.items():

@@ -12,6 +12,7 @@ from handshake.engines.spark.joins.inputs import watermark_delay
 from handshake.engines.spark.joins.native import WHY
 from handshake.errors import InputError
 from handshake.joins.spec import SIDES, explain_unmatched
+from handshake.joins.waiting import explain_best, explain_waiting
 from handshake.windows import Duration
 
 __all__ = ["FramePlan", "explain_result", "plan_of", "recall", "remember"]
@@ -68,8 +69,7 @@ def _lines(plan: FramePlan) -> Iterator[str]:
 def _join(definition: Definition) -> str:
     if definition.best is None:
         return definition.spec.explain()
-    kind = definition.kind
-    return f"join        {definition.best.describe()}\nkind        {kind.name}: {kind.help}"
+    return explain_best(definition.best)
 
 
 def _kind(plan: FramePlan) -> Iterator[str]:
@@ -82,15 +82,8 @@ def _kind(plan: FramePlan) -> Iterator[str]:
     yield f"matches     {names} rows find them in their own segment; {others} rows stay wherever they visit"
     if plan.runs == "streaming":
         yield f"held        a number of 4 bytes and 2 bits of state per {names} row in the window"
-        yield from explain_unmatched(definition.spec) if definition.best is None else _finals(definition)
-
-
-def _finals(definition: Definition) -> Iterator[str]:
-    """Describe when left rows take their best matches, and how long rows are held."""
-    assert definition.best is not None
-    left, right = definition.windows
-    until = ", unless later ones of their keys replace them" if definition.best.replaces else ""
-    yield f"final       left rows, when they have left {left}; right rows are held for {right}{until}"
+        best = definition.best
+        yield from explain_unmatched(definition.spec) if best is None else [explain_waiting(best)]
 
 
 def _times(plan: FramePlan) -> Iterator[str]:

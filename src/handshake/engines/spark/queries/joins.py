@@ -13,10 +13,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from handshake.engines.spark.joins.asof import asof_frames
+from handshake.engines.spark.joins.best import best_frames
 from handshake.engines.spark.joins.frames import join_frames
+from handshake.engines.spark.joins.inputs import arrow_schema
 from handshake.engines.spark.types import carrier, spark_schema
-from handshake.joins.asof import split_keys
+from handshake.joins.asof import AsOf, split_keys
+from handshake.options import Options
 from handshake.plan.algebra import Node, Project, Source, WindowJoin, rebuild, walk
 from handshake.plan.build import Expression
 from handshake.plan.expr import (
@@ -142,13 +144,13 @@ def _join_as_of(
     assert window is not None
     named = conjunction(tuple(_name_columns(part, node, left) for part in parts))
     keys, on = split_keys(named, "l")
-    return asof_frames(
-        left.frame, right.frame, None if on is None else Expression(on), by=keys,
-        times=(left.time, right.time), direction="forward" if node.looks_ahead else "backward",
-        tolerance=str(Duration(window.reach(node.clock.unit) * UNITS[node.clock.unit])),
-        allow_exact_matches=node.match.endswith("="), how=node.kind.name, suffix="_right", aliases=None,
-        state_dir=state_dir,
+    join = AsOf(
+        arrow_schema(left.frame, 0), arrow_schema(right.frame, 1), on, keys, (left.time, right.time),
+        "forward" if node.looks_ahead else "backward",
+        Duration(window.reach(node.clock.unit) * UNITS[node.clock.unit]), node.match.endswith("="),
+        node.kind.name,
     )  # fmt: skip
+    return best_frames(left.frame, right.frame, join, Options(state_dir=state_dir))
 
 
 def _shorter(a: Window | None, b: Window | None) -> Window | None:
