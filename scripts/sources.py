@@ -1,8 +1,8 @@
 """Run the tests with real sources and sinks: S3, pipelines, Kafka and Delta Lake; and a client without Java.
 
 The S3 server runs in an environment of its own, `build/sources`, and so does a client of Spark Connect,
-`build/connect`. Kafka's connector and Delta Lake come later
-than Spark, so their tests run with the newest PySpark that both support, in an environment of the matrix.
+`build/connect`. Kafka's connector and Delta Lake come later than Spark, so their tests run with an older
+PySpark that both support (`RELEASE`), in an environment of the matrix.
 Packages of Maven Central are kept in `build/ivy`. Without a network the tests are skipped, with the reason.
 
     python scripts/sources.py

@@ -1,4 +1,4 @@
-"""Joins whose windows, checkpoints and rows lie on S3, served by moto on loopback."""
+"""Joins whose windows lie on S3, served by moto on loopback; checkpoints and rows are local."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from random import Random
 
 import pyarrow as pa
 import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 
 from handshake.plan import bind, parse
@@ -51,14 +52,15 @@ def cluster(tmp_path_factory):
 
 
 def drop_files(rng: Random, folder: Path, files: int) -> Case:
-    """Files for both sources, and the join of all that is in them."""
+    """Files for both sources, and the join of all that is in them but a late row per file."""
     tables = {}
     for side, (key, value) in KEYS.items():
         (folder / side).mkdir(parents=True)
         rows = []
         for number in range(files):
             here = [_row(rng, key, value, number, number * ROWS + k) for k in range(ROWS)]
-            lines = "".join(json.dumps({**row, "t": row["t"].isoformat()}) + "\n" for row in here)
+            late = [{key: -number, value: 7, "t": START - timedelta(hours=1)}] if number else []
+            lines = "".join(json.dumps({**row, "t": row["t"].isoformat()}) + "\n" for row in [*here, *late])
             path = folder / side / f"{number:04}.json"
             path.write_text(lines)
             os.utime(path, (BEGINNING + number, BEGINNING + number))  # Spark takes files in this order
@@ -85,6 +87,12 @@ def pairs_of(case: Case, folder: Path, kind: str) -> tuple[Counter, Counter]:
     best = kind in ("asof", "nearest")
     wanted = expected_best(case, kind, mark) if best else expected_kind(case, kind, arrivals, mark)
     return Counter(zip(found["l"].to_pylist(), found["r"].to_pylist(), strict=True)), Counter(wanted)
+
+
+def late_rows(folder: Path) -> dict[str, list[int]]:
+    """Return the late rows of each side that the join has kept, by file."""
+    tables = {side: pq.read_table(folder / "late" / side) for side in KEYS}
+    return {side: sorted(-key for key in tables[side][KEYS[side][0]].to_pylist()) for side in KEYS}
 
 
 def expected_best(case: Case, kind: str, mark: int) -> list[tuple[int, int | None]]:
@@ -174,7 +182,8 @@ def check_kills(
     """Kill one process after the other while a join runs; then the sink must be exact."""
     print(f"seed {seed}, {kind}")
     rng = Random(f"kills {seed}")
-    case = drop_files(rng, folder, apart * (len(victims) + 1) + 2)
+    files = apart * (len(victims) + 1) + 2
+    case = drop_files(rng, folder, files)
     run = Run(cluster, folder, kind, state)
     with counted_kills(cluster="processes", kind=kind, state=state, seed=seed) as kills:
         for number, victim in enumerate(victims, 1):
@@ -184,6 +193,8 @@ def check_kills(
         found, wanted = pairs_of(case, folder, kind)
         assert found == wanted, (seed, "missing", wanted - found, "too many", found - wanted)
         assert wanted
+        if "files" in state:
+            assert late_rows(folder) == {side: [*range(1, files)] for side in KEYS}
 
 
 @pytest.mark.soak
@@ -202,10 +213,11 @@ def test_kills_leave_no_trace_in_the_sink(cluster, tmp_path, kind, state):
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("state", ["files", "store files"])
 @pytest.mark.parametrize("kind", ["inner", "full"])
-def test_kills_leave_no_trace_in_files_of_results(cluster, tmp_path, kind):
+def test_kills_leave_no_trace_in_files_of_results_and_late_rows(cluster, tmp_path, kind, state):
     victims = ["python worker", "driver", "executor", "driver"]
-    check_kills(cluster, tmp_path, victims, seed=5, kind=kind, state="files")
+    check_kills(cluster, tmp_path, victims, seed=5, kind=kind, state=state)
 
 
 @pytest.mark.soak

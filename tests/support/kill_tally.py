@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 TALLY = Path(__file__).parents[2] / "bench" / "results" / "spark_kills.jsonl"
-STATES = ("directory", "store", "s3", "files")
-"""Places of the state; with "files", results go to files as well, and the state is in a directory."""
-FORM = "{:24}" + "{:>11}" * len(STATES) + "{:>9}"
+STATES = ("directory", "store", "s3", "files", "store files")
+"""Places of the state; with "files", results and late rows go to files, and the state is in a directory."""
+FORM = "{:24}" + "{:>12}" * len(STATES) + "{:>9}"
 
 
 @contextmanager

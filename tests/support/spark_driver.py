@@ -67,9 +67,9 @@ def _run(session: SparkSession, folder: str, kind: str, state: str) -> None:
         .withWatermark("t", DELAY)
         for side, schema in (("left", LEFT), ("right", RIGHT))
     )
-    where = {"state": state} if state == "store" else {"state_dir": f"{folder}/state"}
-    if state == "files":  # results go to files in the segments' tasks
-        where["results_to"] = f"{folder}/sink"
+    where = {"state": "store"} if "store" in state else {"state_dir": f"{folder}/state"}
+    if "files" in state:  # results and late rows go to files in the segments' tasks
+        where |= {"results_to": f"{folder}/sink", "late_to": f"{folder}/late"}
     options = {"on": ON, "segments": 2, **where, **_changes(folder)}
     if kind != "nearest":  # which has no name
         options["name"] = "faults"
@@ -83,7 +83,7 @@ def _run(session: SparkSession, folder: str, kind: str, state: str) -> None:
     query = (
         joined.select(*names)
         .writeStream.format("parquet")
-        .option("path", f"{folder}/names" if state == "files" else f"{folder}/sink")
+        .option("path", f"{folder}/names" if "files" in state else f"{folder}/sink")
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)
         .start()
