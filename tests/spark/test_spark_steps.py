@@ -47,9 +47,13 @@ def move(cluster: Cluster, case: Case, parts, start, delay: int) -> None:
         cluster.watermark = mark if cluster.watermark is None else max(cluster.watermark, mark)
 
 
-def _files(rng: Random, root: str) -> str | None:
-    """Let results go to files, or not."""
-    return rng.choice((None, f"{root}/results"))
+def _places(rng: Random, case: Case, root: str) -> dict[str, str | None]:
+    """Choose a place for the windows, and whether results and late rows go to files."""
+    return {
+        "results_to": rng.choice((None, f"{root}/results")),
+        "late_to": rng.choice((None, f"{root}/late")),
+        "state": "directory" if case.windows.counted else rng.choice(("directory", "store")),
+    }
 
 
 def _crash(rng: Random, cluster: Cluster, parts) -> None:
@@ -59,8 +63,16 @@ def _crash(rng: Random, cluster: Cluster, parts) -> None:
         cluster.crash(parts, [k for k in segments if rng.random() < 0.5])
 
 
-def check_files(definition: Definition, results) -> None:
-    """The folder of results holds what micro-batches that ended have given, once."""
+def check_files(definition: Definition, results, late: int) -> None:
+    """The folders hold what micro-batches that ended have given, and the late rows, once."""
+    if definition.late_to is not None:
+        sides = zip(("left", "right"), ("row of left", "row of right"), strict=True)
+        for side, name in sides:
+            files = Path(definition.late_to, side).glob("part-*.parquet")
+            numbers = [n for file in files for n in pq.read_table(file)[name].to_pylist()]
+            assert len(numbers) == len({*numbers})
+            late -= len(numbers)
+        assert late == 0
     if definition.results_to is not None:
         files = sorted(Path(definition.results_to).glob("part-*.parquet"))
         found = [batch for file in files for batch in pq.read_table(file).to_batches()]
@@ -72,7 +84,7 @@ def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     tables = with_row_numbers(case)
     try:
         definition = definition_of(
-            *tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning, results_to=_files(rng, root)
+            *tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning, **_places(rng, case, root)
         )
         definition.spec
     except UnsupportedError:  # numbers beyond 512 bits are refused, in words
@@ -90,7 +102,7 @@ def check_steps(case: Case, seed: int, root: str, tuning: Tuning) -> None:
             move(cluster, case, parts, start, delay)
     arrivals, late, no_time = arrivals_of(cluster, case, batches, marks)
     want = expect(case, None, arrivals)
-    check_files(definition, results)
+    check_files(definition, results, late)
     assert row_pairs(results) == sorted(want.pairs, key=repr), (
         case.on,
         case.windows,
@@ -119,7 +131,7 @@ def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
     try:
         definition = definition_of(
             *tables, case, rng.choice((1, 2, 3, 5)), root, tuning=tuning, kind=kind,
-            results_to=_files(rng, root),
+            **_places(rng, case, root),
         )  # fmt: skip
         definition.spec
     except UnsupportedError:  # numbers beyond 512 bits are refused, in words
@@ -145,9 +157,9 @@ def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
         cluster.watermark = 2**62
         came.append(cluster.tick())
         used.append(cluster.watermark)
-    arrivals, _, _ = arrivals_of(cluster, case, batches, marks)
+    arrivals, late, _ = arrivals_of(cluster, case, batches, marks)
     want = expected_kind(case, kind.name, arrivals)
-    check_files(definition, [batch for results in came for batch in results])
+    check_files(definition, [batch for results in came for batch in results], late)
     found = row_pairs([batch for results in came for batch in results])
     assert found == want, (kind.name, case.on, case.windows, definition.routing.kind)
     check_moments(cluster, case, tables, came, used, kind)

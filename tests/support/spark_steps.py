@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from handshake.engines.spark.joins.changes import find_change, postpone
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
+from handshake.engines.spark.state.kept import Chunks, KeptChunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Store
@@ -47,15 +48,29 @@ def definition_of(
     )  # fmt: skip
 
 
+class MapState(dict[tuple[str], tuple[bytes]]):
+    """A map of Spark's state store."""
+
+    getValue, updateValue = dict.get, dict.__setitem__
+
+    def removeKey(self, key: tuple[str]) -> None:
+        self.pop(key, None)
+
+
 @dataclass
 class Cluster:
-    """Segments with their states, and the watermark as Spark would move it."""
+    """Segments with their states, and the watermark as Spark would move it.
+
+    With `state="store"`, chunks are in the states too, and return to an earlier micro-batch with them.
+    """
 
     definition: Definition
     store: Store
     folder: str = FOLDER
     delay: int = 0
     states: list[bytes | None] = field(default_factory=list)
+    maps: list[MapState] = field(default_factory=list)
+    """The chunks of each segment, in Spark's state store."""
     newest: list[int | None] = field(default_factory=lambda: [None, None])
     watermark: int | None = None
     batch: int = 0
@@ -67,6 +82,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.states = [None] * self.definition.segments
+        self.maps = [MapState() for _ in self.states]
 
     def run(
         self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]], again: Sequence[int] = ()
@@ -77,29 +93,36 @@ class Cluster:
 
     def crash(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]], segments: Sequence[int]) -> None:
         """Run some segments of a micro-batch that does not end, and start the query again."""
-        states, batch = list(self.states), self.batch
+        before = self._committed()
         arrivals = self._pack(parts)
         if arrivals:
             self._run(arrivals, (), segments)
             self.tallies.pop()
-        self._restart(states, batch)
+        self._restart(before)
 
-    def _restart(self, states: list[bytes | None], batch: int) -> None:
-        self.states, self.batch, self.starts = states, batch, self.starts + 1
+    def _committed(self) -> tuple[list[bytes | None], list[MapState], int]:
+        return list(self.states), [MapState(each) for each in self.maps], self.batch
+
+    def _restart(self, before: tuple[list[bytes | None], list[MapState], int]) -> None:
+        self.states, self.maps, self.batch = before
+        self.starts += 1
 
     def _pack(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]]) -> list[PackedChunk]:
         folder = f"{self.folder}/batch/{self.batch}"
+        store = self.store if self.definition.state == "directory" else None
         return [
             arrival
             for side, partitions in enumerate(parts)
             for number, table in enumerate(partitions)
-            for arrival in pack(self.definition, side, table.to_batches(), self.store, folder, number)
+            for arrival in pack(self.definition, side, table.to_batches(), store, folder, number)
         ]
 
     def change(self, definition: Definition) -> None:
         """Go on with another definition, as a query that is restarted; its segments have other keys."""
         self.definition, self.starts = definition, self.starts + 1
-        self.states += [None] * (definition.segments - len(self.states))
+        missing = definition.segments - len(self.states)
+        self.states += [None] * missing
+        self.maps += [MapState() for _ in range(missing)]
 
     def tick(self) -> list[pa.RecordBatch]:
         """Run a micro-batch without new rows, in the segments whose timers have expired."""
@@ -110,7 +133,7 @@ class Cluster:
             if held is None or held.timer is None or mark is None or held.timer > mark:
                 continue
             moved = k >= self.definition.segments
-            if moved or find_change(self.definition, self.folder, self.store, self.batch, held) is not None:
+            if moved or find_change(self.definition, self.folder, self._chunks(k), self.batch, held):
                 postpone(self.definition, held, self.store, self.batch, self.folder, self._run_name)
             else:
                 due.append(k)
@@ -118,10 +141,10 @@ class Cluster:
 
     def crash_tick(self) -> list[pa.RecordBatch]:
         """Run a micro-batch without new rows that does not end, and start the query again."""
-        states, batch = list(self.states), self.batch
+        before = self._committed()
         lost = self.tick()
         self.tallies.pop()
-        self._restart(states, batch)
+        self._restart(before)
         return lost
 
     @property
@@ -131,14 +154,16 @@ class Cluster:
     def _run(self, arrivals, again=(), segments: Sequence[int] | None = None) -> list[pa.RecordBatch]:
         results, tallies, routers = [], [], []
         for segment in range(self.definition.segments) if segments is None else segments:
+            before = self.states[segment], self.maps[segment]
             for _ in range(2 if segment in again else 1):
-                state = self.states[segment]
+                self.states[segment], self.maps[segment] = before[0], MapState(before[1])
+                state, chunks = self.states[segment], self._chunks(segment)
                 held = None if state is None else Manifest.parse(state)
-                change = find_change(self.definition, self.folder, self.store, self.batch, held)
+                change = find_change(self.definition, self.folder, chunks, self.batch, held)
                 if change is not None:
                     held = change.begin(self.folder, segment, uuid.uuid4().hex[:12])
                 step = SegmentStep(
-                    self.definition, segment, held, arrivals, self.watermark, self.store, self.batch,
+                    self.definition, segment, held, arrivals, self.watermark, chunks, self.batch,
                     self.folder, now=self.now, take_over=None if change is None else change.take_over,
                     run=self._run_name,
                 )  # fmt: skip
@@ -152,6 +177,9 @@ class Cluster:
         self.tallies.append(tallies)
         self.batch += 1
         return results
+
+    def _chunks(self, segment: int) -> Chunks:
+        return self.store if self.definition.state == "directory" else KeptChunks(self.maps[segment])
 
     def manifests(self) -> list[Manifest]:
         states = self.states[: self.definition.segments]
