@@ -12,7 +12,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from handshake.engines.spark.joins.changes import find_change, postpone
+from handshake.engines.spark.joins.changes import Change, postpone, prepare_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.state.kept import Chunks, KeptChunks
@@ -133,7 +133,7 @@ class Cluster:
             if held is None or held.timer is None or mark is None or held.timer > mark:
                 continue
             moved = k >= self.definition.segments
-            if moved or find_change(self.definition, self.folder, self._chunks(k), self.batch, held):
+            if moved or self._change(k, held) is not None:
                 postpone(self.definition, held, self.store, self.batch, self.folder, self._run_name)
             else:
                 due.append(k)
@@ -159,7 +159,7 @@ class Cluster:
                 self.states[segment], self.maps[segment] = before[0], MapState(before[1])
                 state, chunks = self.states[segment], self._chunks(segment)
                 held = None if state is None else Manifest.parse(state)
-                change = find_change(self.definition, self.folder, chunks, self.batch, held)
+                change = self._change(segment, held)
                 if change is not None:
                     held = change.begin(self.folder, segment, uuid.uuid4().hex[:12])
                 step = SegmentStep(
@@ -177,6 +177,10 @@ class Cluster:
         self.tallies.append(tallies)
         self.batch += 1
         return results
+
+    def _change(self, segment: int, held: Manifest | None) -> Change | None:
+        chunks = self._chunks(segment)
+        return prepare_change(self.definition, self.folder, chunks, self.batch, held, self._run_name)
 
     def _chunks(self, segment: int) -> Chunks:
         return self.store if self.definition.state == "directory" else KeptChunks(self.maps[segment])

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -44,7 +45,7 @@ from handshake.kernels.sorting import order_of
 from handshake.plan.expr import Column, walk
 from handshake.windows import Windows, windows_of
 
-__all__ = ["Change", "find_change", "place_of", "postpone"]
+__all__ = ["Change", "place_of", "postpone", "prepare_change"]
 
 Array = np.ndarray[Any, Any]
 
@@ -62,10 +63,12 @@ def place_of(definition: Definition, folder: str, segment: int, since: int = FIR
     return name if since == FIRST else f"{name}-{since}"
 
 
-def find_change(
-    definition: Definition, folder: str, store: Chunks, batch: int, held: Manifest | None
-) -> Change | None:
+def prepare_change(
+    definition: Definition, folder: str, store: Chunks, batch: int, held: Manifest | None, run: str
+) -> Change | None:  # fmt: skip
     """Return the change that a segment has to make before its next micro-batch; None if there is none.
+
+    Folders of other definitions whose first micro-batch did not end are removed.
 
     Args:
         definition: The join as it is now.
@@ -73,10 +76,13 @@ def find_change(
         store: The state directory, or Spark's state store.
         batch: The number of the micro-batch.
         held: The state of the segment, as far as it has one.
+        run: The run of the query. The definition stays the same in a run, so a segment asks only once.
 
     Raises:
         StateError: The join cannot change in this way, or the state to go on from is lost.
     """
+    if held is not None and held.about.run == run:
+        return None
     if held is not None:
         _check_state(held.plan, definition)
     if not isinstance(store, Store):
@@ -85,12 +91,9 @@ def find_change(
         _check_name(held, definition, folder)
         return None
     places = _places(store, folder)
-    mine, last = definition.fingerprint, _last(store, places, batch)
-    # the rest are of micro-batches that did not end, with another definition
-    for generation in [each for each in places if last is None or each.since >= batch]:
-        if generation.fingerprint != mine:
-            for place in places.pop(generation):
-                store.remove_folder(place)
+    last = _last(store, places, batch)
+    failed = [each for each in places if last is None or each.since >= batch]
+    _remove_others(store, [places[each] for each in failed if each.fingerprint != definition.fingerprint])
     if last is None:
         return None
     if held is not None and held.place in places[last] and held.plan == definition.properties:
@@ -123,6 +126,12 @@ def _check_name(held: Manifest, definition: Definition, folder: str) -> None:
         f"the join '{old}' of this checkpoint has changed, and is called '{new}' now: a join that changes "
         f"finds its rows by its name; pass name='{old}', or put back the old definition"
     )
+
+
+def _remove_others(store: Store, generations: list[list[str]]) -> None:
+    """Remove the folders of generations that began with a micro-batch that did not end."""
+    for place in chain.from_iterable(generations):
+        store.remove_folder(place)
 
 
 def _places(store: Store, folder: str) -> dict[Generation, list[str]]:

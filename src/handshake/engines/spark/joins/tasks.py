@@ -8,6 +8,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from handshake.engines.spark.joins.changes import Change, find_change, postpone
+from handshake.engines.spark.joins.changes import Change, postpone, prepare_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import WrittenFile, large_pieces
 from handshake.engines.spark.joins.ranked import add_hidden, choose_best
@@ -163,10 +164,6 @@ def packed_chunk(row: Any, definition: Definition) -> PackedChunk:
 # The segments of a streaming join
 
 
-_first_batches: dict[tuple[str, str], int] = {}
-"""By run of a query and join, the first micro-batch with rows that this worker has seen."""
-
-
 class Segments:
     """The segments of a streaming join in one task; their state belongs to `SegmentProcessor`."""
 
@@ -183,7 +180,6 @@ class Segments:
         chunks = [packed_chunk(row, self.definition) for frame in rows for row in frame.to_dict("records")]
         held = self._manifest()
         change = self._change(held)
-        _first_batches.setdefault(self._run_key(), batch_number(_task()))
         yield from self._run(key, held, chunks, timer, change)
 
     def expire(self, key: int, timer: TimerValues) -> Iterator[pd.DataFrame]:
@@ -234,15 +230,11 @@ class Segments:
     def _folder(self) -> str:
         return f"{query_id(_task())}/{self.place}"
 
-    def _run_key(self) -> tuple[str, str]:
-        return run_id(_task()), self._folder()
-
     def _change(self, held: Manifest | None) -> Change | None:
-        """Return the change that is due; a run of a query changes a join in its first micro-batch only."""
-        store, batch = self._chunks(), batch_number(_task())
-        if held is not None and _first_batches.get(self._run_key(), batch) < batch:
-            return None
-        return find_change(self.definition, self._folder(), store, batch, held)
+        store, task = self._chunks(), _task()
+        return prepare_change(
+            self.definition, self._folder(), store, batch_number(task), held, run_id(task)
+        )  # fmt: skip
 
     def _set_timer(self, step: SegmentStep, timer: TimerValues) -> None:
         """Ask Spark to call this segment when the next tuple without a match is final."""
@@ -425,18 +417,18 @@ def _task() -> TaskContext:
     return task
 
 
-_seen_markers: set[str] = set()
-
-
 def _store(definition: Definition) -> Store:
-    """Open the state directory; check once that this process sees the same one as the driver."""
-    store = open_store(definition.root)
-    if definition.marker not in _seen_markers:
-        if not store.exists(definition.marker):
-            raise StateError(
-                f"the executor on {platform.node()} does not see the state directory '{definition.root}' "
-                "that the driver uses; give one that every executor reaches, such as a shared mount or an "
-                'object store: handshake.join(…, state_dir="s3://bucket/state")'
-            )
-        _seen_markers.add(definition.marker)
-    return store
+    """Open the state directory; check that this process sees the same one as the driver."""
+    _check_marker(definition.root, definition.marker)
+    return open_store(definition.root)
+
+
+@lru_cache(maxsize=64)
+def _check_marker(root: str, marker: str) -> None:
+    """Raise if the marker of the driver is missing; one that was there once is there."""
+    if not open_store(root).exists(marker):
+        raise StateError(
+            f"the executor on {platform.node()} does not see the state directory '{root}' that the driver "
+            "uses; give one that every executor reaches, such as a shared mount or an object store: "
+            'handshake.join(…, state_dir="s3://bucket/state")'
+        )
