@@ -91,6 +91,15 @@ def check_kinds(left: Any, right: Any) -> None:
     assert counts == {"inner": 4, "left": 7, "full": 9, "left_semi": 2, "left_anti": 3}, counts
 
 
+def check_best(spark: Any) -> None:
+    """Join rows with the last row before each, and with the nearest one."""
+    left, right = (spark.range(0, 10, step).withColumnRenamed("id", "t") for step in (3, 4))
+    last = handshake.asof(left, right, time="t").collect()
+    assert sorted((row.t, row.t_right) for row in last) == [(0, 0), (3, 0), (6, 4), (9, 8)]
+    near = handshake.nearest(left, right, by="ABS(2 * (l.t - r.t) + 1)").collect()
+    assert sorted((row.t, row.t_right) for row in near) == [(0, 0), (3, 4), (6, 8), (9, 8)]
+
+
 def check_queries(spark: Any) -> None:
     """Run a query text on a DataFrame."""
     frame = spark.createDataFrame([(n, n) for n in range(6)], "i int, t long")
@@ -110,7 +119,7 @@ def check_streams(spark: Any, folder: Path) -> None:
         .withWatermark("t", "1 second")
         for name in ("n", "m")
     )
-    windows = {"window": "3 s", "state_dir": str(folder / "state")}
+    windows = {"window": "3 s", "state_dir": str(folder / "state"), "name": "pairs"}
     if pyspark.__version__.startswith("4.0."):
         with pytest.raises(UnsupportedError, match=r"has no stateful operators in Spark Connect"):
             handshake.join(left, right, "l.n < r.m", **windows)
@@ -120,17 +129,18 @@ def check_streams(spark: Any, folder: Path) -> None:
     assert all(path.is_dir() for path in files.values())
     with pytest.raises(UnsupportedError, match="late_to='late' is relative, and the server of Spark Connect"):
         handshake.join(left, right, "l.n < r.m", **windows, late_to="late")
-    joined = handshake.join(left, right, "l.n < r.m", **windows)
     for batch in range(2):
         for name in ("n", "m"):
             rows = [(10 * batch + i, start + timedelta(seconds=10 * batch + i)) for i in range(5)]
             frame = spark.createDataFrame(rows, f"{name} int, t timestamp").coalesce(1)
             frame.write.mode("append").parquet(str(folder / name))
+        windows["window"] = f"{3 - batch} s"  # the second run changes the join
+        joined = handshake.join(left, right, "l.n < r.m", **windows, late_to=folder / "late")
         writer = joined.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start(str(folder / "out")).awaitTermination()
     found = sorted((row.n, row.m) for row in spark.read.parquet(str(folder / "out")).collect())
     assert found == [
-        (10 * b + i, 10 * b + j) for b in (0, 1) for i in range(5) for j in range(i + 1, min(i + 3, 5))
+        (10 * b + i, 10 * b + j) for b in (0, 1) for i in range(5) for j in range(i + 1, min(i + 3 - b, 5))
     ]
 
 
@@ -192,6 +202,7 @@ if __name__ == "__main__":
     check_pipelines(spark, folder)
     Store.__init__ = refuse  # type: ignore[method-assign]
     check_kinds(left, right)
+    check_best(spark)
     check_queries(spark)
     check_streams(spark, folder)
     check_refresh(spark, folder)
