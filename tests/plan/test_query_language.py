@@ -128,7 +128,7 @@ WRONG = {
     "SELECT max(count()) FROM R [SIZE 1 TIME]": "count() has no meaning here; aggregates stand in SELECT and HAVING",
     "SELECT sum(t) FROM R [SIZE 1 TIME]": "sum() takes numbers, not timestamp[ms]",
     "SELECT wsum(v) FROM R [SIZE 1 TIME]": "wsum() takes a field and its weights, as in wsum(Price, [.5, .25, .25])",
-    "SELECT k FROM R [SIZE 0 TUPLES]": "a window holds something: SIZE and ADVANCE are more than 0",
+    "SELECT k FROM R [SIZE 0 TUPLES]": "a length of a window is more than 0; 0 tuples was given",
     "SELECT k FROM R [SIZE 1.5 TUPLES]": "a number of tuples is whole, not 1.5",
     "SELECT k FROM R [SIZE .5 TIME]": "a SIZE of broken seconds needs an ADVANCE",
     "SELECT k FROM R [SIZE 1 ADVANCE .0001 TIME]": "the window is finer than the times of the stream, which count ms",
@@ -137,7 +137,7 @@ WRONG = {
     "SELECT k FROM R [SESSION 5 TUPLES]": "a session ends after a time without tuples; write [SESSION 30 SECONDS]",
     "SELECT k FROM R [SESSION 1 us]": "the window is finer than the times of the stream, which count ms",
     "SELECT k FROM R [SESSION 9999999999 w]": "the window is longer than 2^62 ms",
-    "SELECT k FROM R [SESSION 0]": "a window holds something",
+    "SELECT k FROM R [SESSION 0]": "a length of a window is more than 0; 0 s was given",
     "SELECT k FROM R [SESSION 30s]": "a window ends with ] behind lengths such as 30 SECONDS or 5 TUPLES",
     "SELECT k FROM R [NOW]": "[NOW] is for a stream of a join, whose tuples are not kept; leave it out, or write a "
     "window such as [SIZE 10 MINUTES]",
@@ -170,7 +170,10 @@ WRONG = {
     "SELECT k FROM R UNION SELECT k, v FROM R": "UNION of 1 columns (k) with 2 (k, v)",
     "SELECT k FROM R UNION SELECT t FROM R": "UNION of column 'k' (int8) with 't' (timestamp[ms]), which have no "
     "common type; cast one",
-    "SELECT k FROM R ORDER BY k": "order has no meaning here",
+    "SELECT k FROM R ORDER BY k": "ORDER BY has no meaning on streams without an end; sort the results, or leave",
+    "SELECT k FROM R LIMIT 5": "LIMIT has no meaning on streams without an end; leave it out",
+    "SELECT DISTINCT k FROM R": "SELECT DISTINCT has no meaning on streams without an end; use GROUP BY in a window",
+    "WITH T AS (SELECT k FROM R) SELECT k FROM T": "WITH is not read; give that query a name by INTO",
     "SELECT v FROM R LEFT JOIN S [SIZE 1 TIME] ON R.k = S.k": "stream R of the join has no window",
     f"SELECT v FROM {_R} ASOF RIGHT JOIN {_S} ON R.k = S.k": "no kind of join 'ASOF RIGHT JOIN'; streams are joined with a comma, or "
     "with JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, LEFT SEMI JOIN, LEFT ANTI JOIN, RIGHT SEMI JOIN or RIGHT ANTI JOIN … ON, or with "

@@ -19,6 +19,14 @@ from handshake.plan.functions import no_function
 __all__ = ["NODES", "Reader", "moving", "reads"]
 
 
+_CLAUSES = {
+    "distinct": "SELECT DISTINCT has no meaning on streams without an end; use GROUP BY in a window",
+    "order": "ORDER BY has no meaning on streams without an end; sort the results, or leave it out",
+    "limit": "LIMIT has no meaning on streams without an end; leave it out",
+    "offset": "OFFSET has no meaning on streams without an end; leave it out",
+    "with_": "WITH is not read; give that query a name by INTO, in a statement of its own",
+}
+"""Clauses of queries that SQL has and streams have not."""
 _FORMAT = "a format has no meaning here; dates and times are read and written as '2024-12-31 23:59:59'"
 _OVER_ROWS = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _MOVING = (
@@ -82,6 +90,8 @@ class Reader:
         for name, value in node.args.items():
             if name not in read and value is not None and value is not False and value != []:
                 what = _FORMAT if name == "format" else f"{sql_text(node)!r}: {name} has no meaning here"
+                if isinstance(node, exp.Query) and name in _CLAUSES:
+                    what = _CLAUSES[name]
                 raise self.error(what, node)
 
     def all(self, nodes: Iterable[Any]) -> tuple[Expr, ...]:

@@ -132,5 +132,6 @@ class WindowReader:
         else:
             length = duration(number, self._reader, unit or "s")
         if length == 0:
-            raise self._reader.error("a window holds something: SIZE and ADVANCE are more than 0", node)
+            given = f"{number.this} {(unit or 's') if kind != 'tuples' else kind}"
+            raise self._reader.error(f"a length of a window is more than 0; {given} was given", node)
         return length
