@@ -151,6 +151,13 @@ def test_a_long_json_file_is_read_in_pieces_with_bad_lines_in_some(tmp_path: Pat
     ]  # fmt: skip
 
 
+def test_a_carriage_return_is_white_space_of_json(tmp_path: Path) -> None:
+    text = """{"x": \r1}\r\n{"x": true}\r\n{"x": 2}\r"""
+    rows, bad = read(tmp_path / "t.jsonl", "x int", text)
+    assert rows == [{"x": 1}, {"x": 2}]
+    assert bad == [(2, "true in column 'x' is not int32", '{"x": true}')]
+
+
 def test_reasons_of_bad_json_lines(tmp_path: Path) -> None:
     lines = [
         b'{"x": 1}', b'{"x": 1, "y": 1, "y": 2}', b'{"x": 1, "x": 1}', b'{"x": "caf\xe9"}',

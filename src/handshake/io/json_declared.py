@@ -117,7 +117,7 @@ def _keys_of(piece: bytes) -> list[str]:
             return names
         except pa.ArrowInvalid:
             pass
-    found = (parse_line(line) for line in piece.splitlines())
+    found = (parse_line(line) for line in _lines_of(piece))
     return list(dict.fromkeys(key for pairs in found if isinstance(pairs, _Pairs) for key, _ in pairs))
 
 
@@ -183,10 +183,12 @@ class _Reader:
             for part in _cut(piece):
                 yield from self.read(part)
         else:
-            lines = piece.splitlines()
+            lines = _lines_of(piece)
             batch, reasons = _fit_lines(lines, self.schema, self.keys)
             for at, reason in sorted(reasons.items()):
-                self.add_bad(self.schema.stream, self.lines + at + 1, reason, row_text(lines[at]))
+                self.add_bad(
+                    self.schema.stream, self.lines + at + 1, reason, row_text(lines[at].rstrip(b"\r"))
+                )
             self.lines += len(lines)
             self.bad += len(reasons)
             yield batch
@@ -201,6 +203,11 @@ def _cut(piece: bytes) -> Iterator[bytes]:
             end = piece.rfind(b"\n", 0, -1) + 1
         yield piece[start:end]
         start = end
+
+
+def _lines_of(piece: bytes) -> list[bytes]:
+    """Split a piece at line feeds; a carriage return is white space of JSON."""
+    return piece.removesuffix(b"\n").split(b"\n")
 
 
 def _count_lines(piece: bytes) -> int:
