@@ -125,7 +125,11 @@ class Live:
     def __init__(self, schemas: Mapping[str, pa.Schema]) -> None:
         self._schemas = schemas
         self._ready: queue.SimpleQueue[tuple[str, pa.RecordBatch]] = queue.SimpleQueue()
-        self._adding, self._closed = threading.Lock(), False
+        self._adding = threading.Lock()
+        self._delivered: dict[str, int] = {}
+        """By result, the last micro-batch whose rows have been taken."""
+        self._closed: set[str] = set()
+        """Results that take no more rows: a micro-batch that is stopped on its way is not delivered."""
         self._figures: dict[tuple[str, int], dict[str, Any]] = {}
         self.queries: list[Any] = []
         """The streaming queries that have started, one per result."""
@@ -148,8 +152,8 @@ class Live:
                 receiver.stop()
             self._drain(endless=not receivers)
         finally:
-            with self._adding:  # a micro-batch that is stopped on its way is not delivered
-                self._closed = True
+            with self._adding:
+                self._closed.update(frames)
             for query in self.queries:
                 query.stop()
         yield from self._take()
@@ -158,8 +162,10 @@ class Live:
         def add(rows: Any, batch: int) -> None:
             found = list(typed_batches(rows.toArrow(), self._schemas[name]))
             with self._adding:
-                for each in found if not self._closed else ():
-                    self._ready.put((name, each))
+                if name not in self._closed:
+                    self._delivered[name] = batch
+                    for each in found:
+                        self._ready.put((name, each))
 
         place = str(folder / "checkpoints" / name)
         return frame.writeStream.foreachBatch(add).option("checkpointLocation", place).queryName(name).start()
@@ -174,11 +180,21 @@ class Live:
         asked = datetime.now(UTC)
         time.sleep(_WAIT)  # an idle query looks for new rows more often than that
         for query in self.queries:
-            while endless and query.isActive and not _is_drained(query, asked):
+            while endless and query.isActive and not self._close_drained(query, asked):
                 time.sleep(_WAIT / 4)
             if not endless:
                 query.processAllAvailable()
         self._note()
+
+    def _close_drained(self, query: Any, asked: datetime) -> bool:
+        """Close a result if its query is drained and has reported each micro-batch whose rows were taken."""
+        with self._adding:
+            last = query.lastProgress
+            reported = -1 if last is None else json.loads(last.json)["batchId"]
+            if reported < self._delivered.get(query.name, -1) or not _is_drained(query, asked):
+                return False
+            self._closed.add(query.name)
+            return True
 
     def _note(self) -> None:
         """Count the rows that micro-batches have lost, before Spark forgets; raise if a query has failed."""
