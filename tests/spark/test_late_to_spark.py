@@ -24,9 +24,7 @@ def rows(first: int, *seconds: int):
     return {"t": times, "k": keys, "n": list(range(first, first + len(seconds)))}
 
 
-@pytest.mark.parametrize(
-    ("how", "state"), [pytest.param("inner", "directory", marks=pytest.mark.soak), ("left", "store")]
-)
+@pytest.mark.parametrize(("how", "state"), [("inner", "directory"), ("left", "store")])
 def test_late_rows_are_in_the_files_once(spark, tmp_path, how, state):
     late = str(tmp_path / "late")
 
