@@ -63,6 +63,18 @@ class HostTarget(Target):
         """Return the word: there is one lane."""
         return word
 
+    def shuffle(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
+        """Return the word: there is one lane."""
+        return word
+
+    def stage(self, kernel: Kernel, words: int) -> ir.Value:
+        """Return a pointer to words that every lane uses in turn."""
+        with kernel.builder.goto_entry_block():
+            return kernel.builder.alloca(I32, words)
+
+    def sync(self, builder: ir.IRBuilder) -> None:
+        """Do nothing: there is one lane."""
+
     def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
         """Return the bits of a computed float of 32 bits; NaN as a GPU has it."""
         missing = builder.fcmp_unordered("uno", value, value)
@@ -115,7 +127,11 @@ class StandIn:
         self._check(address, size)
         ctypes.memmove(address, source, size)
 
-    def download(self, target: np.ndarray[Any, Any], address: int) -> None:
+    def download(self, *copies: tuple[np.ndarray[Any, Any], int]) -> None:
+        for target, address in copies:
+            self.fetch(target, address)
+
+    def fetch(self, target: np.ndarray[Any, Any], address: int) -> None:
         self._check(address, target.nbytes)
         ctypes.memmove(target.ctypes.data, address, target.nbytes)
 

@@ -30,7 +30,6 @@ __all__ = [
     "indexable",
     "merge_windows",
     "seal",
-    "span_of",
     "worth_an_index",
 ]
 
@@ -354,9 +353,3 @@ def _stamps(spec: SideSpec) -> tuple[Column | None, Column | None]:
 def _place(names: list[str], spec: SideSpec, column: Column) -> int:
     """Return the place of a kernel column in a stored batch (see `stored_column`)."""
     return names.index(str(spec.time) if column.name == TIME and TIME not in names else column.name)
-
-
-def span_of(side: int, *windows: BasicWindow) -> int:
-    """Return how far apart the stamps are that a side's tuples expire by."""
-    spans = [w.second if side == 0 else w.first for w in windows]
-    return max(high for _, high in spans) - min(low for low, _ in spans)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from handshake.joins.access import ACCESS_METHODS
-from handshake.joins.basic_window import BasicWindow, indexable, merge_windows, seal, span_of, worth_an_index
+from handshake.joins.basic_window import BasicWindow, Span, indexable, merge_windows, seal, worth_an_index
 from handshake.joins.spec import JoinSpec
 
 __all__ = ["Compaction", "ScanRows", "Segment"]
@@ -45,6 +45,10 @@ class Segment:
         side = self.spec.sides[self.side]
         self._lazily_indexed = self.lazy and bool(side.hashed or side.attributes)
         self._reach, self._tuning = self.spec.reach(self.side), self.spec.tuning
+        self.tiny_batches, self.merged_at_once = self._tuning.tiny_batches, self._tuning.merged_at_once
+        """Tiny batches that are merged together, and tuples that are merged at once."""
+        self._tiny = 0
+        """Tiny batches since the last merge."""
         self._lock = threading.Lock()
         self._compaction: Compaction | None = None
         self.complete = 0
@@ -75,10 +79,13 @@ class Segment:
         if self._held_until is not None:
             self._held_until = min(self._held_until, self._newest(window))
         self._take_in()
-        group = self._group(window, largest or self.largest or ACCESS_METHODS[self.spec.method].largest)
-        if window.rows <= self._tuning.tiny and len(group) < self._tuning.tiny_batches:
+        self._tiny = self._tiny + 1 if window.rows <= self._tuning.tiny else 0
+        if 0 < self._tiny < self.tiny_batches:
             group = [window]
-        if len(group) > 1 and self.aside and sum(w.rows for w in group) > self._tuning.merged_at_once:
+        else:
+            self._tiny = 0
+            group = self._group(window, largest or self.largest or ACCESS_METHODS[self.spec.method].largest)
+        if len(group) > 1 and self.aside and sum(w.rows for w in group) > self.merged_at_once:
             self._compact(group)
         elif len(group) > 1 and (made := put_together(group)) is not None:
             self._replace(*made)
@@ -103,30 +110,29 @@ class Segment:
         """Return the newest basic window and the older ones to merge with it: each has less than twice the
         tuples of all that come after it."""
         busy = self._compaction.group if self._compaction is not None else ()
-        most = min(most, self._tuning.merged_at_once) if busy else most
+        most = min(most, self.merged_at_once) if busy else most
         group, rows, near = [newest], newest.rows, len(self.windows) - 2
+        span = self._stamps(newest)
         for at in range(near, self.complete - 1, -1):
             older = self.windows[at]
             if older.rows >= 2 * rows or older.rows + rows > most or any(older is w for w in busy):
                 continue
-            if self._near_in_time(older, group, rows + older.rows, neighbours=at == near):
+            stamps = self._stamps(older)
+            if self._near_in_time(stamps, span, rows + older.rows, neighbours=at == near):
                 group.append(older)
-                rows, near = rows + older.rows, at - 1
+                rows, near, span = rows + older.rows, at - 1, _union(stamps, span)
         return group[::-1]
 
-    def _near_in_time(
-        self, older: BasicWindow, group: list[BasicWindow], rows: int, *, neighbours: bool
-    ) -> bool:
+    def _near_in_time(self, older: Span, group: Span, rows: int, *, neighbours: bool) -> bool:
         reach = self._reach
         if reach is None or (rows <= SMALL and neighbours):
             return True
         share = MEDIUM_SHARE if rows <= MEDIUM else SHARE
-        span = span_of(self.side, older, *group)
+        span = _length(_union(older, group))
         if span <= reach // share:
             return True
         # Disorder makes both wide; what counts is how much longer than the other one either is then held.
-        own = min(span_of(self.side, older), span_of(self.side, *group))
-        return span - own <= reach // (2 * share)
+        return span - min(_length(older), _length(group)) <= reach // (2 * share)
 
     def close(self) -> None:
         """Merge the open basic windows into one, if one array can hold it, and complete it."""
@@ -203,11 +209,7 @@ class Segment:
             demand.asked += rows
             if demand.asked < self._tuning.clustered_after:
                 return window
-            if (
-                not self.aside
-                or rows >= self._tuning.clustered_after
-                or window.rows <= self._tuning.merged_at_once
-            ):
+            if not self.aside or rows >= self._tuning.clustered_after or window.rows <= self.merged_at_once:
                 return self._seal(window)
             if self._compaction is None:
                 self._compaction = Compaction([window], cluster=True)
@@ -234,7 +236,11 @@ class Segment:
 
     def _newest(self, window: BasicWindow) -> int:
         """Return the newest of the stamps that its tuples expire by."""
-        return (window.second if self.side == 0 else window.first)[1]
+        return self._stamps(window)[1]
+
+    def _stamps(self, window: BasicWindow) -> Span:
+        """Return the extremes of the stamps that its tuples expire by."""
+        return window.second if self.side == 0 else window.first
 
     def settle(self) -> None:
         """Wait for a running compaction."""
@@ -243,6 +249,14 @@ class Segment:
 
     def __iter__(self) -> Iterator[BasicWindow]:
         return iter(self.windows)
+
+
+def _union(one: Span, other: Span) -> Span:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def _length(span: Span) -> int:
+    return span[1] - span[0]
 
 
 def _is_unclustered(window: BasicWindow) -> bool:

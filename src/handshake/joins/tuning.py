@@ -37,6 +37,8 @@ class Tuning:
     """Smaller basic windows have no codes: they are few, and soon merged."""
     device_indexed_from: int = 1 << 18
     """Smaller basic windows are scanned on a GPU: they are soon merged, and a scan of a few is quick."""
+    device_indexed_pairs: int = 1 << 31
+    """With as many pairs of a batch, they are indexed too: scanning these takes 0.5 ms, an index as long."""
     clustered_after: int = 1000
     """Tuples that scan a basic window before it is clustered.
 
@@ -49,6 +51,10 @@ class Tuning:
     """Batches of up to this many tuples are merged only `tiny_batches` at a time."""
     tiny_batches: int = 12
     """Merging two batches takes as long as scanning twenty."""
+    device_tiny_batches: int = 256
+    """The same on a GPU, which scans neighbours as one: so fewer than 1 push in 100 waits for a merge."""
+    device_merged_at_once: int = 1 << 17
+    """The same on a GPU, where no index is made: a thread's start may stop a push for longer."""
 
     # Chunks of new tuples on Spark.
     inline_bytes: int = 4096

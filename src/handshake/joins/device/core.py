@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,16 @@ import numpy as np
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore, Outer
 from handshake.joins.device.codes import Coder, coded_values
-from handshake.joins.device.index import Grid, Run, Table
-from handshake.joins.device.memory import MOST_SLOTS, DeviceWindow, Output, Store
+from handshake.joins.device.index import Run
+from handshake.joins.device.look_ups import Buffers, LookUps, limits_of
+from handshake.joins.device.memory import DeviceWindow, Found, ScanOutput, Store
 from handshake.joins.driver import stored_column
 from handshake.joins.results import Made, Pairs
 from handshake.joins.segment import Segment
 from handshake.kernels.columns import integers
 from handshake.kernels.compile import BLOCK, Program
 from handshake.kernels.gpu.driver import Device, Launchable
-from handshake.kernels.gpu.look_up import RUN_WORDS, look_up_module
+from handshake.kernels.gpu.look_up import look_up_module
 from handshake.kernels.gpu.scan import PROBES, Scan, scan_module
 from handshake.kernels.gpu.target import THREADS
 from handshake.plan.expr import Literal
@@ -33,20 +33,8 @@ from handshake.plan.expr import Literal
 __all__ = ["DeviceCore", "DeviceSegment"]
 
 Array = np.ndarray[Any, Any]
-_SELECTIVE, _WITHOUT = 16, 64
-"""If more than one row in `_SELECTIVE` is a candidate, the next `_WITHOUT` searches do without indexes."""
 _LARGEST = 1 << 22
 """Tuples of the largest basic window on the host."""
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """How much a search may return at once; tests make it small."""
-
-    first: int = 1 << 17
-    """Pairs that the output holds to begin with."""
-    most: int = 1 << 26
-    """Pairs beyond which a search is cut into parts, instead of making the output larger."""
 
 
 BUFFERS = Buffers()
@@ -57,6 +45,8 @@ class DeviceSegment(Segment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        tuning = self.spec.tuning
+        self.tiny_batches, self.merged_at_once = tuning.device_tiny_batches, tuning.device_merged_at_once
         self.first_rows: dict[int, int] = {}
         """By the identity of each basic window."""
 
@@ -109,19 +99,13 @@ class DeviceCore(JoinCore):
         self.windows = tuple(DeviceWindow(device, side) for side in self.spec.sides)
         self.coders = tuple(Coder(side) for side in self.spec.sides)
         self._loaded: dict[Any, tuple[Scan, Launchable]] = {}
-        self._output, self._words = Output(device, self.buffers.first), Store(device, 8)
+        self._output, self._words = ScanOutput(device, self.buffers.first), Store(device, 8)
+        self._look_ups = LookUps(device, self.spec, self.windows, self.buffers, self._look_up_kernel)
         self._placed: tuple[BasicWindow, int] | None = None
-        self._indexed: tuple[dict[int, Run], dict[int, Run]] = ({}, {})
-        self._grids: list[Grid | None] = [None, None]
-        self._tables, self._reach = (Table(Store(device, 8)), Table(Store(device, 8))), Store(device, 4)
         self._live = [0, 0]
         """The oldest row of each side that may still match, as far as that is known."""
         self._front: list[tuple[BasicWindow, Array | None] | None] = [None, None]
         """The oldest basic window of each side, and its stamps if they ascend."""
-        self._per_probe = [0.0, 0.0]
-        """Pairs per probe of each side in its last look-up."""
-        self._unindexed = 0
-        """Searches to come that do without indexes."""
 
     def search(
         self, piece: BasicWindow, windows: Iterable[BasicWindow] | None = None, outer: Outer | None = None
@@ -180,51 +164,63 @@ class DeviceCore(JoinCore):
         near = self.near(piece, windows)
         inner = self.windows[1 - piece.spec.side]
         segment = self.segments[1 - piece.spec.side]
+        first_rows, count = segment.first_rows, len(near)
+        starts = np.fromiter((first_rows[id(w)] for w in near), np.int64, count) - inner.base
+        rows = np.fromiter((w.rows for w in near), np.int64, count)
         for found in self.find(piece, near):
-            keys = np.sort(found)
+            keys = np.sort(found.words())
             slots = (keys >> np.uint64(32)).astype(np.int64)
-            starts = np.array([segment.place(w).start - inner.base for w in near])
-            ends = np.searchsorted(slots, starts + [w.rows for w in near])
+            ends = np.searchsorted(slots, starts + rows)
             counts = np.diff(ends, prepend=0)
             here = (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
             there = (slots - np.repeat(starts, counts)).astype(np.int32)
             yield Pairs(piece, here, near, there, ends)
 
     def near(self, piece: BasicWindow, windows: list[BasicWindow]) -> list[BasicWindow]:
-        """Return the basic windows that are not apart from a piece, in the order of their rows."""
-        near = [window for window in windows if self._relation(piece, window) != "apart"]
-        self.skipped += len(windows) - len(near)
-        place = self.segments[1 - piece.spec.side].place
-        return sorted(near, key=lambda window: place(window).start)
+        """Return the basic windows without the oldest ones that are apart from a piece.
 
-    def find(self, piece: BasicWindow, near: list[BasicWindow]) -> Iterator[Array]:
-        """Yield pairs as words, a slot and the number of a probe, in any order; each until the next one."""
+        They are in the order of their rows. Younger ones may be apart too: the predicate has the window rule.
+        """
+        apart = next((k for k, w in enumerate(windows) if self._relation(piece, w) != "apart"), len(windows))
+        self.skipped += apart
+        return windows[apart:]
+
+    def find(self, piece: BasicWindow, near: list[BasicWindow]) -> Iterator[Found]:
+        """Yield pairs in any order, each until the next ones."""
         if not near:
             return
         side = piece.spec.side
         row = self._place(piece)
-        place = self.segments[1 - side].place
-        indexed = self._runs(piece, near)
-        for start, probes in self._shares(piece) if indexed else ():
-            yield from self._look_up(piece, row, start, probes, indexed)
-        known = {id(run.window) for run in indexed}
-        scanned = [window for window in near if id(window) not in known]
+        segment, look_ups = self.segments[1 - side], self._look_ups
+        indexed = look_ups.runs(piece, near, segment.windows, segment.place)
         # What has no index yet is soon searched. Codes would be made for all rows of the window.
-        self._prepare_codes(piece, [] if indexed else scanned)
-        runs: list[list[int]] = []
-        for window in scanned:
-            rows = place(window)
-            rows = range(max(rows.start, min(self._live[1 - side], rows.stop)), rows.stop)
-            if not rows:
-                continue
-            if runs and runs[-1][1] == rows.start:
-                runs[-1][1] = rows.stop
-            else:
-                runs.append([rows.start, rows.stop])
-        for first, stop in runs:
+        self._prepare_codes(piece, [] if indexed else near)
+        spans = self._spans(segment, near, indexed)
+        if indexed:
+            if spans:  # runs while the host prepares the look-ups
+                self._launch(side, row, 0, piece.rows, *spans[0])
+            before = look_ups.candidates
+            for found in look_ups.find(piece, row, indexed):
+                self.check()
+                yield found
+            self.comparisons += look_ups.candidates - before
+        for k, (first, stop) in enumerate(spans):
             self.check()
             self.comparisons += piece.rows * (stop - first)
-            yield from self._search_rows(piece, row, 0, piece.rows, first, stop)
+            yield from self._search_rows(piece, row, 0, piece.rows, first, stop, bool(indexed and k == 0))
+
+    def _spans(
+        self, segment: DeviceSegment, windows: list[BasicWindow], indexed: list[Run]
+    ) -> list[tuple[int, int]]:
+        """Return the rows between those of indexes that may match.
+
+        Basic windows in between that have expired are in, since nothing in them matches any more.
+        """
+        rows = [(run.first, run.first + run.window.rows) for run in indexed]
+        starts = [segment.place(windows[0]).start, *(stop for _, stop in rows)]
+        stops = [*(start for start, _ in rows), segment.place(windows[-1]).stop]
+        live = self._live[segment.side]
+        return [(max(a, live), b) for a, b in zip(starts, stops, strict=True) if max(a, live) < b]
 
     # Codes.
 
@@ -235,7 +231,7 @@ class DeviceCore(JoinCore):
         self._most = 0
         if not coder.attributes or rows < self.spec.tuning.coded_from or self.coding.without:
             return
-        limits = self._limits(piece)
+        limits = limits_of(self.spec, piece)
         if rows >= 4 * coder.rows and coder.rows < 1 << 16:
             self._calibrate(inner, limits)
         words, self._most = coder.words(limits)
@@ -248,118 +244,33 @@ class DeviceCore(JoinCore):
         for window, columns in zip(segment.windows, values, strict=True):
             self.windows[side].write_codes(segment.place(window).start, coder.codes(columns))
 
-    # Indexes.
-
-    def _runs(self, piece: BasicWindow, near: list[BasicWindow]) -> list[Run]:
-        """Return the indexes of the basic windows that have one; make those that are missing."""
-        self._unindexed -= self._unindexed > 0
-        if self.spec.method != "band" or self._unindexed:
-            return []
-        inner = 1 - piece.spec.side
-        known = self._indexed[inner]
-        held = {id(window) for window in self.segments[inner].windows}
-        for key in [key for key in known if key not in held]:
-            known.pop(key).release()
-        limits: list[tuple[Array, Array]] = []
-        found = []
-        for window in near:
-            if window.rows < self.spec.tuning.device_indexed_from:
-                continue
-            run = known.get(id(window))
-            if run is None or run.window is not window:
-                limits = limits or self._limits(piece)
-                run = Run(self.windows[inner].device, window, limits, self._grids[inner])
-                known[id(window)], self._grids[inner] = run, run.grid
-            found.append(run)
-        return found
-
-    def _table(self, side: int, runs: list[Run]) -> tuple[int, list[Grid]]:
-        """Return the address of the facts on some runs of a side, and their grids."""
-        base, known = self.windows[side].base, self._tables[side]
-        if known.base != base or len(known.runs) != len(runs) or any(map(is_not, known.runs, runs)):
-            grids = list(dict.fromkeys(run.grid for run in runs))
-            words = np.empty((len(runs), RUN_WORDS), np.int64)
-            for k, run in enumerate(runs):
-                first = self.segments[side].place(run.window).start - base
-                words[k] = (*run.addresses, first, run.grid.bands[1][2], grids.index(run.grid))
-            known.store.put_all(words.reshape(-1))
-            known.base, known.runs, known.grids = base, list(runs), grids
-        return known.store.address, known.grids
-
-    def _limits(self, piece: BasicWindow) -> list[tuple[Array, Array]]:
-        """Return the ranges that each probe allows the two bands of the other side to have."""
-        return [piece.limits(attribute) for attribute in self.spec.sides[1 - piece.spec.side].coded]
-
-    def _shares(self, piece: BasicWindow) -> Iterator[tuple[int, int]]:
-        """Yield the first probe and the number of probes of look-ups whose pairs are likely to fit."""
-        expected = self._per_probe[piece.spec.side] * piece.rows
-        share = -(-piece.rows // (1 + int(expected * 1.1 / self.buffers.most)))
-        for start in range(0, piece.rows, share):
-            yield start, min(share, piece.rows - start)
-
-    def _look_up(
-        self, piece: BasicWindow, row: int, start: int, probes: int, runs: list[Run]
-    ) -> Iterator[Array]:
-        """Yield the pairs of some probes with indexed basic windows; in parts if there are too many."""
-        count = self._launch_look_up(piece, row + start, start, probes, runs)
-        single = probes == 1 and len(runs) == 1
-        if count > self._output.room and (count <= self.buffers.most or single):
-            self._output.grow(count)
-            count = self._launch_look_up(piece, row + start, start, probes, runs)
-        if count <= self._output.room:
-            if count:
-                yield self._output.take(count, start)
-            return
-        self.check()
-        if probes > 1:
-            half = probes // 2
-            yield from self._look_up(piece, row, start, half, runs)
-            yield from self._look_up(piece, row, start + half, probes - half, runs)
-        else:
-            half = len(runs) // 2
-            yield from self._look_up(piece, row, start, 1, runs[:half])
-            yield from self._look_up(piece, row, start, 1, runs[half:])
-
-    def _launch_look_up(self, piece: BasicWindow, row: int, start: int, probes: int, runs: list[Run]) -> int:
-        outer = piece.spec.side
-        own, other = self.windows[outer], self.windows[1 - outer]
-        part = slice(start, start + probes)
-        limits = [(low[part], high[part]) for low, high in self._limits(piece)]
-        table, grids = self._table(1 - outer, runs)
-        self._reach.put_all(np.concatenate([grid.reach(limits) for grid in grids]).reshape(-1))
-        nullable = bool(own.validity or other.validity)
-        kernel = self._kernel_for(own.headroom and other.headroom, nullable, 1 - outer, False, None)[1]
-        self._output.clear()
-        warps = THREADS // own.device.target.lanes
-        kernel(
-            (-(-probes // warps), len(runs)),
-            (
-                *own.addresses(nullable), *other.addresses(nullable),
-                row - own.base, probes, table, 0, MOST_SLOTS,
-                self._output.address + 16, self._output.address, self._output.room,
-                self._reach.address, 0, 0, 0, 1,
-            ),
-        )  # fmt: skip
-        count, candidates = self._output.read()
-        self._per_probe[outer] = count / probes
-        self.comparisons += candidates
-        if candidates * _SELECTIVE > probes * sum(run.window.rows for run in runs):
-            self._unindexed = _WITHOUT
-        return count
-
     # Scans.
 
     def _search_rows(
-        self, piece: BasicWindow, row: int, start: int, probes: int, first: int, stop: int
-    ) -> Iterator[Array]:
-        """Yield the pairs of some probes with some rows; in parts if there are too many."""
-        count = self._launch(piece.spec.side, row + start, start, probes, first, stop)
+        self,
+        piece: BasicWindow,
+        row: int,
+        start: int,
+        probes: int,
+        first: int,
+        stop: int,
+        begun: bool = False,
+    ) -> Iterator[Found]:  # fmt: skip
+        """Yield the pairs of some probes with some rows; in parts if there are too many.
+
+        `begun` says that the scan of all of them has been started.
+        """
+        if not begun:
+            self._launch(piece.spec.side, row + start, start, probes, first, stop)
+        count = self._count(probes, stop - first)
         if count > self._output.room and count <= self.buffers.most:
             self._output.grow(count)
-            count = self._launch(piece.spec.side, row + start, start, probes, first, stop)
+            self._launch(piece.spec.side, row + start, start, probes, first, stop)
+            count = self._count(probes, stop - first)
         if count <= self._output.room:
             if count:
-                yield self._output.take(count, start)
+                self._output.start = start
+                yield self._output.take(count)
             return
         self.check()
         if probes > 1:
@@ -371,8 +282,8 @@ class DeviceCore(JoinCore):
             yield from self._search_rows(piece, row, start, 1, first, middle)
             yield from self._search_rows(piece, row, start, 1, middle, stop)
 
-    def _launch(self, outer: int, row: int, start: int, probes: int, first: int, stop: int) -> int:
-        """Run a scan; return how many pairs it has found."""
+    def _launch(self, outer: int, row: int, start: int, probes: int, first: int, stop: int) -> None:
+        """Start a scan."""
         own, other = self.windows[outer], self.windows[1 - outer]
         # Words of probes are read two at a time.
         coded = self._most > 0 and start % 2 == 0
@@ -393,10 +304,17 @@ class DeviceCore(JoinCore):
                 self._words.address + 8 * start, *codes, self._most, 1,
             ),
         )  # fmt: skip
-        count, looked = self._output.read()
         together = self.windows[0].device.target.lanes * scan.tuples * scan.at_once
-        self.coding.note(looked * together // BLOCK if coded else 0, probes * (stop - first))
+        self._together = together if coded else 0
+
+    def _count(self, probes: int, rows: int) -> int:
+        """Wait for a scan; return how many pairs it has found."""
+        count, looked = self._output.read()
+        self.coding.note(looked * self._together // BLOCK, probes * rows)
         return count
+
+    def _look_up_kernel(self, headroom: bool, nullable: bool, inner: int) -> Launchable:
+        return self._kernel_for(headroom, nullable, inner, False, None)[1]
 
     def _kernel_for(
         self, headroom: bool, nullable: bool, inner: int, all_small: bool, coded: bool | None
@@ -421,8 +339,5 @@ class DeviceCore(JoinCore):
         self.device()
         for window in self.windows:
             window.release()
-        for run in (*self._indexed[0].values(), *self._indexed[1].values()):
-            run.release()
-        for store in (self._words, self._reach, *(table.store for table in self._tables)):
-            store.release()
-        self._output.release()
+        for held in (self._look_ups, self._words, self._output):
+            held.release()

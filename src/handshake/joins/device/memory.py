@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,14 +15,17 @@ from handshake.joins.driver import stored_column
 from handshake.joins.spec import SideSpec
 from handshake.kernels.columns import extremes, integers
 from handshake.kernels.compile import memory_bytes
+from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.gpu.driver import Device, DeviceError, size
-from handshake.kernels.gpu.filters import small
+from handshake.kernels.gpu.filters import small_limit
+from handshake.kernels.gpu.look_up import STAGED
 from handshake.kernels.gpu.target import THREADS
+from handshake.kernels.intrinsics import JIT
 from handshake.plan.expr import Column
 from handshake.plan.ranges import storage_bits
 from handshake.schema import Bool, Int
 
-__all__ = ["MOST_SLOTS", "DeviceWindow", "Output", "Store"]
+__all__ = ["MOST_SLOTS", "DeviceWindow", "Found", "ListOutput", "Output", "ScanOutput", "Store"]
 
 Array = np.ndarray[Any, Any]
 _PAD = THREADS * 64
@@ -29,7 +34,11 @@ _FEWEST = 1 << 14
 """Slots of the smallest window."""
 MOST_SLOTS = 1 << 32
 _COPIED = 1 << 12
-"""Pairs that are copied together with their number."""
+"""Pairs of a scan that are copied together with their number."""
+_COPIED_SLOTS = 1 << 16
+"""At most as many slots of look-ups are copied together with their number."""
+_HEAD = 4
+"""Words before the segments: three counters."""
 
 
 class Store:
@@ -91,7 +100,11 @@ class DeviceWindow:
         """Rows: of the first slot, the oldest that counts, and the one that comes next."""
         self.slots = 0
         self.headroom = self.all_small = True
-        self._checked = [c for c in spec.columns if isinstance(c.type, Int) and storage_bits(c.type) >= 32]
+        self._checked = [
+            (c, small_limit(c.type))
+            for c in spec.columns
+            if isinstance(c.type, Int) and storage_bits(c.type) >= 32
+        ]
 
     @property
     def stores(self) -> list[Store]:
@@ -105,8 +118,7 @@ class DeviceWindow:
 
     def append(self, piece: BasicWindow) -> int:
         """Copy tuples to the device; return the number of their first row."""
-        columns = piece.columns
-        if columns.nullable and not self.validity:
+        if piece.nullable and not self.validity:
             self.validity = [Store(self.device, 1, fill=1) for _ in self.data]
             if self.slots:
                 self._check_memory(self.slots, len(self.validity))
@@ -114,25 +126,32 @@ class DeviceWindow:
                     store.grow(self.slots, 0, 0)
         self._reserve(piece.rows)
         slot, row = self.next - self.base, self.next
-        for store, column, view in zip(self.data, self.spec.columns, columns.views, strict=True):
+        addresses = piece.addresses(True)
+        for k, (store, column) in enumerate(zip(self.data, self.spec.columns, strict=True)):
             if isinstance(column.type, Bool):
-                store.put(slot, _unpack(view.data, piece.rows))
-            elif view.data:
-                store.write(slot, view.data, piece.rows)
-        for store, view in zip(self.validity, columns.views, strict=False):
-            if view.validity:
-                store.put(slot, _unpack(view.validity, piece.rows))
+                store.put(slot, _unpack(addresses[2 * k], piece.rows))
+            elif addresses[2 * k]:
+                store.write(slot, addresses[2 * k], piece.rows)
+        for k, store in enumerate(self.validity):
+            if piece.nullable:
+                store.put(slot, _unpack(addresses[2 * k + 1], piece.rows))
             else:
                 self.device.fill(store.address + slot, 1, piece.rows)
-        self.headroom &= columns.headroom
+        self.headroom &= piece.headroom
         self.all_small = self.all_small and self._is_small(piece)
         self.next += piece.rows
         return row
 
     def _is_small(self, piece: BasicWindow) -> bool:
-        for column in self._checked:
-            values = integers(stored_column(piece.batch, self.spec, column.name))
-            if len(values) and not small(column.type, *map(int, extremes(values))):
+        stamps = self.spec.stamps
+        for column, limit in self._checked:
+            if column == stamps.first:
+                low, high = piece.first
+            elif column == stamps.second:
+                low, high = piece.second
+            else:
+                low, high = extremes(integers(stored_column(piece.batch, self.spec, column.name)))
+            if low < -limit or high >= limit:
                 return False
         return True
 
@@ -150,6 +169,10 @@ class DeviceWindow:
                 store.grow(self.slots, 0, 0)
         places = self.validity if nullable else self.data
         return [address for a, b in zip(self.data, places, strict=True) for address in (a.address, b.address)]
+
+    def arrays(self, nullable: bool) -> list[Store]:
+        """Return the arrays of values, and of validity if searches look at it."""
+        return [*self.data, *(self.validity if nullable else [])]
 
     def _reserve(self, rows: int) -> None:
         used, start = self.next - self.first, self.first - self.base
@@ -197,13 +220,60 @@ def _unpack(address: int, rows: int) -> Array:
     return np.unpackbits(packed, count=rows, bitorder="little")
 
 
-class Output:
-    """The pairs that a search found, behind two counters; on the device, and copied to the host."""
+class Found(Protocol):
+    """Pairs on the host, valid until the next search."""
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+
+    def words(self) -> Array:
+        """Return a word for each pair, in any order: its slot in the upper half, its probe in the lower."""
+
+
+class Output(ABC):
+    """The pairs that a search found, behind counters on the device, and copied to the host."""
 
     def __init__(self, device: Device, room: int) -> None:
-        self._device, self._store = device, Store(device, 8)
-        self.room = 0
+        self._device, self.room, self.start = device, 0, 0
         self.grow(room)
+
+    @abstractmethod
+    def grow(self, pairs: int) -> None:
+        """Make room for `pairs` pairs."""
+
+    @abstractmethod
+    def read(self) -> tuple[int, int]:
+        """Wait for the search; return the number of pairs, and the counter of what was looked at."""
+
+    @abstractmethod
+    def take(self, count: int) -> Found:
+        """Return the pairs, whose number is known, of probes from `start` on."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the device's memory back."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Pairs as words."""
+
+    found: Array
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def words(self) -> Array:
+        """Return a word for each pair."""
+        return self.found
+
+
+class ScanOutput(Output):
+    """The pairs of a scan: words behind two counters."""
+
+    def __init__(self, device: Device, room: int) -> None:
+        self._store = Store(device, 8)
+        super().__init__(device, room)
 
     @property
     def address(self) -> int:
@@ -221,21 +291,113 @@ class Output:
         self._device.fill(self.address, 0, 16)
 
     def read(self) -> tuple[int, int]:
-        """Return both counters, and copy the first pairs."""
+        """Wait for the scan; return both counters, and copy the first pairs."""
         self._copied = min(_COPIED, self.room)
-        self._device.download(self._host[: self._copied + 2], self.address)
+        self._device.download((self._host[: self._copied + 2], self.address))
         return int(self._host[0]), int(self._host[1])
 
-    def take(self, count: int, start: int) -> Array:
-        """Return the pairs of probes from `start` on, valid until the next search."""
+    def take(self, count: int) -> Found:
+        """Return the pairs, whose number is known, of probes from `start` on."""
         if count > self._copied:
             rest = slice(self._copied + 2, count + 2)
-            self._device.download(self._host[rest], self.address + 8 * rest.start)
+            self._device.fetch(self._host[rest], self.address + 8 * rest.start)
         found = self._host[2 : count + 2]
-        if start:
-            found += np.uint64(start)
-        return found
+        if self.start:
+            found += np.uint64(self.start)
+        return Words(found)
 
     def release(self) -> None:
         """Give the device's memory back."""
         self._store.release()
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Pairs as the slots of probes: each segment names a probe, and where its slots are."""
+
+    segments: Array
+    """Two words each: the number of slots and, in the lower half, the probe; then the place of the first."""
+    slots: Array
+    start: int
+    """The number of the first probe."""
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def words(self) -> Array:
+        """Return a word for each pair."""
+        found = np.empty(len(self.slots), np.uint64)
+        _write_words(self.segments, self.slots, np.uint64(self.start), found)
+        return found
+
+
+@compile_loop(**JIT)
+def _write_words(segments, slots, first, words):  # type: ignore[no-untyped-def]
+    for segment in range(segments.shape[0]):
+        probe = first + (segments[segment, 0] & np.uint64(0xFFFFFFFF))
+        start = np.int64(segments[segment, 1])
+        for place in range(start, start + np.int64(segments[segment, 0] >> np.uint64(32))):
+            words[place] = np.uint64(slots[place]) << np.uint64(32) | probe
+
+
+class ListOutput(Output):
+    """The pairs of look-ups: counters and segments in one array, slots in another."""
+
+    def __init__(self, device: Device, room: int) -> None:
+        self._heads, self._slots = Store(device, 8), Store(device, 4)
+        self.segments = 0
+        """Segments that fit."""
+        super().__init__(device, room)
+
+    @property
+    def counters(self) -> int:
+        """The address of the counters."""
+        return self._heads.address
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """The addresses of the segments and of the slots."""
+        return self._heads.address + 8 * _HEAD, self._slots.address
+
+    def grow(self, pairs: int) -> None:
+        """Make room for `pairs` pairs."""
+        self.room = 1 << (pairs - 1).bit_length()
+        self._slots.grow(self.room, 0, 0)
+        self._host = self._device.host_array(4 * self.room).view(np.uint32)
+        self._copied = 0
+
+    def begin(self, start: int, probes: int, warps: int) -> None:
+        """Set the counters to 0, and make room for the segments of some probes with some warps each."""
+        # A segment is the last of its warp, or almost fills what a warp holds back.
+        most = probes * warps + self.room // (STAGED - self._device.target.lanes)
+        if most > self.segments:
+            self.segments = 2 * most
+            self._heads.grow(_HEAD + 2 * self.segments, 0, 0)
+            self._host_heads = self._device.host_array(8 * (_HEAD + 2 * self.segments)).view(np.uint64)
+        self.start, self._likely = start, probes * warps
+        self._device.fill(self.counters, 0, 8 * _HEAD)
+
+    def read(self) -> tuple[int, int]:
+        """Wait for the look-ups; return two counters, and copy as many pairs as there were lately."""
+        self._copied = min(self._copied, self.room)
+        heads = self._host_heads[: _HEAD + 2 * self._likely]
+        self._device.download((heads, self.counters), (self._host[: self._copied], self._slots.address))
+        return int(heads[0]), int(heads[1])
+
+    def take(self, count: int) -> Found:
+        """Return the pairs, whose number is known, of probes from `start` on."""
+        segments = int(self._host_heads[2])
+        if segments > self._likely:
+            rest = slice(_HEAD + 2 * self._likely, _HEAD + 2 * segments)
+            self._device.fetch(self._host_heads[rest], self.counters + 8 * rest.start)
+        if count > self._copied:
+            rest = slice(self._copied, count)
+            self._device.fetch(self._host[rest], self._slots.address + 4 * rest.start)
+        self._copied = min(count + count // 4, _COPIED_SLOTS)
+        heads = self._host_heads[_HEAD : _HEAD + 2 * segments].reshape(-1, 2)
+        return Lists(heads, self._host[:count], self.start)
+
+    def release(self) -> None:
+        """Give the device's memory back."""
+        self._heads.release()
+        self._slots.release()

@@ -25,6 +25,18 @@ _LOST = {46: "it is unavailable", 79: "it is not responding", 214: "of an uncorr
          716: "of a misaligned address", 719: "a kernel failed", 999: "of an unknown error"}  # fmt: skip
 
 
+_U64, _U32, _POINTER, _SIZE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t
+_SIGNATURES = {
+    "cuLaunchKernel": (_POINTER, *[_U32] * 7, _POINTER, _POINTER, _POINTER),
+    "cuMemAlloc_v2": (_POINTER, _SIZE), "cuMemFree_v2": (_U64,), "cuMemHostAlloc": (_POINTER, _SIZE, _U32),
+    "cuMemcpyHtoDAsync_v2": (_U64, _POINTER, _SIZE, _POINTER),
+    "cuMemcpyDtoHAsync_v2": (_POINTER, _U64, _SIZE, _POINTER),
+    "cuMemcpyDtoDAsync_v2": (_U64, _U64, _SIZE, _POINTER),
+    "cuMemsetD8Async": (_U64, ctypes.c_ubyte, _SIZE, _POINTER),
+}  # fmt: skip
+"""Arguments of the calls that take whole numbers."""
+
+
 class DeviceError(HandshakeError):
     """A GPU that is missing, too old, full, or lost."""
 
@@ -60,8 +72,11 @@ class Device(Protocol):
     def upload(self, address: int, source: int, size: int) -> None:
         """Copy bytes of this process to the device; the source may change after the call."""
 
-    def download(self, target: Array, address: int) -> None:
-        """Copy bytes of the device into an array, after all that was started before."""
+    def download(self, *copies: tuple[Array, int]) -> None:
+        """Copy from addresses of the device into arrays, after all that was started before."""
+
+    def fetch(self, target: Array, address: int) -> None:
+        """Copy bytes of the device, which no kernel writes now, into an array; kernels run meanwhile."""
 
     def move(self, target: int, source: int, size: int) -> None:
         """Copy bytes within the device."""
@@ -74,17 +89,18 @@ class Device(Protocol):
 
 
 class Gpu:
-    """The first GPU of this machine, in its primary context, on a stream of its own."""
+    """The first GPU of this machine, in its primary context, on streams of its own."""
 
     def __init__(self) -> None:
         self._cuda = _library()
-        handle, context, stream = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+        handle, context = ctypes.c_int(), ctypes.c_void_p()
         self._do("cuDeviceGet", ctypes.byref(handle), 0)
         self._do("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
         self._context = context
         self._do("cuCtxSetCurrent", context)
-        self._do("cuStreamCreate", ctypes.byref(stream), 1)
-        self._stream = stream
+        self._stream, self._copies = ctypes.c_void_p(), ctypes.c_void_p()
+        for stream in (self._stream, self._copies):
+            self._do("cuStreamCreate", ctypes.byref(stream), 1)
         text = ctypes.create_string_buffer(256)
         self._do("cuDeviceGetName", text, 256, handle)
         self.name = text.value.decode()
@@ -136,24 +152,21 @@ class Gpu:
         self._do("cuModuleGetFunction", ctypes.byref(function), loaded, name.encode())
         return _Kernel(self, function)
 
-    def launch(self, function: ctypes.c_void_p, grid: tuple[int, int], args: Sequence[int]) -> None:
-        """Start a kernel whose arguments are words of 64 bits."""
-        values = (ctypes.c_int64 * len(args))(*args)
-        start, step = ctypes.addressof(values), ctypes.sizeof(ctypes.c_int64)
-        places = (ctypes.c_void_p * len(args))(*range(start, start + step * len(args), step))
+    def launch(self, function: ctypes.c_void_p, grid: tuple[int, int], places: Any) -> None:
+        """Start a kernel whose arguments are at these places."""
         self._do("cuLaunchKernel", function, *grid, 1, THREADS, 1, 1, 0, self._stream, places, None)
 
     def allocate(self, size: int) -> int:
         """Return the address of `size` bytes of zeros."""
         address = ctypes.c_uint64()
-        self._do("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        self._do("cuMemAlloc_v2", ctypes.byref(address), size)
         self.fill(address.value, 0, size)
         return address.value
 
     def free(self, address: int) -> None:
         """Give memory back, after all that was started before."""
         self._do("cuStreamSynchronize", self._stream)
-        self._do("cuMemFree_v2", ctypes.c_uint64(address))
+        self._do("cuMemFree_v2", address)
 
     def memory(self) -> tuple[int, int]:
         """Return how many bytes are free, and how many there are."""
@@ -163,30 +176,35 @@ class Gpu:
 
     def upload(self, address: int, source: int, size: int) -> None:
         """Copy bytes of this process to the device; the source may change after the call."""
-        where = ctypes.c_uint64(address)
-        self._do("cuMemcpyHtoDAsync_v2", where, ctypes.c_void_p(source), ctypes.c_size_t(size), self._stream)
+        self._do("cuMemcpyHtoDAsync_v2", address, source, size, self._stream)
 
-    def download(self, target: Array, address: int) -> None:
-        """Copy bytes of the device into an array, after all that was started before."""
-        into = ctypes.c_void_p(target.ctypes.data)
-        size = ctypes.c_size_t(target.nbytes)
-        self._do("cuMemcpyDtoHAsync_v2", into, ctypes.c_uint64(address), size, self._stream)
+    def download(self, *copies: tuple[Array, int]) -> None:
+        """Copy from addresses of the device into arrays, after all that was started before."""
+        for target, address in copies:
+            self._copy_out(target, address, self._stream)
         self._do("cuStreamSynchronize", self._stream)
+
+    def fetch(self, target: Array, address: int) -> None:
+        """Copy bytes of the device, which no kernel writes now, into an array; kernels run meanwhile."""
+        self._copy_out(target, address, self._copies)
+        self._do("cuStreamSynchronize", self._copies)
+
+    def _copy_out(self, target: Array, address: int, stream: ctypes.c_void_p) -> None:
+        if target.nbytes:
+            self._do("cuMemcpyDtoHAsync_v2", target.ctypes.data, address, target.nbytes, stream)
 
     def move(self, target: int, source: int, size: int) -> None:
         """Copy bytes within the device."""
-        addresses = ctypes.c_uint64(target), ctypes.c_uint64(source)
-        self._do("cuMemcpyDtoDAsync_v2", *addresses, ctypes.c_size_t(size), self._stream)
+        self._do("cuMemcpyDtoDAsync_v2", target, source, size, self._stream)
 
     def fill(self, address: int, byte: int, size: int) -> None:
         """Set bytes of the device."""
-        where, value = ctypes.c_uint64(address), ctypes.c_ubyte(byte)
-        self._do("cuMemsetD8Async", where, value, ctypes.c_size_t(size), self._stream)
+        self._do("cuMemsetD8Async", address, byte, size, self._stream)
 
     def host_array(self, size: int) -> Array:
         """Return bytes of this process that the device copies to at full speed."""
         place = ctypes.c_void_p()
-        self._do("cuMemHostAlloc", ctypes.byref(place), ctypes.c_size_t(size), 1)
+        self._do("cuMemHostAlloc", ctypes.byref(place), size, 1)
         assert place.value is not None
         held = (ctypes.c_uint8 * size).from_address(place.value)
         found: Array = np.ctypeslib.as_array(held)
@@ -195,11 +213,18 @@ class Gpu:
 
 
 class _Kernel:
+    """A compiled kernel, and memory for its arguments: words of 64 bits, which a launch copies."""
+
     def __init__(self, device: Gpu, function: ctypes.c_void_p) -> None:
         self._device, self._function = device, function
+        self._values, self._places = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def __call__(self, grid: tuple[int, int], args: Sequence[int]) -> None:
-        self._device.launch(self._function, grid, args)
+        if len(args) != len(self._values):
+            self._values = np.empty(len(args), np.int64)
+            self._places = self._values.ctypes.data + 8 * np.arange(len(args))
+        self._values[:] = args
+        self._device.launch(self._function, grid, self._places.ctypes.data)
 
 
 def size(number: int) -> str:
@@ -219,6 +244,8 @@ def _library() -> Any:
             'device="gpu" needs an NVIDIA GPU and its driver, and this machine has no libcuda.so.1; '
             'use device="cpu"'
         ) from None
+    for name, kinds in _SIGNATURES.items():
+        getattr(cuda, name).argtypes = kinds
     code, count, version = cuda.cuInit(0), ctypes.c_int(), ctypes.c_int()
     if code:
         raise DeviceError(f'the GPU driver does not start (error {code} of cuInit); use device="cpu"')

@@ -18,16 +18,15 @@ from handshake.plan.ranges import ranges, storage_bits
 from handshake.plan.types import is_exact
 from handshake.schema import INT64, Bool, Float, Int, Type
 
-__all__ = ["rejects", "small"]
+__all__ = ["rejects", "small_limit"]
 
 _SPARE = 3
 """Bits that whole numbers leave unused, so that differences of sums still fit."""
 
 
-def small(kind: Type, low: int, high: int) -> bool:
-    """Return whether whole numbers of this type between two limits leave enough bits unused."""
-    limit = 1 << (storage_bits(kind) - 1 - _SPARE)
-    return -limit <= low and high < limit
+def small_limit(kind: Type) -> int:
+    """Return the number below which whole numbers of this type, of either sign, leave enough bits unused."""
+    return 1 << (storage_bits(kind) - 1 - _SPARE)
 
 
 def rejects(expr: Expr, env: Env, target: Target, all_small: bool) -> ir.Value:

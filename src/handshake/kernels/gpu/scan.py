@@ -8,8 +8,7 @@ output is full, so the host can make room and repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,13 +16,13 @@ from llvmlite import ir
 
 from handshake.kernels.compile import Program, _memory_type, _truth_of, _widen
 from handshake.kernels.gpu.filters import rejects
-from handshake.kernels.gpu.target import THREADS, Kernel, Target, call
+from handshake.kernels.gpu.target import THREADS, Target, call
 from handshake.kernels.loosen import loosen
 from handshake.kernels.lower import I1, I8, I16, I32, I64, Env, Lowered, Number, truth
 from handshake.plan.expr import Column, Expr, walk
 from handshake.schema import Bool
 
-__all__ = ["PROBES", "SCALARS", "Frame", "Scan", "append", "matches", "note_looked", "scan_module"]
+__all__ = ["PROBES", "Frame", "Scan", "device_type", "note_looked", "scan_module", "size_of"]
 
 CODED_TUPLES, CODED_PROBES = 32, 8
 """For codes: tuples that a thread keeps, and probes between two looks at the filter."""
@@ -63,8 +62,8 @@ class Scan:
         """Tuples of the window that a thread keeps."""
         if self.coded:
             return CODED_TUPLES
-        kinds = [_device_type(c) for c in _columns_of(self.filter, self.inner)]
-        size = sum(8 * _size(kind) for kind in kinds)
+        kinds = [device_type(c) for c in _columns_of(self.filter, self.inner)]
+        size = sum(8 * size_of(kind) for kind in kinds)
         if self.program.nullable:
             size += 32 * len(kinds)
         return 32 if size <= 64 else 16 if size <= 96 else 8 if size <= 256 else 4
@@ -84,11 +83,12 @@ def _columns_of(expr: Expr, side: int) -> list[Column]:
     return list(dict.fromkeys(n for n in walk(expr) if isinstance(n, Column) and n.side == side))
 
 
-def _device_type(column: Column) -> ir.Type:
+def device_type(column: Column) -> ir.Type:
+    """Return the type of a column's values in device memory."""
     return I8 if isinstance(column.type, Bool) else _memory_type(column)
 
 
-def _size(kind: ir.Type) -> int:
+def size_of(kind: ir.Type) -> int:
     """Return the bytes of a value in memory."""
     return int(kind.width) // 8 if isinstance(kind, ir.IntType) else 8 if kind == ir.DoubleType() else 4
 
@@ -96,16 +96,24 @@ def _size(kind: ir.Type) -> int:
 class Frame:
     """The parts of a scan's kernel that need its arguments."""
 
-    def __init__(self, scan: Scan, target: Target, kernel: Kernel) -> None:
+    def __init__(
+        self, scan: Scan, target: Target, module: ir.Module, sides: Sequence[int], scalars: Sequence[str]
+    ) -> None:
+        """Begin a kernel with the name of its module.
+
+        Args:
+            scan: The predicate.
+            target: The machine.
+            module: Gets the kernel.
+            sides: The sides whose columns are arguments: two addresses for each.
+            scalars: The names of the arguments behind them.
+        """
+        columns = [column for side in sides for column in scan.program.columns[side]]
+        kernel = target.kernel(module, module.name, [I64] * (2 * len(columns) + len(scalars)))
         self.scan, self.target, self.kernel, self.builder = scan, target, kernel, kernel.builder
-        columns = (1 - scan.inner, scan.inner)
-        self.addresses: dict[Column, tuple[ir.Value, ir.Value]] = {}
-        at = 0
-        for side in columns:
-            for column in scan.program.columns[side]:
-                self.addresses[column] = (kernel.args[at], kernel.args[at + 1])
-                at += 2
-        self.scalars = dict(zip(SCALARS, kernel.args[at:], strict=True))
+        places = zip(kernel.args[::2], kernel.args[1::2], strict=False)
+        self.addresses: dict[Column, tuple[ir.Value, ir.Value]] = dict(zip(columns, places, strict=False))
+        self.scalars = dict(zip(scalars, kernel.args[2 * len(columns) :], strict=True))
         self._once = self.builder.module.add_metadata([])
 
     def load(self, kind: ir.Type, address: ir.Value, index: ir.Value, align: int) -> ir.Value:
@@ -118,9 +126,9 @@ class Frame:
     def value(self, column: Column, index: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """Load a value of a column as it is in memory, and its validity."""
         data, validity = self.addresses[column]
-        kind = _device_type(column)
+        kind = device_type(column)
         valid = self.load(I8, validity, index, 1) if self.scan.program.nullable else None
-        return self.load(kind, data, index, min(_size(kind), 16)), valid
+        return self.load(kind, data, index, min(size_of(kind), 16)), valid
 
     def lower(self, column: Column, raw: ir.Value, valid: ir.Value | None) -> Lowered:
         """Return a loaded value as the lowering of predicates wants it."""
@@ -132,46 +140,22 @@ class Frame:
     def env(self, find: Callable[[Column], Lowered]) -> Env:
         return Env(self.builder, find, self.scan.program.headroom, self.scan.inner)
 
-    def variable(self, kind: ir.Type) -> ir.Value:
-        """Return a place for a value that changes; it becomes a register."""
-        with self.builder.goto_entry_block():
-            return self.builder.alloca(kind)
-
-    @contextmanager
-    def loop(self, start: ir.Value, stop: ir.Value, step: int) -> Iterator[ir.Value]:
-        """Emit a loop over words of 32 bits."""
-        b = self.builder
-        before, head = b.block, b.append_basic_block("loop")
-        body, after = b.append_basic_block("turn"), b.append_basic_block("done")
-        b.branch(head)
-        b.position_at_end(head)
-        counter = b.phi(I32)
-        counter.add_incoming(start, before)
-        b.cbranch(b.icmp_signed("<", counter, stop), body, after)
-        b.position_at_end(body)
-        yield counter
-        counter.add_incoming(b.add(counter, I32(step)), b.block)
-        b.branch(head)
-        b.position_at_end(after)
-
 
 def scan_module(scan: Scan, target: Target) -> ir.Module:
     """Return the module of a scan: a kernel `scan`."""
     assert scan.tuples * scan.at_once % target.lanes == 0, "a warp looks at whole turns"
     module = ir.Module("scan")
-    columns = sum(len(side) for side in scan.program.columns)
-    kernel = target.kernel(module, "scan", [I64] * (2 * columns + len(SCALARS)))
-    frame = Frame(scan, target, kernel)
-    b, s = kernel.builder, frame.scalars
+    frame = Frame(scan, target, module, (1 - scan.inner, scan.inner), SCALARS)
+    kernel, b, s = frame.kernel, frame.builder, frame.scalars
     tile = THREADS * scan.tuples
     base = b.add(s["base"], b.mul(b.zext(kernel.block_x, I64), I64(tile)))
     probes, chunk = b.trunc(s["probes"], I32), b.mul(kernel.block_y, I32(PROBES))
     stop = b.add(chunk, I32(PROBES))
     stop = b.select(b.icmp_signed("<", probes, stop), probes, stop)
     filter_probe = (_codes if scan.coded else _signs)(frame, base)
-    looked = frame.variable(I32)
+    looked = frame.kernel.variable(I32)
     b.store(I32(0), looked)
-    with frame.loop(chunk, stop, scan.at_once) as probe:
+    with frame.kernel.loop(chunk, stop, scan.at_once) as probe:
         lanes = target.ballot(b, filter_probe(probe))
         with b.if_then(b.icmp_unsigned("!=", lanes, I32(0)), likely=False):
             b.store(b.add(b.load(looked), I32(1)), looked)
@@ -277,7 +261,7 @@ def _look_again(frame: Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) 
     thread = frame.kernel.thread
     lane = b.and_(thread, I32(target.lanes - 1))
     warp = b.sub(thread, lane)
-    waiting = frame.variable(I32)
+    waiting = frame.kernel.variable(I32)
     b.store(lanes, waiting)
     head, body, after = (b.append_basic_block(name) for name in ("lanes", "lane", "looked"))
     b.branch(head)
@@ -287,16 +271,16 @@ def _look_again(frame: Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) 
     b.position_at_end(body)
     its = call(b, "llvm.cttz.i32", I32, left, I1(1))
     b.store(b.and_(left, b.sub(left, I32(1))), waiting)
-    with frame.loop(I32(0), I32(scan.tuples * scan.at_once), target.lanes) as turn:
+    with frame.kernel.loop(I32(0), I32(scan.tuples * scan.at_once), target.lanes) as turn:
         number = b.add(turn, lane)
         k, u = b.urem(number, I32(scan.tuples)), b.udiv(number, I32(scan.tuples))
         slot, mine = _slot(frame, base, b.add(warp, its), k), b.add(probe, u)
-        append(frame, lane, mine, slot, matches(frame, mine, slot))
+        _append(frame, lane, mine, slot, _matches(frame, mine, slot))
     b.branch(head)
     b.position_at_end(after)
 
 
-def matches(frame: Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
+def _matches(frame: Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
     """Return whether a pair counts and the exact predicate is true of it."""
     b, s, inner = frame.builder, frame.scalars, frame.scan.inner
     places = {inner: slot, 1 - inner: b.add(s["start"], b.zext(probe, I64))}
@@ -307,12 +291,12 @@ def matches(frame: Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
     return b.and_(counts, truth(frame.scan.program.expr, env).yes)
 
 
-def append(frame: Frame, lane: ir.Value, probe: ir.Value, slot: ir.Value, holds: ir.Value) -> None:
+def _append(frame: Frame, lane: ir.Value, probe: ir.Value, slot: ir.Value, holds: ir.Value) -> None:
     """Append the pairs of a warp: the slot in the upper half of a word, the probe in the lower."""
     b, target, s = frame.builder, frame.target, frame.scalars
     found = target.ballot(b, holds)
     with b.if_then(b.icmp_unsigned("!=", found, I32(0)), likely=False):
-        place = frame.variable(I64)
+        place = frame.kernel.variable(I64)
         b.store(I64(0), place)
         with b.if_then(b.icmp_signed("==", lane, I32(0))):
             total = b.zext(call(b, "llvm.ctpop.i32", I32, found), I64)

@@ -7,7 +7,8 @@ on the processor, one lane at a time (`tests/support/stand_in_gpu.py`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 from llvmlite import binding, ir
@@ -47,6 +48,18 @@ class Target(ABC):
         """Return a 64-bit word of one lane in all lanes."""
 
     @abstractmethod
+    def shuffle(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
+        """Return the 32-bit word of a lane, which each lane names for itself; its number may wrap."""
+
+    @abstractmethod
+    def stage(self, kernel: Kernel, words: int) -> ir.Value:
+        """Return a pointer to `words` 32-bit words that the lanes of a warp share."""
+
+    @abstractmethod
+    def sync(self, builder: ir.IRBuilder) -> None:
+        """Let the lanes of a warp see what the others have stored."""
+
+    @abstractmethod
     def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
         """Return the bits of a computed float of 32 bits; the sign of NaN is not set, as PTX says."""
 
@@ -63,6 +76,28 @@ class Kernel:
     ) -> None:
         self.builder, self.args, self.end = builder, args, end
         self.thread, self.block_x, self.block_y, self.blocks_x = place
+
+    def variable(self, kind: ir.Type) -> ir.Value:
+        """Return a place for a value that changes; it becomes a register."""
+        with self.builder.goto_entry_block():
+            return self.builder.alloca(kind)
+
+    @contextmanager
+    def loop(self, start: ir.Value, stop: ir.Value, step: int) -> Iterator[ir.Value]:
+        """Emit a loop over numbers."""
+        b = self.builder
+        before, head = b.block, b.append_basic_block("loop")
+        body, after = b.append_basic_block("turn"), b.append_basic_block("done")
+        b.branch(head)
+        b.position_at_end(head)
+        counter = b.phi(start.type)
+        counter.add_incoming(start, before)
+        b.cbranch(b.icmp_signed("<", counter, stop), body, after)
+        b.position_at_end(body)
+        yield counter
+        counter.add_incoming(b.add(counter, ir.Constant(start.type, step)), b.block)
+        b.branch(head)
+        b.position_at_end(after)
 
 
 def call(builder: ir.IRBuilder, name: str, kind: ir.Type, *args: ir.Value) -> ir.Value:
@@ -111,11 +146,25 @@ class PtxTarget(Target):
     def broadcast(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
         """Return a 64-bit word of one lane in all lanes."""
         halves = [builder.trunc(word, I32), builder.trunc(builder.lshr(word, I64(32)), I32)]
-        low, high = (
-            builder.zext(call(builder, "llvm.nvvm.shfl.sync.idx.i32", I32, _FULL, half, lane, I32(31)), I64)
-            for half in halves
-        )
+        low, high = (builder.zext(self.shuffle(builder, half, lane), I64) for half in halves)
         return builder.or_(low, builder.shl(high, I64(32)))
+
+    def shuffle(self, builder: ir.IRBuilder, word: ir.Value, lane: ir.Value) -> ir.Value:
+        """Return the 32-bit word of a lane, which each lane names for itself; its number may wrap."""
+        return call(builder, "llvm.nvvm.shfl.sync.idx.i32", I32, _FULL, word, lane, I32(31))
+
+    def stage(self, kernel: Kernel, words: int) -> ir.Value:
+        """Return a pointer to `words` 32-bit words that the lanes of a warp share."""
+        builder = kernel.builder
+        kind = ir.ArrayType(I32, words * THREADS // self.lanes)
+        shared = ir.GlobalVariable(builder.module, kind, "stage", addrspace=3)
+        shared.linkage, shared.initializer = "internal", ir.Constant(kind, ir.Undefined)
+        warp = builder.udiv(kernel.thread, I32(self.lanes))
+        return builder.gep(shared, [I32(0), builder.mul(warp, I32(words))])
+
+    def sync(self, builder: ir.IRBuilder) -> None:
+        """Let the lanes of a warp see what the others have stored."""
+        call(builder, "llvm.nvvm.bar.warp.sync", ir.VoidType(), _FULL)
 
     def float_word(self, builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
         """Return the bits of a computed float of 32 bits: NaN is 0x7fffffff."""
