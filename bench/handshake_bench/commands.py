@@ -47,6 +47,7 @@ def add_commands(bench: typer.Typer, call: Callable[..., None], reporting: Repor
     _add_with_cores(bench, call)
     _add_latency(bench, call)
     _add_scaling(bench, call)
+    _add_cores(bench, call)
     add_spark_commands(bench, call)
     _add_synth(bench, call)
     _add_rates(bench, call)
@@ -522,6 +523,24 @@ Example:
         source: Source = None,
     ) -> None:
         call("latency", tick=tick, quick=quick, out=out, source=source)
+
+
+def _add_cores(bench: typer.Typer, call: Callable[..., None]) -> None:
+    @bench.command(
+        help="""Compare scans on many cores with C on as many threads, in turns.
+
+\b
+Example:
+  handshake bench cores --cores 2 --window 60
+""",
+    )
+    def cores(
+        cores: Annotated[int | None, typer.Option(min=1, help="Join cores; by default all.")] = None,
+        rate: Annotated[float | None, typer.Option(min=1, help="Rows per second and stream.")] = None,
+        window: Annotated[float, typer.Option(min=1, help="Seconds that the windows hold.")] = 900.0,
+        seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each measurement.")] = 3.0,
+    ) -> None:
+        call("cores", cores=cores, rate=rate, window=window, seconds=seconds)
 
 
 def _add_scaling(bench: typer.Typer, call: Callable[..., None]) -> None:

@@ -98,3 +98,42 @@ long general(const int *x, const float *y, const float *w, const int *a, const f
             }
     return count;
 }
+
+/* The band scan by codes of 16 bits, four per unit: 32 tuples to a vector, eight vectors to a look. */
+void encode(const int *a, const float *b, long inner, uint16_t *code_a, uint16_t *code_b) {
+    for (long j = 0; j < inner; j++) {
+        code_a[j] = (uint16_t)(4 * a[j]);
+        code_b[j] = (uint16_t)(4 * b[j]);
+    }
+}
+
+#if defined(__AVX512BW__)
+static inline uint32_t near32(__m512i x, __m512i y, const uint16_t *a, const uint16_t *b) {
+    const __m512i width = _mm512_set1_epi16(83);
+    __m512i nearest = _mm512_set1_epi16(-1);
+#pragma GCC unroll 8
+    for (int k = 0; k < 256; k += 32) {
+        __m512i p = _mm512_sub_epi16(x, _mm512_loadu_si512(a + k)), q = _mm512_sub_epi16(y, _mm512_loadu_si512(b + k));
+        nearest = _mm512_min_epu16(nearest, _mm512_max_epu16(p, q));
+    }
+    return _mm512_cmple_epu16_mask(nearest, width);
+}
+
+/* Inner tuples in multiples of 256. */
+long coded(const int *x, const float *y, const int *a, const float *b, const uint16_t *code_a, const uint16_t *code_b,
+           long outer, long inner, int *out_i, int *out_j) {
+    long count = 0;
+    for (long tile = 0; tile < inner; tile += TILE)
+        for (long i = 0; i < outer; i++) {
+            __m512i p = _mm512_set1_epi16((short)(4 * x[i] + 41)), q = _mm512_set1_epi16((short)(uint16_t)(4 * y[i] + 41));
+            for (long j = tile; j < MIN(tile + TILE, inner); j += 256)
+                if (__builtin_expect(near32(p, q, code_a + j, code_b + j), 0))
+                    for (long k = j; k < j + 256; k++)
+                        if (x[i] >= a[k] - 10 && x[i] <= a[k] + 10 && y[i] >= b[k] - 10 && y[i] <= b[k] + 10) {
+                            out_i[count] = (int)i;
+                            out_j[count++] = (int)k;
+                        }
+        }
+    return count;
+}
+#endif

@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 def run(seconds: float = 10.0) -> None:
     """Measure, print a table, and give `scan_vs_c`, `general_vs_c` and `codes_vs_scan`."""
     with tempfile.TemporaryDirectory() as folder:
-        library = _compiled_c(Path(folder))
+        library = compiled_c(Path(folder))
         figures: dict[str, float | str] = {}
         rows = []
         for name, predicate in (("scan", BAND), ("general", GENERAL)):
@@ -165,7 +165,7 @@ def _naive_general(x, y, w, a, b):  # type: ignore[no-untyped-def]
     return count
 
 
-def _compiled_c(folder: Path) -> Any:
+def compiled_c(folder: Path) -> Any:
     """Compile the C reference for this processor; return None without a compiler or vector unit."""
     compiler = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
     if compiler is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,19 +14,19 @@ from hypothesis import strategies as st
 import handshake as hs
 from gpu_joins import BANDS, CODED, SMALL, TUNINGS, banded, on_gpu, plan_for
 from handshake.errors import UnsupportedError
-from handshake.joins.device import core as devices
-from handshake.joins.join import Join, prepare
-from handshake.joins.tuning import TUNING
+from handshake.joins.join import Join, Replay, prepare
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.compile import Program
 from handshake.kernels.gpu import driver
 from handshake.kernels.gpu.driver import DeviceError
 from handshake.kernels.gpu.scan import Scan, scan_module
 from handshake.kernels.gpu.target import PtxTarget
 from handshake.plan.expr import Literal
-from pairs import EXAMPLES, numbered
+from handshake.windows import windows_of
+from pairs import EXAMPLES, numbered, pairs_of
 from pushes import check_pushes
 from stand_in_gpu import StandIn
-from strategies import cases, known_cases, make_case
+from strategies import Case, cases, expect, known_cases, make_case
 
 XY = pa.schema([("t", pa.timestamp("us")), ("x", pa.int32()), ("y", pa.float32())])
 
@@ -86,13 +89,31 @@ def test_every_kind_of_join_agrees_with_the_processor(stand_in, how):
     assert cpu
 
 
-def test_more_pairs_than_the_output_holds_are_all_found(stand_in, monkeypatch):
-    """The output grows; beyond its limit the search is cut by probes, then by rows."""
-    monkeypatch.setattr(devices, "BUFFERS", devices.Buffers(first=4, most=64))
-    cpu, gpu = both_ways(rows(1, 150), rows(2, 200), "l.x + r.x >= 0", window="1 s")
-    assert cpu == gpu
-    assert len(cpu) == 150 * 200
+FEW_PAIRS = {"device_first_pairs": 4, "device_most_pairs": 64, "device_copied_pairs": 16}
+
+
+@pytest.mark.parametrize("tuning", [Tuning(**FEW_PAIRS), replace(SMALL, **FEW_PAIRS)])
+def test_more_pairs_than_the_output_holds_are_all_found(stand_in, tuning):
+    """The output grows; beyond its limit the search is cut by probes, then by rows or indexes."""
+    tables = rows(1, 150, 9.0), rows(2, 200, 9.0)
+    case = Case(*tables, BANDS, windows_of("1 s"), "t", "t")
+    assert on_gpu(case, tuning)
     assert stand_in.launches > 150 * 200 / 64
+
+
+def test_large_windows_are_searched_by_index(stand_in):
+    """Indexes are made anew when NULLs come, and left out where they would not fit."""
+    left, right = (rows(seed, 3000, 400.0) for seed in (7, 8))
+    nulls = pa.table([right["t"], pc.if_else(pc.equal(right["x"], 5), None, right["x"]), right["y"]], XY)
+    case = Case(left, pa.concat_tables([right.slice(0, 1500), nulls.slice(1500)]), BANDS,
+                windows_of("1 hour"), "t", "t")  # fmt: skip
+    tables = numbered(case)
+    tuning = replace(SMALL, device_indexed_from=300, slice_rows=400)
+    for memory, indexed in ((1 << 34, True), (11_000_000, False)):
+        stand_in.total = memory
+        replay = Replay(plan_for(case, tables, tuning), *tables)
+        assert pairs_of(list(replay)) == sorted(expect(case).pairs)
+        assert (replay.metrics().comparisons < 3000 * 3000 / 2) == indexed
 
 
 def test_windows_that_slide_keep_their_place_in_memory(stand_in):

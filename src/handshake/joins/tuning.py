@@ -51,6 +51,12 @@ class Tuning:
     """Batches of up to this many tuples are merged only `tiny_batches` at a time."""
     tiny_batches: int = 12
     """Merging two batches takes as long as scanning twenty."""
+    device_first_pairs: int = 1 << 17
+    """Pairs that a search on a GPU returns at once, to begin with."""
+    device_most_pairs: int = 1 << 26
+    """Pairs beyond which a search is cut into parts, instead of making its output larger."""
+    device_copied_pairs: int = 1 << 25
+    """Likely pairs of a part of look-ups: the next part is searched while they are copied to the host."""
     device_tiny_batches: int = 256
     """The same on a GPU, which scans neighbours as one: so fewer than 1 push in 100 waits for a merge."""
     device_merged_at_once: int = 1 << 17

@@ -17,7 +17,7 @@ from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore, Outer
 from handshake.joins.device.codes import Coder, coded_values
 from handshake.joins.device.index import Run
-from handshake.joins.device.look_ups import Buffers, LookUps, limits_of
+from handshake.joins.device.look_ups import LookUps, limits_of
 from handshake.joins.device.memory import DeviceWindow, Found, ScanOutput, Store
 from handshake.joins.driver import stored_column
 from handshake.joins.results import Made, Pairs
@@ -35,9 +35,6 @@ __all__ = ["DeviceCore", "DeviceSegment"]
 Array = np.ndarray[Any, Any]
 _LARGEST = 1 << 22
 """Tuples of the largest basic window on the host."""
-
-
-BUFFERS = Buffers()
 
 
 class DeviceSegment(Segment):
@@ -87,7 +84,6 @@ class DeviceCore(JoinCore):
 
     device: Callable[[], Device] = field(kw_only=True)
     """Opens the device for the calling thread."""
-    buffers: Buffers = field(default_factory=lambda: BUFFERS, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,8 +95,8 @@ class DeviceCore(JoinCore):
         self.windows = tuple(DeviceWindow(device, side) for side in self.spec.sides)
         self.coders = tuple(Coder(side) for side in self.spec.sides)
         self._loaded: dict[Any, tuple[Scan, Launchable]] = {}
-        self._output, self._words = ScanOutput(device, self.buffers.first), Store(device, 8)
-        self._look_ups = LookUps(device, self.spec, self.windows, self.buffers, self._look_up_kernel)
+        self._output, self._words = ScanOutput(device, self.spec.tuning.device_first_pairs), Store(device, 8)
+        self._look_ups = LookUps(device, self.spec, self.windows, self._look_up_kernel)
         self._placed: tuple[BasicWindow, int] | None = None
         self._live = [0, 0]
         """The oldest row of each side that may still match, as far as that is known."""
@@ -197,10 +193,12 @@ class DeviceCore(JoinCore):
         self._prepare_codes(piece, [] if indexed else near)
         spans = self._spans(segment, near, indexed)
         if indexed:
+            more: tuple[tuple[Array, int], ...] = ()
             if spans:  # runs while the host prepares the look-ups
                 self._launch(side, row, 0, piece.rows, *spans[0])
+                more = (self._output.to_copy(),)
             before = look_ups.candidates
-            for found in look_ups.find(piece, row, indexed):
+            for found in look_ups.find(piece, row, indexed, *more):
                 self.check()
                 yield found
             self.comparisons += look_ups.candidates - before
@@ -263,7 +261,7 @@ class DeviceCore(JoinCore):
         if not begun:
             self._launch(piece.spec.side, row + start, start, probes, first, stop)
         count = self._count(probes, stop - first)
-        if count > self._output.room and count <= self.buffers.most:
+        if count > self._output.room and count <= self.spec.tuning.device_most_pairs:
             self._output.grow(count)
             self._launch(piece.spec.side, row + start, start, probes, first, stop)
             count = self._count(probes, stop - first)
@@ -283,7 +281,7 @@ class DeviceCore(JoinCore):
             yield from self._search_rows(piece, row, start, 1, middle, stop)
 
     def _launch(self, outer: int, row: int, start: int, probes: int, first: int, stop: int) -> None:
-        """Start a scan."""
+        """Start a scan of the rows from `first` to `stop`."""
         own, other = self.windows[outer], self.windows[1 - outer]
         # Words of probes are read two at a time.
         coded = self._most > 0 and start % 2 == 0

@@ -96,7 +96,7 @@ class Run:
     def __init__(
         self, window: BasicWindow, first: int, grid: Grid, inner: DeviceWindow, nullable: bool, making: Making
     ) -> None:
-        """Make the index.
+        """Lay a basic window out by the cells of a grid.
 
         Args:
             window: The basic window.

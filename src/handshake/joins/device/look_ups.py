@@ -18,25 +18,13 @@ from handshake.kernels.gpu.driver import Device, Launchable
 from handshake.kernels.gpu.look_up import RUN_WORDS
 from handshake.kernels.gpu.target import THREADS
 
-__all__ = ["Buffers", "LookUps", "Part"]
+__all__ = ["LookUps", "limits_of"]
 
 Array = np.ndarray[Any, Any]
 _WARPS, _LEAST_RUNS = 4096, 4
 """Warps that a search should have, unless each of them would look at fewer runs."""
 _SELECTIVE, _WITHOUT = 16, 64
 """If more than one row in `_SELECTIVE` is a candidate, the next `_WITHOUT` searches do without indexes."""
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """How much a search may return at once; tests make it small."""
-
-    first: int = 1 << 17
-    """Pairs that the output holds to begin with."""
-    most: int = 1 << 26
-    """Pairs beyond which a search is cut into parts, instead of making the output larger."""
-    copied: int = 1 << 25
-    """Likely pairs of a part of look-ups: the next part is searched while they are copied to the host."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ class LookUps:
     """The indexes of both sides, and searches by them."""
 
     def __init__(
-        self, device: Device, spec: JoinSpec, windows: tuple[DeviceWindow, ...], buffers: Buffers,
+        self, device: Device, spec: JoinSpec, windows: tuple[DeviceWindow, ...],
         kernel: Callable[[bool, bool, int], Launchable],
     ) -> None:  # fmt: skip
         """Make no index yet.
@@ -80,19 +68,18 @@ class LookUps:
             device: The device.
             spec: The join.
             windows: The rows of both sides on the device.
-            buffers: How much a search may return at once.
             kernel: Gives the compiled look-up, by whether numbers have headroom and columns may be NULL, and
                 by the side that is searched.
         """
         self._device, self._spec, self._windows = device, spec, windows
-        self._buffers, self._kernel = buffers, kernel
+        self._tuning, self._kernel = spec.tuning, kernel
         self._runs: tuple[dict[int, Run], dict[int, Run]] = ({}, {})
         self._grids: list[Grid | None] = [None, None]
         self._making: list[Making | None] = [None, None]
         self._chosen = [Chosen([], [], False, 0)] * 2
         self._tables = (Table(Store(device, 8)), Table(Store(device, 8)))
         self._reach = Store(device, 4)
-        self._outputs = [ListOutput(device, buffers.first) for _ in range(2)]
+        self._outputs = [ListOutput(device, spec.tuning.device_first_pairs) for _ in range(2)]
         self._per_probe = [0.0, 0.0]
         """Pairs per probe of each side in its last look-up."""
         self._unindexed = 0
@@ -115,7 +102,7 @@ class LookUps:
         self._unindexed -= self._unindexed > 0
         if self._spec.method != "band" or self._unindexed:
             return []
-        inner, tuning = 1 - piece.spec.side, self._spec.tuning
+        inner, tuning = 1 - piece.spec.side, self._tuning
         known, last = self._runs[inner], self._chosen[inner]
         least = min(tuning.device_indexed_from, -(-tuning.device_indexed_pairs // piece.rows))
         wanted = [window for window in near if window.rows >= least or id(window) in known]
@@ -151,10 +138,18 @@ class LookUps:
         self._runs[side][id(window)], self._grids[side] = run, grid
         return run
 
-    def find(self, piece: BasicWindow, row: int, runs: list[Run]) -> Iterator[Found]:
+    def find(
+        self, piece: BasicWindow, row: int, runs: list[Run], *more: tuple[Array, int]
+    ) -> Iterator[Found]:
         """Yield the pairs of a piece, whose first row on the device is `row`, with some runs.
 
         A part is searched while the pairs of the part before it are copied to the host.
+
+        Args:
+            piece: The probes.
+            row: The number of their first row.
+            runs: The indexes.
+            more: Other copies to make when the first part has been searched.
         """
         side = piece.spec.side
         self._put_facts(piece, runs)
@@ -165,7 +160,8 @@ class LookUps:
         while waiting or part is not None:
             if part is None:
                 part = self._begin(output, piece, row, waiting.pop())
-            count, candidates = output.read()
+            count, candidates = output.read(*more)
+            more = ()
             if count > output.room:
                 self._enlarge(output, count, part, waiting)
                 part = None
@@ -181,7 +177,7 @@ class LookUps:
 
     def _parts(self, side: int, rows: int, runs: range) -> list[Part]:
         """Return parts whose pairs are likely to fit."""
-        most = min(self._buffers.copied, self._buffers.most)
+        most = min(self._tuning.device_copied_pairs, self._tuning.device_most_pairs)
         share = -(-rows // (1 + int(self._per_probe[side] * rows * 1.1 / most)))
         # Nothing is copied while the first part is searched, so it is small.
         first = share if share == rows else -(-share // 4)
@@ -190,7 +186,7 @@ class LookUps:
 
     def _enlarge(self, output: ListOutput, count: int, part: Part, waiting: list[Part]) -> None:
         """Prepare to search again with more room, or by halves."""
-        if count <= self._buffers.most or (part.probes == 1 and len(part.runs) == 1):
+        if count <= self._tuning.device_most_pairs or (part.probes == 1 and len(part.runs) == 1):
             output.grow(count)
             waiting.append(part)
         else:

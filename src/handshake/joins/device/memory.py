@@ -242,10 +242,6 @@ class Output(ABC):
         """Make room for `pairs` pairs."""
 
     @abstractmethod
-    def read(self) -> tuple[int, int]:
-        """Wait for the search; return the number of pairs, and the counter of what was looked at."""
-
-    @abstractmethod
     def take(self, count: int) -> Found:
         """Return the pairs, whose number is known, of probes from `start` on."""
 
@@ -256,7 +252,7 @@ class Output(ABC):
 
 @dataclass(frozen=True)
 class Words:
-    """Pairs as words."""
+    """Pairs as words: a slot and the number of a probe."""
 
     found: Array
 
@@ -273,6 +269,7 @@ class ScanOutput(Output):
 
     def __init__(self, device: Device, room: int) -> None:
         self._store = Store(device, 8)
+        self._is_read = False
         super().__init__(device, room)
 
     @property
@@ -288,12 +285,19 @@ class ScanOutput(Output):
 
     def clear(self) -> None:
         """Set the counters to 0."""
+        self._is_read = False
         self._device.fill(self.address, 0, 16)
+
+    def to_copy(self) -> tuple[Array, int]:
+        """Return a copy that the caller makes after the scan, for the next `read`: it need not wait then."""
+        self._copied, self._is_read = min(_COPIED, self.room), True
+        return self._host[: self._copied + 2], self.address
 
     def read(self) -> tuple[int, int]:
         """Wait for the scan; return both counters, and copy the first pairs."""
-        self._copied = min(_COPIED, self.room)
-        self._device.download((self._host[: self._copied + 2], self.address))
+        if not self._is_read:
+            self._device.download(self.to_copy())
+        self._is_read = False
         return int(self._host[0]), int(self._host[1])
 
     def take(self, count: int) -> Found:
@@ -377,11 +381,17 @@ class ListOutput(Output):
         self.start, self._likely = start, probes * warps
         self._device.fill(self.counters, 0, 8 * _HEAD)
 
-    def read(self) -> tuple[int, int]:
-        """Wait for the look-ups; return two counters, and copy as many pairs as there were lately."""
+    def read(self, *more: tuple[Array, int]) -> tuple[int, int]:
+        """Wait for the look-ups; return two counters, and copy as many pairs as there were lately.
+
+        Args:
+            more: Other copies to make on the way.
+        """
         self._copied = min(self._copied, self.room)
         heads = self._host_heads[: _HEAD + 2 * self._likely]
-        self._device.download((heads, self.counters), (self._host[: self._copied], self._slots.address))
+        self._device.download(
+            (heads, self.counters), (self._host[: self._copied], self._slots.address), *more
+        )
         return int(heads[0]), int(heads[1])
 
     def take(self, count: int) -> Found:
