@@ -130,6 +130,9 @@ def test_it_asks_for_a_row_of_each_stream(browser: Browser) -> None:
         browser.open(page.url)
         wait_until(lambda: "payments" in browser.text("#last"))
         wait_until(lambda: browser.ask("document.querySelectorAll('#why-rows textarea').length") == 3)
+        leaves = "[...document.querySelectorAll('.plan-node[class*=leaf] rect')]"
+        colours = browser.ask(f"new Set({leaves}.map((e) => getComputedStyle(e).stroke)).size")
+        assert colours == 3
         wait_until(lambda: '"x":1' in browser.ask("document.querySelectorAll('#why-rows textarea')[1].value"))
         browser.ask("document.getElementById('why-ask').click()")
         wait_until(lambda: "row of parcels in the join: it is held" in browser.text("#why-answer"))
