@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -199,6 +201,35 @@ def test_nearest_joins_show_the_last_of_the_better_rows() -> None:
     ties = {"sensor": [1, 2], "at": [4, 4]}
     tied = why({"x": 2}, 0, function=hs.nearest, right=ties, by="r.at").reasons[0].detail
     assert tied.endswith("; of equal values, the last row in the order of columns is best")
+
+
+VALUES = {
+    "struct": pa.array([{"a": math.nan}, {"a": None}, None], pa.struct([("a", pa.float64())])),
+    "list": pa.array([[1], [], None], pa.list_(pa.int64())),
+    "float16": pa.array([np.float16(math.nan), np.float16(1.5), None], pa.float16()),
+    "interval": pa.array([pa.MonthDayNano([1, 2, 3]), pa.MonthDayNano([0, 0, 1]), None]),
+    "dictionary": pa.array(["a", "b", None]).dictionary_encode(),
+    "NULL": pa.nulls(3),
+    "NaN": pa.array([math.nan, 0.5, None]),
+}
+if hasattr(pa, "uuid"):  # older releases of PyArrow have no extension types of their own
+    WORDS = pa.array([b"a" * 16, b"b" * 16, None], pa.binary(16))
+    VALUES["extension"] = pa.ExtensionArray.from_storage(pa.uuid(), WORDS)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_rows_with_values_of_any_type_are_found(kind: str) -> None:
+    """The row that the join takes is among those of the right input, and so is one of a running join."""
+    rows = pa.table({"t": [1, 2, 3], "v": VALUES[kind]})
+    for function, options in ((hs.asof, {}), (hs.nearest, {"by": "ABS(l.t - r.t)"})):
+        for n in range(3):
+            found = why(n, n, function=function, left=rows, right=rows, time="t", **options)
+            assert found.joined is True, str(found)
+    with hs.Join(left=rows.schema, right=rows.schema, window="9 s", time="t") as running:
+        running.push_left(rows)
+        running.push_right(rows)
+        for n in range(3):
+            assert running.why(rows.slice(n, 1), rows.slice(n, 1)).joined is True
 
 
 @pytest.mark.parametrize(

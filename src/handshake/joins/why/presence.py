@@ -171,8 +171,9 @@ def equal_rows(batch: pa.RecordBatch, asked: pa.RecordBatch) -> Array:
     mask = np.ones(batch.num_rows, np.bool_)
     for name in asked.schema.names:
         column, value = batch.column(name), asked.column(name)[0]
-        if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
-            mask &= np.array([each == value.as_py() for each in column.to_pylist()], np.bool_)
+        if not _compares(column.type):
+            shown = repr(value.as_py())  # of NaN, too, which is in no value equal to itself
+            mask &= np.array([repr(each) == shown for each in column.to_pylist()], np.bool_)
         elif not value.is_valid:
             mask &= np.asarray(column.is_null())
         elif value.as_py() != value.as_py():
@@ -180,3 +181,9 @@ def equal_rows(batch: pa.RecordBatch, asked: pa.RecordBatch) -> Array:
         else:
             mask &= np.asarray(pc.fill_null(pc.equal(column, value), False))
     return mask
+
+
+def _compares(kind: pa.DataType) -> bool:
+    """Return whether Arrow compares values of a type."""
+    others = (pa.types.is_nested, pa.types.is_dictionary, pa.types.is_float16, pa.types.is_interval)
+    return not isinstance(kind, pa.BaseExtensionType) and not any(is_one(kind) for is_one in others)
