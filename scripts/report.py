@@ -1,7 +1,7 @@
 """Write build/report.html: the figures and tables of the papers that are reproduced, from bench/results.
 
 The list of benchmarks is the one in bench/README.md. Each shows the figures that it has stored as JSON.
-Published values are columns of the tables.
+Published values are columns of the tables. Tables of the other benchmarks follow as text.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ img { display: block; width: 100%; max-width: 56rem; height: auto; margin: 1rem 
   background: #fff; border-radius: 8px; }
 code { font-size: .88em; background: var(--mark); border-radius: 5px; padding: .1em .35em;
   overflow-wrap: anywhere; }
+pre { font-size: .78rem; line-height: 1.3; margin: .3rem 0; }
 details { margin-top: .8rem; color: var(--muted); font-size: .85rem; } summary { cursor: pointer; }
 @media (max-width: 40rem) {
   main { padding: 1rem .5rem 2rem; } section, nav { padding: .9rem .8rem; }
@@ -85,8 +86,9 @@ def main(path: Path = ROOT / "build" / "report.html") -> int:
     missing = [
         (what, f"no stored result; run {command}") for command, what, files in papers if not _files(files)
     ]
+    others = [_as_text(*row) for row in rows if row not in papers and _files(row[2])]
     path.parent.mkdir(exist_ok=True)
-    path.write_text(_page(shown, [*missing, *NOT_REPRODUCED]))
+    path.write_text(_page(shown, [*missing, *NOT_REPRODUCED], others))
     print(f"open {path}")
     return 0
 
@@ -136,6 +138,19 @@ def _section(command: str, what: str, cell: str) -> str:
     return "\n".join(parts)
 
 
+def _as_text(command: str, what: str, cell: str) -> str:
+    """Return the stored tables of a benchmark that reproduces no figure, folded."""
+    files = [path for path in _files(cell) if path.suffix == ".txt"]
+    tables = "".join(
+        f'<p class="notes">{path.name}, stored on {_date(path)}</p>'
+        f'<div class="scroll" tabindex="0"><pre>{html.escape(path.read_text().rstrip())}</pre></div>'
+        for path in files
+    )
+    plain = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", what)
+    about = f"<code>{html.escape(command)}</code> {html.escape(plain)}"
+    return f"<details><summary>{about}</summary>{tables}</details>"
+
+
 def _title(what: str) -> str:
     return what[:1].upper() + what[1:]
 
@@ -169,7 +184,7 @@ def _data_address(path: Path) -> str:
     return f"data:image/svg+xml;base64,{b64encode(path.read_bytes()).decode()}"
 
 
-def _page(sections: list[str], missing: list[tuple[str, str]]) -> str:
+def _page(sections: list[str], missing: list[tuple[str, str]], others: list[str]) -> str:
     rows = "\n".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in missing)
     links = re.findall(r'<section id="([^"]+)"><h2>(.+?)</h2>', "".join(sections))
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in links)
@@ -182,10 +197,12 @@ def _page(sections: list[str], missing: list[tuple[str, str]]) -> str:
 <p>What Handshake reproduces of four papers: {PAPERS}. Values that the text of a paper states are in
 <span class="published">tinted columns</span>. Written on {time.strftime("%Y-%m-%d")}.</p>
 <nav aria-label="Contents"><h2>Contents</h2>
-<ul>{contents}<li><a href="#not-reproduced">Not reproduced</a></li></ul></nav>
+<ul>{contents}<li><a href="#not-reproduced">Not reproduced</a></li>
+<li><a href="#others">Other benchmarks</a></li></ul></nav>
 {"".join(sections)}
 <section id="not-reproduced"><h2>Not reproduced</h2>
 <div class="scroll"><table><tr><th>figure</th><th>reason</th></tr>{rows}</table></div></section>
+<section id="others"><h2>Other benchmarks</h2>{"".join(others)}</section>
 </main></body></html>
 """
 

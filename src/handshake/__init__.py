@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from handshake.api import asof, explain, join, listener, nearest, progress, run, watch, why
+    from handshake.api import asof, explain, join, listener, nearest, progress, run, watch, why, why_streams
     from handshake.errors import (
         ExpressionError,
         HandshakeError,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         prepare,
         prepare_streams,
     )
-    from handshake.joins.nearest import NearestJoin
-    from handshake.joins.why import Condition, Why
+    from handshake.joins.nearest_streams import NearestJoin
+    from handshake.joins.why.answer import Condition, Why
     from handshake.operators.query import Query, QueryMetrics
     from handshake.page.live import live
     from handshake.plan import call, col, left, lit, right, sql
@@ -86,17 +86,20 @@ __all__ = [
     "sql",
     "watch",
     "why",
+    "why_streams",
 ]
 
 _HOMES = {
-    "api": ("asof", "explain", "join", "listener", "nearest", "progress", "run", "watch", "why"),
+    "api": (
+        "asof", "explain", "join", "listener", "nearest", "progress", "run", "watch", "why", "why_streams",
+    ),
     "joins.asof_streams": ("AsOfJoin",),
     "joins.join": (
         "Join", "JoinPlan", "Metrics", "MultiJoin", "MultiMetrics", "MultiPlan", "MultiReplay", "Replay",
         "explain_streams", "join_streams", "prepare", "prepare_streams",
     ),
-    "joins.nearest": ("NearestJoin",),
-    "joins.why": ("Condition", "Why"),
+    "joins.nearest_streams": ("NearestJoin",),
+    "joins.why.answer": ("Condition", "Why"),
     "page.live": ("live",),
     "operators.query": ("Query", "QueryMetrics"),
     "plan": ("call", "col", "left", "lit", "right", "sql"),

@@ -5,22 +5,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import pyarrow as pa
 
 from handshake.engines.engine import engine as engine_of
 from handshake.engines.engine import engine_module
 from handshake.engines.inputs import Address
-from handshake.engines.joins import JOIN, best_plan, fit_tables, join_plan
+from handshake.engines.joins import JOIN, BestJoin, best_plan, fit_tables, join_plan
 from handshake.errors import InputError
 from handshake.io.frames import is_spark, kind_of, restore, table_of
 from handshake.joins.asof import AsOf
 from handshake.joins.lengths import Length
 from handshake.joins.nearest import Nearest
 from handshake.joins.plan import predicate_of
-from handshake.joins.why import Why, ask_pair, why_rows
+from handshake.joins.spec import SIDES
+from handshake.joins.why.answer import Why
+from handshake.joins.why.asof import explain_asof
+from handshake.joins.why.nearest import explain_nearest
+from handshake.joins.why.pairs import Given, ask_pair, given_rows, why_rows
+from handshake.joins.why.streams import ask_streams
+from handshake.joins.why.streams import why_streams as why_rows_of_streams
 from handshake.kinds import kind_of_join
+from handshake.operators.query import Query
 from handshake.options import AsOfOptions, GivenOptions, NearestOptions, Options, check_names
 from handshake.plan.algebra import Plan
 from handshake.plan.build import Expression
@@ -38,6 +45,7 @@ __all__ = [
     "spark_module",
     "watch",
     "why",
+    "why_streams",
 ]
 
 _UNKNOWN = pa.schema([])
@@ -512,11 +520,16 @@ def watch(query: Any, seconds: float | None = None, **options: Any) -> None:
     spark_module("console").watch(query, seconds, **options)
 
 
+class _NoOptions(TypedDict):
+    """The options of a function that takes none."""
+
+
 def why(
     left_row: Any,
     right_row: Any,
     on: Any = None,
     *,
+    function: Callable[..., Any] = join,
     window: Spec = None,
     left_window: Spec = None,
     right_window: Spec = None,
@@ -531,6 +544,7 @@ def why(
     state: str | Path | None = None,
     query: str | None = None,
     join: str | None = None,
+    **options: Any,
 ) -> Why:
     """Explain why two rows are a pair of a join, or why they are not.
 
@@ -540,6 +554,8 @@ def why(
         right_row: A row of the right input.
         on: The predicate, as for `handshake.join`; or a running join or a plan of `prepare`, which also say
             the rest. A running join knows what has become of the rows, too.
+        function: The function that would join the inputs: `join`, `asof` or `nearest`. The last two need the
+            right input (`right`) to say which row is a better match.
         window: The window of both sides.
         left_window: The window of the left side, if it differs.
         right_window: The window of the right side, if it differs.
@@ -557,6 +573,8 @@ def why(
             are dicts then, and for rows that the state holds, some of the columns suffice.
         query: The start of the query's id, if the state is of several queries.
         join: The name of the join in the state, if there are several.
+        **options: The other arguments of `asof` (`by`, `direction`, `tolerance`, `allow_exact_matches`) or of
+            `nearest` (`by`, `k`).
 
     Returns:
         Each condition with its outcome and its values. `joined` says whether the rows are a pair, `reasons`
@@ -564,7 +582,7 @@ def why(
 
     Raises:
         InputError: A row is not there, or has no values; or there is no state.
-        UnsupportedError: The join chooses among pairs, such as an as-of join, and cannot be asked.
+        UnsupportedError: The join in the state chooses among pairs, such as an as-of join.
 
     Examples:
         >>> print(why({"x": 7, "t": 0}, {"a": 9, "t": 12}, "l.x BETWEEN r.a - 5 AND r.a AND r.a > 3",
@@ -575,11 +593,18 @@ def why(
           yes  r.a > 3: 9 > 3
           no   left window of 10 seconds: the right row is 12 seconds later
           yes  right window of 10 seconds: the left row is not later
+        >>> quotes = {"t": [1, 4], "bid": [8, 9]}
+        >>> print(why({"t": 5}, 0, function=asof, right=quotes, time="t", tolerance="10 seconds"))
+        the rows do not join
+          yes  right row at or before the left row: it is 4 seconds earlier
+          yes  within 10 seconds: the right row is 4 seconds earlier
+          no   best match: another right row is better, t = 4, bid = 9: it is 1 second away, not 4 seconds
+          the left row takes: t = 4, bid = 9
     """
     given = {
         "window": window, "left_window": left_window, "right_window": right_window, "time": time,
         "left_time": left_time, "right_time": right_time, "how": how, "left": left, "right": right,
-        "watermark": watermark,
+        "watermark": watermark, **options,
     }  # fmt: skip
     if state is not None:
         _check_absent({"on": on, **given}, f"the state in '{state}' says what its join is")
@@ -595,11 +620,89 @@ def why(
     if asked is not None:
         _check_absent({**given, "aliases": aliases}, "the join says what it is")
         return asked(left_row, right_row)
+    if function in (asof, nearest):
+        return _why_best(function, given_rows((left_row, right_row), (left, right)), on, aliases, given)
+    check_names(why, options, _NoOptions)
     return why_rows(
         (left_row, right_row), (left, right), on, windows_of(window, left_window, right_window),
         (left_time or time, right_time or time), watermark=watermark, aliases=aliases,
         kind=kind_of_join(how or "inner"),
     )  # fmt: skip
+
+
+def _why_best(
+    function: Callable[..., Any], rows: Given, on: Any, aliases: tuple[str, str] | None, given: dict[str, Any]
+) -> Why:
+    """Explain two rows of a join that chooses best matches."""
+    if given.pop("watermark") is not None:
+        raise InputError(
+            "no row of tables is late, so there is no watermark; leave watermark=… out, or ask a running join"
+        )
+    named = {name: value for name, value in given.items() if value is not None and name not in SIDES}
+    left, right = (row.schema.empty_table() for row in rows.rows)
+    best = _plan_named(function, left, right, on, None, {**named, "aliases": aliases}).plan.outputs[0].input
+    assert isinstance(best, BestJoin)
+    if isinstance(best.best, AsOf):
+        others = rows.wholes[1]
+        return explain_asof(best.best, rows.rows, others if isinstance(others, pa.Table) else None)
+    return explain_nearest(best.best, rows)
+
+
+def why_streams(
+    rows: Mapping[str, Any],
+    on: Any = None,
+    *,
+    query: str | Plan | None = None,
+    streams: Mapping[str, Any] | None = None,
+    window: Spec = None,
+    windows: Mapping[str, Spec] | None = None,
+    time: str | Mapping[str, str] | None = None,
+) -> Why | tuple[Why, ...]:
+    """Explain why rows of several streams, one of each, are a result of their join, or why they are not.
+
+    Args:
+        rows: A row of each stream by its name: a dict of its values, a frame of one row, or, if `streams` has
+            the whole input, the number of the row there, counted from 0.
+        on: The predicate, as for `join_streams`; or a running `MultiJoin` or `Query`, which also say the
+            rest.
+        query: The text of a query, or its plan, instead of a predicate. Streams have the names that they have
+            in its joins.
+        streams: The inputs by name, or their Arrow schemas. Windows of tuples need whole inputs, and as-of
+            joins in a query that of the right stream.
+        window: The window of streams that have none of their own.
+        windows: Windows by the names of their streams.
+        time: The time column: one name for all streams, or names by stream.
+
+    Returns:
+        The answer as of `why`; of a query, the answers of all its window joins that have a row of each
+        stream.
+
+    Raises:
+        InputError: A row is not there, or is of no stream.
+        UnsupportedError: The query joins no streams.
+
+    Examples:
+        >>> rows = {"a": {"x": 1, "t": 0}, "b": {"y": 2, "t": 3}, "c": {"z": 2, "t": 9}}
+        >>> print(why_streams(rows, "a.x < b.y AND b.y < c.z", window="8 seconds", time="t"))
+        the rows do not join
+          yes  a.x < b.y: 1 < 2
+          no   b.y < c.z: 2 < 2
+          no   window of a, 8 seconds: the row of c is 9 seconds later
+          yes  window of b, 8 seconds: the row of c is 6 seconds later
+          yes  window of c, 8 seconds: the row of b is not later
+    """
+    given = {"window": window, "windows": windows, "time": time}
+    if query is not None:
+        _check_absent({"on": on, **given}, "the query says what its joins are")
+        return Query(query, optimised=False).why(rows, streams)
+    if isinstance(on, Query):
+        _check_absent(given, "the query says what its joins are")
+        return on.why(rows, streams)
+    asked = ask_streams(on)
+    if asked is not None:
+        _check_absent({**given, "streams": streams}, "the join says what it is")
+        return asked(rows)
+    return why_rows_of_streams(rows, on, streams or {}, window=window, windows=windows, time=time)
 
 
 def _check_absent(given: Mapping[str, Any], reason: str) -> None:

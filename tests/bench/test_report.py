@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 from pathlib import Path
@@ -31,6 +32,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         "CellJoin, figures 10 and 11",
         "CellJoin, figure 12",
         "CellJoin, figure 13",
+        "CellJoin, section 7.1",
         "Glacier, table 3",
     ],
 )
@@ -47,6 +49,16 @@ def test_what_is_not_reproduced_has_a_reason(page: str) -> None:
     rows = re.findall(r"<tr><td>(.+?)</td><td>(.+?)</td></tr>", table)
     assert len(rows) >= len(report.NOT_REPRODUCED)
     assert any("figure 8: packets" in figure for figure, _ in rows)
+
+
+def test_every_stored_table_is_on_the_page(page: str) -> None:
+    """Each file that a benchmark of the README has stored, rendered or as text."""
+    for _, _, cell in report.ROW.findall((ROOT / "bench/README.md").read_text()):
+        for path in report._files(cell):
+            if path.suffix == ".txt":
+                rendered = f'<section id="{path.stem}">' in page
+                figures = html.escape(path.read_text().splitlines()[-1])
+                assert rendered or figures in page, path.name
 
 
 def test_the_page_needs_no_network(page: str) -> None:

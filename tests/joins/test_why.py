@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import handshake
 from handshake import AsOfJoin, InputError, Join, MultiJoin, NearestJoin, Query, why
 from handshake.cli.app import run
-from handshake.errors import HandshakeError, UnsupportedError
+from handshake.errors import HandshakeError
 from handshake.page.about import describe
 from strategies import Case, expect, known_cases
 
@@ -310,19 +310,19 @@ def test_a_running_join_says_what_has_become_of_rows() -> None:
     assert found.conditions[-2].detail.endswith("it still waits before the join, or it has not come")
 
 
-def test_joins_that_choose_pairs_say_what_to_ask() -> None:
+def test_the_live_page_asks_everything_that_joins_streams() -> None:
     joins = [
-        AsOfJoin(left=ROW, right=ROW, time="t", tolerance="5 s"),
-        NearestJoin(left=ROW, right=ROW, by="ABS(l.x - r.x)", window="5 s", time="t"),
-        MultiJoin({"a": ROW, "b": ROW, "c": ROW}, window="5 s", time="t"),
-        Query("CREATE INPUT STREAM S (a int); SELECT a FROM S INTO T"),
+        (AsOfJoin(left=ROW, right=ROW, time="t", tolerance="5 s"), ["left", "right"]),
+        (NearestJoin(left=ROW, right=ROW, by="ABS(l.x - r.x)", window="5 s", time="t"), ["left", "right"]),
+        (MultiJoin({"a": ROW, "b": ROW, "c": ROW}, window="5 s", time="t"), ["a", "b", "c"]),
+        (Query("CREATE INPUT STREAM S (a int); SELECT x.a FROM S [NOW] x, S [NOW] y INTO T"), ["x", "y"]),
     ]
-    for join, name in zip(joins, ("an AsOfJoin", "a NearestJoin", "a MultiJoin", "a Query"), strict=True):
-        assert describe(join)["why"] is None  # the live page does not ask
-        for asked in (join.why, lambda a, b, join=join: why(a, b, join)):
-            with pytest.raises(UnsupportedError, match=f"{name} has no answer .* by handshake.why"):
-                asked({"t": 1, "n": 1, "x": 1}, {"t": 1, "n": 1, "x": 1})
+    for join, names in joins:
+        asked = describe(join)["why"]
+        assert [stream["name"] for stream in asked] == names
+        assert all(stream["columns"] in (["t", "n", "x"], ["a"]) for stream in asked)
         join.close()
+    assert describe(Query("CREATE INPUT STREAM S (a int); SELECT a FROM S INTO T"))["why"] is None
 
 
 def test_lengths_are_exact_and_readable() -> None:
@@ -360,6 +360,71 @@ def test_the_command_explains_rows_of_files(tmp_path, capsys) -> None:
     assert "without a match, the left row comes with NULLs once it has left" in capsys.readouterr().out
     assert run([*command[:3], "9", *command[4:]]) == 2
     assert "no row 9 in the left input of 2 rows, counted from 0" in capsys.readouterr().err
+
+
+QUOTES = "t,k,bid\n1,A,8\n4,A,9\n"
+
+
+def test_the_command_explains_best_matches(tmp_path, capsys) -> None:
+    left, right = tmp_path / "trades.csv", tmp_path / "quotes.csv"
+    left.write_text("t,k,price\n5,A,9\n")
+    right.write_text(QUOTES)
+    command = ["why", str(left), str(right), "0", "0"]
+    assert run([*command, "--time", "t", "--asof", "backward", "--by", "k", "--tolerance", "3 s"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "the rows do not join",
+        "  yes  l.k = r.k: A = A",
+        "  yes  right row at or before the left row: it is 4 seconds earlier",
+        "  no   within 3 seconds: the right row is 4 seconds earlier, 1 second too far",
+        "  the left row takes: t = 4, k = A, bid = 9",
+    ]
+    assert run([*command, "--nearest", "ABS(l.price - r.bid)", "-k", "2"]) == 0
+    assert "yes  2 best by ABS(l.price - r.bid): its value is 1, rank 2 of 2" in capsys.readouterr().out
+    for more, message in (
+        ([], "a join needs a condition; give --on"),
+        (["--by", "k", "--on", "1 = 1"], "--by is for as-of joins; give --asof, too"),
+        (["-k", "2", "--on", "1 = 1"], "-k is for nearest joins; give --nearest, too"),
+        (["--asof", "backward", "--nearest", "l.t"], "--asof and --nearest are two kinds of joins"),
+    ):
+        assert run([*command, *more]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_multijoin_and_run_explain_rows_of_files(tmp_path, capsys) -> None:
+    files = {name: tmp_path / f"{name}.csv" for name in ("Trades", "Quotes")}
+    files["Trades"].write_text("t,k,price\n5,A,9\n")
+    files["Quotes"].write_text(QUOTES)
+    inputs = [f"{name}={path}" for name, path in files.items()]
+    command = ["multijoin", *inputs, "--on", "Trades.k = Quotes.k", "--window", "4 s", "--time", "t"]
+    assert run([*command, "--why", "Trades=0", "--why", "Quotes=0"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "the rows do not join",
+        "  yes  Trades.k = Quotes.k: A = A",
+        "  yes  window of Trades, 4 seconds: the row of Quotes is not later",
+        "  no   window of Quotes, 4 seconds: the row of Trades is 4 seconds later",
+    ]
+    query = tmp_path / "query.sql"
+    query.write_text(
+        """CREATE INPUT STREAM Trades (t int, k string(4), price int) TIMESTAMP BY t;
+        CREATE INPUT STREAM Quotes (t int, k string(4), bid int) TIMESTAMP BY t;
+        SELECT price, bid FROM Trades ASOF JOIN Quotes [SIZE 9 s] MATCH_CONDITION (Trades.t >= Quotes.t)
+        ON Trades.k = Quotes.k INTO Matches"""
+    )
+    given = [argument for each in inputs for argument in ("--input", each)]
+    assert run(["run", str(query), *given, "--why", "Trades=0", "--why", "Quotes=0"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "join of Trades and Quotes for Matches: the rows do not join"
+    )
+    for more, message in (
+        (["Trades=x"], "--why 'Trades=x' is no row; write NAME=N"),
+        (["Trades=0", "Trades=1"], "--why is given twice for 'Trades'"),
+        (["Trades=0"], "no row of 'Quotes' is given"),
+        (["Trades=0", "Quotes=2"], "no row 2 in the Quotes input of 2 rows"),
+    ):
+        asked = [argument for each in more for argument in ("--why", each)]
+        for words in (["run", str(query), *given], command):
+            assert run([*words, *asked]) == 2
+            assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

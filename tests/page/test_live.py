@@ -119,18 +119,43 @@ def test_metrics_and_why_are_answered(join: hs.Join) -> None:
         status, headers, text = get(page, "/metrics")
         assert (status, headers["content-type"].split(";")[0]) == (200, "application/openmetrics-text")
         assert 'handshake_results_total{engine="local",query="pairs",result="join"} 1.0' in text
-        answer = json.loads(get(page, f"/why?name=pairs&left={quote(LEFT)}&right={quote(LEFT)}")[2])
+        answer = json.loads(get(page, f"/why?name=pairs&row={quote(LEFT)}&row={quote(LEFT)}")[2])
         assert answer["text"].startswith("the rows do not join")
-        status, _, text = get(page, "/why?name=pairs&left=[1]&right=2")
+        status, _, text = get(page, "/why?name=pairs&row=[1]&row=2")
         assert (status, json.loads(text)) == (
             400,
             {"error": 'the left row is an object in JSON, such as {"x": 1}'},
         )
         half = LEFT.replace('"a"', r'"\ud800"')
-        status, _, text = get(page, f"/why?name=pairs&left={quote(LEFT)}&right={quote(half)}")
+        status, _, text = get(page, f"/why?name=pairs&row={quote(LEFT)}&row={quote(half)}")
         assert (status, "the right row has half of a surrogate pair" in text) == (400, True)
         status, _, text = get(page, "/query?name=none")
         assert (status, json.loads(text)) == (400, {"error": "no query 'none' on this page (pairs)"})
+
+
+def test_joins_of_several_streams_and_queries_say_why() -> None:
+    event = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
+    text = """CREATE INPUT STREAM S (x int, t timestamp) TIMESTAMP BY t;
+        SELECT a.x FROM S [SIZE 5 s] a, S [SIZE 5 s] b WHERE a.x < b.x INTO T"""
+    row = quote('{"x": 1, "t": "2026-01-01"}')
+    with (
+        hs.MultiJoin(dict.fromkeys("abc", event), "a.x < b.x", window="5 s", time="t") as many,
+        hs.AsOfJoin(left=event, right=event, time="t", tolerance="5 s") as best,
+        hs.Query(text) as query,
+        hs.live(many, name="many", address="127.0.0.1:0") as page,
+    ):
+        page.add(best, "best")
+        page.add(query, "query")
+        wait_until(lambda: {"many", "best", "query"} <= {*state(page)})
+        for name, rows, line in (
+            ("many", 3, "no   a.x < b.x: 1 < 1"),
+            ("best", 2, "no   left row in the join: not held: it has not come"),
+            ("query", 2, "join of a and b for T: the rows do not join"),
+        ):
+            answer = get(page, f"/why?name={name}{f'&row={row}' * rows}")[2]
+            assert line in json.loads(answer)["text"]
+            status, _, text = get(page, f"/why?name={name}&row={row}")
+            assert (status, "one row of each stream is asked for" in text) == (400, True)
 
 
 def test_nothing_can_be_changed_and_other_hosts_are_refused(join: hs.Join) -> None:
@@ -394,9 +419,9 @@ def test_one_page_collects_those_of_others(join: hs.Join) -> None:
             == json.loads(ask(theirs.url, f"/query?name=pairs&token={quote(token)}")[2])["about"]
         )
         assert held["history"]["t"][: len(earlier["t"])] == earlier["t"]
-        rows = f"left={quote(LEFT)}&right={quote(LEFT)}"
+        rows = f"row={quote(LEFT)}&row={quote(LEFT)}"
         assert json.loads(get(ours, f"/why?name=pairs&{rows}")[2])["text"].startswith("the rows do not join")
-        assert "the left row is an object" in get(ours, "/why?name=pairs&left=1&right=2")[2]
+        assert "the left row is an object" in get(ours, "/why?name=pairs&row=1&row=2")[2]
         wait_until(lambda: len(ours.board.cards["pairs"].history.columns()["t"]) >= 3)
         theirs.close()
         wait_until(lambda: state(ours)["pairs"]["state"] == "ended", what="the page is gone")
@@ -454,7 +479,7 @@ def test_commands_show_their_runs_and_one_page_shows_all(tmp_path: Path) -> None
         assert about["tree"]["label"] == "results (t, x, t_right, x_right)"
         assert about["text"].startswith("join on     l.x = r.x\n")
         row = quote('{"t": 1, "x": 1}'), quote('{"t": 2, "x": 2}')
-        answer = ask(url, f"/why?name=left%20and%20right&left={row[0]}&right={row[1]}")[2]
+        answer = ask(url, f"/why?name=left%20and%20right&row={row[0]}&row={row[1]}")[2]
         assert "no   l.x = r.x: 1 = 2" in json.loads(answer)["text"]
         everything = announced(collected.stdout)
         wait_until(lambda: queries(everything).get("left and right", {}).get("results") == found["results"])

@@ -116,6 +116,30 @@ def test_it_fits_a_phone_and_a_dark_room(browser: Browser) -> None:
         assert browser.ask(names)
 
 
+def test_it_asks_for_a_row_of_each_stream(browser: Browser) -> None:
+    event = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64())])
+    streams = dict.fromkeys(("orders", "payments", "parcels"), event)
+    with (
+        Page("127.0.0.1:0") as page,
+        hs.MultiJoin(streams, "orders.x < payments.x", window="5 s", time="t") as join,
+    ):
+        browser.resize(375, 812)
+        page.add(join, "several")
+        for number, name in enumerate(streams):
+            join.push(name, {"t": [number], "x": [number]})
+        browser.open(page.url)
+        wait_until(lambda: "payments" in browser.text("#last"))
+        wait_until(lambda: browser.ask("document.querySelectorAll('#why-rows textarea').length") == 3)
+        leaves = "[...document.querySelectorAll('.plan-node[class*=leaf] rect')]"
+        colours = browser.ask(f"new Set({leaves}.map((e) => getComputedStyle(e).stroke)).size")
+        assert colours == 3
+        wait_until(lambda: '"x":1' in browser.ask("document.querySelectorAll('#why-rows textarea')[1].value"))
+        browser.ask("document.getElementById('why-ask').click()")
+        wait_until(lambda: "row of parcels in the join: it is held" in browser.text("#why-answer"))
+        assert browser.text("#why-answer").startswith("the rows join")
+        assert browser.ask("document.documentElement.scrollWidth") == 375
+
+
 def test_axes_end_above_every_value(browser: Browser) -> None:
     with Page("127.0.0.1:0") as page:
         browser.open(page.url)

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.api import why_streams
 from handshake.cli.live_page import Live, LiveAt, open_live
-from handshake.cli.options import Explain, Metrics, Output, given_options, with_options
+from handshake.cli.options import Explain, Metrics, Output, Why, given_options, row_numbers, with_options
 from handshake.cli.report import Delivery, reporting
 from handshake.engines.joins import JOIN
 from handshake.engines.local.engine import MultiJoinRun
@@ -40,6 +41,7 @@ def multijoin(
     output: Output = None,
     metrics: Metrics = None,
     explain: Explain = False,
+    why: Why = None,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,
@@ -63,6 +65,9 @@ def multijoin(
       At twice the speed of the time columns; rows that the join cannot keep up with are dropped and counted:
         handshake multijoin a=a.csv b=b.csv c=c.csv --on "a.x = b.x AND b.y < c.y" --time t \\
             --window "1 minute" --pace 2 --overload shed --adapt --metrics figures.json
+      Why row 4 of a, row 0 of b and row 7 of c are no result:
+        handshake multijoin a=a.csv b=b.csv c=c.csv --on "a.x = b.x AND b.y < c.y" --time t \\
+            --window "1 minute" --why a=4 --why b=0 --why c=7
     """
     delivery = Delivery({} if output is None else {JOIN: output}, metrics)
     with reporting(delivery.interrupted, context):
@@ -79,7 +84,9 @@ def multijoin(
             **wanted.pick(CoreOptions),
         )  # fmt: skip
         replay = MultiReplay(plan, tables, pace=wanted.pace)
-        if explain:
+        if why:
+            print(why_streams(row_numbers(why), on, streams=tables, windows=windows, time=times or None))
+        elif explain:
             print(replay.explain())
         else:
             with open_live(live, live_at) as page:

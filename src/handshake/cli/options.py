@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from handshake.errors import UnsupportedError
+from handshake.errors import InputError, UnsupportedError
 from handshake.options import ENGINES, OPTIONS, Option, Options
 
 __all__ = [
@@ -27,11 +27,13 @@ __all__ = [
     "RightTime",
     "RightWindow",
     "Time",
+    "Why",
     "Window",
     "check_options",
     "engines_of",
     "given_options",
     "is_typed",
+    "row_numbers",
     "with_options",
 ]
 
@@ -55,6 +57,12 @@ Output = Annotated[
 ]
 Metrics = Annotated[Text, typer.Option(metavar="FILE", help="Write the figures of the run there, as JSON.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show how the join would run, and stop.")]
+Why = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--why", metavar="NAME=N", help="Show why row N of a stream, counted from 0, and the others join."
+    ),
+]
 
 BACKEND = Option("The engine that runs it.", ENGINES, choices=ENGINES, noun="backend")
 OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -131,6 +139,23 @@ def _backends(command: str, engines: tuple[str, ...]) -> str:
     if command != "explain":
         return f"--backend {' or '.join(engines)}"
     return " or ".join("--circuit" if each == "circuit" else f"--backend {each}" for each in engines)
+
+
+def row_numbers(given: Sequence[str]) -> dict[str, int]:
+    """Return the rows that `--why` names, by stream.
+
+    >>> row_numbers(["Trades=17", "Quotes=3"])
+    {'Trades': 17, 'Quotes': 3}
+    """
+    found: dict[str, int] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        if not name or not number.isdecimal():
+            raise InputError(f"--why '{text}' is no row; write NAME=N, such as --why Trades=17")
+        if name in found:
+            raise InputError(f"--why is given twice for '{name}'; give it once per stream")
+        found[name] = int(number)
+    return found
 
 
 def given_options(given: Mapping[str, Any], **more: Any) -> Options:

@@ -8,12 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from handshake.cli.live_page import Live, LiveAt, open_live
-from handshake.cli.options import BACKEND, Metrics, check_options, given_options, with_options
+from handshake.cli.options import (
+    BACKEND,
+    Metrics,
+    Why,
+    check_options,
+    given_options,
+    row_numbers,
+    with_options,
+)
 from handshake.cli.report import Delivery, read_text, reporting
 from handshake.engines.engine import engine
-from handshake.engines.inputs import Address
+from handshake.engines.inputs import Address, read_inputs
 from handshake.errors import HandshakeError, suggest
 from handshake.io.declared import BadRows
+from handshake.operators.query import Query
 from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 
@@ -37,6 +46,7 @@ def run(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a row that does not fit.")] = False,
     metrics: Metrics = None,
+    why: Why = None,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,
@@ -56,6 +66,7 @@ def run(
       handshake run query.sql --input Trades=trades.csv --output PriceAverages=averages.parquet --bad bad.csv
       cat trades.csv | handshake run query.sql --input Trades=- --output UBSTrades=- | head
       handshake run query.sql --input Trades=trades.csv --backend circuit --vcd waves.vcd
+      handshake run query.sql --input Trades=a.csv --input Quotes=b.csv --why Trades=17 --why Quotes=3
     """
     with reporting(context=context):
         check_options(context, backend)
@@ -68,6 +79,10 @@ def run(
         delivery = Delivery(outputs, metrics, rows, bad, named=True, inputs=read)
         delivery.check()
         inputs = {name: Address(path, rows, text) for name, path in paths.items()}
+        if why:
+            found = Query(plan, optimised=False).why(row_numbers(why), read_inputs(plan, inputs))
+            print("\n\n".join(map(str, found)))
+            return
         with open_live(live, live_at) as page:
             status = delivery.deliver(engine(backend).run(plan, inputs, wanted), page)
     if status:

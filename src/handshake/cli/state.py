@@ -14,7 +14,7 @@ from handshake.engines.engine import engine_module, plain_table
 from handshake.errors import InputError
 from handshake.io import check_output, sink_for
 from handshake.joins.spec import SIDES
-from handshake.joins.why import parse_row
+from handshake.joins.why.rows import parse_row
 
 __all__ = ["state"]
 

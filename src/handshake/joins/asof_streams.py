@@ -12,7 +12,10 @@ from handshake.joins.late import LateTo
 from handshake.joins.lengths import Length
 from handshake.joins.plan import lateness_of, predicate_of
 from handshake.joins.spec import join_spec
-from handshake.joins.waiting import WaitingPlan
+from handshake.joins.waiting import WaitingJoin, WaitingPlan
+from handshake.joins.why.answer import Why
+from handshake.joins.why.asof import explain_waiting_asof
+from handshake.joins.why.rows import conform_pair
 from handshake.plan.build import Expression
 
 __all__ = ["AsOfJoin", "plan_asof"]
@@ -80,4 +83,20 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
             (left_time or time, right_time or time), direction, tolerance, allow_exact_matches, how, suffix,
             aliases, cores,
         )  # fmt: skip
+        self._request = join
         super().__init__(plan_asof(join, lateness), None, late_to)
+
+    def why(self, left_row: Any, right_row: Any) -> Why:
+        """Explain why a left row takes a right row as its best match so far, or takes another one.
+
+        Left rows that are final are not kept; for them the answer is not known. See `handshake.why`.
+
+        Args:
+            left_row: A dict of all values of the row, or a frame of one row.
+            right_row: The right row.
+        """
+        with self._lock:
+            self._running()
+            assert isinstance(self._joined, WaitingJoin)
+            rows = conform_pair(self.plan.spec, left_row, right_row)
+            return explain_waiting_asof(self._joined, self._request, rows, self.metrics().streams)

@@ -37,11 +37,13 @@ from handshake.joins.plan import (
     prepare,
     prepare_streams,
 )
-from handshake.joins.presence import explain_in_join
 from handshake.joins.replay import MultiReplay, Replay
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import WaitingPlan
-from handshake.joins.why import Why, conform_pair, no_answer
+from handshake.joins.why.answer import Why
+from handshake.joins.why.presence import explain_in_join
+from handshake.joins.why.rows import conform_pair, rows_by_name
+from handshake.joins.why.streams import explain_in_streams
 from handshake.options import check_names
 from handshake.plan.build import Expression
 
@@ -223,9 +225,10 @@ class PushJoin(Generic[PlanT]):
                 if self._late is not None:
                     self._late.close()
 
-    def why(self, left_row: Any, right_row: Any) -> Why:
-        """Refuse to explain two rows; a `Join` can."""
-        raise no_answer(type(self).__name__)
+    @property
+    def streams(self) -> dict[str, pa.Schema]:
+        """The columns of each stream, by name."""
+        return {stream.name: stream.schema for stream in self.plan.spec.streams}
 
     def explain(self) -> str:
         """Describe the plan."""
@@ -366,6 +369,19 @@ class MultiJoin(PushJoin[MultiPlan]):
         with self._lock:
             self._running()
             return self._push(self._number(stream), tuples)
+
+    def why(self, rows: Mapping[str, Any]) -> Why:
+        """Explain why rows, one of each stream, are a result of this join, or not, by the rows that it holds.
+
+        Args:
+            rows: A row of each stream by its name: a dict of all values, or a frame of one row.
+        """
+        with self._lock:
+            engine = self._running()
+            assert isinstance(self._joined, MJoin)
+            given = rows_by_name(rows, self.streams)
+            queued = isinstance(engine, Gate)
+            return explain_in_streams(self._joined, given, self.metrics().streams, queued=queued)
 
     def advance(self, stream: str, time: Any) -> list[pa.RecordBatch]:
         """Promise that no row of a stream older than this will come; a value as in its time column.

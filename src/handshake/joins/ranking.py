@@ -389,7 +389,21 @@ class Best:
 
     def take(self, rows: Array) -> Chosen | None:
         """Return the best pairs of some rows, to which no pair will be added; None if there are none."""
-        rows, parts = np.sort(rows), []
+        rows = np.sort(rows)
+        parts = self._parts_of(rows)
+        if not parts:
+            return None
+        self._taken.append(rows)
+        return self._chosen(parts)
+
+    def look(self, rows: Array) -> Chosen | None:
+        """Return the best pairs of some rows so far, which stay here; None if there are none."""
+        parts = self._parts_of(np.sort(rows))
+        return self._chosen(parts) if parts else None
+
+    def _parts_of(self, rows: Array) -> list[_Pairs]:
+        """Return the pairs of some rows, whose numbers rise."""
+        parts = []
         if self._sorted is not None:
             starts, stops = (np.searchsorted(self._sorted.rows, rows, side) for side in ("left", "right"))
             places = [
@@ -399,10 +413,7 @@ class Best:
         for part in self._waiting:
             found = np.flatnonzero(np.isin(part.rows, rows))
             parts += [part.take(found)] if len(found) else []
-        if not parts:
-            return None
-        self._taken.append(rows)
-        return self._chosen(parts)
+        return parts
 
     def _chosen(self, parts: list[_Pairs]) -> Chosen:
         pairs, ranks = self._best_of(_concat(parts))

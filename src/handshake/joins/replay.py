@@ -27,7 +27,10 @@ from handshake.joins.gate import Gate, OnShed
 from handshake.joins.metrics import Metrics
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.plan import JoinPlan, MultiPlan
-from handshake.joins.why import Why, conform_pair, explain_pair
+from handshake.joins.why.answer import Why
+from handshake.joins.why.pairs import explain_pair
+from handshake.joins.why.rows import conform_pair, rows_by_name
+from handshake.joins.why.streams import explain_rows
 from handshake.options import Options
 from handshake.schema import UNITS
 
@@ -126,6 +129,11 @@ class TableReplay(ABC, Generic[PlanT]):
     def closed(self) -> bool:
         """True once the iteration has ended."""
         return self._engine is None and self._last is not None
+
+    @property
+    def streams(self) -> dict[str, pa.Schema]:
+        """The columns of each stream, by name."""
+        return {stream.name: stream.schema for stream in self.plan.spec.streams}
 
     def explain(self) -> str:
         """Describe the plan."""
@@ -372,6 +380,10 @@ class MultiReplay(TableReplay[MultiPlan]):
         on_shed: OnShed | None = None,
     ) -> None:  # fmt: skip
         super().__init__(plan, [tables[name] for name in plan.spec.names], pace=pace, on_shed=on_shed)
+
+    def why(self, rows: Mapping[str, Any]) -> Why:
+        """Explain why rows, one of each stream, are a result, or not; see `handshake.why_streams`."""
+        return explain_rows(self.plan.spec, rows_by_name(rows, self.streams))
 
     def explain(self) -> str:
         """Describe the plan to begin with, from a sample of the tables."""

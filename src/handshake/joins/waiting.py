@@ -375,6 +375,10 @@ class WaitingJoin(RunningJoin):
     def _edge_rows(self, batch: pa.RecordBatch, forward: bool) -> Array | None:
         return self.best.edge_rows(show_columns(self.spec, 1, [batch]), forward=forward)
 
+    def held_rows(self, side: int) -> list[pa.RecordBatch]:
+        """Return the rows of a side that are held, with their hidden columns."""
+        return [run.batch for run in (self._left, self._right.rows)[side].runs]
+
     def wake(self) -> None:
         """Do nothing: no thread waits."""
 

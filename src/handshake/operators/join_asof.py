@@ -19,7 +19,7 @@ from handshake.plan.algebra import WindowJoin
 from handshake.schema import UNITS, arrow_of
 from handshake.windows import Duration
 
-__all__ = ["AsOfKind"]
+__all__ = ["AsOfKind", "as_of_match", "as_of_schema"]
 
 
 class AsOfKind(KindOfJoin):
@@ -35,8 +35,8 @@ class AsOfKind(KindOfJoin):
     def _build(self) -> None:
         super()._build()
         node, unit = self._node, self._node.clock.unit
-        self._schemas = _schema(node, 0), _schema(node, 1)
-        self._match = _as_of_match(node, self._schemas, self._cores)
+        self._schemas = as_of_schema(node, 0), as_of_schema(node, 1)
+        self._match = as_of_match(node, self._schemas, self._cores)
         window = node.windows[1]
         assert window is not None
         reach = window.reach(unit)
@@ -95,13 +95,14 @@ class AsOfKind(KindOfJoin):
         return self._match.edge_rows(pa.Table.from_batches([batch]), forward=forward)
 
 
-def _schema(node: WindowJoin, side: int) -> pa.Schema:
+def as_of_schema(node: WindowJoin, side: int) -> pa.Schema:
+    """Return the columns of a side as the join reads them: by name, and last their times."""
     name = node.names[side]
     columns = [(f"{name}.{f.name}", arrow_of(f.type)) for f in node.inputs[side].schema]
     return pa.schema([*columns, (f"{name}.{TIME}", pa.timestamp(node.clock.unit))])
 
 
-def _as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: int) -> AsOf:
+def as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: int) -> AsOf:
     """Return the join of two tables that have the columns of the inputs, by name, and their times."""
     keys, on = split_keys(named_condition(node), node.names[0])
     window = node.windows[1]

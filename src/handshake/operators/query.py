@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from handshake.errors import HandshakeError, InputError, UnsupportedError, forma
 from handshake.html import card
 from handshake.io.frames import table_of
 from handshake.joins.late import LateRows, LateStream, LateTo
-from handshake.joins.why import no_answer
+from handshake.joins.why.answer import Why
 from handshake.metrics import combine
 from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
@@ -25,6 +25,7 @@ from handshake.operators.pipeline import Pipeline, chain
 from handshake.operators.sessions import SessionOperator, SessionRows, SessionStates
 from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
 from handshake.operators.union import UnionOperator
+from handshake.operators.why import explain_query, streams_of_joins
 from handshake.operators.windows import Tuples, WindowOperator
 from handshake.options import Options
 from handshake.plan.algebra import (
@@ -114,6 +115,7 @@ class Query(Closing):
     ) -> None:  # fmt: skip
         Options(optimised=optimised, cores=cores)  # raises if a value has no meaning
         made = parse_query(plan) if isinstance(plan, str) else plan
+        self._written = made
         self.plan = optimise(made) if optimised else made
         nodes = [node for output in self.plan.outputs for node in walk(output)]
         merges = any(isinstance(node, (Union, WindowJoin)) for node in nodes)
@@ -162,9 +164,33 @@ class Query(Closing):
             if pruned and isinstance(operator, SourceOperator):
                 operator.read_only(frozenset().union(*(reader.reads for reader in readers)))
 
-    def why(self, left_row: Any, right_row: Any) -> NoReturn:
-        """Refuse to explain two rows: a query has more than the conditions of one join."""
-        raise no_answer(type(self).__name__)
+    def why(self, rows: Mapping[str, Any], inputs: Mapping[str, Any] | None = None) -> tuple[Why, ...]:
+        """Explain why rows, one of each stream, are a result of the window joins of this query, or not.
+
+        It looks at the conditions of the text: selections, the condition of each join, and windows. Windows
+        of tuples need positions, which it does not know. Rows that were late are in no result.
+
+        Args:
+            rows: A row of each stream, by its name in the join or by the name of the input: a dict of values,
+                a frame of one row, the number of a row in `inputs`, or None for a row of NULLs.
+            inputs: Whole inputs by name. As-of joins need the right one to say which row is better.
+
+        Returns:
+            The answer of each window join that has a row of each of its streams.
+        """
+        tables = {}
+        for name, given in (inputs or {}).items():
+            if name not in self._sources:
+                raise InputError(
+                    f"no input '{name}' ({', '.join(self._sources)}){suggest(name, self._sources)}"
+                )
+            tables[name] = pa.Table.from_batches([self._sources[name].conform_batch(given)])
+        return explain_query(self._written, rows, tables)
+
+    @property
+    def streams(self) -> dict[str, pa.Schema]:
+        """The columns of the streams that the query joins, by name; `why` asks for a row of each."""
+        return streams_of_joins(self._written)
 
     def stamp_by(self, operator: SourceOperator) -> None:
         """Replace the operator that stamps an input, before its first row comes."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from handshake.api import explain, spark_module, why
 from handshake.errors import HandshakeError
 from handshake.io.frames import is_spark
 from handshake.joins.driver import StreamLike
-from handshake.joins.join import Join, Replay
+from handshake.joins.join import MultiJoin, MultiReplay, PushJoin
 from handshake.joins.plan import JoinPlan, MultiPlan
+from handshake.joins.replay import TableReplay
 from handshake.joins.spec import SIDES
+from handshake.joins.why.rows import typed_row
+from handshake.operators.query import Query
 from handshake.plan.algebra import Node, Plan
 from handshake.plan.explain import label
 
-__all__ = ["StateOf", "describe", "frame_tree"]
+__all__ = ["StateOf", "asked_streams", "describe", "explain_rows", "frame_tree"]
 
 Tree = dict[str, Any]
 
@@ -32,7 +37,7 @@ def describe(thing: Any, plan: Any = None) -> dict[str, Any]:
     return {
         "tree": frame_tree(plan) if is_spark(plan) else _tree(held),
         "text": _text(_explainable(thing) if plan is None else plan),
-        "windows": _windows(held), "why": _why_columns(thing, plan),
+        "windows": _windows(held), "why": _asked_streams(thing, plan),
     }  # fmt: skip
 
 
@@ -98,13 +103,31 @@ def _draw_join(how: str, on: str, names: Sequence[str], windows: dict[str, str])
     return {"label": f"results ({', '.join(names)})", "children": [join]}
 
 
-def _why_columns(thing: Any, plan: Any) -> list[list[str]] | None:
-    """Return the columns of both streams, if the thing can explain a pair."""
+def _asked_streams(thing: Any, plan: Any) -> list[dict[str, Any]] | None:
+    """Return the name and the columns of each stream, if the thing can explain rows."""
     if (asked := StateOf.join(thing, plan)) is not None:
-        return asked.columns
-    if not isinstance(thing, (Join, Replay)):
-        return None
-    return [list(side.schema.names) for side in thing.plan.spec.sides]
+        streams = dict(zip(SIDES, asked.columns, strict=True))
+    else:
+        streams = {name: list(schema.names) for name, schema in asked_streams(thing).items()}
+    return [{"name": name, "columns": columns} for name, columns in streams.items()] or None
+
+
+def asked_streams(thing: Any) -> dict[str, pa.Schema]:
+    """Return the columns of the streams of which a thing explains rows; nothing if it does not."""
+    return thing.streams if isinstance(thing, (PushJoin, TableReplay, Query)) else {}
+
+
+def explain_rows(thing: Any, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Explain rows, one per stream, given by texts and numbers."""
+    streams = asked_streams(thing)
+    typed = {
+        name: typed_row(row, schema, name) for row, (name, schema) in zip(rows, streams.items(), strict=True)
+    }
+    if isinstance(thing, (MultiJoin, MultiReplay)):
+        return str(thing.why(typed))
+    if isinstance(thing, Query):
+        return "\n\n".join(map(str, thing.why(typed)))
+    return str(thing.why(*typed.values()))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -147,10 +148,10 @@ class Board:
         card = self._card(title)
         return {"history": card.history.columns(), "about": card.source.about(card.query)}
 
-    def why(self, title: str, left: str, right: str) -> str:
-        """Explain why two rows of a join, written in JSON, are a pair, or not."""
+    def why(self, title: str, rows: Sequence[str]) -> str:
+        """Explain why rows of a join, one per stream, written in JSON, are a result, or not."""
         card = self._card(title)
-        return card.source.why(card.query, left, right)
+        return card.source.why(card.query, rows)
 
     def _card(self, title: str) -> Card:
         card = self.cards.get(title)

@@ -44,11 +44,11 @@ class RemoteSource:
         self._records: dict[str, Record] = {}
         self._about: dict[str, dict[str, Any]] = {}
 
-    def _get(self, path: str, **asked: str) -> Any:
+    def _get(self, path: str, **asked: str | Sequence[str]) -> Any:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_PATIENCE)
         try:
             headers = {"Authorization": f"Bearer {self._token}".encode()} if self._token else {}
-            connection.request("GET", f"{path}?{urlencode(asked)}", headers=headers)
+            connection.request("GET", f"{path}?{urlencode(asked, doseq=True)}", headers=headers)
             answer = connection.getresponse()
             text = answer.read()
         finally:
@@ -96,10 +96,10 @@ class RemoteSource:
         """Return what the page has recorded of a query."""
         return self._records[query]
 
-    def why(self, query: str, left: str, right: str) -> str:
-        """Ask the page why two rows are a pair, or not."""
+    def why(self, query: str, rows: Sequence[str]) -> str:
+        """Ask the page why rows are a result, or not."""
         try:
-            return str(self._get("/why", name=query, left=left, right=right)["text"])
+            return str(self._get("/why", name=query, row=rows)["text"])
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise HandshakeError(f"the live page at {self.name} does not answer: {error}") from error
 

@@ -23,7 +23,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from handshake.errors import HandshakeError, InputError
-from handshake.joins.spec import SIDES
 from handshake.metrics.address import asks_for_loopback, is_loopback, parse_address
 from handshake.page.board import Board
 from handshake.page.frames import FASTEST, Viewer, encode
@@ -163,12 +162,11 @@ class _Pages:
         return await self._answer(lambda: self._board.describe(request.query_params.get("name", "")))
 
     async def why(self, request: Request) -> Response:
-        """Explain why two rows are a pair, or not."""
+        """Explain why rows, one per stream, are a result, or not."""
         asked = request.query_params
 
         def explain() -> dict[str, str]:
-            rows = (asked.get(side, "") for side in SIDES)
-            return {"text": self._board.why(asked.get("name", ""), *rows)}
+            return {"text": self._board.why(asked.get("name", ""), asked.getlist("row"))}
 
         return await self._answer(explain)
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from handshake.engines.engine import Run
 from handshake.errors import InputError
-from handshake.joins.spec import SIDES
-from handshake.joins.why import parse_row, typed_row
+from handshake.joins.why.rows import parse_row
 from handshake.metrics.snapshot import Snapshot
 from handshake.metrics.watch import Counts, Watch
-from handshake.page.about import StateOf, describe
+from handshake.page.about import StateOf, describe, explain_rows
 from handshake.page.history import Point
 
 __all__ = ["FINAL", "Record", "RunSource", "Source", "ThingSource"]
@@ -57,8 +56,8 @@ class Source(Protocol):
     def record(self, query: str) -> Record | None:
         """Return what another page has recorded of a query; None for things of this process."""
 
-    def why(self, query: str, left: str, right: str) -> str:
-        """Explain why two rows, written in JSON, are a pair, or not."""
+    def why(self, query: str, rows: Sequence[str]) -> str:
+        """Explain why rows, one per stream, written in JSON, are a result, or not."""
 
     def close(self) -> None:
         """Let go of what is shown."""
@@ -104,16 +103,16 @@ class ThingSource:
     def record(self, query: str) -> None:
         """Return nothing: the page itself keeps the record."""
 
-    def why(self, query: str, left: str, right: str) -> str:
-        """Explain why two rows are a pair, or not."""
-        rows = [parse_row(text, side) for text, side in zip((left, right), SIDES, strict=True)]
-        if self._state is not None:
-            return self._state.why(*rows)
-        thing = self._watch.thing()
-        if self._about["why"] is None or thing is None:
-            raise InputError(f"'{self.name}' cannot explain pairs; one join of two streams can")
-        sides = zip(rows, thing.plan.spec.sides, strict=True)
-        return str(thing.why(*(typed_row(row, side.schema, side.name) for row, side in sides)))
+    def why(self, query: str, rows: Sequence[str]) -> str:
+        """Explain why rows are a result, or not."""
+        thing, streams = self._watch.thing(), self._about["why"]
+        if streams is None or (thing is None and self._state is None):
+            raise InputError(f"'{self.name}' joins no streams, so it cannot explain rows")
+        names = [stream["name"] for stream in streams]
+        if len(rows) != len(names):
+            raise InputError(f"one row of each stream is asked for ({', '.join(names)}); {len(rows)} came")
+        parsed = [parse_row(text, name) for text, name in zip(rows, names, strict=True)]
+        return explain_rows(thing, parsed) if self._state is None else self._state.why(*parsed)
 
 
 class RunSource:
@@ -158,12 +157,14 @@ class RunSource:
     def record(self, query: str) -> None:
         """Return nothing: the page itself keeps the record."""
 
-    def why(self, query: str, left: str, right: str) -> str:
-        """Explain why two rows are a pair, or not, if the run is one join."""
+    def why(self, query: str, rows: Sequence[str]) -> str:
+        """Explain why rows are a result, or not, if the run is one join or query."""
         only = self._only()
         if only is None:
-            raise InputError(f"'{self.name}' is not one join, and cannot explain pairs; use handshake why")
-        return only.why(query, left, right)
+            raise InputError(
+                f"'{self.name}' runs as several queries, so it cannot explain rows; use handshake why"
+            )
+        return only.why(query, rows)
 
     def _only(self) -> ThingSource | None:
         return next(iter(self._sources.values())) if len(self._sources) == 1 else None

@@ -1,9 +1,9 @@
-// The plan, the last results, and why two rows are a pair.
+// The plan, the last results, and why rows join.
 import { byId, html, text } from "./dom.js";
 import { planPicture } from "./plan.js";
 
 const NUMBER = /^-?[\d.]+(e[+-]?\d+)?$/i, JSON_NUMBER = /^-?\d+(\.\d+)?$/;
-const ROWS = ["why-left", "why-right"].map(byId);
+const rowFields = () => [...byId("why-rows").querySelectorAll("textarea")];
 
 export function drawLast(last) {
   const { columns, rows } = last, shown = JSON.stringify(last), place = byId("last");
@@ -27,27 +27,36 @@ export function drawAbout(about) {
   text(byId("plan-text"), about?.text ?? "");
   byId("why-card").hidden = !about?.why;
   byId("why-answer").hidden = true;
-  for (const field of ROWS) field.value = "";
+  byId("why-rows").replaceChildren(...(about?.why ?? []).map(rowField));
+}
+
+function rowField({ name }) {
+  const field = html("textarea", { rows: 2, spellcheck: false, placeholder: '{"id": 17}' });
+  return html("label", {}, `Row of ${name}`, field);
 }
 
 // Begin with the rows of the last result.
 export function fillWhy(about, last) {
-  if (!about?.why || !last.rows || ROWS.some((field) => field.value)) return;
-  about.why.forEach((names, side) => {
-    const row = names.map((name, at) => [name, example(about.why, last, side, at)]);
-    ROWS[side].value = JSON.stringify(Object.fromEntries(row));
+  const fields = rowFields();
+  if (!about?.why || !last.rows || fields.some((field) => field.value)) return;
+  let first = 0;
+  const total = about.why.reduce((sum, { columns }) => sum + columns.length, 0);
+  about.why.forEach(({ columns }, stream) => {
+    const row = columns.map((name, at) => [name, example(last, first + at, total)]);
+    fields[stream].value = JSON.stringify(Object.fromEntries(row));
+    first += columns.length;
   });
 }
 
-// The columns of a result are those of the left stream, then those of the right.
-function example([left, right], { columns, rows }, side, at) {
-  if (!rows.length || columns.length !== left.length + right.length) return null;
-  const cell = rows[0][side * left.length + at];
+// The columns of a result are those of all streams in order, then a rank or a value; other results are no example.
+function example({ columns, rows }, at, total) {
+  if (!rows.length || columns.length < total || columns.length > total + 2) return null;
+  const cell = rows[0][at];
   return cell !== null && JSON_NUMBER.test(cell) ? Number(cell) : cell;
 }
 
 export async function askWhy(name) {
-  const asked = new URLSearchParams({ name, left: ROWS[0].value, right: ROWS[1].value });
+  const asked = new URLSearchParams([["name", name], ...rowFields().map((field) => ["row", field.value])]);
   let found;
   try {
     const answer = await fetch(`why?${asked}`);

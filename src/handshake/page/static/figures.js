@@ -105,7 +105,7 @@ export function drawCharts(known, now, range) {
 }
 
 function chartsOf({ query, history }, series) {
-  const side = (k) => (k % 2 ? "right" : "left");
+  const side = (k) => ["left", "right", "third", "fourth"][k % 4];
   const line = (name, key, kind, color) => ({ name, color, points: series(key, kind) });
   const chart = (title, note, format, ...lines) => ({ title, note, format, lines });
   const named = query.streams.filter((s) => history[`rows ${s.name}`]);

@@ -37,7 +37,7 @@ function heightsOf(top) {
 
 function draw(node, left, ys, edges, nodes) {
   const x = left + node.span / 2, y = ys[node.depth], foot = y + node.height;
-  const kind = node.leaf !== null ? `leaf-${node.leaf % 2}` : node.depth === 0 ? "root" : "";
+  const kind = node.leaf !== null ? `leaf-${node.leaf % 4}` : node.depth === 0 ? "root" : "";
   const rect = svg("rect", { x: x - node.width / 2, y, width: node.width, height: node.height, rx: 8 });
   const line = (text, k) => svg("text", { x, y: y + 20 + k * LINE, "text-anchor": "middle" }, text);
   nodes.append(svg("g", { class: `plan-node ${kind}` }, rect, ...node.lines.map(line)));

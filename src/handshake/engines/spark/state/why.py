@@ -13,18 +13,12 @@ import pyarrow as pa
 from handshake.engines.spark.state.chunks import read_parts
 from handshake.engines.spark.state.reading import JoinState, SegmentState, read_state
 from handshake.errors import ExpressionError, InputError, UnsupportedError, suggest
-from handshake.joins.presence import equal_rows
 from handshake.joins.spec import OTHER, OWN, ROW, SIDES, join_spec
-from handshake.joins.why import (
-    Condition,
-    Why,
-    explain_pair,
-    is_matchable,
-    length,
-    row_time,
-    typed_row,
-    waiting,
-)
+from handshake.joins.why.answer import Condition, Why, length
+from handshake.joins.why.conditions import Member, is_matchable, pair_of, waiting
+from handshake.joins.why.pairs import explain_pair
+from handshake.joins.why.presence import equal_rows
+from handshake.joins.why.rows import typed_row
 from handshake.kinds import KINDS
 from handshake.plan.expr import Column, walk
 from handshake.plan.parse import parse
@@ -108,9 +102,11 @@ class _Asked:
             for side, (row, one) in enumerate(zip(given, held, strict=True))
         ]
         why = explain_pair(self._spec, rows, None, self._places(held))
-        times = [row_time(self._spec, side, row) for side, row in enumerate(rows)]
-        found = [self._presence(side, *each) for side, each in enumerate(zip(held, rows, times, strict=True))]
-        return Why((*why.conditions, *found), tuple(self._notes(held, times)))
+        members = pair_of(self._spec, rows)
+        asked = enumerate(zip(held, rows, (member.time for member in members), strict=True))
+        found = [self._presence(side, *each) for side, each in asked]
+        known = [member for member, one in zip(members, held, strict=True) if one is not None]
+        return Why((*why.conditions, *found), tuple(self._notes(known)))
 
     # The rows
 
@@ -168,7 +164,7 @@ class _Asked:
             for one in held
             if one is not None and {OWN, OTHER} <= {*one.batch.schema.names}
         ]
-        return tuple(places) if len(places) == 2 else None
+        return (places[0], places[1][::-1]) if len(places) == 2 else None
 
     # What became of them
 
@@ -192,11 +188,10 @@ class _Asked:
         detail = f"no segment holds it, and it is {behind} behind the watermark: it was late, or has not come"
         return Condition(what, "fails", detail)
 
-    def _notes(self, held: Sequence[_Held | None], times: Sequence[int | None]) -> Iterator[str]:
+    def _notes(self, held: Sequence[Member]) -> Iterator[str]:
         mark, unit = self._mark, self._spec.unit
         if mark is not None and self._spec.windows.timed:
-            known = [time if one is not None else None for one, time in zip(held, times, strict=True)]
-            yield from waiting(self._spec, known, mark)
+            yield from waiting(held, unit, mark)
         shown = "no watermark yet" if mark is None else f"watermark {_moment(mark, unit)}"
         yield f"this is the state after micro-batch {self._state.batch}, {shown}"
         since = self._state.segments[0].manifest.about.since
