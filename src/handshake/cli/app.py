@@ -29,8 +29,6 @@ from handshake.cli.why import why
 from handshake.io import describe_formats, one_line
 from handshake.options import options_table
 
-__all__ = ["app", "main", "run"]
-
 TERMINATED = 143
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 UsageError: Any = typer.BadParameter.__mro__[1]

@@ -11,8 +11,6 @@ from handshake.cli.report import read_text, reporting, write_text
 from handshake.engines.engine import engine_module, plain_table
 from handshake.plan.query import parse_query
 
-__all__ = ["compile_query"]
-
 
 @with_options("compile")
 def compile_query(

@@ -33,8 +33,6 @@ from handshake.options import Option
 if TYPE_CHECKING:
     from handshake.page.live import Page
 
-__all__ = ["PREDICATE", "WINDOW", "Streams", "demo"]
-
 PREDICATE = "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05 AND l.symbol <> r.symbol"
 WINDOW = "2 seconds"
 _WINDOW_US = 2_000_000

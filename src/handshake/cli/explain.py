@@ -15,8 +15,6 @@ from handshake.plan.optimise import optimise
 from handshake.plan.picture import svg
 from handshake.plan.query import parse_query
 
-__all__ = ["explain"]
-
 
 @with_options("explain")
 def explain(

@@ -35,8 +35,6 @@ from handshake.kinds import KINDS, kind_of_join
 from handshake.plan import parse
 from handshake.windows import windows_of
 
-__all__ = ["join"]
-
 
 @with_options("join")
 def join(

@@ -12,8 +12,6 @@ import typer
 from handshake.cli.live_page import open_page
 from handshake.cli.report import reporting
 
-__all__ = ["live"]
-
 
 def live(
     pages: Annotated[

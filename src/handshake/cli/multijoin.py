@@ -20,8 +20,6 @@ from handshake.options import CoreOptions
 from handshake.plan import parse
 from handshake.windows import windows_of
 
-__all__ = ["multijoin"]
-
 Texts = list[str] | None
 
 

@@ -16,8 +16,6 @@ from handshake.io.udp.receive import layout_of, receiver_for, record
 from handshake.io.udp.sockets import UdpReceiver, UdpSender
 from handshake.plan.query import parse_query
 
-__all__ = ["receive", "send"]
-
 _DECLARED = "File with the query, whose declarations say what comes; - is standard input."
 
 

@@ -31,11 +31,6 @@ from handshake.joins.replay import spare_old_objects
 if TYPE_CHECKING:
     from handshake.page.live import Page
 
-__all__ = [
-    "BAD_USAGE", "INTERRUPTED", "Delivery", "Preview", "close_output", "complain", "fail", "read_text",
-    "reporting", "write_text",
-]  # fmt: skip
-
 BAD_USAGE, INTERRUPTED = 2, 130
 _ROWS, _CELL = 10, 28
 _EVERY = 1.0

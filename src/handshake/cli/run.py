@@ -17,8 +17,6 @@ from handshake.io.declared import BadRows
 from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 
-__all__ = ["run"]
-
 
 @with_options("run")
 def run(

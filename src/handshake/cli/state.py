@@ -16,8 +16,6 @@ from handshake.io import check_output, sink_for
 from handshake.joins.spec import SIDES
 from handshake.joins.why import parse_row
 
-__all__ = ["state"]
-
 FOUND = 1
 """The exit status of a check that finds something."""
 

@@ -24,8 +24,6 @@ from handshake.kinds import KINDS
 from handshake.plan.build import Expression
 from handshake.plan.parse import parse
 
-__all__ = ["why"]
-
 Text = str | None
 
 

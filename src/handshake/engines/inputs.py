@@ -20,17 +20,6 @@ from handshake.operators.sources import arrival_places, arrow_schema, instants_i
 from handshake.plan.algebra import Plan, Source
 from handshake.schema import Field, Schema
 
-__all__ = [
-    "Address",
-    "Slice",
-    "arrival_order",
-    "carried_schema",
-    "check_inputs",
-    "comes_live",
-    "read_inputs",
-    "slices",
-]
-
 _SLICE = 1 << 16
 _TICK = 0.02
 

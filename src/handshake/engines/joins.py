@@ -25,11 +25,6 @@ from handshake.plan.expr import Column, Expr, Name, transform
 from handshake.schema import Opaque, Schema, Type, arrow_of, joined_names, unit_of_times
 from handshake.windows import Windows
 
-__all__ = [
-    "JOIN", "SUFFIX", "BestJoin", "PlainJoin", "best_join", "best_plan", "check_inner", "fit_tables",
-    "join_plan", "join_tables", "plain_join", "plan_as_join",
-]  # fmt: skip
-
 JOIN = "join"
 """The name of the result."""
 SUFFIX = "\0right"

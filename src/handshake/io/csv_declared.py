@@ -22,8 +22,6 @@ from handshake.io.declared import find_column, fit_rows, is_utf8, row_text
 from handshake.io.formats import AddBadRow, Rows, one_line
 from handshake.schema import Schema
 
-__all__ = ["NULLS", "read_declared", "read_standard_input"]
-
 NULLS = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
 """How NULL is written: as an empty field without quotes."""
 _BLOCK = 1 << 20

@@ -13,20 +13,6 @@ import pyarrow.compute as pc
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.schema import Field, Schema, String, arrow_of
 
-__all__ = [
-    "BAD",
-    "WIDEST",
-    "BadRows",
-    "arrow_schema",
-    "convert",
-    "convert_rows",
-    "find_column",
-    "fit_rows",
-    "is_utf8",
-    "misfit",
-    "row_text",
-]
-
 BAD = pa.schema(
     [("stream", pa.string()), ("row", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
 )

@@ -28,8 +28,6 @@ from handshake.io.frames import plain_table
 from handshake.io.json_lines import JSON_LINES, json_row
 from handshake.schema import STRING, Schema, type_from_arrow, without_view
 
-__all__ = ["FORMATS", "describe_formats", "format_of", "read", "read_declared"]
-
 FORMATS = (PARQUET, ARROW, CSV, TSV, JSON_LINES)
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 

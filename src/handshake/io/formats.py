@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from handshake.schema import Schema
 
-__all__ = ["AddBadRow", "FileFormat", "Rows", "Writer", "one_line"]
-
 AddBadRow = Callable[[str, int, str, str], None]
 """Takes a row that does not fit its declared schema: stream, row number, reason and text."""
 Rows = tuple[list[pa.RecordBatch], int]

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.schema import without_view
 
-__all__ = ["conform", "is_spark", "kind_of", "plain_table", "restore", "schema_of", "table_of"]
-
 
 def kind_of(value: Any) -> str:
     """Return the kind of a frame: arrow, pandas, polars or python. No library is imported to find out."""

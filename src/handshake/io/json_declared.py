@@ -49,8 +49,6 @@ from handshake.schema import (
     arrow_of,
 )
 
-__all__ = ["BLANK", "NULL_LINE", "parse_line", "read_declared"]
-
 _FIRST, _LAST = 1 << 16, 1 << 24
 """Bytes of the first piece, and of the longest. Each piece is twice as long as the one before."""
 _BLOCK = 1 << 20

@@ -19,8 +19,6 @@ from handshake.io.csv_files import CSV
 from handshake.io.files import format_of
 from handshake.io.formats import FileFormat, Writer, one_line
 
-__all__ = ["Sink", "check_output", "sink_for"]
-
 _GROUP = 1 << 17
 """Rows collected before they are written, so that a file does not consist of tiny pieces."""
 

@@ -24,8 +24,6 @@ from handshake.plan.expr import Column
 from handshake.plan.ranges import storage_bits
 from handshake.schema import Bool, Decimal, Float
 
-__all__ = ["Arrival", "Layout", "describe", "layout_of"]
-
 Array = np.ndarray[Any, Any]
 _BITS, _SIGNED, _UNSIGNED, _UNCHECKED = 0, 1, 2, 3
 _DESCRIBED, _HAS_KEYS, _ASCENDS = 1, 2, 4

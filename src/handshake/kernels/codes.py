@@ -25,8 +25,6 @@ from handshake.kernels.tiles import pair_writers, tile_search
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column
 
-__all__ = ["CODES", "FACTS", "NO_CODES", "PASSED", "Band", "Codes", "searcher"]
-
 Array = np.ndarray[Any, Any]
 Band = tuple[Column, tuple[Bound, ...]]
 """A column of the outer side, and its bounds on the coded column."""

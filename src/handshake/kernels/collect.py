@@ -22,10 +22,6 @@ from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, prefetch, reader
 from handshake.kernels.lower import I8
 
-__all__ = ["REACH", "TEXTS", "Places", "Shape", "collect", "collect_texts", "copy_bits", "copy_byte",
-           "copy_value", "places_of", "row_bytes", "shape_of", "text_offset", "write_half",
-           "write_word"]  # fmt: skip
-
 Array = np.ndarray[Any, Any]
 _CHUNK = 32
 _AHEAD = 24

@@ -46,8 +46,6 @@ from handshake.schema import (
     without_view,
 )
 
-__all__ = ["Evaluator", "evaluate", "holds"]
-
 Arrays = Mapping[Column, pa.Array]
 
 

@@ -11,9 +11,6 @@ from numba.extending import intrinsic
 
 from handshake.kernels.lower import I1, I8, I32
 
-__all__ = ["JIT", "QUICK", "count_bits", "emit_prefetch", "lower_bound", "lowest_bit", "lowest_bit_or_64",
-           "prefetch", "reader", "row_intrinsic", "upper_bound"]  # fmt: skip
-
 JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
 QUICK = {**JIT, "nogil": False}
 """Options for loops of a few microseconds, which are shorter than releasing the interpreter's lock."""

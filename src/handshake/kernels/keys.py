@@ -17,19 +17,6 @@ from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, QUICK
 from handshake.schema import STRING, type_from_arrow
 
-__all__ = [
-    "Edges",
-    "edges_of",
-    "has_value",
-    "hash_of",
-    "limits_at",
-    "moved_floats",
-    "moved_keys",
-    "prefix_of",
-    "row_hash",
-    "sort_key",
-]
-
 Array = np.ndarray[Any, Any]
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -38,9 +38,6 @@ from handshake.plan.ranges import ranges, scale_factor, type_range, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import INT64, Bool, Date, Decimal, Float, Int, Timestamp, Type
 
-__all__ = ["FUNCTIONS", "LANES", "Env", "Lowered", "Number", "Truth", "emit", "number", "repeat",
-           "truth"]  # fmt: skip
-
 LANES = 16
 """Tuples per vector: 512 bits of int32, and a mask of 16 bits."""
 

@@ -20,8 +20,6 @@ from handshake.kernels.compile_cache import building, compile_loop
 from handshake.kernels.intrinsics import JIT, lowest_bit, reader
 from handshake.kernels.lower import I64, LANES, repeat
 
-__all__ = ["rows_equal"]
-
 Array = np.ndarray[Any, Any]
 _BLOCK = 64
 """Rows per mask."""

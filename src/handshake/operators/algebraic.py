@@ -16,8 +16,6 @@ from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Aggregate, Node
 from handshake.plan.panes import PaneShape
 
-__all__ = ["AlgebraicBody", "stack_states", "take_state"]
-
 
 def take_state(state: Any, slots: Array) -> Any:
     """Return the states of these slots."""

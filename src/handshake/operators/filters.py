@@ -16,8 +16,6 @@ from handshake.operators.chunk import Array
 from handshake.plan.expr import Column, Compare, Expr, Literal, columns_of
 from handshake.schema import Int
 
-__all__ = ["RowSearch", "Rows"]
-
 _OPERATORS = {
     "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
     ">=": operator.ge,

@@ -19,8 +19,6 @@ from handshake.plan.algebra import WindowJoin
 from handshake.schema import UNITS, arrow_of
 from handshake.windows import Duration
 
-__all__ = ["AsOfKind"]
-
 
 class AsOfKind(KindOfJoin):
     """The rows of both sides that an as-of join holds, and its results."""

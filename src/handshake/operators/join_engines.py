@@ -23,8 +23,6 @@ from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
 
-__all__ = ["TIME", "Held", "JoinEngine", "named_condition"]
-
 TIME = MEMBER_TIME
 """The column with the times of rows that are pushed, after the stream's name and a dot."""
 _PROGRESS = ("newest", "arrived", "met")

@@ -21,8 +21,6 @@ from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.expr import Column, Compare, Expr, conjuncts, sides, walk
 from handshake.schema import arrow_of
 
-__all__ = ["JoinStep", "KindOfJoin", "Results", "in_order"]
-
 _NEVER = int(np.iinfo(np.int64).max)
 
 

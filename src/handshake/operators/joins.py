@@ -21,8 +21,6 @@ from handshake.plan.algebra import Source, WindowJoin
 from handshake.schema import arrow_of
 from handshake.windows import Windows, is_late
 
-__all__ = ["JoinOperator"]
-
 _CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
 _NONE = np.empty(0, np.int64)
 

@@ -14,9 +14,6 @@ import pyarrow.compute as pc
 from handshake.operators.chunk import Array, fit
 from handshake.schema import Type
 
-__all__ = ["cells_of", "decimals_of", "has_integer_keys", "keys_of", "numbers_of", "restore_cells",
-           "values_of", "words_of"]  # fmt: skip
-
 _LARGEST = np.int64(2**63 - 1)
 
 

@@ -16,8 +16,6 @@ from handshake.plan.algebra import Plan, Source
 from handshake.schema import UNITS, arrow_of
 from handshake.windows import is_late
 
-__all__ = ["Needs", "SourceOperator", "arrival_places", "arrow_schema", "instants", "instants_in", "times_in"]
-
 NowNanoseconds = Callable[[], int]
 
 

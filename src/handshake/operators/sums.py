@@ -24,8 +24,6 @@ from handshake.operators.sort_keys import numbers_of, words_of
 from handshake.plan.algebra import Aggregate
 from handshake.schema import Decimal, Float, Int, Type, arrow_of
 
-__all__ = ["Additive", "Average", "CountIf", "StandardDeviation", "Sum", "Variance"]
-
 _ALL = np.empty(0, np.bool_)
 """A mask that selects every row."""
 _LIMB = np.int64(0xFFFFFFFF)

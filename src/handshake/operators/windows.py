@@ -24,8 +24,6 @@ from handshake.operators.segments import Body, Segments
 from handshake.plan.algebra import Sliding, Windowing
 from handshake.schema import UNITS
 
-__all__ = ["Results", "Spans", "Store", "WindowOperator", "covered_windows", "stamp_by_end"]
-
 _BLOCK = 1 << 16
 """Windows that are computed together, at most."""
 _EXPANDED = 1 << 20

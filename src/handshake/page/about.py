@@ -16,8 +16,6 @@ from handshake.joins.spec import SIDES
 from handshake.plan.algebra import Node, Plan
 from handshake.plan.explain import label
 
-__all__ = ["StateOf", "describe", "frame_tree"]
-
 Tree = dict[str, Any]
 
 

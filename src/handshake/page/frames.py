@@ -11,8 +11,6 @@ from typing import Any
 from handshake.page.cards import Card
 from handshake.page.errors import Errors
 
-__all__ = ["FASTEST", "Frame", "Viewer", "encode", "whole"]
-
 FASTEST = 50
 """Updates per second, at most."""
 Frame = dict[str, Any]

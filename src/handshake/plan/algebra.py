@@ -20,37 +20,6 @@ from handshake.plan.expr import Column, Expr
 from handshake.schema import INT64, UNITS, Field, Schema, Timestamp, Type
 from handshake.windows import Window
 
-__all__ = [
-    "ARRIVAL",
-    "LONGEST",
-    "MEMBER_TIME",
-    "POSITIONS",
-    "Aggregate",
-    "Apply",
-    "Clock",
-    "Concat",
-    "Demux",
-    "Group",
-    "Node",
-    "Ordering",
-    "Output",
-    "Parameter",
-    "Plan",
-    "Project",
-    "Select",
-    "Session",
-    "Sliding",
-    "Source",
-    "Union",
-    "WindowJoin",
-    "Windowing",
-    "explain_plan",
-    "label",
-    "reads",
-    "rebuild",
-    "walk",
-]
-
 
 @dataclass(frozen=True)
 class Clock:

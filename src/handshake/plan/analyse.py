@@ -29,8 +29,6 @@ from handshake.plan.expr import (
 from handshake.plan.types import is_exact
 from handshake.schema import BOOL, INT64, Date, Float, Interval, Timestamp, Type
 
-__all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate", "separate_floats"]
-
 _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
 
 

@@ -20,8 +20,6 @@ from handshake.plan.joined import Joined, JoinItem
 from handshake.schema import UNITS, Timestamp
 from handshake.windows import TimeWindow, Window
 
-__all__ = ["AsOfItem", "join_as_of"]
-
 _MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
 ErrorAt = Callable[[str, exp.Expr], ExpressionError]
 

@@ -67,8 +67,6 @@ from handshake.schema import (
     type_from_arrow,
 )
 
-__all__ = ["Scope", "bind", "bind_value"]
-
 
 @dataclass(frozen=True)
 class Scope:

@@ -37,8 +37,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["cast_value", "decimal_text", "divide_half_away", "fits_type", "nearest_float", "round_float32"]
-
 
 def cast_value(value: Any, source: Type, target: Type) -> Any:
     """Return a physical value in another type, or None if it has no value there."""

@@ -27,8 +27,6 @@ from handshake.schema import (
 )
 from handshake.windows import Duration
 
-__all__ = ["TYPES", "declare", "duration"]
-
 _PLAIN: dict[str, Type] = {
     **dict.fromkeys(("bool", "boolean"), BOOL),
     **dict.fromkeys(("byte", "tinyint", "int8"), Int(8)),

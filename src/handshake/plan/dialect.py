@@ -26,8 +26,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["ARGUMENTS", "Predicate", "sql_text", "type_of"]
-
 _Build = Callable[[list[exp.Expr]], exp.Expr]
 
 

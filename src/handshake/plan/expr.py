@@ -10,35 +10,6 @@ from handshake.errors import ExpressionError
 from handshake.plan.literals import literal_text
 from handshake.schema import BOOL, Type
 
-__all__ = [
-    "UNBOUND",
-    "And",
-    "Arithmetic",
-    "Call",
-    "Case",
-    "Cast",
-    "Column",
-    "Compare",
-    "Expr",
-    "IsNull",
-    "Literal",
-    "Name",
-    "Negate",
-    "Not",
-    "Or",
-    "Position",
-    "Udf",
-    "Unbound",
-    "check_size",
-    "columns_of",
-    "conjunction",
-    "conjuncts",
-    "show",
-    "sides",
-    "transform",
-    "walk",
-]
-
 
 @dataclass(frozen=True)
 class Unbound(Type):

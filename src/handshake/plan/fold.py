@@ -27,8 +27,6 @@ from handshake.plan.functions import FUNCTIONS, call_values
 from handshake.plan.types import fail, is_exact
 from handshake.schema import BOOL, FLOAT32, Float, Null
 
-__all__ = ["fold", "fold_node"]
-
 _FLIP = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 

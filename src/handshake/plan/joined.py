@@ -33,8 +33,6 @@ from handshake.plan.expr import (
 from handshake.schema import UNITS, Field, Interval, Schema, Timestamp
 from handshake.windows import TimeWindow, Window, settle_now
 
-__all__ = ["JoinItem", "Joined", "join_kind"]
-
 _PLAIN = ("", "CROSS", "INNER")
 _AS_OF = {("", ""): "inner", ("", "INNER"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left"}
 """The kinds of as-of joins by side and kind as written: without a side they are inner joins, as in Spark."""

@@ -20,8 +20,6 @@ from sqlglot import TokenType, exp
 from handshake.plan.dialect import Predicate
 from handshake.windows import UNIT_WORDS
 
-__all__ = ["AGGREGATE_NAMES", "Continuous", "CreateStream", "FieldDefinition", "Length", "Slide"]
-
 
 def _aggregate_classes(kind: Any) -> Iterator[Any]:
     yield kind

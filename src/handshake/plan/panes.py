@@ -7,8 +7,6 @@ from math import gcd
 
 from handshake.plan.algebra import Aggregate, Apply, Concat, Group, Node, Parameter, Project, Select, Sliding
 
-__all__ = ["PaneShape", "pane_length", "pane_shape"]
-
 
 @dataclass(frozen=True)
 class PaneShape:

@@ -32,8 +32,6 @@ from handshake.plan.types import parse_date, parse_time, parse_timestamp
 from handshake.schema import DATE, FLOAT64, STRING, Date, Interval, Months, TimeOfDay, Timestamp, Type
 from handshake.windows import Duration
 
-__all__ = ["parse", "parse_type"]
-
 
 def parse(text: str, kind: str = "predicate") -> Expr:
     """Read a predicate, or an expression of another kind, which errors name.

@@ -17,8 +17,6 @@ from handshake.plan.statements import StatementReader
 from handshake.plan.types import unify
 from handshake.schema import Decimal, Int, Type
 
-__all__ = ["parse_query"]
-
 _UNNAMED = "result"
 
 

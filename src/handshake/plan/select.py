@@ -37,8 +37,6 @@ from handshake.plan.window_syntax import WindowReader
 from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of
 from handshake.windows import NowWindow, Window
 
-__all__ = ["SelectPlanner"]
-
 _CLAUSES = frozenset(("expressions", "from_", "joins", "where", "group", "having", "into"))
 
 

@@ -36,8 +36,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "remedy", "unify"]
-
 EXACT = (Int, Decimal, Date, Timestamp, Interval, Months, TimeOfDay)
 """Types whose values are whole numbers at heart: arithmetic on them is exact."""
 

@@ -28,8 +28,6 @@ from handshake.options import Options
 from handshake.plan.algebra import Plan
 from handshake.schema import arrow_of
 
-__all__ = ["CircuitEngine"]
-
 CLOCK_MHZ = 100
 """The clock of the papers, for rates."""
 MANY_ROWS = 2000

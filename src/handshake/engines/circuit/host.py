@@ -21,8 +21,6 @@ from handshake.operators.sources import arrival_places, instants_in
 from handshake.plan.algebra import Output, Plan, Source
 from handshake.schema import arrow_of
 
-__all__ = ["QueryRun", "run_plan"]
-
 
 @dataclass(frozen=True)
 class QueryRun:

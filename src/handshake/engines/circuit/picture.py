@@ -38,8 +38,6 @@ from handshake.errors import HandshakeError
 from handshake.plan.expr import show
 from handshake.schema import Int
 
-__all__ = ["draw", "draw_compiled"]
-
 _BUS_ROW = Row((Wire("word", Int(WORD, signed=False), WORD),))
 _LINE, _PAD, _GAP, _CHAR = 16, 10, 34, 7.2
 

@@ -11,8 +11,6 @@ from handshake.engines.circuit.components.window_join import JoinSpec
 from handshake.engines.circuit.emit import to_rtlil
 from handshake.engines.circuit.yosys import run_yosys
 
-__all__ = ["report", "resources"]
-
 _SYNTHESIS = (
     "hierarchy -top query",
     "synth_xilinx -family xc6v -flatten -noiopad -noclkbuf -top query",

@@ -28,8 +28,6 @@ from handshake.plan.algebra import Plan
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
 
-__all__ = ["BestRun", "JoinRun", "LocalEngine", "MultiJoinRun", "QueryRun"]
-
 
 class LocalEngine:
     """Runs a plan that is one join on join cores, and any other plan by the operators of queries."""

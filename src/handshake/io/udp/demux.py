@@ -18,8 +18,6 @@ from handshake.errors import InputError, SchemaError
 from handshake.io.udp.mmsg import Datagrams
 from handshake.io.udp.wire import Layout
 
-__all__ = ["HEADER", "BadFile", "Counters", "Demux", "Sequence", "Stream", "refuse"]
-
 HEADER = np.dtype(">i8")
 """The optional sequence number in front of the tuples of a datagram."""
 

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Datagrams", "Inbox", "Messages", "Outbox", "kernel_dropped", "open_receiver"]
-
 LINUX = sys.platform == "linux"
 _UDP, _SEGMENT, _GRO = 17, 103, 104
 _RCVBUFFORCE, _MEMINFO, _DROPS = 33, 55, 8

@@ -23,8 +23,6 @@ from handshake.io.udp.wire import WIDTH, Layout
 from handshake.plan.algebra import Node, Plan, Source, rebuild
 from handshake.schema import Binary, Int, String, arrow_of
 
-__all__ = ["ARRIVAL_COLUMN", "direct", "layout_of", "read_counters", "receiver_for", "record", "streams_for"]
-
 ARRIVAL_COLUMN = "__arrival"
 """The time of arrival, for streams that are declared without a time."""
 

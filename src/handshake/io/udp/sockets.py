@@ -23,8 +23,6 @@ from handshake.io.udp.mmsg import Inbox, Messages, Outbox, kernel_dropped, open_
 from handshake.io.udp.wire import Layout
 from handshake.schema import concat_batches
 
-__all__ = ["Batches", "Endpoint", "Prepared", "UdpReceiver", "UdpSender"]
-
 Batches = dict[str, pa.RecordBatch]
 """The new rows per stream that has any, by its name."""
 

@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
 
-__all__ = ["WIDTH", "Layout", "WireField"]
-
 WIDTH = b"width"
 """Metadata key of an Arrow field: the number of bytes of a string on the wire."""
 _LARGEST = 65_507

@@ -10,8 +10,6 @@ from handshake.plan.functions.registry import NUMBER, Function, check, check_cou
 from handshake.plan.types import common, fail
 from handshake.schema import BOOL, INT64, NULL, Binary, Bool, Int, String
 
-__all__ = ["ALIASES", "FUNCTIONS"]
-
 
 def _common(call: Call, args: tuple[Expr, ...]) -> Call:
     if not args:

@@ -27,8 +27,6 @@ from handshake.plan.functions.registry import (
 from handshake.plan.types import coerce, common, fail
 from handshake.schema import BOOL, FLOAT32, FLOAT64, INT64, Decimal, Float, Int, Interval, Null, Type
 
-__all__ = ["ALIASES", "FUNCTIONS"]
-
 
 def _same_number(call: Call, args: tuple[Expr, ...]) -> Call:
     check_count(call, args, 1, 1)

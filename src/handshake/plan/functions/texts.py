@@ -23,8 +23,6 @@ from handshake.plan.functions.registry import (
 from handshake.plan.types import fail
 from handshake.schema import BOOL, INT64, STRING, Binary, Int, Null, String, Type
 
-__all__ = ["ALIASES", "FUNCTIONS"]
-
 HEXED = Argument("a whole number, text or bytes", (Int, String, Binary))
 
 

@@ -45,8 +45,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["ALIASES", "FIELDS", "FUNCTIONS"]
-
 DAY_LENGTH, HOUR, MINUTE, SECOND = UNITS["d"], 3600 * UNITS["s"], 60 * UNITS["s"], UNITS["s"]
 
 

@@ -9,8 +9,6 @@ from handshake.plan.expr import Column, Expr, Literal
 from handshake.plan.fold import fold_node
 from handshake.schema import Decimal, Int, Type
 
-__all__ = ["fold_constants"]
-
 
 def fold_constants(node: Node) -> Node:
     """Compute expressions of constants."""

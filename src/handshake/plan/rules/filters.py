@@ -25,8 +25,6 @@ from handshake.plan.assemble import Fresh, add_filter, column_of, keep_columns, 
 from handshake.plan.expr import Column, Expr, Literal, conjunction, conjuncts, sides, transform, walk
 from handshake.schema import BOOL
 
-__all__ = ["push_down_filters"]
-
 
 def push_down_filters(node: Node) -> Node:
     """Move selections below operators that do not need the rows that they drop."""

@@ -23,15 +23,6 @@ from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 from handshake.errors import UnsupportedError
 
-__all__ = [
-    "BUS",
-    "NETWORK",
-    "AdaptedCircuit",
-    "Adapters",
-    "Register",
-    "describe",
-]
-
 NETWORK = "network"
 """The stream of Ethernet frames that all UDP adapters read."""
 BUS = ("cpu_address", "cpu_write", "cpu_write_data", "cpu_read", "cpu_read_data", "cpu_interrupt")

@@ -20,8 +20,6 @@ from handshake.engines.circuit.components.stream import (
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, null_of
 
-__all__ = ["StreamDemux", "holds"]
-
 
 class StreamDemux(Block):
     """Tuples of `i` leave on `o0`, `o1`, … by what `field` holds; those that no stream claims are counted.

@@ -26,17 +26,6 @@ from handshake.engines.circuit.components.stream import (
 from handshake.engines.circuit.components.types import Row, Wire, count_of, null_of
 from handshake.schema import Decimal
 
-__all__ = [
-    "Divide",
-    "PipelinedDivide",
-    "Quotient",
-    "SerialDivide",
-    "divided_row",
-    "quotient_of",
-    "quotient_wire",
-]
-
-
 _BITS = 55
 """Of the quotient of two numbers between 1 and 2: one before the point, 54 behind; 53 are kept."""
 _FRACTION, _BIAS = 52, 1023

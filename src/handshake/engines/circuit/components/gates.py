@@ -37,8 +37,6 @@ from handshake.plan.expr import (
 from handshake.plan.ranges import scale_factor, type_range
 from handshake.schema import Binary, Bool, Date, Decimal, Float, Int, Null, Opaque, String, Timestamp, Type
 
-__all__ = ["Lowered", "Operands", "columns_of", "lower", "wire_of"]
-
 Operands = Callable[[Column], "Lowered"]
 """Returns the gates that carry the value of a column."""
 

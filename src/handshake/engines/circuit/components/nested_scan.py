@@ -21,8 +21,6 @@ from handshake.engines.circuit.components.union import chosen, rotating_grant
 from handshake.engines.circuit.join.arrivals import has_of
 from handshake.engines.circuit.join.condition import Combination, Conjunct
 
-__all__ = ["NestedScan", "most_cycles"]
-
 _READY = 0
 """The state that takes a beat; state 1 + k scans the window of stream k, and one more sends the end."""
 

@@ -30,19 +30,6 @@ from handshake.errors import SchemaError
 from handshake.plan.expr import And, Arithmetic, Compare, Expr, Not, Or
 from handshake.schema import Bool, Type
 
-__all__ = [
-    "Compute",
-    "Concat",
-    "Delay",
-    "Fork",
-    "Operation",
-    "Project",
-    "Select",
-    "Stage",
-    "computed_row",
-    "copy_field",
-]
-
 Operation = tuple[str, Expr, Type]
 """A field to compute: its name, the operation, and its type."""
 

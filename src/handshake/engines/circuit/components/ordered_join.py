@@ -22,8 +22,6 @@ from handshake.engines.circuit.components.union import chosen, rotating_grant
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT
 from handshake.engines.circuit.join.condition import Delay, PairGates
 
-__all__ = ["OrderedJoin"]
-
 
 class _State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
     READY = 0

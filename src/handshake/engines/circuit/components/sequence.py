@@ -24,18 +24,6 @@ from handshake.engines.circuit.components.types import Row, Wire
 from handshake.engines.circuit.components.union import chosen
 from handshake.schema import BOOL, INT64
 
-__all__ = [
-    "PLACE",
-    "Claim",
-    "LockstepUnion",
-    "Mask",
-    "Sequence",
-    "in_step",
-    "least",
-    "place_wire",
-    "slot_row",
-]
-
 PLACE = "#place"
 """Field of inputs that are joined with others: a tuple's place among the arrivals of all of them, from 0."""
 PLACE_BITS = 32

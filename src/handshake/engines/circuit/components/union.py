@@ -13,8 +13,6 @@ from handshake.engines.circuit.components.stream import forward, stream_in, stre
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 
-__all__ = ["Union", "behind", "chosen", "lowest", "rotating_grant"]
-
 
 def lowest(bits: Value) -> Value:
     """Return the lowest bit that is set, alone."""

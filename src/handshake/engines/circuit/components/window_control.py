@@ -18,8 +18,6 @@ from handshake.engines.circuit.components.types import Row, Wire, bits_of_range,
 from handshake.engines.circuit.components.union import chosen
 from handshake.schema import INT64
 
-__all__ = ["TimeControl", "TupleControl"]
-
 
 class Control:
     """The common part of both kinds of windows: steps, merging of results, the end of the input."""

@@ -17,9 +17,6 @@ from handshake.errors import UnsupportedError
 from handshake.plan.expr import And, Column, Compare, Expr, Not, Or, Udf, conjuncts, show, sides, walk
 from handshake.schema import BOOL, Float
 
-__all__ = ["Combination", "Conjunct", "Delay", "PairGates", "check_gates", "is_true"]
-
-
 CHUNK = 2
 """Bits that one gate of a pipelined test for equality looks at: a look-up table behind a window's RAM."""
 

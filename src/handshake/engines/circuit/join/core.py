@@ -32,8 +32,6 @@ from handshake.engines.circuit.join.condition import Delay, PairGates
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM, WindowSegment
 
-__all__ = ["STEP_BITS", "CoreShape", "JoinCore", "LocalCore", "State"]
-
 
 class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
     """The state of a core, one bit for each, so that a test reads one register."""

@@ -12,8 +12,6 @@ from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, lanes, later
 from handshake.engines.circuit.join.links import Span
 
-__all__ = ["GrantingMerger", "Merger", "leave", "merge"]
-
 
 class Merger(Block):
     """Ports: `a` and `b` (results in), `o` (results out)."""

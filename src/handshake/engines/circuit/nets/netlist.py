@@ -19,26 +19,6 @@ from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.union import Union
 from handshake.errors import HandshakeError
 
-__all__ = [
-    "ComputeNet",
-    "ConcatNet",
-    "DelayNet",
-    "DemuxNet",
-    "DivideNet",
-    "Input",
-    "NaryNet",
-    "Net",
-    "ProjectNet",
-    "SelectNet",
-    "StageNet",
-    "StampNet",
-    "UnaryNet",
-    "UnionNet",
-    "WidenNet",
-    "rebuild",
-    "walk",
-]
-
 
 @dataclass(frozen=True)
 class Net(ABC):

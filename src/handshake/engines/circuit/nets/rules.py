@@ -23,8 +23,6 @@ from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
 from handshake.plan.rules.projections import push_down_projections
 
-__all__ = ["PLAN_RULES", "RULES", "optimise", "prepare"]
-
 Nets = dict[str, Net]
 
 

@@ -56,8 +56,6 @@ from handshake.plan.algebra import (
 from handshake.plan.algebra import walk as walk_plan
 from handshake.schema import UNITS, Binary, Field, String
 
-__all__ = ["translate"]
-
 CLOCK_HZ = 100_000_000
 """The papers' clock: what bounds the number of tuples of a time window."""
 MOST_COPIES, MOST_GROUPS = 1024, 4096

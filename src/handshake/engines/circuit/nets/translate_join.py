@@ -24,8 +24,6 @@ from handshake.plan.expr import And, Arithmetic, Column, Compare, Expr, Literal
 from handshake.schema import BOOL, INT64, UNITS
 from handshake.windows import Window, Windows
 
-__all__ = ["Joins", "is_timed"]
-
 
 def is_timed(node: WindowJoin) -> bool:
     """Return whether a join reads times."""

@@ -11,8 +11,6 @@ from amaranth.sim import Simulator
 
 from handshake.engines.circuit.simulation.testbench import Arrival, Beat, Feed, Ports, Prepared, Run, Task
 
-__all__ = ["AmaranthEngine"]
-
 
 class AmaranthEngine:
     """Drives the circuit from a test bench in Python."""

@@ -13,8 +13,6 @@ from handshake.engines.circuit.components.stream import StreamSignature
 from handshake.engines.circuit.components.types import Row
 from handshake.errors import UnsupportedError
 
-__all__ = ["ALWAYS", "Arrival", "Beat", "Engine", "Feed", "Ports", "Prepared", "Run", "Task", "feed"]
-
 ALWAYS: tuple[bool, ...] = (True,)
 
 

@@ -22,8 +22,6 @@ from handshake.engines.circuit.simulation.testbench import Arrival, Feed, Ports,
 from handshake.engines.circuit.yosys import run_yosys, runtime
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["CxxrtlEngine"]
-
 _COMMON = ("hierarchy -top top", "proc")
 _FLAT = (
     *_COMMON,
