@@ -36,24 +36,21 @@ def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
     return types.void(address), code
 
 
-@intrinsic
-def lowest_bit(typing_context, mask):  # type: ignore[no-untyped-def]
-    """Return the index of the lowest set bit. One must be set."""
+def _lowest_bit(always_set: bool) -> Any:
+    @intrinsic
+    def lowest(typing_context, mask):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.cttz(args[0], ir.Constant(I1, int(always_set)))
 
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.cttz(args[0], ir.Constant(I1, 1))
+        return types.int64(mask), code
 
-    return types.int64(mask), code
+    return lowest
 
 
-@intrinsic
-def lowest_bit_or_64(typing_context, mask):  # type: ignore[no-untyped-def]
-    """Return the index of the lowest set bit, or 64 if none is set."""
-
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.cttz(args[0], ir.Constant(I1, 0))
-
-    return types.int64(mask), code
+lowest_bit = _lowest_bit(always_set=True)
+"""Returns the index of the lowest set bit. One must be set."""
+lowest_bit_or_64 = _lowest_bit(always_set=False)
+"""Returns the index of the lowest set bit, or 64 if none is set."""
 
 
 @intrinsic
@@ -66,13 +63,13 @@ def count_bits(typing_context, mask):  # type: ignore[no-untyped-def]
     return types.int64(mask), code
 
 
-def reader(bits: int, kind: types.Type) -> Any:
+def reader(kind: types.Type) -> Any:
     """Return `read(address)`, which loads a number from an address that need not be aligned."""
 
     @intrinsic
     def read(typing_context, address):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(bits)))
+            place = builder.inttoptr(args[0], ir.PointerType(context.get_data_type(kind)))
             return builder.load(place, align=1)
 
         return kind(types.int64), code

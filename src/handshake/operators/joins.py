@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.spec import FirstPairs
+from handshake.kernels.columns import as_array
 from handshake.kinds import INNER
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
 from handshake.operators.join_asof import AsOfKind
@@ -173,7 +174,7 @@ class JoinOperator:
         positions = self._stamps(table, _POSITION) if self._numbered else places[:0]
         order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
         rows = pa.array(order)
-        columns = {f.name: _array(table.column(f.name)).take(rows) for f in self._node.schema}
+        columns = {f.name: as_array(table.column(f.name)).take(rows) for f in self._node.schema}
         known = times.max(axis=0)[order]
         timed_rows = None if np.all(known > BEGINNING) else known > BEGINNING
         last = places.max(axis=0)[order]
@@ -183,7 +184,7 @@ class JoinOperator:
         return _Pairs(stamped, positions[:, order])
 
     def _stamps(self, table: pa.Table, what: str) -> Array:
-        arrays = [_array(table.column(f"{name}.{what}")) for name in self._node.names]
+        arrays = [as_array(table.column(f"{name}.{what}")) for name in self._node.names]
         return np.stack([np.asarray(a.cast(pa.int64()).fill_null(BEGINNING)) for a in arrays])
 
     def close(self) -> None:
@@ -213,7 +214,3 @@ class _Pairs:
 
 def _timeless(chunk: Chunk) -> Chunk:
     return chunk.take(_NONE if chunk.timed is None else np.flatnonzero(~chunk.timed))
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

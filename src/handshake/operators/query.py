@@ -43,7 +43,6 @@ from handshake.plan.explain import explain_plan, label
 from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
-from handshake.schema import arrow_of
 
 __all__ = ["Query", "QueryMetrics", "Results", "output_schema"]
 
@@ -87,7 +86,7 @@ class QueryMetrics:
 
 def output_schema(output: Output) -> pa.Schema:
     """Return the columns of a result."""
-    return pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
+    return output.schema.to_arrow()
 
 
 class Query(Closing):

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.io.frames import conform
+from handshake.kernels.columns import as_array
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, beyond, check_times
 from handshake.plan.algebra import Plan, Source
-from handshake.schema import UNITS, arrow_of
+from handshake.schema import UNITS
 from handshake.windows import is_late
 
 NowNanoseconds = Callable[[], int]
@@ -29,7 +30,7 @@ class Needs:
 
 def arrow_schema(source: Source) -> pa.Schema:
     """Return the Arrow schema of an input."""
-    return pa.schema([(f.name, arrow_of(f.type)) for f in source.fields])
+    return source.fields.to_arrow()
 
 
 def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array | None]:
@@ -67,9 +68,7 @@ def instants(source: Source, table: pa.Table | pa.RecordBatch) -> tuple[Array, A
     """
     if source.time is None:
         return np.full(table.num_rows, BEGINNING), np.arange(table.num_rows)
-    column = table.column(source.time)
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    times, timed = times_in(source, {source.time: whole})
+    times, timed = times_in(source, {source.time: as_array(table.column(source.time))})
     unit = UNITS[source.clock.unit]
     seconds, rest = np.divmod(times, UNITS["s"] // unit)
     if timed is None:

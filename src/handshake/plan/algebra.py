@@ -215,18 +215,8 @@ class Apply(_Unary):
 
 
 @dataclass(frozen=True)
-class Union(Node):
-    """The rows of several streams with the same columns, in the order of arrival."""
-
+class _Nary(Node):
     inputs: tuple[Node, ...]
-
-    @property
-    def schema(self) -> Schema:
-        return self.inputs[0].schema
-
-    @property
-    def clock(self) -> Clock:
-        return _common([node.clock for node in self.inputs])
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -236,9 +226,22 @@ class Union(Node):
         return replace(self, inputs=children)
 
 
-def _common(clocks: list[Clock]) -> Clock:
+@dataclass(frozen=True)
+class Union(_Nary):
+    """The rows of several streams with the same columns, in the order of arrival."""
+
+    @property
+    def schema(self) -> Schema:
+        return self.inputs[0].schema
+
+    @property
+    def clock(self) -> Clock:
+        return _finest(self.inputs)
+
+
+def _finest(nodes: tuple[Node, ...]) -> Clock:
     """Return the clock with the finest unit."""
-    return min(clocks, key=lambda clock: UNITS[clock.unit])
+    return min((node.clock for node in nodes), key=lambda clock: UNITS[clock.unit])
 
 
 @dataclass(frozen=True)
@@ -351,26 +354,17 @@ class Windowing(_WithBody):
 
 
 @dataclass(frozen=True)
-class Concat(Node):
+class Concat(_Nary):
     """A row-by-row concatenation of columns: each input yields one row per window or group."""
-
-    inputs: tuple[Node, ...]
 
     @property
     def schema(self) -> Schema:
         known = [node.schema for node in self.inputs]
         return Schema(tuple(f for each in known for f in each), known[0].stream)
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return self.inputs
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, inputs=children)
-
 
 @dataclass(frozen=True)
-class WindowJoin(Node):
+class WindowJoin(_Nary):
     """Combinations of one row per stream for which `on` holds, all in their windows when the last arrives.
 
     Columns of results are named `stream.column`. In `on`, `Column(k, name)` is a column of the k-th input.
@@ -378,7 +372,6 @@ class WindowJoin(Node):
     window (docs/queries.md).
     """
 
-    inputs: tuple[Node, ...]
     names: tuple[str, ...]
     """The names of the streams in the query, all different."""
     windows: tuple[Window | None, ...]
@@ -421,14 +414,7 @@ class WindowJoin(Node):
 
     @property
     def clock(self) -> Clock:
-        return _common([node.clock for node in self.inputs])
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return self.inputs
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, inputs=children)
+        return _finest(self.inputs)
 
 
 @dataclass(frozen=True)

@@ -245,17 +245,15 @@ def _sum(terms: list[tuple[int, Expr]]) -> Expr:
     ordered = sorted(terms, key=lambda item: item[0] < 0)
     total: Expr | None = None
     for factor, term in ordered:
-        part = term if abs(factor) == 1 else _times(abs(factor), term)
+        part = term
+        if abs(factor) != 1:
+            part = Arithmetic("*", Literal(abs(factor), type=INT64), term, type=INT64)
         if total is None:
             total = part if factor > 0 else Negate(part, type=INT64)
         else:
             total = Arithmetic("+" if factor > 0 else "-", total, part, type=INT64)
     assert total is not None
     return total
-
-
-def _times(factor: int, term: Expr) -> Expr:
-    return Arithmetic("*", Literal(factor, type=INT64), term, type=INT64)
 
 
 # Floats: only constants are moved, and the rounding that this brings is remembered.

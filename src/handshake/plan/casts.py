@@ -195,10 +195,6 @@ def _read_time(text: str, target: TimeOfDay) -> int | None:
     return None if found is None else found * UNITS["us"] // UNITS[target.unit]
 
 
-def _unread(text: str, target: Interval) -> None:
-    return None
-
-
 _READERS: dict[type[Type], Callable[[str, Any], Any]] = {
     Int: _read_int,
     Float: _read_float,
@@ -207,5 +203,5 @@ _READERS: dict[type[Type], Callable[[str, Any], Any]] = {
     Date: lambda text, _: read_date(text),
     Timestamp: _read_timestamp,
     TimeOfDay: _read_time,
-    Interval: _unread,
+    Interval: lambda text, _: None,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -100,7 +101,14 @@ class Arithmetic(_Binary):
 
 @dataclass(frozen=True)
 class Compare(_Binary):
-    """One of the comparisons `= <> < <= > >=`."""
+    """One of the comparisons in `COMPARISONS`."""
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
+}  # fmt: skip
+"""Comparisons by operator: of numbers, of arrays, or of signals of a circuit."""
 
 
 @dataclass(frozen=True)

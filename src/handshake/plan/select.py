@@ -34,7 +34,7 @@ from handshake.plan.joined import Joined, JoinItem, join_kind
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.plan.window_syntax import WindowReader
-from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of
+from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of, finest_unit
 from handshake.windows import NowWindow, Window
 
 _CLAUSES = frozenset(("expressions", "from_", "joins", "where", "group", "having", "into"))
@@ -445,7 +445,7 @@ class SelectPlanner:
                     f"{item.name} has one of {item.window}; put the first join in parentheses: "
                     "FROM (SELECT …) [SIZE 600 TIME] LEFT JOIN …", item.tree
                 )  # fmt: skip
-        unit = min((item.node.clock.unit for item in streams), key=UNITS.__getitem__)
+        unit = finest_unit(*(item.node.clock.unit for item in streams))
         longest = max(item.window.size for item in streams)
         if longest * len(streams) > LONGEST * UNITS[unit]:
             raise self._reader.error(

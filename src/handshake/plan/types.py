@@ -34,6 +34,7 @@ from handshake.schema import (
     TimeOfDay,
     Timestamp,
     Type,
+    finest_unit,
 )
 
 EXACT = (Int, Decimal, Date, Timestamp, Interval, Months, TimeOfDay)
@@ -160,24 +161,20 @@ def _unify_types(a: Expr, b: Expr) -> Type | None:
         case Timestamp() as x, Timestamp() as y:
             return _unify_timestamps(a, b, x, y)
         case Interval(unit=x), Interval(unit=y):
-            return Interval(_finer(x, y))
+            return Interval(finest_unit(x, y))
         case (Interval(unit="d") as days, Int()) | (Int(), Interval(unit="d") as days):
             return days
         case TimeOfDay(unit=x), TimeOfDay(unit=y):
-            return TimeOfDay(_finer(x, y))
+            return TimeOfDay(finest_unit(x, y))
     return a.type if a.type == b.type else None
 
 
 def _unify_timestamps(a: Expr, b: Expr, x: Timestamp, y: Timestamp) -> Type | None:
-    unit = _finer(x.unit, y.unit)
+    unit = finest_unit(x.unit, y.unit)
     if (x.zone is None) == (y.zone is None):
         return Timestamp(unit, x.zone)
     constant, zone = (a, y.zone) if x.zone is None else (b, x.zone)
     return Timestamp(unit, zone) if isinstance(constant, Literal) else None
-
-
-def _finer(x: str, y: str) -> str:
-    return x if UNITS[x] <= UNITS[y] else y
 
 
 def _scale(kind: Type) -> int:

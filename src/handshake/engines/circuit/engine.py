@@ -26,7 +26,6 @@ from handshake.errors import InputError, UnsupportedError, format_count, suggest
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.options import Options
 from handshake.plan.algebra import Plan
-from handshake.schema import arrow_of
 
 CLOCK_MHZ = 100
 """The clock of the papers, for rates."""
@@ -144,10 +143,7 @@ class _QueryRun(Run):
         self._plan, self._inputs, self._options = plan, inputs, options
         self._simulator, self._seconds = options.simulator, 0.0
         self._done: QueryRun | None = None
-        self.schemas = {
-            output.name: pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
-            for output in plan.outputs
-        }
+        self.schemas = {output.name: output.schema.to_arrow() for output in plan.outputs}
 
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         options, tables = self._options, arrival_order(self._plan, read_inputs(self._plan, self._inputs))

@@ -22,7 +22,7 @@ from handshake.plan.algebra import (
     rebuild,
 )
 from handshake.plan.assemble import Fresh, add_filter, column_of, keep_columns, substitute
-from handshake.plan.expr import Column, Expr, Literal, conjunction, conjuncts, sides, transform, walk
+from handshake.plan.expr import Column, Expr, Literal, columns_of, conjunction, conjuncts, sides, transform
 from handshake.schema import BOOL
 
 
@@ -88,12 +88,14 @@ def _(node: Windowing, condition: Expr) -> Node:
 @_sink.register
 def _(node: Group, condition: Expr) -> Node:
     """Push conditions on keys below the grouping."""
-    on_keys = [part for part in conjuncts(condition) if _names(part) and _names(part) <= set(node.keys)]
-    others = tuple(part for part in conjuncts(condition) if part not in on_keys)
+    on_keys, others = list[Expr](), list[Expr]()
+    for part in conjuncts(condition):
+        read = {column.name for column in columns_of(part)}
+        (on_keys if read and read <= set(node.keys) else others).append(part)
     if not on_keys:
         return _here(node, condition)
     group = replace(node, input=_sink(node.input, conjunction(tuple(on_keys))))
-    return _here(group, conjunction(others)) if others else group
+    return _here(group, conjunction(tuple(others))) if others else group
 
 
 @_sink.register
@@ -143,10 +145,6 @@ def _counts(node: WindowJoin, side: int) -> bool:
     return window is not None and window.counted
 
 
-def _names(expr: Expr) -> set[str]:
-    return {e.name for e in walk(expr) if isinstance(e, Column)}
-
-
 def _into_inputs(node: WindowJoin) -> Node:
     """Push conditions on one input below the join.
 
@@ -158,7 +156,11 @@ def _into_inputs(node: WindowJoin) -> Node:
     for part in conjuncts(node.on):
         read = sides(part)
         side = min(read, default=0)
-        if len(read) == 1 and not _counts(node, side) and not _preserves(node, side):
+        if (
+            len(read) == 1
+            and not _counts(node, side)
+            and not (node.kind.preserves and node.kind.preserved[side])
+        ):
             inputs[side] = _sink(inputs[side], _alone(part))
         else:
             staying.append(part)
@@ -166,10 +168,6 @@ def _into_inputs(node: WindowJoin) -> Node:
         return node
     on = conjunction(tuple(staying)) if staying else Literal(True, type=BOOL)
     return replace(node, inputs=tuple(inputs), on=on)
-
-
-def _preserves(node: WindowJoin, side: int) -> bool:
-    return node.kind != INNER and node.kind.preserved[side]
 
 
 def _alone(expr: Expr) -> Expr:

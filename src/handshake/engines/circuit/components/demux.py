@@ -48,7 +48,7 @@ class StreamDemux(Block):
         m = Module()
         ways = [StreamSignature(self.row).create(path=(f"way{n}",)) for n in range(len(self.rows))]
         branch(m, self.i, ways)
-        claims = [self._claims(values) for values in self.values]
+        claims = [holds(self.i.payload, self.row[self.field], values) for values in self.values]
         for n, (way, row) in enumerate(zip(ways, self.rows, strict=True)):
             made = StreamSignature(row).create(path=(f"made{n}",))
             for each in row:
@@ -58,9 +58,6 @@ class StreamDemux(Block):
         with m.If(moves(self.i) & self.i.valid & ~tree_of(or_, claims)):
             m.d.sync += self.unknown.eq(self.unknown + 1)
         return m
-
-    def _claims(self, values: tuple[int | str, ...]) -> Value:
-        return holds(self.i.payload, self.row[self.field], values)
 
 
 def holds(payload: Any, each: Wire, values: tuple[int | str, ...]) -> Value:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
-from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub, xor
+from operator import add, and_, mul, or_, sub, xor
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Mux, Value
@@ -19,6 +19,7 @@ from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import (
+    COMPARISONS,
     And,
     Arithmetic,
     Call,
@@ -137,16 +138,12 @@ def _truth(yes: Value, no: Value, parts: list[Lowered]) -> Lowered:
     return Lowered(yes, null, Bool())
 
 
-@lower.register
-def _(expr: And, operands: Operands) -> Lowered:
+@lower.register(And)
+@lower.register(Or)
+def _(expr: And | Or, operands: Operands) -> Lowered:
+    yes, no = (and_, or_) if isinstance(expr, And) else (or_, and_)
     parts = [lower(arg, operands) for arg in expr.args]
-    return _truth(tree_of(and_, map(_yes, parts)), tree_of(or_, map(_no, parts)), parts)
-
-
-@lower.register
-def _(expr: Or, operands: Operands) -> Lowered:
-    parts = [lower(arg, operands) for arg in expr.args]
-    return _truth(tree_of(or_, map(_yes, parts)), tree_of(and_, map(_no, parts)), parts)
+    return _truth(tree_of(yes, map(_yes, parts)), tree_of(no, map(_no, parts)), parts)
 
 
 @lower.register
@@ -162,20 +159,11 @@ def _(expr: IsNull, operands: Operands) -> Lowered:
 
 # Comparisons.
 
-_COMPARISONS: dict[str, Callable[[Value, Value], Value]] = {
-    "=": eq,
-    "<>": ne,
-    "<": lt,
-    "<=": le,
-    ">": gt,
-    ">=": ge,
-}
-
 
 @lower.register
 def _(expr: Compare, operands: Operands) -> Lowered:
     a, b = lower(expr.left, operands), lower(expr.right, operands)
-    compare = _COMPARISONS[expr.op]
+    compare = COMPARISONS[expr.op]
     if isinstance(a.type, Float) and isinstance(b.type, Float):
         return Lowered(_compare_floats(expr, a, b), _null(a, b), Bool())
     if isinstance(a.type, (String, Binary)):
@@ -194,7 +182,7 @@ def _compare_floats(expr: Compare, a: Lowered, b: Lowered) -> Value:
         raise UnsupportedError(
             f"the circuit compares floats of the same width only, not {show(expr)}; cast one of them"
         )
-    ordered = _COMPARISONS[expr.op](_float_order(a.value), _float_order(b.value))
+    ordered = COMPARISONS[expr.op](_float_order(a.value), _float_order(b.value))
     unordered = _is_nan(a.value) | _is_nan(b.value)
     return ordered | unordered if expr.op == "<>" else ordered & ~unordered
 
@@ -339,10 +327,6 @@ def _(expr: Call, operands: Operands) -> Lowered:
     return _FUNCTIONS[expr.name](expr, args)
 
 
-def _abs(expr: Call, args: list[Lowered]) -> Lowered:
-    return Lowered(abs(args[0].value), args[0].null, expr.type)
-
-
 def _sign(expr: Call, args: list[Lowered]) -> Lowered:
     value = args[0].value
     sign = Mux(value < 0, Const(-1, 2).as_signed(), (value != 0).as_unsigned())
@@ -382,7 +366,7 @@ def _bits(expr: Call, args: list[Lowered]) -> Lowered:
 
 
 _FUNCTIONS: dict[str, Callable[[Call, list[Lowered]], Lowered]] = {
-    "abs": _abs,
+    "abs": lambda expr, args: Lowered(abs(args[0].value), args[0].null, expr.type),
     "sign": _sign,
     "floor": _whole,
     "ceil": _whole,

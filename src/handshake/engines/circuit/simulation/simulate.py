@@ -96,7 +96,7 @@ class Simulation:
         vcd: Path | None = None,
     ) -> Run:
         """Run from reset; see `simulate`."""
-        ends = stop_at_eos and all(n in feeds and _ends(feeds[n]) for n in self.ports.sources)
+        ends = stop_at_eos and all(n in feeds and _has_ended(feeds[n].beats) for n in self.ports.sources)
         most = limit or (_ENDLESS if ends else LIMIT)
         patience = quiet or (PATIENCE if ends else QUIET)
         task = _task(self.ports, feeds, ready or {}, levels or {}, most, patience, stop_at_eos)
@@ -125,11 +125,7 @@ def _check_waveform(vcd: Path | None) -> None:
         raise InputError(f"waveform '{vcd}' cannot be written: {error.strerror}") from None
 
 
-def _ends(given: Feed) -> bool:
-    return bool(given.beats) and given.beats[-1].eos
-
-
-def _has_ended(beats: Sequence[Arrival]) -> bool:
+def _has_ended(beats: Sequence[Beat | Arrival]) -> bool:
     return bool(beats) and beats[-1].eos
 
 
