@@ -26,6 +26,7 @@ from handshake.engines.engine import Run, plain_table
 from handshake.errors import ExpressionError, HandshakeError, InputError, QueryError, format_count
 from handshake.io import check_output, one_line, sink_for
 from handshake.io.declared import BAD, BadRows
+from handshake.io.files import is_number
 from handshake.joins.replay import spare_old_objects
 
 if TYPE_CHECKING:
@@ -382,7 +383,7 @@ class Preview:
         columns = [
             [name, *map(_cell, _texts(table.column(at)))] for at, name in enumerate(table.column_names)
         ]
-        right = [_is_number(kind) for kind in self._schema.types]
+        right = [is_number(kind) for kind in self._schema.types]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         yield from _align(columns, right, width)
         if self._total > self._rows:
@@ -401,10 +402,6 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
 def _cell(text: str | None) -> str:
     flat = "" if text is None else " ".join(text.split())
     return flat if len(flat) <= _CELL else flat[: _CELL - 1] + "…"
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _align(columns: Sequence[Sequence[str]], right: Sequence[bool], width: int | None) -> Iterator[str]:

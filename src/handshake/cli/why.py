@@ -60,7 +60,6 @@ def why(
         found = explain_rows(
             left_row, right_row, Expression(parse(on)), window=window, left_window=left_window,
             right_window=right_window, time=time, left_time=left_time, right_time=right_time,
-            how=how,
-            left=read(left, "left"), right=read(right, "right"), watermark=watermark,
+            how=how, left=read(left, "left"), right=read(right, "right"), watermark=watermark,
         )  # fmt: skip
         print(found)

@@ -22,7 +22,7 @@ from handshake.errors import InputError, SchemaError, suggest
 from handshake.io.arrow_files import ARROW, PARQUET
 from handshake.io.csv_declared import read_standard_input
 from handshake.io.csv_files import CSV, TSV
-from handshake.io.declared import BadRows, arrow_schema, fit_rows
+from handshake.io.declared import BadRows, fit_rows
 from handshake.io.formats import AddBadRow, FileFormat, Rows, one_line
 from handshake.io.frames import plain_table
 from handshake.io.json_lines import JSON_LINES, json_row
@@ -94,7 +94,7 @@ def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
         batches = _read_declared_folder(place, schema, bad)
     else:
         batches, _ = _read_declared_file(place, schema, bad.add)
-    return pa.Table.from_batches(batches, arrow_schema(schema))
+    return pa.Table.from_batches(batches, schema.to_arrow())
 
 
 def _read_declared_folder(folder: Path, schema: Schema, bad: BadRows) -> list[pa.RecordBatch]:
@@ -307,14 +307,15 @@ def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         return b
     if pa.types.is_dictionary(a) or pa.types.is_dictionary(b):
         return _wider(*(t.value_type if pa.types.is_dictionary(t) else t for t in (a, b)))
-    if all(map(_is_number, (a, b))):
+    if all(map(is_number, (a, b))):
         return _wider_number(a, b)
     if all(type_from_arrow(kind) == STRING and not pa.types.is_dictionary(kind) for kind in (a, b)):
         return pa.large_string()
     return _wider_time(a, b)
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type has numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
