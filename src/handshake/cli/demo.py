@@ -20,10 +20,10 @@ from rich.live import Live
 from rich.table import Table
 
 import handshake.api as api
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live as LiveFlag
 from handshake.cli.live_page import LiveAt, hold, open_live
 from handshake.cli.options import check_options
-from handshake.cli.report import reporting
 from handshake.engines.engine import plain_table
 from handshake.errors import HandshakeError, InputError
 from handshake.io import sink_for

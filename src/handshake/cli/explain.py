@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.options import check_options, given_options, is_typed, with_options
-from handshake.cli.report import read_text, reporting, write_text
+from handshake.cli.report import read_text, write_text
 from handshake.engines.engine import engine, engine_module
 from handshake.errors import UnsupportedError
 from handshake.plan.explain import dot

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import Explain, Metrics, Output, given_options, with_options
-from handshake.cli.report import Delivery, reporting
+from handshake.cli.report import Delivery
 from handshake.engines.joins import JOIN
 from handshake.engines.local.engine import MultiJoinRun
 from handshake.errors import HandshakeError

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from handshake.cli.report import read_text, reporting
+from handshake.cli.errors import reporting
+from handshake.cli.report import read_text
 from handshake.errors import InputError, suggest
 from handshake.io import read
 from handshake.io.udp.demux import Counters

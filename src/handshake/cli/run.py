@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import BACKEND, Metrics, check_options, given_options, with_options
-from handshake.cli.report import Delivery, read_text, reporting
+from handshake.cli.report import Delivery, read_text
 from handshake.engines.engine import engine
 from handshake.engines.inputs import Address
 from handshake.errors import HandshakeError, suggest

@@ -9,7 +9,8 @@ import pyarrow as pa
 import typer
 
 from handshake.api import why as explain_rows
-from handshake.cli.report import Preview, reporting
+from handshake.cli.errors import reporting
+from handshake.cli.report import Preview
 from handshake.engines.engine import engine_module, plain_table
 from handshake.errors import InputError
 from handshake.io import check_output, sink_for
@@ -26,6 +27,8 @@ Query = Annotated[
 JoinName = Annotated[str | None, typer.Option("--join", metavar="NAME", help="Only the join of this name.")]
 
 state = typer.Typer(
+    name="state",
+    add_completion=False,
     rich_markup_mode=None,
     help="""Read the state of streaming joins on Spark, from outside of their queries.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from handshake.api import why as explain_rows
+from handshake.cli.errors import reporting
 from handshake.cli.options import (
     LeftInput,
     LeftTime,
@@ -18,7 +19,6 @@ from handshake.cli.options import (
     Time,
     Window,
 )
-from handshake.cli.report import reporting
 from handshake.io import read
 from handshake.kinds import KINDS
 from handshake.plan.build import Expression

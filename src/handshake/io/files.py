@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from handshake.errors import InputError, SchemaError, suggest
+from handshake.errors import InputError, SchemaError, one_line, suggest
 from handshake.io.arrow_files import ARROW, PARQUET
 from handshake.io.csv_declared import read_standard_input
 from handshake.io.csv_files import CSV, TSV
 from handshake.io.declared import BadRows, fit_rows
-from handshake.io.formats import AddBadRow, FileFormat, Rows, one_line
+from handshake.io.formats import AddBadRow, FileFormat, Rows
 from handshake.io.frames import plain_table
 from handshake.io.json_lines import JSON_LINES, json_row
 from handshake.schema import STRING, Schema, type_from_arrow, without_view
