@@ -12,7 +12,7 @@ from amaranth.sim import Simulator
 from handshake.engines.circuit.simulation.testbench import Arrival, Beat, Feed, Ports, Prepared, Run, Task
 
 
-class AmaranthEngine:
+class AmaranthSimulator:
     """Drives the circuit from a test bench in Python."""
 
     def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:

@@ -94,7 +94,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Task:
-    """All that an engine needs for one run."""
+    """All that a simulator needs for one run."""
 
     feeds: Mapping[str, Feed]
     ready: Mapping[str, Sequence[bool]]
@@ -109,7 +109,7 @@ Prepared = Callable[[Task, Path | None], Run]
 """A circuit made ready: runs a task, keeping the waveform in a file if one is given."""
 
 
-class Engine(Protocol):
+class Simulator(Protocol):
     """A simulator of circuits."""
 
     def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:

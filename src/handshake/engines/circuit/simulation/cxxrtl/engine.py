@@ -47,7 +47,7 @@ _HARNESS = Path(__file__).with_name("harness.h")
 _POINTER = ctypes.c_void_p
 
 
-class CxxrtlEngine:
+class CxxrtlSimulator:
     """Builds a shared library of the circuit and its test bench, once per circuit and process."""
 
     def __init__(self, level: str = "-O2", *, plain: bool = False) -> None:
