@@ -470,7 +470,7 @@ def _(expr: Call, env: Env) -> Lowered:
 # Functions.
 
 
-def _maybe(expr: Call, env: Env) -> Truth:
+def _maybe_true(expr: Call, env: Env) -> Truth:
     """Return a condition that only the residual filter can decide."""
     return Truth(constant(I1, 1), constant(I1, 1))
 
@@ -620,7 +620,7 @@ def _bits(expr: Call, env: Env) -> Number:
 
 
 FUNCTIONS: dict[str, Callable[[Call, Env], Lowered]] = {
-    "maybe": _maybe,
+    "maybe": _maybe_true,
     "may_equal": _may_equal,
     "may_precede": _may_precede,
     **dict.fromkeys(("edge_below", "edge_above"), _edge),

@@ -84,7 +84,7 @@ class JoinOperator:
         if self._timed:
             for chunk in chunks:
                 check_results(chunk)
-            chunks = [self._timely(chunk, trace, before) for chunk in chunks]
+            chunks = [self._keep_timely(chunk, trace, before) for chunk in chunks]
         arrived, ended = list(self._arrived), all(flow.ended for flow in flows)
         if self._kind is not None:
             self._kind.expect(chunks)
@@ -94,7 +94,7 @@ class JoinOperator:
         results = self._results([batch for batch in found if batch.num_rows], chunks[0].times is not None)
         if self._kind is None:
             return Flow(results.chunk, trace, ended)
-        timeless = [_timeless(chunk) if self._timed else chunk.take(_NONE) for chunk in given]
+        timeless = [_without_time(chunk) if self._timed else chunk.take(_NONE) for chunk in given]
         step = JoinStep(chunks, timeless, arrived, trace, before, ended)
         return Flow(self._kind.step(step, results.chunk, results.positions), trace, ended)
 
@@ -110,7 +110,7 @@ class JoinOperator:
                 engine.advance(k, last)
         return found
 
-    def _timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
+    def _keep_timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
         """Keep rows that have a time and were not late for the clock of the join.
 
         Rows that are not older than their own clock are never late: it is not behind that of the join.
@@ -212,5 +212,5 @@ class _Pairs:
     positions: Array
 
 
-def _timeless(chunk: Chunk) -> Chunk:
+def _without_time(chunk: Chunk) -> Chunk:
     return chunk.take(_NONE if chunk.timed is None else np.flatnonzero(~chunk.timed))

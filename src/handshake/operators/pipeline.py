@@ -174,7 +174,7 @@ def _stored_column(name: str, kind: Type) -> Column:
 
 
 def _holds(kind: Type) -> bool:
-    """Tell whether a column can hold values of a type."""
+    """Return whether a column can hold values of a type."""
     try:
         arrow_of(kind)
     except SchemaError:

@@ -61,7 +61,7 @@ def _codec(arrow: pa.DataType) -> str | None:
 
 
 def has_integer_keys(arrow: pa.DataType) -> bool:
-    """Tell whether the keys of a type are 64-bit integers, not Python objects."""
+    """Return whether the keys of a type are 64-bit integers, not Python objects."""
     return _codec(arrow) is not None
 
 

@@ -159,13 +159,13 @@ class SourceOperator:
         if not len(times):
             return times
         rising = times if np.all(times[1:] >= times[:-1]) else np.maximum.accumulate(times)
-        ahead = _less(rising, self._behind) if self._behind else rising
+        ahead = _subtract(rising, self._behind) if self._behind else rising
         clocks = ahead if ahead[0] >= self._clock else np.maximum(ahead, self._clock)
         self._clock = int(clocks[-1])
         return clocks
 
 
-def _less(times: Array, behind: int) -> Array:
+def _subtract(times: Array, behind: int) -> Array:
     """Subtract the lateness, but not below the first possible time."""
     if behind <= END:
         return times - behind

@@ -490,14 +490,14 @@ def rebuild(node: Node, rule: Callable[[Node], Node]) -> Node:
     """Rewrite a plan bottom-up; what two parents share is rewritten once and stays shared."""
     done: dict[int, Node] = {}
 
-    def rewritten(here: Node) -> Node:
+    def rewrite(here: Node) -> Node:
         if id(here) not in done:
-            children = tuple(rewritten(child) for child in here.children)
+            children = tuple(rewrite(child) for child in here.children)
             same = all(a is b for a, b in zip(children, here.children, strict=True))
             done[id(here)] = rule(here if same else here.with_children(children))
         return done[id(here)]
 
-    return rewritten(node)
+    return rewrite(node)
 
 
 def reads(operation: Expr) -> frozenset[str]:

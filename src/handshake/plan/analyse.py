@@ -136,7 +136,7 @@ def _equality(part: Expr) -> Equality | None:
 
 
 def _calls_python(expr: Expr) -> bool:
-    """Python callables may not be pure; they are asked about candidates only."""
+    """Return whether Python is called. It may not be pure, so only candidates are passed to it."""
     return any(isinstance(node, Udf) for node in walk(expr))
 
 
@@ -180,7 +180,7 @@ def _float32_next_to(limit: float, *, below: bool) -> float:
 
 
 def _without_abs(part: Compare) -> Iterator[Compare]:
-    """`ABS(e) <= c` is `e <= c AND e >= -c`."""
+    """Yield the comparisons that one stands for: `ABS(e) <= c` is `e <= c AND e >= -c`."""
     for compare in (part, _mirror(part)):
         match compare:
             case Compare(op="<" | "<=", left=Call(name="abs", args=(inside,)), right=limit):
@@ -282,7 +282,7 @@ def _without_constant(expr: Expr) -> tuple[Expr, float]:
 
 
 def _float_bound(compare: Compare, a: Expr, b: Expr, x: float, y: float | None) -> Bound | None:
-    """`a + x op b + y`, oriented left to right."""
+    """Return the bound of `a + x op b + y`, oriented left to right."""
     if len(sides(a)) != 1 or len(sides(b)) != 1 or sides(a) == sides(b) or y is None:
         return None
     assert isinstance(compare.left.type, Float)

@@ -168,7 +168,7 @@ def _operand(expr: Expr, scope: Scope) -> Expr:
 
 
 def _casts_an_offset(expr: Expr) -> bool:
-    """Tell whether a constant text with an offset is cast to a timestamp, which is in UTC then.
+    """Return whether a constant text with an offset is cast to a timestamp, which is in UTC then.
 
     It is folded last and binds like a column of texts until then. As a constant it would be read in the zone
     of the column that it meets, although it has been converted to UTC.

@@ -66,7 +66,7 @@ def _rescale(value: int, source: Type, target: Type) -> int | None:
 
 
 def fits_type(value: int, kind: Type) -> bool:
-    """Tell whether a whole number fits an integer or a decimal with a precision."""
+    """Return whether a whole number fits an integer or a decimal with a precision."""
     if not isinstance(kind, Int) and not (isinstance(kind, Decimal) and kind.precision):
         return True
     low, high = type_range(kind, False)

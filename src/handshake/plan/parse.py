@@ -363,7 +363,7 @@ def _years_and_months(node: exp.Interval, reader: Reader) -> Expr:
 
 
 def _is_suffixed(node: exp.Expr) -> bool:
-    """Tell whether a node is a number with a suffix, such as 1L, which sqlglot reads as a cast."""
+    """Return whether a node is a number with a suffix, such as 1L, which sqlglot reads as a cast."""
     return isinstance(node, exp.TryCast) and isinstance(node.this, exp.Literal) and not node.this.is_string
 
 

@@ -490,7 +490,7 @@ class _Grouped:
     def rewrite(self, expr: Expr) -> Expr:
         """Replace keys and aggregates in an expression by columns of the groups."""
         for known, column in (*self._keys.items(), *self._columns.items()):
-            if expr == known or self._same(expr, known):
+            if expr == known or self._is_same_column(expr, known):
                 return Name((column,), at=expr.at)
         if isinstance(expr, Name):
             self._before.resolve(expr)  # an unknown name is a plainer mistake
@@ -501,8 +501,8 @@ class _Grouped:
         children = tuple(self.rewrite(child) for child in expr.children)
         return expr.with_children(children) if children else expr
 
-    def _same(self, expr: Expr, key: Expr) -> bool:
-        """Tell whether two names stand for the same column."""
+    def _is_same_column(self, expr: Expr, key: Expr) -> bool:
+        """Return whether two names stand for the same column."""
         if not isinstance(expr, Name) or not isinstance(key, Name) or expr.parts[0].startswith("\0"):
             return False
         if key.parts[0].startswith("\0"):

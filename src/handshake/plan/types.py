@@ -45,7 +45,7 @@ _TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 
 
 def is_exact(kind: Type) -> bool:
-    """Tell whether values of this type are (scaled) whole numbers."""
+    """Return whether values of this type are (scaled) whole numbers."""
     return isinstance(kind, EXACT)
 
 
@@ -140,7 +140,7 @@ def _unify_float(a: Expr, b: Expr) -> Type | None:
 
 
 def _fits_float32(expr: Expr) -> bool:
-    """Tell whether float32 holds a constant exactly, so that it does not widen a float32 column."""
+    """Return whether float32 holds a constant exactly, so that it does not widen a float32 column."""
     if not isinstance(expr, Literal):
         return False
     return expr.value is None or round_float32(nearest_float(_number(expr))) == _number(expr)
@@ -290,5 +290,5 @@ def parse_time(text: str, expr: Expr) -> Literal:
 
 
 def is_boolean(kind: Type) -> bool:
-    """Tell whether an expression of this type can be a condition."""
+    """Return whether an expression of this type can be a condition."""
     return isinstance(kind, (Bool, Null))

@@ -151,7 +151,7 @@ _LONG = {"year": 12, "quarter": 3, "month": 1}
 
 
 def _timestampdiff(call: Call, unit: str, a: int, b: int) -> int:
-    """Whole units between two wall clocks; a month is whole if day and time of day have been reached."""
+    """Count whole units between wall clocks; a month is whole if day and time of day have been reached."""
     (days, ns), (other, more) = wall_clock(a, call.args[1].type), wall_clock(b, call.args[2].type)
     unit = unit.lower()
     if unit not in _LONG:
@@ -172,7 +172,7 @@ def _timestampdiff(call: Call, unit: str, a: int, b: int) -> int:
 
 
 def _timestampadd(call: Call, unit: str, count: int, value: int) -> int:
-    """Months and days on the wall clock, with the same offset from UTC if that exists; others as time."""
+    """Add months and days on the wall clock, with the same offset from UTC if it exists; others as time."""
     kind, unit = call.type, unit.lower()
     assert isinstance(kind, Timestamp)
     per = UNITS[kind.unit]
@@ -363,7 +363,7 @@ def _overlay(call: Call, text: str, new: str, start: int, length: int = -1) -> s
     return cut(1, start - 1) + new + cut(start + (length if length >= 0 else len(new)), None)
 
 
-def _capital(word: str) -> str:
+def _capitalise(word: str) -> str:
     low, first = word.lower(), word[:1]
     return first.title() + low.removeprefix(first.lower()) if first else ""
 
@@ -447,7 +447,7 @@ TYPED: dict[str, Values] = {
     "octet_length": _plain(lambda v: len(v if isinstance(v, bytes) else v.encode())),
     "chr": _plain(lambda code: chr(code & 255) if code >= 0 else ""),
     "hex": _hex,
-    "initcap": _plain(lambda text: " ".join(map(_capital, text.split(" ")))),
+    "initcap": _plain(lambda text: " ".join(map(_capitalise, text.split(" ")))),
     "instr": _plain(lambda text, part: _locate(part, text)),
     "locate": _plain(_locate),
     "left": _plain(lambda text, n: text[:n] if n > 0 else ""),

@@ -52,12 +52,12 @@ def rows(table: pa.Table, time: str | None = None) -> list[dict[str, Any]]:
     columns = {name: _column(table.column(name)) for name in table.column_names}
     if time is not None:
         unit = _unit_of_times(type_from_arrow(table.schema.field(time).type))
-        columns[TIME] = [None if _timeless(value) else round(value * unit) for value in columns[time]]
+        columns[TIME] = [None if _has_no_time(value) else round(value * unit) for value in columns[time]]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _timeless(value: Any) -> bool:
-    """NULL and NaN are no times."""
+def _has_no_time(value: Any) -> bool:
+    """Return whether a value is NULL or NaN."""
     return value is None or value != value
 
 
@@ -97,7 +97,7 @@ def physical(value: Any, kind: Type) -> Any:
 
 
 def _nanoseconds(value: Any) -> int:
-    """Since 1970, since midnight, or in all."""
+    """Return the nanoseconds since 1970, since midnight, or in all."""
     if hasattr(value, "nanosecond") or hasattr(value, "nanoseconds"):
         return value.value  # pandas counts nanoseconds (of the instant, where there is a zone)
     if isinstance(value, time):
@@ -173,7 +173,7 @@ def _nearest(number: Fraction, kind: Float) -> float:
 
 
 def cast(value: Any, source: Type, target: Type) -> Any:
-    """`CAST(value AS target)`."""
+    """Return `CAST(value AS target)`."""
     if value is None:
         return None
     if isinstance(source, String):
@@ -221,7 +221,7 @@ def _to_date(value: Any, source: Type, target: Date) -> int | None:
 
 
 def _to_unit(value: Any, source: Any, target: Timestamp | Interval | TimeOfDay) -> int | None:
-    """To another unit; a coarser one rounds down."""
+    """Convert to another unit; a coarser one rounds down."""
     if isinstance(source, String):
         return _read_moment(value, target)
     unit = "d" if isinstance(source, (Date, Int)) else source.unit

@@ -42,7 +42,7 @@ def _push(node: Node) -> Node:
     return node
 
 
-def _here(node: Node, condition: Expr) -> Node:
+def _put_here(node: Node, condition: Expr) -> Node:
     """Put a condition right above a plan and keep its columns."""
     names = node.schema.names
     made = add_filter(node, condition, Fresh(names))
@@ -52,7 +52,7 @@ def _here(node: Node, condition: Expr) -> Node:
 @singledispatch
 def _sink(node: Any, condition: Expr) -> Node:
     """Push a condition into a plan as far down as it may go."""
-    return _here(node, condition)
+    return _put_here(node, condition)
 
 
 @_sink.register
@@ -65,7 +65,7 @@ def _(node: Project, condition: Expr) -> Node:
 def _(node: Apply, condition: Expr) -> Node:
     below = substitute(condition, {node.name: node.operation})
     if isinstance(below, Literal):
-        return node if below.value is True else _here(node, condition)
+        return node if below.value is True else _put_here(node, condition)
     return replace(node, input=_sink(node.input, below))
 
 
@@ -93,9 +93,9 @@ def _(node: Group, condition: Expr) -> Node:
         read = {column.name for column in columns_of(part)}
         (on_keys if read and read <= set(node.keys) else others).append(part)
     if not on_keys:
-        return _here(node, condition)
+        return _put_here(node, condition)
     group = replace(node, input=_sink(node.input, conjunction(tuple(on_keys))))
-    return _here(group, conjunction(tuple(others))) if others else group
+    return _put_here(group, conjunction(tuple(others))) if others else group
 
 
 @_sink.register
@@ -126,7 +126,7 @@ def _below_kind(node: WindowJoin, condition: Expr) -> Node:
         else:
             staying.append(part)
     below = replace(node, inputs=tuple(inputs)) if len(staying) < len(conjuncts(condition)) else node
-    return _here(below, conjunction(tuple(staying))) if staying else below
+    return _put_here(below, conjunction(tuple(staying))) if staying else below
 
 
 def _read_inputs(node: WindowJoin) -> Callable[[Expr], Expr]:

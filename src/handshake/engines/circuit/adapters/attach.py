@@ -135,7 +135,7 @@ class AdaptedCircuit(Block):
         if self.adapters.input == "udp":
             self._receive(m)
         if self.registers():
-            self._bus(m)
+            self._connect_bus(m)
         return m
 
     def _receive(self, m: Module) -> None:
@@ -144,7 +144,7 @@ class AdaptedCircuit(Block):
         for parser in self.sources.values():
             m.d.comb += copy_beat(parser.i, self.network)
 
-    def _bus(self, m: Module) -> None:
+    def _connect_bus(self, m: Module) -> None:
         at = {each.name: each.address for each in self.registers()}
         interrupts: list[Value] = [Const(0, 1)]
         values: dict[int, Value] = {at[name]: getattr(self, name) for name in self.counters}

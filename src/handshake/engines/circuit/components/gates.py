@@ -124,7 +124,7 @@ def _null(*operands: Lowered) -> Value | None:
 # Logic.
 
 
-def _yes(each: Lowered) -> Value:
+def _is_true(each: Lowered) -> Value:
     return each.value[0] if each.null is None else each.value[0] & ~each.null
 
 
@@ -143,13 +143,13 @@ def _truth(yes: Value, no: Value, parts: list[Lowered]) -> Lowered:
 def _(expr: And | Or, operands: Operands) -> Lowered:
     yes, no = (and_, or_) if isinstance(expr, And) else (or_, and_)
     parts = [lower(arg, operands) for arg in expr.args]
-    return _truth(tree_of(yes, map(_yes, parts)), tree_of(no, map(_no, parts)), parts)
+    return _truth(tree_of(yes, map(_is_true, parts)), tree_of(no, map(_no, parts)), parts)
 
 
 @lower.register
 def _(expr: Not, operands: Operands) -> Lowered:
     inside = lower(expr.arg, operands)
-    return _truth(_no(inside), _yes(inside), [inside])
+    return _truth(_no(inside), _is_true(inside), [inside])
 
 
 @lower.register
@@ -293,7 +293,9 @@ def _fit(value: Value, null: Value | None, kind: Type) -> Lowered:
 
 @lower.register
 def _(expr: Case, operands: Operands) -> Lowered:
-    branches = [(_yes(lower(condition, operands)), lower(value, operands)) for condition, value in expr.pairs]
+    branches = [
+        (_is_true(lower(condition, operands)), lower(value, operands)) for condition, value in expr.pairs
+    ]
     _, result = tree_of(_first, [*branches, (Const(1, 1), lower(expr.default, operands))])
     return Lowered(result.value, result.null, expr.type)
 

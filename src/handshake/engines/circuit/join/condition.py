@@ -94,11 +94,11 @@ class PairGates:
             match part:
                 case Compare(op="=", left=Column() as a, right=Column() as b) if {a.side, b.side} == {0, 1}:
                     left, right = (a, b) if a.side == 0 else (b, a)
-                    if self._alike(left.name, right.name):
+                    if self._share_wires(left.name, right.name):
                         found.setdefault(right.name, left.name)
         return found
 
-    def _alike(self, left: str, right: str) -> bool:
+    def _share_wires(self, left: str, right: str) -> bool:
         """Return whether equal values are on equal wires; floats may be equal and differ (0.0 and -0.0)."""
         a, b = self.left[left], self.right[right]
         return (a.type, a.bits, a.signed) == (b.type, b.bits, b.signed) and not isinstance(a.type, Float)

@@ -237,7 +237,7 @@ class _Translator:
         self._check_order(node)
         source = self._divide(_without_register(self.net(node.input, timed or slide.kind == "time")))
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
-        before, self._window = self._window, _Window(self._most(slide, node), slide.size)
+        before, self._window = self._window, _Window(self._most_tuples(slide, node), slide.size)
         body = self.net(node.body, timed)
         self._window = before
         if not any(isinstance(net, (AggregateNet, GroupNet)) for net in walk(body)):
@@ -286,7 +286,7 @@ class _Translator:
         _check_copies(slide, node)
         return slide
 
-    def _most(self, slide: Slide, node: Windowing) -> int:
+    def _most_tuples(self, slide: Slide, node: Windowing) -> int:
         """Return the most tuples that a window can have: its size, or one per cycle of its duration."""
         if slide.kind == "tuples":
             return slide.size

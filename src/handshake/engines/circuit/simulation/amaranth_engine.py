@@ -89,7 +89,7 @@ class _Bench:
         for name, value in self.task.levels.items():
             ctx.set(getattr(self.circuit, name), value)
         last = 0
-        while self.run.cycles < self.task.limit and not self._over(last):
+        while self.run.cycles < self.task.limit and not self._is_over(last):
             if self._cycle(ctx, self.run.cycles):
                 last = self.run.cycles
             self.run.cycles += 1
@@ -116,7 +116,7 @@ class _Bench:
         self.run.outputs[name].append(Arrival(cycle, payload, eos))
         return True
 
-    def _over(self, last: int) -> bool:
+    def _is_over(self, last: int) -> bool:
         if not all(source.done for source in self.sources.values()):
             return self.run.cycles - last > self.task.quiet
         ended = all(beats and beats[-1].eos for beats in self.run.outputs.values())

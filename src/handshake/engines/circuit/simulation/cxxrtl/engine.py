@@ -141,7 +141,7 @@ def run_built(library: ctypes.CDLL, ports: Ports, task: Task, vcd: Path | None =
     library.bench_create.restype = _POINTER
     handle = _POINTER(library.bench_create())
     try:
-        keep = _give(library, handle, ports, task)
+        keep = _give_task(library, handle, ports, task)
         library.bench_begin(handle, str(vcd).encode() if vcd else None)
         numbers = (ctypes.c_longlong(n) for n in (task.limit, task.quiet))
         options = (*numbers, int(task.stop_at_eos), ctypes.c_longlong(SLICE))
@@ -156,7 +156,7 @@ def run_built(library: ctypes.CDLL, ports: Ports, task: Task, vcd: Path | None =
         library.bench_destroy(handle)
 
 
-def _give(library: ctypes.CDLL, handle: Any, ports: Ports, task: Task) -> list[Any]:
+def _give_task(library: ctypes.CDLL, handle: Any, ports: Ports, task: Task) -> list[Any]:
     keep: list[Any] = []
     for index, (name, row) in enumerate(ports.sources.items()):
         arrays = _source_arrays(task.feeds[name], _words(row))
