@@ -176,7 +176,7 @@ def _save(folder: Path, streams: Streams) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"folder '{folder}' cannot be made: {error.strerror}") from error
+        raise InputError(f"folder '{folder}' cannot be created: {error.strerror}") from error
     for name, batch in zip(("trades", "quotes"), streams.batches(), strict=True):
         with sink_for(folder / f"{name}.parquet", batch.schema) as sink:
             sink.write(batch)

@@ -60,7 +60,8 @@ def join_as_of(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> 
         )  # fmt: skip
     if window.size > LONGEST * UNITS[clock]:
         raise error(
-            f"the window is longer than 2^62 {clock}, in which the streams count their times", item.tree
+            f"the window is longer than 2^62 {clock}, in which the streams count their times; shorten it",
+            item.tree,
         )
     return joined.as_of(JoinItem(item.name, item.node, window, item.tree), item.kind, item.on, match)
 

@@ -313,7 +313,7 @@ class SelectPlanner:
             except SchemaError as error:
                 raise fail(str(error), written) from None
         if len(set(keys.values())) < len(keys):
-            raise self._reader.error("a column stands twice in GROUP BY", group)
+            raise self._reader.error("a column stands twice in GROUP BY; give it once", group)
         return node, keys
 
     def _arguments(self, node: Node, scope: Scope) -> tuple[Node, dict[AggregateCall, Aggregate]]:

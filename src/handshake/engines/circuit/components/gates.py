@@ -104,7 +104,9 @@ def _constant(expr: Literal) -> Const:
         case String() | Binary():
             data = expr.value.encode() if isinstance(expr.value, str) else bytes(expr.value)
             if b"\0" in data:
-                raise UnsupportedError(f"{show(expr)} holds a zero byte, which ends text on wires")
+                raise UnsupportedError(
+                    f'{show(expr)} holds a zero byte, which ends text on wires; use engine="local"'
+                )
             return Const(int.from_bytes(data, "big"), 8 * len(data))
         case Float(bits=bits):
             return Const(int.from_bytes(struct.pack(">f" if bits == 32 else ">d", expr.value), "big"), bits)

@@ -47,7 +47,8 @@ def key_row(row: Row, keys: tuple[str, ...]) -> Row:
     for key in keys:
         if isinstance(row[key].type, Float) or row[key].count_bits:
             raise UnsupportedError(
-                f"the circuit cannot group by '{key}' ({row[key].type}), whose equality is not that of wires"
+                f"the circuit cannot group by '{key}' ({row[key].type}), whose equality is not that of "
+                'wires; use engine="local"'
             )
     return Row(tuple(row[key] for key in keys))
 

@@ -156,7 +156,9 @@ def check_gates(on: Expr) -> None:
     """Refuse a condition that calls a Python function."""
     for node in walk(on):
         if isinstance(node, Udf):
-            raise UnsupportedError(f"{show(node)} is a Python function, which no circuit can call")
+            raise UnsupportedError(
+                f'{show(node)} is a Python function, which no circuit can call; use engine="local"'
+            )
 
 
 def _field(member: str, row: Row) -> str:

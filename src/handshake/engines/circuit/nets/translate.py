@@ -98,7 +98,7 @@ class _Translator:
 
     @singledispatchmethod
     def _net(self, node: Node, timed: bool) -> Net:
-        raise UnsupportedError(f"the circuit has no component for {type(node).__name__}")
+        raise UnsupportedError(f'the circuit has no component for {type(node).__name__}; use engine="local"')
 
     @_net.register
     def _(self, node: Output, timed: bool) -> Net:
@@ -259,7 +259,7 @@ class _Translator:
             reader = f"{ordered}()" if ordered else f"a window of tuples ({node.window})"
             raise UnsupportedError(
                 f"{reader} over the results of a {kind} depends on the order in which {what} come, "
-                "which a circuit does not promise"
+                'which a circuit does not promise; use engine="local"'
             )
 
     def _slide(self, node: Windowing, timed: bool) -> Slide:
@@ -320,7 +320,9 @@ class _Translator:
             what = "(DISTINCT)" if node.distinct else "()"
             raise UnsupportedError(f"{node.function}{what} {reason}; it has {', '.join(FORMS)}")
         if len(node.fields) > 1:
-            raise UnsupportedError(f"{node.function}() of several columns has no component in the circuit")
+            raise UnsupportedError(
+                f'{node.function}() of several columns has no component in the circuit; use engine="local"'
+            )
         assert self._window is not None, "the language has aggregates on windows only"
         (kind,) = (f.type for f in node.schema)
         return AggregateNet(

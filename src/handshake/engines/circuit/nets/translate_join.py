@@ -158,7 +158,9 @@ class Joins:
                 "two tuples; the circuit takes one at a time"
             )
         if timed and len({child.clock.unit for child in node.inputs}) > 1:
-            raise UnsupportedError(f"{_name(join)} reads a union of streams whose times have different units")
+            raise UnsupportedError(
+                f"{_name(join)} reads a union of streams whose times have different units; declare one unit"
+            )
         nets = [self.slots(each, timed, join) for each in node.inputs]
         common = common_row([net.row for net in nets], "union")
         return LockstepUnionNet(tuple(net if net.row == common else WidenNet(net, common) for net in nets))
