@@ -75,7 +75,7 @@ def run(
 
 def _input_paths(plan: Plan, given: Sequence[str], query: str) -> dict[str, str]:
     """Return where each input comes from."""
-    wanted = [source.name for source in plan.inputs if source.demux is None]
+    wanted = list(plan.own_inputs)
     found = _by_name("input", given, wanted)
     missing = [name for name in wanted if name not in found]
     if missing:

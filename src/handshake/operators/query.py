@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.closing import Closing
-from handshake.errors import HandshakeError, InputError, UnsupportedError, format_count, suggest
+from handshake.errors import HandshakeError, InputError, UnsupportedError, format_count
 from handshake.html import card
 from handshake.io.frames import table_of
 from handshake.joins.late import LateRows, LateStream, LateTo
@@ -195,15 +195,10 @@ class Query(Closing):
         return self._step(batches)
 
     def _check(self, name: str) -> None:
-        source = self._sources.get(name)
-        if source is not None:
-            if source.source.demux is None:
-                return
-            raise InputError(
-                f"stream '{name}' comes with {source.source.demux.stream}; push its tuples there"
-            )
-        known = {source.name for source in self.plan.inputs if source.demux is None}
-        raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
+        if name not in self._sources:
+            self.plan.own_input(name)  # raises an error
+        elif (demux := self._sources[name].source.demux) is not None:
+            raise InputError(f"stream '{name}' comes with {demux.stream}; push its tuples there")
 
     def _admit(
         self, name: str, tuples: Any, places: Array | None, batches: dict[str, tuple[pa.RecordBatch, Array]]

@@ -82,7 +82,7 @@ def instants_in(plan: Plan, source: Source, table: pa.Table | pa.RecordBatch) ->
     If it has no times itself, a row has the time that the first stream which claims it declares.
     """
     seconds, rest = instants(source, table)
-    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == source.name]
+    carried = plan.carried_by(source.name)
     if source.time is None:
         for stream in reversed([s for s in carried if s.time is not None]):
             part, rows = SourceOperator(stream, Needs(True, True), time.time_ns).pick_rows(table)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Literal as OneOf
 
+from handshake.errors import InputError, suggest
 from handshake.html import card
 from handshake.kinds import INNER, JoinKind
 from handshake.plan.aggregates import Argument, Constant, aggregate_function, whole_weights
@@ -434,6 +435,22 @@ class Plan:
 
     inputs: tuple[Source, ...]
     outputs: tuple[Output, ...]
+
+    @property
+    def own_inputs(self) -> dict[str, Source]:
+        """The inputs that a caller gives, by name; the others are carried by one of them."""
+        return {source.name: source for source in self.inputs if source.demux is None}
+
+    def own_input(self, name: str) -> Source:
+        """Return the input of this name; raise `InputError` if callers give none of this name."""
+        known = self.own_inputs
+        if name not in known:
+            raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
+        return known[name]
+
+    def carried_by(self, name: str) -> list[Source]:
+        """Return the streams that an input carries."""
+        return [s for s in self.inputs if s.demux is not None and s.demux.stream == name]
 
     def output(self, name: str) -> Output:
         """Return the result with this name."""

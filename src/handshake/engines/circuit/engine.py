@@ -105,7 +105,7 @@ def _bounds(options: Options, nullable: Mapping[str, frozenset[str]]) -> Bounds:
 def _by_stream(given: Sequence[str], plan: Plan) -> dict[str, frozenset[str]]:
     """Return fields written as STREAM.FIELD, by stream."""
     found: dict[str, frozenset[str]] = {}
-    fields = {source.name: source.fields.names for source in plan.inputs if source.demux is None}
+    fields = {name: source.fields.names for name, source in plan.own_inputs.items()}
     for text in given:
         stream, dot, name = text.partition(".")
         if not dot or not name:

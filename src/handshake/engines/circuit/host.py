@@ -14,7 +14,6 @@ from handshake.engines.circuit.components.sequence import PLACE, PLACE_BITS
 from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.simulation.simulate import Run, feed, simulate
 from handshake.engines.circuit.tables import nullable_in, rows_of, table_of_payloads
-from handshake.errors import InputError, suggest
 from handshake.io.frames import conform
 from handshake.operators.sources import arrival_places, instants_in
 from handshake.plan.algebra import Plan
@@ -87,11 +86,7 @@ def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, Sequence[
 
 def _table(plan: Plan, name: str, given: Any) -> pa.Table:
     """Return the declared columns of an input, and those of the streams that it carries."""
-    source = next((s for s in plan.inputs if s.name == name and s.demux is None), None)
-    if source is None:
-        known = [s.name for s in plan.inputs if s.demux is None]
-        raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
-    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == name]
-    if not carried:
+    source = plan.own_input(name)
+    if not plan.carried_by(name):
         return pa.Table.from_batches([conform(given, source.fields.to_arrow(), name)])
     return given if isinstance(given, pa.Table) else pa.table(given)

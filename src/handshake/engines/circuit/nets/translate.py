@@ -188,7 +188,7 @@ class _Translator:
     def _row(self, node: Source) -> Row:
         """Return declared fields, the time of arrival if a window needs it, and fields of carried streams."""
         wires = [self._wire(node.name, each) for each in node.fields]
-        for other in self._streams_in(node):
+        for other in self._plan.carried_by(node.name):
             known = [w.name for w in wires]
             wires += [self._wire(node.name, each, True) for each in other.fields if each.name not in known]
         if node.time is None and self._needs_arrival_time(node):
@@ -204,12 +204,9 @@ class _Translator:
         marked = each.name in self._bounds.nullable.get(stream, frozenset())
         return wire(each, length=length, nullable=nullable or marked)
 
-    def _streams_in(self, node: Source) -> list[Source]:
-        return [s for s in self._plan.inputs if s.demux is not None and s.demux.stream == node.name]
-
     def _needs_arrival_time(self, node: Source) -> bool:
         """Return whether some window slides by the time at which this source's tuples arrive."""
-        names = {node.name, *(s.name for s in self._streams_in(node))}
+        names = {node.name, *(s.name for s in self._plan.carried_by(node.name))}
         windows = [
             w
             for output in self._plan.outputs
@@ -222,7 +219,7 @@ class _Translator:
     def _demultiplex(self, node: Source) -> Net:
         assert node.demux is not None
         carrier = next(s for s in self._plan.inputs if s.name == node.demux.stream)
-        streams = self._streams_in(carrier)
+        streams = self._plan.carried_by(carrier.name)
         leaf = self._leaf(carrier)
         values = tuple(s.demux.values for s in streams if s.demux is not None)
         hidden = tuple(w.name for w in leaf.row if w.name == TIME)

@@ -42,7 +42,7 @@ class Joins:
             id(join) for w in windows for join in walk_plan(w.input) if isinstance(join, WindowJoin)
         }
         below = {_input_of(s) for join in self._joins for s in walk_plan(join) if isinstance(s, Source)}
-        self.inputs = tuple(s for s in plan.inputs if s.demux is None and s.name in below)
+        self.inputs = tuple(s for name, s in plan.own_inputs.items() if name in below)
         """The inputs whose arrivals have one order."""
         self._done: dict[tuple[int, bool], Net] = {}
         self._counted: set[str] = set()
