@@ -21,7 +21,8 @@ RELATIVE = re.compile(
 LATER_RELATIVE = re.compile(r"(?:^|[.;:]\s+)((?:What|Who|Whatever|Whoever|Of those)\b[^?.:;]*)(?=[.:;]|$)")
 NO_VERB = re.compile(
     r"^(The|A|An|All|Any|Both|Each|Every|Its?|No|None|One|Some|Two|Three|This|These|Their|They|There|"
-    r"How|Which|When|Why|In|On|At|By|For|From|As|With|Without|Only|What|Whether)\b"
+    r"How|Which|When|Why|In|On|At|By|For|From|As|With|Without|Only|What|Whether|After|Before|Into|Since|"
+    r"[A-Z]{2,}|Python|Columns|Rows|Runs|Values|Whole)\b"
 )
 ODD_WORDS = re.compile(
     r"\b(told|tells of|so many|so few|alike|besides|side by side|as well|thereof|whoever|nobody|"

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from handshake.api import spark_module
-from handshake.errors import HandshakeError, InputError, suggest
-from handshake.io import one_line
+from handshake.errors import HandshakeError, InputError, one_line, suggest
 from handshake_bench import report
 from handshake_bench.report import Data, Report, progress
 

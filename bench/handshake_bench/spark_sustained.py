@@ -56,7 +56,7 @@ def _measure(
 
 
 def _descend(spark: SparkSession, rate: int, step: int, window: int, bucket: int, batches: int) -> list[Run]:
-    """Runs of the workaround at falling rates, until it keeps up."""
+    """Run the workaround at falling rates, until it keeps up."""
     runs: list[Run] = []
     while rate >= 50:
         progress(f"bucketed equi-join at {rate:,} tuples/s per stream")

@@ -15,6 +15,7 @@ __all__ = [
     "WindowError",
     "core_error",
     "format_count",
+    "one_line",
     "suggest",
 ]
 
@@ -98,6 +99,12 @@ def core_error(error: BaseException, what: str) -> Exception:
     kind = type(error) if isinstance(error, HandshakeError) else HandshakeError
     reason = str(error) if isinstance(error, HandshakeError) else f"{type(error).__name__}: {error}"
     return kind(f"a join core failed on {what}: {reason}")
+
+
+def one_line(text: object, limit: int = 200) -> str:
+    """Return a text without line breaks, cut at `limit` characters."""
+    flat = " ".join(str(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:

@@ -409,11 +409,8 @@ class Options:
         for field in fields(self):
             option, value = OPTIONS[field.name], getattr(self, field.name)
             if engine not in option.engines and value not in (field.default, *option.neutral):
-                raise UnsupportedError(f"{field.name}={value!r} is only supported by {_engines(option)}")
-
-
-def _engines(option: Option) -> str:
-    return f"the {' or '.join(option.engines)} engine"
+                engines = " or ".join(option.engines)
+                raise UnsupportedError(f"{field.name}={value!r} is only supported by the {engines} engine")
 
 
 def _entries() -> Iterator[tuple[str, Option]]:

@@ -40,6 +40,7 @@ __all__ = [
     "Type",
     "arrow_of",
     "concat_batches",
+    "finest_unit",
     "joined_names",
     "type_from_arrow",
     "unit_of_times",
@@ -263,6 +264,15 @@ def arrow_of(kind: Type) -> pa.DataType:
     return _UNFIXED[type(kind)](kind)
 
 
+def finest_unit(*units: str) -> str:
+    """Return the finest of some units of time.
+
+    >>> finest_unit("s", "us", "ms")
+    'us'
+    """
+    return min(units, key=UNITS.__getitem__)
+
+
 def unit_of_times(kind: Type) -> str | None:
     """Return the unit in which times of a type count; None if it is no time. Plain numbers count seconds."""
     match kind:
@@ -332,6 +342,10 @@ class Schema:
                 f"({', '.join(arrow.names)}); rename one of them"
             )
         return cls(tuple(Field(f.name, type_from_arrow(f.type)) for f in arrow), stream)
+
+    def to_arrow(self) -> pa.Schema:
+        """Return the Arrow schema."""
+        return pa.schema([(f.name, arrow_of(f.type)) for f in self.fields])
 
     @property
     def names(self) -> tuple[str, ...]:

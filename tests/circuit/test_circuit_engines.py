@@ -1,4 +1,4 @@
-"""Simulators and texts: both engines agree cycle for cycle; Verilog has each component once and simulates."""
+"""Simulators and texts: simulators agree cycle for cycle; Verilog has each component once and simulates."""
 
 from __future__ import annotations
 

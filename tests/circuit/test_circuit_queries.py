@@ -56,7 +56,7 @@ GAPS = {
     "collected": r"^string_agg\(\) needs all tuples of a window, whose number has no bound in the circuit",
     "holistic": r"^median\(\) needs all tuples of a window, whose number has no bound in the circuit",
     "weighted": r"^the circuit has no unit for wsum\(\) of 'x' \(float64\)",
-    "keys": r"^the circuit cannot group by 'h' \(float64\), whose equality is not that of wires$",
+    "keys": r"^the circuit cannot group by 'h' \(float64\), whose equality is not that of wires; use engine=\"local\"$",
     "computed keys": "float64",
     "uneven": r"^the circuit has no unit for sum\(\) of 'x' \(float64\)",
     "contents": r"^a window \(SIZE 0.006 ADVANCE 0.003 TIME\) whose tuples are not aggregated would have to be kept whole",

@@ -368,7 +368,7 @@ def test_demo_folder_that_cannot_be_made(handshake: Any, tmp_path: Path) -> None
     complaint = handshake(
         "demo", "--backend", "local", "--seconds", "0.1", "--save", tmp_path / "file"
     ).complaint
-    assert complaint == f"folder '{tmp_path / 'file'}' cannot be made: File exists"
+    assert complaint == f"folder '{tmp_path / 'file'}' cannot be created: File exists"
 
 
 BENCHES = [

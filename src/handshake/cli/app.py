@@ -7,37 +7,67 @@ import importlib
 import io
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 
 from handshake import __version__
-from handshake.cli.compile import compile_query
-from handshake.cli.demo import demo
-from handshake.cli.explain import explain
-from handshake.cli.join import join
-from handshake.cli.live import live
-from handshake.cli.multijoin import multijoin
-from handshake.cli.receive import receive, send
-from handshake.cli.report import BAD_USAGE, INTERRUPTED, close_output, complain, fail, reporting
-from handshake.cli.run import run as run_query
-from handshake.cli.state import state
-from handshake.cli.why import why
-from handshake.io import describe_formats, one_line
+from handshake.cli.errors import BAD_USAGE, INTERRUPTED, close_output, complain, fail, reporting
+from handshake.errors import one_line
 from handshake.options import options_table
-
-__all__ = ["app", "main", "run"]
 
 TERMINATED = 143
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 UsageError: Any = typer.BadParameter.__mro__[1]
 """The base of the errors of the option parser; its home differs between versions of Typer."""
 
+_COMMANDS = {
+    "join": ("join:join", "Join two inputs, replayed as streams."),
+    "demo": (
+        "demo:demo",
+        "Join two made-up streams of trades and quotes live on Spark, then check the results.",
+    ),
+    "multijoin": ("multijoin:multijoin", "Join two or more inputs, replayed as streams."),
+    "run": ("run:run", "Run continuous queries on files, or on standard input."),
+    "explain": ("explain:explain", "Show the plan of a query, in the algebra of Glacier's Table 1."),
+    "compile": ("compile:compile_query", "Compile continuous queries to a circuit, as Verilog."),
+    "why": ("why:why", "Show why a row of LEFT and a row of RIGHT join, or why they do not."),
+    "live": ("live:live", "Show all that runs on this machine on one web page."),
+    "receive": ("receive:receive", "Receive datagrams of packed rows, and put them into a durable log."),
+    "send": ("receive:send", "Send the rows of a file as datagrams of packed rows."),
+    "state": ("state:state", "Read the state of streaming joins on Spark, from outside of their queries."),
+}
+"""The place of each command below `handshake.cli`, and the first line of its help."""
+
+
+@cache
+def load(name: str) -> Any:
+    """Import a command, with all that it runs on, and return its parser."""
+    module, _, attribute = _COMMANDS[name][0].partition(":")
+    found = getattr(importlib.import_module(f"handshake.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        formats = importlib.import_module("handshake.io").describe_formats()
+        command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+        found.command(name, help=str(command.__doc__).replace("{formats}", formats))(command)
+    return typer.main.get_command(found)
+
+
+class _Commands(typer.core.TyperGroup):
+    """All commands. Only the one that runs is imported: the list of them shows within 0.3 seconds."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _COMMANDS:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="handshake",
+    cls=_Commands,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -68,7 +98,6 @@ Examples:
 """,
 )
 app.add_typer(bench, name="bench")
-app.add_typer(state, name="state")
 
 
 def main() -> NoReturn:
@@ -144,18 +173,14 @@ def _handshake(
         print(context.get_help())
 
 
+for _name, (_, _help) in _COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)  # stands for the command until `load`
+
+
+@app.command()
 def options() -> None:
     """Show all options of runs as a table in Markdown."""
     print(options_table(), end="")
-
-
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "join": join, "demo": demo, "multijoin": multijoin, "run": run_query, "explain": explain,
-    "compile": compile_query, "why": why, "live": live, "receive": receive, "send": send, "options": options,
-}  # fmt: skip
-for _name, _command in _COMMANDS.items():
-    _help = str(_command.__doc__).replace("{formats}", describe_formats())
-    app.command(_name, help=_help)(_command)
 
 
 def _bench(name: str, **options: Any) -> None:

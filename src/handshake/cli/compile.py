@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.options import given_options, with_options
-from handshake.cli.report import read_text, reporting, write_text
+from handshake.cli.report import read_text, write_text
 from handshake.engines.engine import engine_module, plain_table
 from handshake.plan.query import parse_query
-
-__all__ = ["compile_query"]
 
 
 @with_options("compile")

@@ -20,10 +20,10 @@ from rich.live import Live
 from rich.table import Table
 
 import handshake.api as api
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live as LiveFlag
 from handshake.cli.live_page import LiveAt, hold, open_live
 from handshake.cli.options import check_options
-from handshake.cli.report import reporting
 from handshake.engines.engine import plain_table
 from handshake.errors import HandshakeError, InputError
 from handshake.io import sink_for
@@ -32,8 +32,6 @@ from handshake.options import Option
 
 if TYPE_CHECKING:
     from handshake.page.live import Page
-
-__all__ = ["PREDICATE", "WINDOW", "Streams", "demo"]
 
 PREDICATE = "l.price BETWEEN r.bid - 0.05 AND r.ask + 0.05 AND l.symbol <> r.symbol"
 WINDOW = "2 seconds"
@@ -178,7 +176,7 @@ def _save(folder: Path, streams: Streams) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"folder '{folder}' cannot be made: {error.strerror}") from error
+        raise InputError(f"folder '{folder}' cannot be created: {error.strerror}") from error
     for name, batch in zip(("trades", "quotes"), streams.batches(), strict=True):
         with sink_for(folder / f"{name}.parquet", batch.schema) as sink:
             sink.write(batch)

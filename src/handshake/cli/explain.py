@@ -6,16 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.options import check_options, given_options, is_typed, with_options
-from handshake.cli.report import read_text, reporting, write_text
+from handshake.cli.report import read_text, write_text
 from handshake.engines.engine import engine, engine_module
 from handshake.errors import UnsupportedError
 from handshake.plan.explain import dot
 from handshake.plan.optimise import optimise
 from handshake.plan.picture import svg
 from handshake.plan.query import parse_query
-
-__all__ = ["explain"]
 
 
 @with_options("explain")

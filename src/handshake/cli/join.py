@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import (
     BACKEND,
@@ -26,7 +27,7 @@ from handshake.cli.options import (
     given_options,
     with_options,
 )
-from handshake.cli.report import Delivery, reporting
+from handshake.cli.report import Delivery
 from handshake.engines.engine import engine
 from handshake.engines.joins import JOIN, join_plan
 from handshake.engines.local.engine import JoinRun
@@ -34,8 +35,6 @@ from handshake.io import read
 from handshake.kinds import KINDS, kind_of_join
 from handshake.plan import parse
 from handshake.windows import windows_of
-
-__all__ = ["join"]
 
 
 @with_options("join")

@@ -9,10 +9,8 @@ from typing import Annotated
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import open_page
-from handshake.cli.report import reporting
-
-__all__ = ["live"]
 
 
 def live(

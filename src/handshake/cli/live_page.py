@@ -18,8 +18,6 @@ from handshake.engines.engine import Run
 if TYPE_CHECKING:
     from handshake.page.live import Page
 
-__all__ = ["Live", "LiveAt", "hold", "open_live", "open_page", "showing"]
-
 Live = Annotated[bool, typer.Option("--live", help="Show the run on a web page, until Ctrl-C.")]
 LiveAt = Annotated[
     str | None,

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from handshake.api import why_streams
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import Explain, Metrics, Output, Why, given_options, row_numbers, with_options
-from handshake.cli.report import Delivery, reporting
+from handshake.cli.report import Delivery
 from handshake.engines.joins import JOIN
 from handshake.engines.local.engine import MultiJoinRun
 from handshake.errors import HandshakeError
@@ -20,8 +21,6 @@ from handshake.joins.join import MultiReplay, prepare_streams
 from handshake.options import CoreOptions
 from handshake.plan import parse
 from handshake.windows import windows_of
-
-__all__ = ["multijoin"]
 
 Texts = list[str] | None
 

@@ -13,30 +13,6 @@ import typer
 from handshake.errors import InputError, UnsupportedError
 from handshake.options import ENGINES, OPTIONS, Option, Options
 
-__all__ = [
-    "BACKEND",
-    "OWN",
-    "Explain",
-    "LeftInput",
-    "LeftTime",
-    "LeftWindow",
-    "Metrics",
-    "Output",
-    "Predicate",
-    "RightInput",
-    "RightTime",
-    "RightWindow",
-    "Time",
-    "Why",
-    "Window",
-    "check_options",
-    "engines_of",
-    "given_options",
-    "is_typed",
-    "row_numbers",
-    "with_options",
-]
-
 Text = str | None
 Window = Annotated[
     Text, typer.Option(metavar="SPEC", help="Window of both: '15 minutes', '900s' or '1000 tuples'.")

@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from handshake.cli.report import read_text, reporting
-from handshake.errors import InputError, suggest
+from handshake.cli.errors import reporting
+from handshake.cli.report import read_text
 from handshake.io import read
 from handshake.io.udp.demux import Counters
-from handshake.io.udp.receive import layout_of, receiver_for, record
+from handshake.io.udp.receive import find_input, layout_of, receiver_for, record
 from handshake.io.udp.sockets import UdpReceiver, UdpSender
 from handshake.plan.query import parse_query
-
-__all__ = ["receive", "send"]
 
 _DECLARED = "File with the query, whose declarations say what comes; - is standard input."
 
@@ -80,13 +78,8 @@ def send(
     """
     with reporting():
         plan = parse_query(read_text(query))
-        source = next((s for s in plan.inputs if s.name == stream), None)
-        if source is None:
-            known = [each.name for each in plan.inputs]
-            raise InputError(
-                f"no input stream '{stream}' in the query ({', '.join(known)}){suggest(stream, known)}"
-            )
-        with UdpSender(address, layout_of(source), per_datagram=tuples, offload=offload) as sender:
+        layout = layout_of(find_input(plan, stream))
+        with UdpSender(address, layout, per_datagram=tuples, offload=offload) as sender:
             sent = sender.send(read(rows, stream), rate=rate)
             sender.end()
         print(f"{sent:,} datagrams")

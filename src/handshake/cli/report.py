@@ -1,11 +1,9 @@
-"""The common part of all commands: exit statuses, and the delivery of results, summaries and metrics."""
+"""The common part of all commands: texts, and the delivery of results, summaries and metrics."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import shutil
 import signal
 import sys
@@ -14,124 +12,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
-import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from handshake.cli.errors import INTERRUPTED
 from handshake.cli.live_page import hold, showing
 from handshake.engines.engine import Run, plain_table
-from handshake.errors import ExpressionError, HandshakeError, InputError, QueryError, format_count
-from handshake.io import check_output, one_line, sink_for
+from handshake.errors import HandshakeError, InputError, format_count
+from handshake.io import check_output, sink_for
 from handshake.io.declared import BAD, BadRows
+from handshake.io.files import is_number
 from handshake.joins.replay import spare_old_objects
 
 if TYPE_CHECKING:
     from handshake.page.live import Page
 
-__all__ = [
-    "BAD_USAGE", "INTERRUPTED", "Delivery", "Preview", "close_output", "complain", "fail", "read_text",
-    "reporting", "write_text",
-]  # fmt: skip
-
-BAD_USAGE, INTERRUPTED = 2, 130
 _ROWS, _CELL = 10, 28
 _EVERY = 1.0
 """Seconds between two lines of progress."""
-
-
-# Errors
-
-
-@contextlib.contextmanager
-def reporting(interrupted: str = "interrupted", context: typer.Context | None = None) -> Iterator[None]:
-    """Turn the errors of a command into a line on standard error and an exit status.
-
-    Errors name options as Python does. With the context of the command, its flags are shown instead.
-    """
-    try:
-        yield
-    except QueryError as error:
-        fail(error.message, excerpt=error.excerpt)
-    except ExpressionError as error:
-        fail(str(error))
-    except HandshakeError as error:
-        fail(str(error) if context is None else name_flags(str(error), _flags(context)))
-    except MemoryError:
-        fail("not enough memory for these inputs; a smaller window or shorter inputs may fit")
-    except KeyboardInterrupt:
-        fail(interrupted, INTERRUPTED)
-    except BrokenPipeError:  # the reader of standard output has seen enough
-        close_output()
-        raise typer.Exit(0) from None
-
-
-def _flags(context: typer.Context) -> dict[str, str]:
-    """Return the flags of a command by the names of the options in Python."""
-    flags = {each.name or "": each.opts[0] for each in context.command.params if each.opts[0][0] == "-"}
-    return {"engine" if name == "backend" else name: flag for name, flag in flags.items()}
-
-
-_OPTION = re.compile(r"""(?<!\w)'[^']*'|(?<![\w.])(\w+)=("[^"]*"|'[^']*'|[^\s,;:()]+)""")
-
-
-def name_flags(text: str, flags: Mapping[str, str]) -> str:
-    """Return a message with flags in the place of the options that it names, but not in quoted texts.
-
-    >>> name_flags('give time=…, or use engine="local"', {"engine": "--backend", "time": "--time"})
-    'give --time, or use --backend local'
-    """
-
-    def show(found: re.Match[str]) -> str:
-        name, value = found.groups()
-        if name not in flags:
-            return found[0]
-        if value[0] == '"':
-            value = value[1:-1] if value[1:-1].isidentifier() else f"'{value[1:-1]}'"
-        return flags[name] if value in ("…", "True") else f"{flags[name]} {value}"
-
-    return _OPTION.sub(show, text)
-
-
-def fail(message: str, status: int = BAD_USAGE, excerpt: str = "") -> NoReturn:
-    """End the command with a message and an exit status."""
-    complain(message)
-    if excerpt:
-        print(excerpt, file=sys.stderr, flush=True)
-    raise typer.Exit(status) from None
-
-
-def complain(message: str) -> None:
-    """Print a message in one line on standard error."""
-    with contextlib.suppress(BrokenPipeError):
-        print(f"handshake: {one_line(message, limit=2000)}", file=sys.stderr, flush=True)
-
-
-def close_output(failure: OSError | None = None) -> int:
-    """Flush standard output; close it if that fails, silently if its reader is gone.
-
-    Args:
-        failure: The error of a print before.
-
-    Returns:
-        The exit status: 2 if something could not be written, else 0.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        failure = failure or error
-    if failure is None:
-        return 0
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(failure, BrokenPipeError):
-        return 0
-    complain(f"standard output cannot be written: {failure.strerror or failure}")
-    return BAD_USAGE
-
-
-# Texts
 
 
 def read_text(path: str) -> str:
@@ -387,7 +288,7 @@ class Preview:
         columns = [
             [name, *map(_cell, _texts(table.column(at)))] for at, name in enumerate(table.column_names)
         ]
-        right = [_is_number(kind) for kind in self._schema.types]
+        right = [is_number(kind) for kind in self._schema.types]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         yield from _align(columns, right, width)
         if self._total > self._rows:
@@ -406,10 +307,6 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
 def _cell(text: str | None) -> str:
     flat = "" if text is None else " ".join(text.split())
     return flat if len(flat) <= _CELL else flat[: _CELL - 1] + "…"
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _align(columns: Sequence[Sequence[str]], right: Sequence[bool], width: int | None) -> Iterator[str]:

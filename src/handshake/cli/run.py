@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import (
     BACKEND,
@@ -17,7 +18,7 @@ from handshake.cli.options import (
     row_numbers,
     with_options,
 )
-from handshake.cli.report import Delivery, read_text, reporting
+from handshake.cli.report import Delivery, read_text
 from handshake.engines.engine import engine
 from handshake.engines.inputs import Address, read_inputs
 from handshake.errors import HandshakeError, suggest
@@ -25,8 +26,6 @@ from handshake.io.declared import BadRows
 from handshake.operators.query import Query
 from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
-
-__all__ = ["run"]
 
 
 @with_options("run")
@@ -91,7 +90,7 @@ def run(
 
 def _input_paths(plan: Plan, given: Sequence[str], query: str) -> dict[str, str]:
     """Return where each input comes from."""
-    wanted = [source.name for source in plan.inputs if source.demux is None]
+    wanted = list(plan.own_inputs)
     found = _by_name("input", given, wanted)
     missing = [name for name in wanted if name not in found]
     if missing:

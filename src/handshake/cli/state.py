@@ -9,14 +9,13 @@ import pyarrow as pa
 import typer
 
 from handshake.api import why as explain_rows
-from handshake.cli.report import Preview, reporting
+from handshake.cli.errors import reporting
+from handshake.cli.report import Preview
 from handshake.engines.engine import engine_module, plain_table
 from handshake.errors import InputError
 from handshake.io import check_output, sink_for
 from handshake.joins.spec import SIDES
 from handshake.joins.why.rows import parse_row
-
-__all__ = ["state"]
 
 FOUND = 1
 """The exit status of a check that finds something."""
@@ -28,6 +27,8 @@ Query = Annotated[
 JoinName = Annotated[str | None, typer.Option("--join", metavar="NAME", help="Only the join of this name.")]
 
 state = typer.Typer(
+    name="state",
+    add_completion=False,
     rich_markup_mode=None,
     help="""Read the state of streaming joins on Spark, from outside of their queries.
 

@@ -8,6 +8,7 @@ import typer
 
 from handshake import api
 from handshake.api import why as explain_rows
+from handshake.cli.errors import reporting
 from handshake.cli.options import (
     LeftInput,
     LeftTime,
@@ -18,15 +19,12 @@ from handshake.cli.options import (
     Time,
     Window,
 )
-from handshake.cli.report import reporting
 from handshake.errors import InputError, UnsupportedError
 from handshake.io import read
 from handshake.joins.asof import DIRECTIONS
 from handshake.kinds import KINDS
 from handshake.plan.build import Expression
 from handshake.plan.parse import parse
-
-__all__ = ["why"]
 
 Text = str | None
 

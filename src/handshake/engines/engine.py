@@ -13,8 +13,6 @@ from handshake.errors import UnsupportedError, suggest
 from handshake.options import Options
 from handshake.plan.algebra import Plan
 
-__all__ = ["Engine", "Run", "engine", "engine_module", "plain_table", "progress_text"]
-
 _ENGINES = {
     "local": "handshake.engines.local.engine:LocalEngine",
     "spark": "handshake.engines.spark.engine:SparkEngine",

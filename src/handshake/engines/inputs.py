@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import InputError, suggest
+from handshake.errors import InputError
 from handshake.io.declared import BadRows
 from handshake.io.files import read_declared
 from handshake.io.frames import conform, table_of
@@ -19,17 +19,6 @@ from handshake.operators.chunk import END, Array
 from handshake.operators.sources import arrival_places, arrow_schema, instants_in
 from handshake.plan.algebra import Plan, Source
 from handshake.schema import Field, Schema
-
-__all__ = [
-    "Address",
-    "Slice",
-    "arrival_order",
-    "carried_schema",
-    "check_inputs",
-    "comes_live",
-    "read_inputs",
-    "slices",
-]
 
 _SLICE = 1 << 16
 _TICK = 0.02
@@ -57,10 +46,9 @@ class Slice:
 
 def check_inputs(plan: Plan, inputs: Mapping[str, Any]) -> None:
     """Raise `InputError` unless each input of a plan is given, and nothing else."""
-    known = [source.name for source in plan.inputs if source.demux is None]
     for name in inputs:
-        if name not in known:
-            raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
+        plan.own_input(name)
+    known = plan.own_inputs
     for name in known:
         if name not in inputs:
             raise InputError(f"no input is given for stream '{name}'; the streams are {', '.join(known)}")
@@ -74,9 +62,8 @@ def comes_live(given: Any) -> bool:
 def carried_schema(plan: Plan, source: Source) -> Schema:
     """Return the fields of an input: its own, and those of the streams that it carries."""
     fields: dict[str, Field] = {f.name: f for f in source.fields}
-    for other in plan.inputs:
-        if other.demux is not None and other.demux.stream == source.name:
-            fields |= {f.name: f for f in other.fields if f.name not in fields}
+    for other in plan.carried_by(source.name):
+        fields |= {f.name: f for f in other.fields if f.name not in fields}
     return Schema(tuple(fields.values()), source.name)
 
 

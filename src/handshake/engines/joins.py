@@ -22,19 +22,14 @@ from handshake.plan.algebra import ARRIVAL, Clock, Node, Output, Plan, Project, 
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
-from handshake.schema import Opaque, Schema, Type, arrow_of, joined_names, unit_of_times
+from handshake.schema import Opaque, Schema, arrow_of, joined_names, unit_of_times
 from handshake.windows import Windows
-
-__all__ = [
-    "JOIN", "SUFFIX", "BestJoin", "PlainJoin", "best_join", "best_plan", "check_inner", "fit_tables",
-    "join_plan", "join_tables", "plain_join", "plan_as_join",
-]  # fmt: skip
 
 JOIN = "join"
 """The name of the result."""
 SUFFIX = "\0right"
 """Keeps the columns of both inputs apart until the result gives them their names."""
-_OPAQUE = pa.struct([])
+_STRUCT = pa.struct([])
 
 
 def join_plan(
@@ -120,7 +115,10 @@ class PlainJoin:
     @property
     def schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The columns of both inputs; a type that predicates cannot look into is only a placeholder."""
-        left, right = (pa.schema([(f.name, _arrow(f.type)) for f in s.fields]) for s in self.sources)
+        left, right = (
+            pa.schema([(f.name, _STRUCT if isinstance(f.type, Opaque) else arrow_of(f.type)) for f in fields])
+            for fields in (source.fields for source in self.sources)
+        )
         return left, right
 
     def prepare(self, left: pa.Schema, right: pa.Schema, **options: Any) -> JoinPlan:
@@ -137,10 +135,6 @@ class PlainJoin:
     def select(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """Return a batch of the result from one with the columns of both inputs."""
         return pa.RecordBatch.from_arrays([batch.column(at) for _, at in self.columns], schema=schema)
-
-
-def _arrow(kind: Type) -> pa.DataType:
-    return _OPAQUE if isinstance(kind, Opaque) else arrow_of(kind)
 
 
 def plain_join(plan: Plan) -> PlainJoin | None:

@@ -10,8 +10,6 @@ from pyarrow import feather, ipc, parquet
 
 from handshake.io.formats import FileFormat
 
-__all__ = ["ARROW", "PARQUET"]
-
 
 def _read_parquet(path: Path, _: str | None) -> pa.Table:
     # Not read_table: it would add columns for 'name=value' folders on the way to the file.

@@ -16,13 +16,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
-from handshake.errors import InputError, format_count
+from handshake.errors import InputError, format_count, one_line
 from handshake.io.csv_rows import rows_of, split_rows
 from handshake.io.declared import find_column, fit_rows, is_utf8, row_text
-from handshake.io.formats import AddBadRow, Rows, one_line
+from handshake.io.formats import AddBadRow, Rows
 from handshake.schema import Schema
-
-__all__ = ["NULLS", "read_declared", "read_standard_input"]
 
 NULLS = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
 """How NULL is written: as an empty field without quotes."""

@@ -18,14 +18,6 @@ from handshake.io.csv_declared import NULLS, read_declared
 from handshake.io.formats import FileFormat
 from handshake.schema import BINARY, STRING, type_from_arrow
 
-__all__ = [
-    "CSV",
-    "TSV",
-    "CsvWriter",
-    "exact_whole_numbers",
-    "read_in_blocks",
-]
-
 Types = dict[str, pa.DataType]
 
 BLOCKS = (1 << 20, 1 << 24, 1 << 28, (1 << 31) - 1)

@@ -8,8 +8,6 @@ from functools import cache
 
 from handshake.errors import InputError
 
-__all__ = ["rows_of", "split_rows"]
-
 _LONGEST = 1 << 24
 
 

@@ -11,21 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
+from handshake.io.frames import one_array
 from handshake.schema import Field, Schema, String, arrow_of
-
-__all__ = [
-    "BAD",
-    "WIDEST",
-    "BadRows",
-    "arrow_schema",
-    "convert",
-    "convert_rows",
-    "find_column",
-    "fit_rows",
-    "is_utf8",
-    "misfit",
-    "row_text",
-]
 
 BAD = pa.schema(
     [("stream", pa.string()), ("row", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
@@ -73,11 +60,6 @@ def row_text(line: bytes) -> str:
     return line.decode("utf-8", "backslashreplace")
 
 
-def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema of a declared one."""
-    return pa.schema([(f.name, arrow_of(f.type)) for f in schema])
-
-
 def fit_rows(table: pa.Table, schema: Schema, report: Callable[[int, str], None]) -> pa.RecordBatch:
     """Return the rows that fit a schema, and report the others.
 
@@ -101,12 +83,14 @@ def convert_rows(table: pa.Table, schema: Schema) -> tuple[pa.RecordBatch, dict[
     arrays = []
     reasons: dict[int, str] = {}
     for f in schema:
-        column = _one_array(table.column(find_column(f.name, table.column_names, schema.stream)))
+        column = one_array(table.column(find_column(f.name, table.column_names, schema.stream)))
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
         array, wrong = convert(column, f)
         arrays.append(array)
         for row in np.flatnonzero(wrong):
             reasons.setdefault(int(row), misfit(column[row].as_py(), f))
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema)), reasons
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.to_arrow()), reasons
 
 
 def misfit(value: Any, field: Field, shown: str | None = None) -> str:
@@ -125,13 +109,6 @@ def find_column(name: str, given: list[str], stream: str) -> str:
         hint = suggest(name, given)
         raise SchemaError(f"{stream} input has no column '{name}' ({', '.join(given)}){hint}")
     return found[0]
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def convert(array: pa.Array, field: Field) -> tuple[pa.Array, Any]:

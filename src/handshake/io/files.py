@@ -18,17 +18,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from handshake.errors import InputError, SchemaError, suggest
+from handshake.errors import InputError, SchemaError, one_line, suggest
 from handshake.io.arrow_files import ARROW, PARQUET
 from handshake.io.csv_declared import read_standard_input
 from handshake.io.csv_files import CSV, TSV
-from handshake.io.declared import BadRows, arrow_schema, fit_rows
-from handshake.io.formats import AddBadRow, FileFormat, Rows, one_line
+from handshake.io.declared import BadRows, fit_rows
+from handshake.io.formats import AddBadRow, FileFormat, Rows
 from handshake.io.frames import plain_table
 from handshake.io.json_lines import JSON_LINES, json_row
 from handshake.schema import STRING, Schema, type_from_arrow, without_view
-
-__all__ = ["FORMATS", "describe_formats", "format_of", "read", "read_declared"]
 
 FORMATS = (PARQUET, ARROW, CSV, TSV, JSON_LINES)
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -96,7 +94,7 @@ def read_declared(path: str | Path, schema: Schema, bad: BadRows) -> pa.Table:
         batches = _read_declared_folder(place, schema, bad)
     else:
         batches, _ = _read_declared_file(place, schema, bad.add)
-    return pa.Table.from_batches(batches, arrow_schema(schema))
+    return pa.Table.from_batches(batches, schema.to_arrow())
 
 
 def _read_declared_folder(folder: Path, schema: Schema, bad: BadRows) -> list[pa.RecordBatch]:
@@ -292,7 +290,7 @@ def _check_names(first: Path, table: pa.Table, path: Path, other: pa.Table) -> N
 
 
 def _widen(name: str, before: _Column, after: _Column) -> _Column:
-    kind = _wider(before.type, after.type)
+    kind = _common_type(before.type, after.type)
     if kind is None:
         raise InputError(
             f"column '{name}' is {before.type} in '{before.path}' but {after.type} in '{after.path}'; "
@@ -301,34 +299,35 @@ def _widen(name: str, before: _Column, after: _Column) -> _Column:
     return _Column(kind, before.path if kind == before.type else after.path)
 
 
-def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+def _common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     """Return the type that holds the values of both, or None if there is none."""
     if a == b or pa.types.is_null(b):
         return a
     if pa.types.is_null(a):
         return b
     if pa.types.is_dictionary(a) or pa.types.is_dictionary(b):
-        return _wider(*(t.value_type if pa.types.is_dictionary(t) else t for t in (a, b)))
-    if all(map(_is_number, (a, b))):
-        return _wider_number(a, b)
+        return _common_type(*(t.value_type if pa.types.is_dictionary(t) else t for t in (a, b)))
+    if all(map(is_number, (a, b))):
+        return _common_number(a, b)
     if all(type_from_arrow(kind) == STRING and not pa.types.is_dictionary(kind) for kind in (a, b)):
         return pa.large_string()
-    return _wider_time(a, b)
+    return _common_time(a, b)
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type has numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _wider_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    def either(test: Callable[[pa.DataType], bool]) -> bool:
+def _common_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    def is_either(test: Callable[[pa.DataType], bool]) -> bool:
         return test(a) or test(b)
 
     if pa.types.is_floating(a) and pa.types.is_floating(b):
         return max(a, b, key=lambda kind: kind.bit_width)
-    if either(pa.types.is_floating):
+    if is_either(pa.types.is_floating):
         return pa.float64()
-    if either(pa.types.is_decimal):
+    if is_either(pa.types.is_decimal):
         scale = max(kind.scale if pa.types.is_decimal(kind) else 0 for kind in (a, b))
         return pa.decimal128(38, scale)
     if pa.types.is_signed_integer(a) == pa.types.is_signed_integer(b):
@@ -336,7 +335,7 @@ def _wider_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     return pa.decimal128(38, 0) if pa.uint64() in (a, b) else pa.int64()
 
 
-def _wider_time(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+def _common_time(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and (a.tz is None) == (b.tz is None):
         finest = next(unit for unit in ("ns", "us", "ms", "s") if unit in (a.unit, b.unit))
         return pa.timestamp(finest, a.tz)

@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from handshake.schema import Schema
 
-__all__ = ["AddBadRow", "FileFormat", "Rows", "Writer", "one_line"]
-
 AddBadRow = Callable[[str, int, str, str], None]
 """Takes a row that does not fit its declared schema: stream, row number, reason and text."""
 Rows = tuple[list[pa.RecordBatch], int]
@@ -46,9 +44,3 @@ class FileFormat:
     """Whether a file may be compressed and then end in `.gz`, `.bz2` or `.zst`."""
     read_declared: Callable[[Path, str | None, Schema, AddBadRow], Rows] | None = None
     """Reads a file by a declared schema. Without it, the table that `read` returns is converted."""
-
-
-def one_line(text: object, limit: int = 200) -> str:
-    """Return a text without line breaks, cut at `limit` characters."""
-    flat = " ".join(str(text).split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

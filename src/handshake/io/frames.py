@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.schema import without_view
 
-__all__ = ["conform", "is_spark", "kind_of", "plain_table", "restore", "schema_of", "table_of"]
-
 
 def kind_of(value: Any) -> str:
     """Return the kind of a frame: arrow, pandas, polars or python. No library is imported to find out."""
@@ -181,6 +179,13 @@ def schema_of(value: Any, stream: str) -> pa.Schema:
         ) from None
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def conform(value: Any, schema: pa.Schema, stream: str) -> pa.RecordBatch:
     """Return rows as one batch of exactly the expected schema.
 
@@ -207,9 +212,7 @@ def conform(value: Any, schema: pa.Schema, stream: str) -> pa.RecordBatch:
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field, stream: str) -> pa.Array:
-    whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if isinstance(whole, pa.ChunkedArray):
-        whole = whole.chunk(0) if whole.num_chunks else pa.array([], whole.type)
+    whole = one_array(column)
     if whole.type == field.type:
         return whole
     try:

@@ -25,7 +25,6 @@ from pyarrow import json as arrow_json
 from handshake.errors import InputError
 from handshake.io.declared import (
     WIDEST,
-    arrow_schema,
     convert,
     convert_rows,
     find_column,
@@ -48,8 +47,6 @@ from handshake.schema import (
     Type,
     arrow_of,
 )
-
-__all__ = ["BLANK", "NULL_LINE", "parse_line", "read_declared"]
 
 _FIRST, _LAST = 1 << 16, 1 << 24
 """Bytes of the first piece, and of the longest. Each piece is twice as long as the one before."""
@@ -74,7 +71,9 @@ _MOST_DIGITS = 20
 def read_declared(path: Path, compression: str | None, schema: Schema, add_bad: AddBadRow) -> Rows:
     """Read a file of JSON lines by a declared schema."""
     keys = _keys(path, compression, schema)
-    reader = _Reader(schema, _find_keys(keys, schema), add_bad)
+    # A file of bad lines alone has no keys.
+    found = [find_column(f.name, list(keys), schema.stream) if keys else f.name for f in schema]
+    reader = _Reader(schema, found, add_bad)
     batches = [batch for piece in _pieces(path, compression) for batch in reader.read(piece)]
     if not keys and not reader.bad:
         raise InputError(f"{schema.stream} input: '{path}' has no columns")
@@ -119,11 +118,6 @@ def _keys_of(piece: bytes) -> list[str]:
             pass
     found = (parse_line(line) for line in _lines_of(piece))
     return list(dict.fromkeys(key for pairs in found if isinstance(pairs, _Pairs) for key, _ in pairs))
-
-
-def _find_keys(keys: dict[str, None], schema: Schema) -> list[str]:
-    """Return the key of each declared column. A file of bad lines alone has none."""
-    return [find_column(f.name, list(keys), schema.stream) if keys else f.name for f in schema]
 
 
 # Lines
@@ -291,7 +285,7 @@ def _fit_lines(
         arrays.append(array)
         for at, reason in wrong.items():
             reasons.setdefault(places[at], reason)
-    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.to_arrow())
     return batch.filter(pa.array([at not in reasons for at in places], pa.bool_())), reasons
 
 

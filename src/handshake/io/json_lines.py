@@ -19,8 +19,6 @@ from handshake.io.csv_files import BLOCKS, Types, exact_whole_numbers, read_in_b
 from handshake.io.formats import FileFormat
 from handshake.io.json_declared import BLANK, NULL_LINE, parse_line, read_declared
 
-__all__ = ["JSON_LINES", "JsonWriter", "json_row"]
-
 _STAMPS = (pa.date32(), pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
 _LOOKS_LIKE_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?", re.DOTALL)
 _TWICE = re.compile(r"Column\(/?(.*?)\) was specified twice")

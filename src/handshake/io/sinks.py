@@ -14,12 +14,10 @@ from typing import IO, Any, Protocol, Self
 
 import pyarrow as pa
 
-from handshake.errors import InputError
+from handshake.errors import InputError, one_line
 from handshake.io.csv_files import CSV
 from handshake.io.files import format_of
-from handshake.io.formats import FileFormat, Writer, one_line
-
-__all__ = ["Sink", "check_output", "sink_for"]
+from handshake.io.formats import FileFormat, Writer
 
 _GROUP = 1 << 17
 """Rows collected before they are written, so that a file does not consist of tiny pieces."""

@@ -24,8 +24,6 @@ from handshake.plan.expr import Column
 from handshake.plan.ranges import storage_bits
 from handshake.schema import Bool, Decimal, Float
 
-__all__ = ["Arrival", "Layout", "describe", "layout_of"]
-
 Array = np.ndarray[Any, Any]
 _BITS, _SIGNED, _UNSIGNED, _UNCHECKED = 0, 1, 2, 3
 _DESCRIBED, _HAS_KEYS, _ASCENDS = 1, 2, 4
@@ -111,7 +109,7 @@ def describe(batch: pa.RecordBatch, layout: Layout, known_headroom: bool) -> Arr
     return Arrival(row, places, found & _HAS_KEYS != 0, found & _ASCENDS != 0) if found else None
 
 
-_word, _half, _byte = reader(64, types.int64), reader(32, types.int32), reader(8, types.uint8)
+_word, _half, _byte = reader(types.int64), reader(types.int32), reader(types.uint8)
 
 _LENGTH, _NULLS, _OFFSET, _BUFFERS, _CHILDREN = 0, 8, 16, 40, 48
 """Bytes before the fields of Arrow's C structure of an array that are read here."""

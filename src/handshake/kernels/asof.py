@@ -7,8 +7,6 @@ import numpy as np
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT
 
-__all__ = ["keep_best", "last_of_keys", "latest_before", "mark_ties"]
-
 
 @compile_loop(**JIT)
 def latest_before(left, left_keys, left_order, right, right_keys, right_order, strict, within, latest, found):  # type: ignore[no-untyped-def]

@@ -16,9 +16,6 @@ import numpy as np
 from handshake.kernels.lower import LANES
 from handshake.kernels.sorting import order_of
 
-__all__ = ["GRANULE", "NO_CELLS", "Cells", "Probe", "cluster_band", "cluster_hash", "probe_cost",
-           "probe_hash", "sweep_cost", "sweep_order"]  # fmt: skip
-
 Array = np.ndarray[Any, Any]
 Ranges = tuple[Array, Array]
 """(low, high) per outer tuple, inclusive."""

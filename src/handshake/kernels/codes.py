@@ -20,12 +20,10 @@ from numba.extending import intrinsic
 from handshake.kernels.compile import BLOCK, Program, addresses, as_intrinsic, column_value
 from handshake.kernels.compile_cache import compile_loop, predicate_function
 from handshake.kernels.intrinsics import JIT
-from handshake.kernels.lower import I64
+from handshake.kernels.lower import I64, repeat
 from handshake.kernels.tiles import pair_writers, tile_search
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column
-
-__all__ = ["CODES", "FACTS", "NO_CODES", "PASSED", "Band", "Codes", "searcher"]
 
 Array = np.ndarray[Any, Any]
 Band = tuple[Column, tuple[Bound, ...]]
@@ -103,16 +101,10 @@ def _near(typing_context, codes, at, first, span):  # type: ignore[no-untyped-de
     lanes = ir.VectorType(ir.IntType(8), BLOCK)
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        def splat(value: ir.Value) -> ir.Value:
-            one = builder.insert_element(
-                ir.Constant(lanes, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
-            )
-            where = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), [0] * BLOCK)
-            return builder.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), where)
-
         place = builder.inttoptr(builder.add(args[0], args[1]), ir.PointerType(lanes))
-        above = builder.sub(builder.load(place, align=1), splat(args[2]))
-        return builder.bitcast(builder.icmp_unsigned("<=", above, splat(args[3])), ir.IntType(BLOCK))
+        low, most = (repeat(builder, value, BLOCK) for value in args[2:])
+        above = builder.sub(builder.load(place, align=1), low)
+        return builder.bitcast(builder.icmp_unsigned("<=", above, most), ir.IntType(BLOCK))
 
     return types.uint64(types.int64, types.int64, types.uint8, types.uint8), code
 

@@ -22,10 +22,6 @@ from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, prefetch, reader
 from handshake.kernels.lower import I8
 
-__all__ = ["REACH", "TEXTS", "Places", "Shape", "collect", "collect_texts", "copy_bits", "copy_byte",
-           "copy_value", "places_of", "row_bytes", "shape_of", "text_offset", "write_half",
-           "write_word"]  # fmt: skip
-
 Array = np.ndarray[Any, Any]
 _CHUNK = 32
 _AHEAD = 24
@@ -195,7 +191,7 @@ _write_byte = _writer(types.uint8, 8)
 write_half, write_word = _writer(types.int32, 32), _writer(types.int64, 64)
 copy_byte, _copy2, _copy4, _copy8 = (_copier(ir.IntType(8 * n)) for n in (1, 2, 4, 8))
 _copy16, _copy_chunk = (_copier(ir.VectorType(I8, n)) for n in (16, _CHUNK))
-_byte, _short, _long = reader(8, types.uint8), reader(32, types.int32), reader(64, types.int64)
+_byte, _short, _long = reader(types.uint8), reader(types.int32), reader(types.int64)
 
 
 @numba.njit(**JIT, inline="always")

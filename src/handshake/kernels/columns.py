@@ -16,21 +16,6 @@ from handshake.plan.ranges import storage_bits, type_range
 from handshake.plan.types import is_exact
 from handshake.schema import Bool, Decimal, Float, Type
 
-__all__ = [
-    "FEW",
-    "PLAIN",
-    "Columns",
-    "View",
-    "address_words",
-    "all_valid",
-    "as_array",
-    "extremes",
-    "headroom_range",
-    "integers",
-    "layout",
-    "view",
-]
-
 FEW = 4096
 """Rows that a compiled loop reads faster than NumPy."""
 

@@ -48,10 +48,6 @@ from handshake.plan.expr import Column, Expr
 from handshake.plan.ranges import ranges, storage_bits, type_range, width_of
 from handshake.schema import Bool, Float, Int
 
-__all__ = ["BLOCK", "FEW_PASS", "PASS", "TILE", "Program", "addresses", "as_intrinsic", "block_intrinsic",
-           "block_mask", "cells_kernel", "column_value", "mask_intrinsic", "memory_bytes", "once",
-           "pair_intrinsic", "rows_kernel"]  # fmt: skip
-
 BLOCK = 64
 """Inner tuples per predicate mask."""
 TILE = 4096

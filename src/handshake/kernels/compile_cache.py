@@ -37,9 +37,6 @@ from llvmlite import ir
 
 from handshake.kernels import numba_internals as internals
 
-__all__ = ["CodeFiles", "Emit", "PredicateFunction", "building", "cache_folder", "compile_loop",
-           "disable_cache", "predicate_function"]  # fmt: skip
-
 Emit = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value | None]
 """Emits the body of a function and returns its result, or None for a void function."""
 _DIGITS = 16

@@ -29,8 +29,6 @@ from handshake.kernels.collect import (
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, QUICK
 
-__all__ = ["Rows", "RowsMessage"]
-
 Array = np.ndarray[Any, Any]
 _FEW = 2048
 """Rows that are copied in some microseconds."""

@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 
 from handshake.kernels.collect import TEXTS, collect_texts
 
-__all__ = ["gather", "gather_batch"]
-
 Array = np.ndarray[Any, Any]
 _TAKE = pc.get_function("array_take")
 _UNCHECKED = pc.TakeOptions(boundscheck=False)

@@ -11,9 +11,6 @@ from numba.extending import intrinsic
 
 from handshake.kernels.lower import I1, I8, I32
 
-__all__ = ["JIT", "QUICK", "count_bits", "emit_prefetch", "lower_bound", "lowest_bit", "lowest_bit_or_64",
-           "prefetch", "reader", "row_intrinsic", "upper_bound"]  # fmt: skip
-
 JIT = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
 QUICK = {**JIT, "nogil": False}
 """Options for loops of a few microseconds, which are shorter than releasing the interpreter's lock."""
@@ -39,24 +36,21 @@ def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
     return types.void(address), code
 
 
-@intrinsic
-def lowest_bit(typing_context, mask):  # type: ignore[no-untyped-def]
-    """Return the index of the lowest set bit. One must be set."""
+def _lowest_bit(always_set: bool) -> Any:
+    @intrinsic
+    def lowest(typing_context, mask):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return builder.cttz(args[0], ir.Constant(I1, int(always_set)))
 
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.cttz(args[0], ir.Constant(I1, 1))
+        return types.int64(mask), code
 
-    return types.int64(mask), code
+    return lowest
 
 
-@intrinsic
-def lowest_bit_or_64(typing_context, mask):  # type: ignore[no-untyped-def]
-    """Return the index of the lowest set bit, or 64 if none is set."""
-
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.cttz(args[0], ir.Constant(I1, 0))
-
-    return types.int64(mask), code
+lowest_bit = _lowest_bit(always_set=True)
+"""Returns the index of the lowest set bit. One must be set."""
+lowest_bit_or_64 = _lowest_bit(always_set=False)
+"""Returns the index of the lowest set bit, or 64 if none is set."""
 
 
 @intrinsic
@@ -69,13 +63,13 @@ def count_bits(typing_context, mask):  # type: ignore[no-untyped-def]
     return types.int64(mask), code
 
 
-def reader(bits: int, kind: types.Type) -> Any:
+def reader(kind: types.Type) -> Any:
     """Return `read(address)`, which loads a number from an address that need not be aligned."""
 
     @intrinsic
     def read(typing_context, address):  # type: ignore[no-untyped-def]
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(bits)))
+            place = builder.inttoptr(args[0], ir.PointerType(context.get_data_type(kind)))
             return builder.load(place, align=1)
 
         return kind(types.int64), code

@@ -8,27 +8,12 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pyarrow as pa
-from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
 from handshake.kernels.columns import integers, layout
 from handshake.kernels.compile_cache import compile_loop
-from handshake.kernels.intrinsics import JIT, QUICK
+from handshake.kernels.intrinsics import JIT, QUICK, reader
 from handshake.schema import STRING, type_from_arrow
-
-__all__ = [
-    "Edges",
-    "edges_of",
-    "has_value",
-    "hash_of",
-    "limits_at",
-    "moved_floats",
-    "moved_keys",
-    "prefix_of",
-    "row_hash",
-    "sort_key",
-]
 
 Array = np.ndarray[Any, Any]
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -61,14 +46,10 @@ def _bytes(array: pa.Array) -> tuple[Array, Array]:
     array = layout(array)
     if pa.types.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
-    wide = array.cast(pa.large_binary() if not _is_text(array.type) else pa.large_string())
+    wide = array.cast(pa.large_string() if type_from_arrow(array.type) == STRING else pa.large_binary())
     _, offsets, data = wide.buffers()
     where = np.frombuffer(offsets, np.int64, len(wide) + 1, wide.offset * 8)
     return (np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)), where
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return type_from_arrow(kind) == STRING
 
 
 def _over_texts(kernel: Any, array: pa.Array) -> pa.Array:
@@ -94,9 +75,9 @@ def _words(array: pa.Array) -> Array:
     array = layout(array)
     kind = array.type
     if pa.types.is_decimal(kind):
-        return _decimal_words(array)[:, 0].view(np.uint64)
+        return decimal_words(array)[:, 0].view(np.uint64)
     if pa.types.is_floating(kind):
-        values: Array = _numbers(array).astype(np.float64)
+        values: Array = numbers_of(array).astype(np.float64)
         return (values + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0
     if pa.types.is_boolean(kind):
         flags: Array = array.fill_null(False).to_numpy(zero_copy_only=False)
@@ -106,11 +87,18 @@ def _words(array: pa.Array) -> Array:
     return integers(hash_of(array)).view(np.uint64)
 
 
-def _decimal_words(array: pa.Array) -> Array:
+def decimal_words(array: pa.Array) -> Array:
+    """Return the low and the high 64 bits of decimals; any bits for NULL."""
     data = array.buffers()[1]
     if data is None or len(array) == 0:
         return np.empty((0, 2), np.int64)
     return np.frombuffer(data, np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
+
+
+def decimals_from_words(words: Array, missing: Array | None, arrow: pa.DataType) -> pa.Array:
+    """Return decimals from their low and high 64 bits."""
+    bitmap = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(arrow, len(words), [bitmap, pa.py_buffer(np.ascontiguousarray(words))])
 
 
 def row_hash(arrays: list[pa.Array]) -> Array:
@@ -135,11 +123,11 @@ def sort_key(array: pa.Array) -> Array:
     array = layout(array)
     kind = array.type
     if pa.types.is_decimal(kind):
-        words = _decimal_words(array)
+        words = decimal_words(array)
         fits = words[:, 1] == (words[:, 0] >> 63)
         return np.where(fits, words[:, 0], np.where(words[:, 1] < 0, np.iinfo("i8").min, np.iinfo("i8").max))
     if pa.types.is_floating(kind):
-        return _numbers(array)
+        return numbers_of(array)
     values = integers(array)
     if values.dtype == np.uint64:
         values = np.minimum(values, np.uint64(2**63 - 1)).astype(np.int64)
@@ -239,23 +227,9 @@ def limits_at(address: int, rows: int, edges: Edges) -> tuple[Array, Array]:
     return low, high
 
 
-def _reader(kind: Any) -> Any:
-    """Return `value(address)`."""
-
-    @intrinsic
-    def value(typing_context, address):  # type: ignore[no-untyped-def]
-        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            place = builder.inttoptr(args[0], ir.PointerType(context.get_data_type(kind)))
-            return builder.load(place, align=1)
-
-        return kind(types.int64), code
-
-    return value
-
-
-_i1, _i2, _i4, _i8 = (_reader(kind) for kind in (types.int8, types.int16, types.int32, types.int64))
-_u1, _u2, _u4 = (_reader(kind) for kind in (types.uint8, types.uint16, types.uint32))
-_f4, _f8 = _reader(types.float32), _reader(types.float64)
+_i1, _i2, _i4, _i8 = (reader(kind) for kind in (types.int8, types.int16, types.int32, types.int64))
+_u1, _u2, _u4 = (reader(kind) for kind in (types.uint8, types.uint16, types.uint32))
+_f4, _f8 = reader(types.float32), reader(types.float64)
 
 
 @numba.njit(**JIT, inline="always")
@@ -303,7 +277,7 @@ def has_value(array: pa.Array) -> Array | None:
     valid = np.asarray(array.is_valid()) if array.null_count else None
     if not pa.types.is_floating(array.type):
         return valid
-    values = _numbers(array)
+    values = numbers_of(array)
     if valid is None and _all_numbers(values):
         return None
     number: Array = ~np.isnan(values)
@@ -318,9 +292,9 @@ def _all_numbers(values):  # type: ignore[no-untyped-def]
     return True
 
 
-def _numbers(array: pa.Array) -> Array:
-    """Return floats as a NumPy array, with 0 for NULL."""
-    if not array.null_count and len(array) and array.type.bit_width > 16:
+def numbers_of(array: pa.Array) -> Array:
+    """Return numbers as a NumPy array, with 0 for NULL."""
+    if not array.null_count and len(array) and array.type in (pa.float32(), pa.float64()):
         width = array.type.bit_width // 8
         return np.frombuffer(array.buffers()[1], f"f{width}", len(array), width * array.offset)
     whole = array.fill_null(0) if array.null_count else array

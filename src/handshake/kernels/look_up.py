@@ -24,8 +24,6 @@ from handshake.kernels.intrinsics import JIT, QUICK, lowest_bit_or_64, row_intri
 from handshake.kernels.shared_scan import CELLS
 from handshake.kernels.sweep import LISTED, SHIFT, granule_intrinsic, prefetch_intrinsic
 
-__all__ = ["look_up_hashes_kernel", "look_up_kernel"]
-
 
 def _at(dtype: np.dtype[Any]) -> Any:
     """Return `value(address, at)`: value number `at` of an array."""

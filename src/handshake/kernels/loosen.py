@@ -11,8 +11,6 @@ from handshake.plan.analyse import Bound, separate_floats
 from handshake.plan.expr import Arithmetic, Call, Compare, Expr, Literal, conjunction, conjuncts, sides
 from handshake.schema import BOOL, FLOAT64, Float
 
-__all__ = ["loosen"]
-
 
 def loosen(expr: Expr, inner: int) -> Expr | None:
     """Return the loosened predicate, or None if nothing would be gained."""

@@ -38,9 +38,6 @@ from handshake.plan.ranges import ranges, scale_factor, type_range, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import INT64, Bool, Date, Decimal, Float, Int, Timestamp, Type
 
-__all__ = ["FUNCTIONS", "LANES", "Env", "Lowered", "Number", "Truth", "emit", "number", "repeat",
-           "truth"]  # fmt: skip
-
 LANES = 16
 """Tuples per vector: 512 bits of int32, and a mask of 16 bits."""
 
@@ -228,19 +225,13 @@ def _float_type(kind: Type) -> ir.Type:
     return ir.FloatType() if kind == Float(32) else ir.DoubleType()
 
 
-@emit.register
-def _(expr: And, env: Env) -> Lowered:
+@emit.register(And)
+@emit.register(Or)
+def _(expr: And | Or, env: Env) -> Lowered:
+    yes, no = (conj, disj) if isinstance(expr, And) else (disj, conj)
     first, *rest = (truth(arg, env) for arg in expr.args)
     for other in rest:
-        first = Truth(conj(env, first.yes, other.yes), disj(env, first.no, other.no))
-    return first
-
-
-@emit.register
-def _(expr: Or, env: Env) -> Lowered:
-    first, *rest = (truth(arg, env) for arg in expr.args)
-    for other in rest:
-        first = Truth(disj(env, first.yes, other.yes), conj(env, first.no, other.no))
+        first = Truth(yes(env, first.yes, other.yes), no(env, first.no, other.no))
     return first
 
 
@@ -479,7 +470,7 @@ def _(expr: Call, env: Env) -> Lowered:
 # Functions.
 
 
-def _maybe(expr: Call, env: Env) -> Truth:
+def _maybe_true(expr: Call, env: Env) -> Truth:
     """Return a condition that only the residual filter can decide."""
     return Truth(constant(I1, 1), constant(I1, 1))
 
@@ -610,14 +601,11 @@ def _precedes(expr: Call, env: Env, a: Number, b: Number) -> ir.Value:
     if isinstance(expr.type, Float):
         x, y = align(env, a.value, b.value)
         op, nan = ("<=", y) if expr.name == "least" else (">=", x)
-        return disj(env, env.builder.fcmp_ordered(op, x, y), _is_nan(env, nan))
+        is_nan = env.builder.fcmp_unordered("!=", nan, nan)
+        return disj(env, env.builder.fcmp_ordered(op, x, y), is_nan)
     width = max(element_of(a.value).width, element_of(b.value).width)
     x, y = align(env, resize(env, a.value, width), resize(env, b.value, width))
     return env.builder.icmp_signed("<=" if expr.name == "least" else ">=", x, y)
-
-
-def _is_nan(env: Env, value: ir.Value) -> ir.Value:
-    return env.builder.fcmp_unordered("!=", value, value)
 
 
 def _bits(expr: Call, env: Env) -> Number:
@@ -632,7 +620,7 @@ def _bits(expr: Call, env: Env) -> Number:
 
 
 FUNCTIONS: dict[str, Callable[[Call, Env], Lowered]] = {
-    "maybe": _maybe,
+    "maybe": _maybe_true,
     "may_equal": _may_equal,
     "may_precede": _may_precede,
     **dict.fromkeys(("edge_below", "edge_above"), _edge),

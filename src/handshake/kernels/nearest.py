@@ -5,8 +5,6 @@ from __future__ import annotations
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, lower_bound
 
-__all__ = ["find_nearest", "keep_candidates"]
-
 
 @compile_loop(**JIT)
 def keep_candidates(rows, keys, first, counts, best, keep):  # type: ignore[no-untyped-def]

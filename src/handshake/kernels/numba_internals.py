@@ -20,9 +20,6 @@ from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler import CompileResult, compile_result
 from numba.core.serialize import dumps
 
-__all__ = ["Store", "Template", "attach", "can_be_stored", "dump", "fill", "is_available", "keep_text",
-           "rebuild", "reduce", "template_of", "type_key"]  # fmt: skip
-
 PLAIN = "HANDSHAKE_PLAIN_NUMBA"
 """Environment variable that switches to Numba's public interface."""
 _TEXT = "handshake_text"

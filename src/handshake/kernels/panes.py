@@ -14,9 +14,6 @@ import numpy as np
 
 from handshake.kernels.compile_cache import compile_loop
 
-__all__ = ["FLOAT_LIMBS", "SQUARE_LIMBS", "add_floats", "add_limbs", "add_squares", "compact", "count_rows",
-           "greatest", "slide_add", "slide_greatest", "slide_present"]  # fmt: skip
-
 Array = np.ndarray[Any, Any]
 FLOAT_LIMBS = 67
 SQUARE_LIMBS = 132

@@ -49,8 +49,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["HIDDEN", "Prepared", "Source", "held_type", "node_compiles", "prepare"]
-
 HIDDEN = "\0"
 """First character of the names of derived columns. Names of inputs do not begin with it (see joins.spec)."""
 

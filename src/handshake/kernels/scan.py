@@ -14,8 +14,6 @@ from handshake.kernels.compile import PASS, TILE, Program, once
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, row_intrinsic
 
-__all__ = ["STATE", "scan_kernel"]
-
 STATE = 8
 """Words of the state: basic window, tile, outer tuple, and at `PASSED` blocks whose codes have passed."""
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from handshake.kernels.compile_cache import compile_loop
 
-__all__ = ["assign_sessions"]
-
 Array = np.ndarray[Any, Any]
 
 

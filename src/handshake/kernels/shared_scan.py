@@ -20,24 +20,6 @@ from handshake.kernels.compile import FEW_PASS, TILE, Program, once
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, QUICK, row_intrinsic
 
-__all__ = [
-    "CELLS",
-    "CHUNK",
-    "COUNT",
-    "GROUPS",
-    "HEADROOM",
-    "INDEXED",
-    "INSIDE",
-    "NULLABLE",
-    "PART",
-    "STATE",
-    "all_have_left",
-    "cut_chunks",
-    "new_counters",
-    "shared_scan_kernel",
-    "sort_out",
-]  # fmt: skip
-
 STATE = 8
 """Words of a thread's state: chunk (-1 for none), tile, outer tuple, pairs, groups of pairs, part of the job,
 one for look-ups, and blocks whose codes have passed (`kernels.codes`)."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from handshake.kernels.compile_cache import compile_loop
 
-__all__ = ["order_of", "ordered_words"]
-
 Array = np.ndarray[Any, Any]
 _FEW = 512
 """Keys up to which NumPy's comparison sort is as fast."""

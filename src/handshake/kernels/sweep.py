@@ -29,8 +29,6 @@ from handshake.kernels.intrinsics import (
 from handshake.kernels.lower import I64
 from handshake.schema import Bool
 
-__all__ = ["LISTED", "SHIFT", "granule_intrinsic", "prefetch_intrinsic", "sweep_kernel"]
-
 LISTED = TILE // GRANULE
 """Granules on the list. Their matches fit into the output buffers."""
 _LINE = 64

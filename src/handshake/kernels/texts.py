@@ -20,8 +20,6 @@ from handshake.kernels.compile_cache import building, compile_loop
 from handshake.kernels.intrinsics import JIT, lowest_bit, reader
 from handshake.kernels.lower import I64, LANES, repeat
 
-__all__ = ["rows_equal"]
-
 Array = np.ndarray[Any, Any]
 _BLOCK = 64
 """Rows per mask."""
@@ -78,7 +76,7 @@ def _comparison(bits: int, between: bool) -> Any:
     return mask
 
 
-_byte, _half, _word = reader(8, types.uint8), reader(32, types.int32), reader(64, types.int64)
+_byte, _half, _word = reader(types.uint8), reader(types.int32), reader(types.int64)
 _same_bytes, _same_shorts, _same_halves, _same_words = (_comparison(bits, False) for bits in (8, 16, 32, 64))
 
 

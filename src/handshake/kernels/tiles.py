@@ -10,8 +10,6 @@ import numpy as np
 from handshake.kernels.compile import BLOCK, Program, block_intrinsic, pair_intrinsic
 from handshake.kernels.intrinsics import JIT, lowest_bit
 
-__all__ = ["pair_writers", "tile_search"]
-
 
 def pair_writers(program: Program, inner: int) -> tuple[Any, Any]:
     """Return two functions that append the matches of one outer tuple and return the new count.

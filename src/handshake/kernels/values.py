@@ -28,8 +28,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["array_of", "natural_type", "values_of"]
-
 
 def natural_type(kind: Type) -> pa.DataType:
     """Return the Arrow type of computed values."""

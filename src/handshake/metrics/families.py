@@ -38,7 +38,7 @@ class Family:
         return f"handshake_{self.name}{suffix}"
 
 
-def _from(report: str, figure: str, name: str, type: Type, *labels: str, unit: str = "") -> Family:
+def _family_of(report: str, figure: str, name: str, type: Type, *labels: str, unit: str = "") -> Family:
     """Return the family of a figure of the registry, with its help."""
     return Family(name, type, metric(report, figure).help, labels, unit)
 
@@ -49,26 +49,26 @@ FAMILIES: dict[str, Family] = {
     for family in (
         Family("query", "info", "the arrangement of a query, and its state (waiting, running, ended, failed)",
                ("algorithm", "state")),
-        _from("stream", "rows", "rows", "counter", _STREAM),
+        _family_of("stream", "rows", "rows", "counter", _STREAM),
         Family("results", "counter", "result rows", ("result",)),
-        _from("stream", "late", "late_rows", "counter", _STREAM),
-        _from("stream", "no_time", "untimed_rows", "counter", _STREAM),
-        _from("stream", "unmatchable", "unmatchable_rows", "counter", _STREAM),
-        _from("stream", "shed", "shed_rows", "counter", _STREAM),
-        _from("query", "unknown", "unknown_rows", "counter"),
-        _from("join", "matched", "matched_rows", "counter"),
-        _from("join", "unmatched", "unmatched_rows", "counter"),
-        _from("join", "pending", "pending_rows", "gauge"),
-        _from("join", "finalised", "finalised_rows", "counter"),
+        _family_of("stream", "late", "late_rows", "counter", _STREAM),
+        _family_of("stream", "no_time", "untimed_rows", "counter", _STREAM),
+        _family_of("stream", "unmatchable", "unmatchable_rows", "counter", _STREAM),
+        _family_of("stream", "shed", "shed_rows", "counter", _STREAM),
+        _family_of("query", "unknown", "unknown_rows", "counter"),
+        _family_of("join", "matched", "matched_rows", "counter"),
+        _family_of("join", "unmatched", "unmatched_rows", "counter"),
+        _family_of("join", "pending", "pending_rows", "gauge"),
+        _family_of("join", "finalised", "finalised_rows", "counter"),
         Family("waiting_rows", "gauge", "rows that wait at the gate, because of a pace or an overload"),
-        _from("join", "comparisons", "comparisons", "counter"),
+        _family_of("join", "comparisons", "comparisons", "counter"),
         Family("window_rows", "gauge", "rows in the window of a stream", (_STREAM,)),
         Family("basic_windows", "gauge", "basic windows that hold the rows"),
         Family("chunks", "gauge", "files on Spark that hold the rows"),
         Family("state_bytes", "gauge", "memory of the windows and their indexes; on Spark, the size of their "
                "files", unit="bytes"),
-        _from("join", "expired", "expired_rows", "counter"),
-        _from("query", "windows", "closed_windows", "counter"),
+        _family_of("join", "expired", "expired_rows", "counter"),
+        _family_of("query", "windows", "closed_windows", "counter"),
         Family("imbalance", "gauge", "the largest segment's share of the window rows over the mean share; "
                "1 is even"),
         Family("load_imbalance", "gauge", "the busiest segment's comparisons over the mean; 1 is even"),

@@ -22,17 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 from handshake.errors import UnsupportedError
+from handshake.operators import holistic
 from handshake.operators.chunk import Array
 from handshake.operators.extremes import Extreme, First, Last, Least, MaxBy, MinBy
-from handshake.operators.holistic import (
-    join_texts,
-    list_values,
-    medians,
-    modes,
-    percentiles,
-    quantiles,
-    weighted_sums,
-)
 from handshake.operators.slots import Rows, Values
 from handshake.operators.sums import Additive, Average, CountIf, StandardDeviation, Sum, Variance
 from handshake.plan.aggregates import AGGREGATES, AggregateFunction, find_aggregate
@@ -71,16 +63,13 @@ _FORMS: dict[str, Form] = {
     "last": Last,
     "max_by": MaxBy,
     "min_by": MinBy,
-    "wsum": weighted_sums,
-    "median": medians,
-    "mode": modes,
-    "percentile": percentiles,
-    "percentile_cont": percentiles,
-    "approx_percentile": quantiles,
-    "percentile_disc": quantiles,
-    "collect_list": list_values,
-    "collect_set": list_values,
-    "string_agg": join_texts,
+    "wsum": holistic.weighted_sums,
+    "median": holistic.medians,
+    "mode": holistic.modes,
+    **dict.fromkeys(("percentile", "percentile_cont"), holistic.percentiles),
+    **dict.fromkeys(("approx_percentile", "percentile_disc"), holistic.quantiles),
+    **dict.fromkeys(("collect_list", "collect_set"), holistic.list_values),
+    "string_agg": holistic.join_texts,
 }
 
 

@@ -13,10 +13,8 @@ from handshake.operators.chunk import Array, Chunk, fit
 from handshake.operators.pipeline import Pipeline, chain
 from handshake.operators.windows import Results
 from handshake.plan.aggregates import BOUNDS
-from handshake.plan.algebra import Aggregate, Node
+from handshake.plan.algebra import Node
 from handshake.plan.panes import PaneShape
-
-__all__ = ["AlgebraicBody", "stack_states", "take_state"]
 
 
 def take_state(state: Any, slots: Array) -> Any:
@@ -59,7 +57,8 @@ class AlgebraicBody:
         bounds = dict(zip(BOUNDS, (starts, ends), strict=True))
         for aggregate in self.shape.aggregates:
             if aggregate.function in BOUNDS:
-                columns[aggregate.name] = _bound(aggregate, bounds[aggregate.function])
+                kind = aggregate.schema.get(aggregate.name).type
+                columns[aggregate.name] = fit(pa.array(bounds[aggregate.function]), kind, aggregate.function)
         return columns
 
     def finish(self, columns: dict[str, pa.Array], windows: Array) -> Results:
@@ -69,7 +68,3 @@ class AlgebraicBody:
             return Results(named, windows)
         result, _, places = self._after.run(named, len(windows))
         return Results(result, windows if places is None else windows[places])
-
-
-def _bound(aggregate: Aggregate, values: Array) -> pa.Array:
-    return fit(pa.array(values), aggregate.schema.get(aggregate.name).type, aggregate.function)

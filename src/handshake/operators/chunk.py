@@ -11,21 +11,6 @@ import pyarrow as pa
 from handshake.errors import HandshakeError, InputError
 from handshake.schema import Schema, Type, arrow_of
 
-__all__ = [
-    "BEGINNING",
-    "EARLIEST",
-    "END",
-    "Array",
-    "Chunk",
-    "Flow",
-    "Trace",
-    "beyond",
-    "check_results",
-    "check_times",
-    "concat_chunks",
-    "fit",
-]
-
 Array = np.ndarray[Any, Any]
 BEGINNING, END = -(2**62), 2**62
 """The values of a clock before the first tuple and after the last; times lie between them."""

@@ -15,8 +15,6 @@ from handshake.operators.sort_keys import cells_of, has_integer_keys, keys_of, r
 from handshake.plan.algebra import Aggregate
 from handshake.schema import Type, arrow_of
 
-__all__ = ["Extreme", "First", "Last", "Least", "MaxBy", "MinBy"]
-
 
 class Extreme:
     """The row of numbers (or objects) per slot that is largest: its first `levels` numbers are compared.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
@@ -13,15 +12,8 @@ from handshake.kernels.evaluate import Evaluator
 from handshake.kernels.gather import gather
 from handshake.kernels.texts import rows_equal
 from handshake.operators.chunk import Array
-from handshake.plan.expr import Column, Compare, Expr, Literal, columns_of
+from handshake.plan.expr import COMPARISONS, Column, Compare, Expr, Literal, columns_of
 from handshake.schema import Int
-
-__all__ = ["RowSearch", "Rows"]
-
-_OPERATORS = {
-    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge,
-}  # fmt: skip
 
 
 class Rows:
@@ -100,7 +92,7 @@ def _direct(expr: Expr) -> Callable[[Rows], Array | None]:
             wanted = text.encode()
             return lambda rows: rows_equal(rows[name], wanted)
         case Compare(op=op, left=Column(name=name, type=Int()), right=Literal(value=int() as number)):
-            compare = _OPERATORS[op]
+            compare = COMPARISONS[op]
             return lambda rows: _compare(rows.integers(name), compare, number)
     return lambda rows: None
 

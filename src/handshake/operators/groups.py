@@ -10,8 +10,6 @@ import pyarrow.compute as pc
 
 from handshake.operators.chunk import Array
 
-__all__ = ["GroupIndex", "codes_of"]
-
 
 def _canonical(array: pa.Array) -> pa.Array:
     """Give all zeros, and all NaNs, one form."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from handshake.joins.asof import AsOf, split_keys
 from handshake.joins.waiting import Candidates
+from handshake.kernels.columns import as_array
 from handshake.operators.chunk import Array, Chunk
 from handshake.operators.join_engines import TIME, named_condition
 from handshake.operators.join_kinds import JoinStep, KindOfJoin, Results, in_order
@@ -18,8 +19,6 @@ from handshake.operators.pending import Left
 from handshake.plan.algebra import WindowJoin
 from handshake.schema import UNITS, arrow_of
 from handshake.windows import Duration
-
-__all__ = ["AsOfKind", "as_of_match", "as_of_schema"]
 
 
 class AsOfKind(KindOfJoin):
@@ -75,7 +74,7 @@ class AsOfKind(KindOfJoin):
         found = self._match.find(
             pa.Table.from_batches([batch]), pa.Table.from_batches(right, self._schemas[1])
         )
-        columns = {name: _array(found.table.column(name)) for name in self._schema}
+        columns = {name: as_array(found.table.column(name)) for name in self._schema}
         stamped = self._stamp(0, step, rows.with_columns(columns), final.ends, step.places_at(final))
         count = int(np.count_nonzero(found.matched))
         self.matched += count
@@ -114,8 +113,3 @@ def as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: i
         "forward" if node.looks_ahead else "backward", Duration(window.reach(unit) * UNITS[unit]),
         node.match.endswith("="), "left", aliases=(node.names[0], node.names[1]), cores=cores,
     )  # fmt: skip
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole

@@ -23,8 +23,6 @@ from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
 
-__all__ = ["TIME", "Held", "JoinEngine", "named_condition"]
-
 TIME = MEMBER_TIME
 """The column with the times of rows that are pushed, after the stream's name and a dot."""
 _PROGRESS = ("newest", "arrived", "met")
@@ -50,12 +48,12 @@ class JoinEngine:
         firsts: FirstPairs | None = None,
     ) -> None:  # fmt: skip
         if len(schemas) == 2:
-            two = _two(node, schemas, timed, cores)
+            two = _prepare_two(node, schemas, timed, cores)
             self._join: RunningJoin = replace(
                 two, lateness=None, spec=replace(two.spec, firsts=firsts)
             ).start()
         else:
-            self._join = replace(_many(node, schemas, timed, cores), lateness=None).start()
+            self._join = replace(_prepare_many(node, schemas, timed, cores), lateness=None).start()
 
     def push(self, stream: int, batch: pa.RecordBatch, seen: Seen | None) -> list[pa.RecordBatch]:
         """Join rows of one stream.
@@ -103,7 +101,7 @@ class JoinEngine:
         self._join.close()
 
 
-def _two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> JoinPlan:
+def _prepare_two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> JoinPlan:
     times = [f"{name}.{TIME}" if timed else None for name in node.names]
     return prepare(
         schemas[0], schemas[1], Expression(named_condition(node)), left_window=node.windows[0],
@@ -112,7 +110,7 @@ def _two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) ->
     )  # fmt: skip
 
 
-def _many(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> MultiPlan:
+def _prepare_many(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> MultiPlan:
     return prepare_streams(
         dict(zip(node.names, schemas, strict=True)), Expression(named_condition(node)),
         windows=dict(zip(node.names, node.windows, strict=True)), cores=cores,

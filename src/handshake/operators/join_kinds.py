@@ -21,8 +21,6 @@ from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.expr import Column, Compare, Expr, conjuncts, sides, walk
 from handshake.schema import arrow_of
 
-__all__ = ["JoinStep", "KindOfJoin", "Results", "in_order"]
-
 _NEVER = int(np.iinfo(np.int64).max)
 
 
@@ -146,7 +144,7 @@ class KindOfJoin:
         alone = []
         if step.timeless[side].rows:
             rows = step.timeless[side]
-            alone.append(self._lone(side, rows, np.arange(rows.rows)))
+            alone.append(self._one_sided(side, rows, np.arange(rows.rows)))
         if hopeless.any():
             which = np.flatnonzero(hopeless)
             rows = chunk.take(which)
@@ -189,7 +187,7 @@ class KindOfJoin:
         self, side: int, step: JoinStep, rows: Chunk, positions: Array, ends: Array, places: Array
     ) -> Results:
         """Return rows without a match as results."""
-        return self._lone(side, self._stamp(side, step, rows, ends, places), positions, rows)
+        return self._one_sided(side, self._stamp(side, step, rows, ends, places), positions, rows)
 
     def _stamp(self, side: int, step: JoinStep, rows: Chunk, ends: Array, places: Array) -> Chunk:
         """Stamp rows without a match with the end of their window, or the later of time and clock."""
@@ -203,7 +201,7 @@ class KindOfJoin:
         clocks = times if rows.timed is None else np.where(rows.timed, times, np.maximum(rows.clocks, passed))
         return Chunk(rows.columns, rows.rows, times, rows.timed, clocks, places)
 
-    def _lone(self, side: int, stamped: Chunk, positions: Array, rows: Chunk | None = None) -> Results:
+    def _one_sided(self, side: int, stamped: Chunk, positions: Array, rows: Chunk | None = None) -> Results:
         """Return rows of one side as results, with NULLs for the other; `rows` have the times of rows."""
         self.unmatched += stamped.rows
         name = self._node.names[side]

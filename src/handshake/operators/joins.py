@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.spec import FirstPairs
+from handshake.kernels.columns import as_array
 from handshake.kinds import INNER
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
 from handshake.operators.join_asof import AsOfKind
@@ -20,8 +21,6 @@ from handshake.operators.union import Clocks, in_unit
 from handshake.plan.algebra import Source, WindowJoin
 from handshake.schema import arrow_of
 from handshake.windows import Windows, is_late
-
-__all__ = ["JoinOperator"]
 
 _CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
 _NONE = np.empty(0, np.int64)
@@ -85,7 +84,7 @@ class JoinOperator:
         if self._timed:
             for chunk in chunks:
                 check_results(chunk)
-            chunks = [self._timely(chunk, trace, before) for chunk in chunks]
+            chunks = [self._keep_timely(chunk, trace, before) for chunk in chunks]
         arrived, ended = list(self._arrived), all(flow.ended for flow in flows)
         if self._kind is not None:
             self._kind.expect(chunks)
@@ -95,7 +94,7 @@ class JoinOperator:
         results = self._results([batch for batch in found if batch.num_rows], chunks[0].times is not None)
         if self._kind is None:
             return Flow(results.chunk, trace, ended)
-        timeless = [_timeless(chunk) if self._timed else chunk.take(_NONE) for chunk in given]
+        timeless = [_without_time(chunk) if self._timed else chunk.take(_NONE) for chunk in given]
         step = JoinStep(chunks, timeless, arrived, trace, before, ended)
         return Flow(self._kind.step(step, results.chunk, results.positions), trace, ended)
 
@@ -111,7 +110,7 @@ class JoinOperator:
                 engine.advance(k, last)
         return found
 
-    def _timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
+    def _keep_timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
         """Keep rows that have a time and were not late for the clock of the join.
 
         Rows that are not older than their own clock are never late: it is not behind that of the join.
@@ -175,7 +174,7 @@ class JoinOperator:
         positions = self._stamps(table, _POSITION) if self._numbered else places[:0]
         order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
         rows = pa.array(order)
-        columns = {f.name: _array(table.column(f.name)).take(rows) for f in self._node.schema}
+        columns = {f.name: as_array(table.column(f.name)).take(rows) for f in self._node.schema}
         known = times.max(axis=0)[order]
         timed_rows = None if np.all(known > BEGINNING) else known > BEGINNING
         last = places.max(axis=0)[order]
@@ -185,7 +184,7 @@ class JoinOperator:
         return _Pairs(stamped, positions[:, order])
 
     def _stamps(self, table: pa.Table, what: str) -> Array:
-        arrays = [_array(table.column(f"{name}.{what}")) for name in self._node.names]
+        arrays = [as_array(table.column(f"{name}.{what}")) for name in self._node.names]
         return np.stack([np.asarray(a.cast(pa.int64()).fill_null(BEGINNING)) for a in arrays])
 
     def close(self) -> None:
@@ -213,9 +212,5 @@ class _Pairs:
     positions: Array
 
 
-def _timeless(chunk: Chunk) -> Chunk:
+def _without_time(chunk: Chunk) -> Chunk:
     return chunk.take(_NONE if chunk.timed is None else np.flatnonzero(~chunk.timed))
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

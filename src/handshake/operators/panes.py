@@ -24,8 +24,6 @@ from handshake.plan.algebra import Windowing
 from handshake.plan.panes import PaneShape
 from handshake.schema import arrow_of
 
-__all__ = ["Panes", "Table", "stack_tables"]
-
 _FEW = 1 << 16
 _RESULTS = 1 << 20
 """About how many results are computed together."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from handshake.operators.chunk import Array, Chunk, concat_chunks
 
-__all__ = ["Left", "Pending"]
-
 _LARGEST = 4096
 """Blocks are merged up to this number of rows."""
 

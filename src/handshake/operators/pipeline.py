@@ -18,8 +18,6 @@ from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, Literal, columns_of, conjuncts
 from handshake.schema import Decimal, Field, Int, Type, arrow_of, type_from_arrow
 
-__all__ = ["Pipeline", "chain"]
-
 _SIMPLE = (Project, Select, Apply)
 
 
@@ -176,7 +174,7 @@ def _stored_column(name: str, kind: Type) -> Column:
 
 
 def _holds(kind: Type) -> bool:
-    """Tell whether a column can hold values of a type."""
+    """Return whether a column can hold values of a type."""
     try:
         arrow_of(kind)
     except SchemaError:

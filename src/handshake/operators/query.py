@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.closing import Closing
-from handshake.errors import HandshakeError, InputError, UnsupportedError, format_count, suggest
+from handshake.errors import HandshakeError, InputError, UnsupportedError, format_count
 from handshake.html import card
 from handshake.io.frames import table_of
 from handshake.joins.late import LateRows, LateStream, LateTo
@@ -44,7 +44,6 @@ from handshake.plan.explain import explain_plan, label
 from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
-from handshake.schema import arrow_of
 
 __all__ = ["Query", "QueryMetrics", "Results", "output_schema"]
 
@@ -88,7 +87,7 @@ class QueryMetrics:
 
 def output_schema(output: Output) -> pa.Schema:
     """Return the columns of a result."""
-    return pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
+    return output.schema.to_arrow()
 
 
 class Query(Closing):
@@ -181,9 +180,7 @@ class Query(Closing):
         tables = {}
         for name, given in (inputs or {}).items():
             if name not in self._sources:
-                raise InputError(
-                    f"no input '{name}' ({', '.join(self._sources)}){suggest(name, self._sources)}"
-                )
+                self.plan.own_input(name)  # raises an error
             tables[name] = pa.Table.from_batches([self._sources[name].conform_batch(given)])
         return explain_query(self._written, rows, tables)
 
@@ -222,15 +219,10 @@ class Query(Closing):
         return self._step(batches)
 
     def _check(self, name: str) -> None:
-        source = self._sources.get(name)
-        if source is not None:
-            if source.source.demux is None:
-                return
-            raise InputError(
-                f"stream '{name}' comes with {source.source.demux.stream}; push its tuples there"
-            )
-        known = {source.name for source in self.plan.inputs if source.demux is None}
-        raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
+        if name not in self._sources:
+            self.plan.own_input(name)  # raises an error
+        elif (demux := self._sources[name].source.demux) is not None:
+            raise InputError(f"stream '{name}' comes with {demux.stream}; push its tuples there")
 
     def _admit(
         self, name: str, tuples: Any, places: Array | None, batches: dict[str, tuple[pa.RecordBatch, Array]]

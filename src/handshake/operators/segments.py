@@ -21,8 +21,6 @@ from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Aggregate, Concat, Group, Node, Parameter
 from handshake.plan.explain import label
 
-__all__ = ["Body", "Segments"]
-
 _NOWHERE = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 

@@ -32,8 +32,6 @@ from handshake.plan.algebra import Session, Windowing
 from handshake.plan.panes import PaneShape
 from handshake.schema import UNITS, arrow_of
 
-__all__ = ["SessionOperator", "SessionRows", "SessionStates"]
-
 _MANY_GROUPS = 1 << 13
 """Groups from which on those without a session are forgotten."""
 _ALL = np.empty(0, np.bool_)

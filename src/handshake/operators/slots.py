@@ -15,8 +15,6 @@ from handshake.operators.groups import codes_of
 from handshake.operators.sort_keys import keys_of
 from handshake.plan.algebra import Ordering
 
-__all__ = ["Rows", "Values", "order_levels"]
-
 
 @dataclass(frozen=True)
 class Rows:

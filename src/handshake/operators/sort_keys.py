@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from handshake.kernels.keys import decimal_words, decimals_from_words, numbers_of
 from handshake.operators.chunk import Array, fit
 from handshake.schema import Type
-
-__all__ = ["cells_of", "decimals_of", "has_integer_keys", "keys_of", "numbers_of", "restore_cells",
-           "values_of", "words_of"]  # fmt: skip
 
 _LARGEST = np.int64(2**63 - 1)
 
@@ -39,25 +37,16 @@ class _Reversed:
         return hash(self.value)
 
 
-def numbers_of(array: pa.Array) -> Array:
-    """Return values as a NumPy array, with 0 for NULL."""
-    filled = array.fill_null(0) if array.null_count else array
-    return np.asarray(filled.to_numpy(zero_copy_only=False))
-
-
 def words_of(array: pa.Array) -> tuple[Array, Array]:
     """Return the low and the high 64 bits of decimals."""
     array = array.fill_null(PyDecimal(0)) if array.null_count else array
-    words = np.frombuffer(array.buffers()[1], np.int64)
-    words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+    words = decimal_words(array)
     return words[:, 0], words[:, 1]
 
 
 def decimals_of(whole: Array, missing: Array | None, arrow: pa.DataType) -> pa.Array:
     """Return decimals from their digits, which fit 64 bits."""
-    words = np.stack([whole, whole >> 63], axis=1)
-    bitmap = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(arrow, len(whole), [bitmap, pa.py_buffer(words)])
+    return decimals_from_words(np.stack([whole, whole >> 63], axis=1), missing, arrow)
 
 
 def _codec(arrow: pa.DataType) -> str | None:
@@ -72,7 +61,7 @@ def _codec(arrow: pa.DataType) -> str | None:
 
 
 def has_integer_keys(arrow: pa.DataType) -> bool:
-    """Tell whether the keys of a type are 64-bit integers, not Python objects."""
+    """Return whether the keys of a type are 64-bit integers, not Python objects."""
     return _codec(arrow) is not None
 
 

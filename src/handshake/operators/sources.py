@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.io.frames import conform
+from handshake.kernels.columns import as_array
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, beyond, check_times
 from handshake.plan.algebra import Plan, Source
-from handshake.schema import UNITS, arrow_of
+from handshake.schema import UNITS
 from handshake.windows import is_late
-
-__all__ = ["Needs", "SourceOperator", "arrival_places", "arrow_schema", "instants", "instants_in", "times_in"]
 
 NowNanoseconds = Callable[[], int]
 
@@ -31,7 +30,7 @@ class Needs:
 
 def arrow_schema(source: Source) -> pa.Schema:
     """Return the Arrow schema of an input."""
-    return pa.schema([(f.name, arrow_of(f.type)) for f in source.fields])
+    return source.fields.to_arrow()
 
 
 def times_in(source: Source, columns: dict[str, pa.Array]) -> tuple[Array, Array | None]:
@@ -69,9 +68,7 @@ def instants(source: Source, table: pa.Table | pa.RecordBatch) -> tuple[Array, A
     """
     if source.time is None:
         return np.full(table.num_rows, BEGINNING), np.arange(table.num_rows)
-    column = table.column(source.time)
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    times, timed = times_in(source, {source.time: whole})
+    times, timed = times_in(source, {source.time: as_array(table.column(source.time))})
     unit = UNITS[source.clock.unit]
     seconds, rest = np.divmod(times, UNITS["s"] // unit)
     if timed is None:
@@ -85,7 +82,7 @@ def instants_in(plan: Plan, source: Source, table: pa.Table | pa.RecordBatch) ->
     If it has no times itself, a row has the time that the first stream which claims it declares.
     """
     seconds, rest = instants(source, table)
-    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == source.name]
+    carried = plan.carried_by(source.name)
     if source.time is None:
         for stream in reversed([s for s in carried if s.time is not None]):
             part, rows = SourceOperator(stream, Needs(True, True), time.time_ns).pick_rows(table)
@@ -162,13 +159,13 @@ class SourceOperator:
         if not len(times):
             return times
         rising = times if np.all(times[1:] >= times[:-1]) else np.maximum.accumulate(times)
-        ahead = _less(rising, self._behind) if self._behind else rising
+        ahead = _subtract(rising, self._behind) if self._behind else rising
         clocks = ahead if ahead[0] >= self._clock else np.maximum(ahead, self._clock)
         self._clock = int(clocks[-1])
         return clocks
 
 
-def _less(times: Array, behind: int) -> Array:
+def _subtract(times: Array, behind: int) -> Array:
     """Subtract the lateness, but not below the first possible time."""
     if behind <= END:
         return times - behind

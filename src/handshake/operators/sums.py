@@ -10,21 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import HandshakeError
-from handshake.kernels.panes import (
-    FLOAT_LIMBS,
-    SQUARE_LIMBS,
-    add_floats,
-    add_limbs,
-    add_squares,
-    count_rows,
-)
+from handshake.kernels.keys import decimals_from_words, numbers_of
+from handshake.kernels.panes import FLOAT_LIMBS, SQUARE_LIMBS, add_floats, add_limbs, add_squares, count_rows
 from handshake.operators.chunk import Array
 from handshake.operators.slots import Rows
-from handshake.operators.sort_keys import numbers_of, words_of
+from handshake.operators.sort_keys import words_of
 from handshake.plan.algebra import Aggregate
 from handshake.schema import Decimal, Float, Int, Type, arrow_of
-
-__all__ = ["Additive", "Average", "CountIf", "StandardDeviation", "Sum", "Variance"]
 
 _ALL = np.empty(0, np.bool_)
 """A mask that selects every row."""
@@ -278,8 +270,7 @@ def _decimal_sums(limbs: Array, kind: Type, missing: Array) -> pa.Array:
     if np.any(carry != high >> 63) or np.any((high >= _HIGHEST) | (high < -_HIGHEST)):
         raise HandshakeError("a sum has more than 38 digits, which no column can hold; cast its argument")
     words = np.stack([low, high], axis=1)
-    bitmap = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
-    return pa.Array.from_buffers(arrow_of(kind), len(limbs), [bitmap, pa.py_buffer(words)])
+    return decimals_from_words(words, missing if missing.any() else None, arrow_of(kind))
 
 
 def _float_sums(state: Array) -> Array:

@@ -9,8 +9,6 @@ from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace,
 from handshake.plan.algebra import Node
 from handshake.schema import UNITS
 
-__all__ = ["Clocks", "UnionOperator", "in_unit"]
-
 
 def in_unit(flow: Flow, own: str, unit: str) -> Flow:
     """Convert the times of a flow to a finer unit."""

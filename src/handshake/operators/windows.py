@@ -24,8 +24,6 @@ from handshake.operators.segments import Body, Segments
 from handshake.plan.algebra import Sliding, Windowing
 from handshake.schema import UNITS
 
-__all__ = ["Results", "Spans", "Store", "WindowOperator", "covered_windows", "stamp_by_end"]
-
 _BLOCK = 1 << 16
 """Windows that are computed together, at most."""
 _EXPANDED = 1 << 20
@@ -149,7 +147,7 @@ class Tuples:
 
     def _members(self, windows: Array) -> tuple[Array, Array]:
         """Return the rows of each window, window by window, in the order of arrival."""
-        if _rising(self._first) and _rising(self._last):
+        if _is_rising(self._first) and _is_rising(self._last):
             begin = np.searchsorted(self._last, windows, "left")
             counts = np.searchsorted(self._first, windows, "right") - begin
             of = np.repeat(np.arange(len(windows)), counts)
@@ -166,7 +164,7 @@ class Tuples:
             self._first, self._last = self._first[stays], self._last[stays]
 
 
-def _rising(values: Array) -> bool:
+def _is_rising(values: Array) -> bool:
     return bool(np.all(values[1:] >= values[:-1]))
 
 

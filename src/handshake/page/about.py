@@ -21,8 +21,6 @@ from handshake.operators.query import Query
 from handshake.plan.algebra import Node, Plan
 from handshake.plan.explain import label
 
-__all__ = ["StateOf", "asked_streams", "describe", "explain_rows", "frame_tree"]
-
 Tree = dict[str, Any]
 
 
@@ -34,16 +32,12 @@ def describe(thing: Any, plan: Any = None) -> dict[str, Any]:
         plan: A plan, text, or DataFrame that describes it better, such as that of a streaming query.
     """
     held = getattr(thing, "plan", None)
+    explained = thing if hasattr(thing, "explain") else getattr(thing, "plan", thing)
     return {
         "tree": frame_tree(plan) if is_spark(plan) else _tree(held),
-        "text": _text(_explainable(thing) if plan is None else plan),
+        "text": _text(explained if plan is None else plan),
         "windows": _windows(held), "why": _asked_streams(thing, plan),
     }  # fmt: skip
-
-
-def _explainable(thing: Any) -> Any:
-    """Return what says how a thing runs: itself, or the plan of a replay."""
-    return thing if hasattr(thing, "explain") else getattr(thing, "plan", thing)
 
 
 def _text(thing: Any) -> str:
@@ -156,7 +150,5 @@ class StateOf:
 
     def why(self, left: Any, right: Any) -> str:
         """Explain why two rows are a pair, or not, by what the state holds."""
-        found = why(
-            left, right, state=self.root, query=self.query, join=self.name, aliases=self.aliases
-        )  # fmt: skip
+        found = why(left, right, state=self.root, query=self.query, join=self.name, aliases=self.aliases)
         return str(found)

@@ -18,8 +18,6 @@ from handshake.page.frames import Frame, Viewer, whole
 from handshake.page.sampler import Sampler
 from handshake.page.sources import Source
 
-__all__ = ["MOST_ENDED", "Board"]
-
 IDLE, SAMPLED = 1.0, 0.2
 """Seconds between two samples of all figures, at most and at least; rows and results are read per update."""
 MOST_ENDED = 20

@@ -12,8 +12,6 @@ from handshake.metrics.snapshot import Snapshot
 from handshake.page.history import History
 from handshake.page.sources import FINAL, Source
 
-__all__ = ["Card"]
-
 _ROWS, _CELL = 8, 120
 _DETAILS_EVERY = 0.5
 """Seconds between two looks at the details, which take longer to read and to send than all other figures."""

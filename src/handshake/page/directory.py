@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from handshake.errors import InputError
 
-__all__ = ["Announced", "announce", "pages", "withdraw"]
-
 
 class Announced(NamedTuple):
     """A page that runs: its address, with its token if it has one, and the process that serves it."""

@@ -6,8 +6,6 @@ import time
 from collections import deque
 from typing import Any
 
-__all__ = ["Errors"]
-
 _MOST, _LONGEST = 50, 2000
 
 

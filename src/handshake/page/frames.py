@@ -11,8 +11,6 @@ from typing import Any
 from handshake.page.cards import Card
 from handshake.page.errors import Errors
 
-__all__ = ["FASTEST", "Frame", "Viewer", "encode", "whole"]
-
 FASTEST = 50
 """Updates per second, at most."""
 Frame = dict[str, Any]
@@ -57,7 +55,7 @@ class Viewer:
 
     def news(self, cards: Mapping[str, Card], errors: Errors) -> Frame | None:
         """Return the figures that the viewer has not got; None if there are none."""
-        queries = {title: self._news(title, card) for title, card in cards.items()}
+        queries = {title: self._changes(title, card) for title, card in cards.items()}
         gone = self._got.keys() - queries.keys()
         for title in gone:
             del self._got[title]
@@ -67,7 +65,7 @@ class Viewer:
             found["errors"] = errors.last()
         return found if gone or "errors" in found or any(queries.values()) else None
 
-    def _news(self, title: str, card: Card) -> dict[str, Any]:
+    def _changes(self, title: str, card: Card) -> dict[str, Any]:
         """Return all figures of a query if they are new; otherwise the rows and results of this moment."""
         card.look()
         got = self._got.setdefault(title, _Got())

@@ -8,8 +8,6 @@ from typing import Any
 
 from handshake.metrics.snapshot import Snapshot
 
-__all__ = ["SECONDS", "Columns", "History", "Point", "points_of"]
-
 SECONDS = 3600
 Value = float | None
 Point = dict[str, Value]

@@ -16,8 +16,6 @@ from handshake.page.directory import pages
 from handshake.page.history import points_of
 from handshake.page.sources import FINAL, Record
 
-__all__ = ["RemoteSource", "look_for_pages"]
-
 _PATIENCE = 3.0
 """Seconds to wait for an answer."""
 _GONE = 3

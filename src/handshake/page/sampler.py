@@ -9,8 +9,6 @@ from typing import Protocol
 from handshake.metrics.snapshot import Snapshot
 from handshake.page.sources import Source
 
-__all__ = ["Reader", "Sampler"]
-
 
 class Reader(Protocol):
     """The receiver of the figures: a board."""

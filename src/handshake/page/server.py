@@ -27,8 +27,6 @@ from handshake.metrics.address import asks_for_loopback, is_loopback, parse_addr
 from handshake.page.board import Board
 from handshake.page.frames import FASTEST, Viewer, encode
 
-__all__ = ["PORT", "Server"]
-
 PORT = 8642
 _HEADERS = {
     "Content-Security-Policy": (

@@ -16,8 +16,6 @@ from handshake.metrics.watch import Counts, Watch
 from handshake.page.about import StateOf, describe, explain_rows
 from handshake.page.history import Point
 
-__all__ = ["FINAL", "Record", "RunSource", "Source", "ThingSource"]
-
 FINAL = ("ended", "failed")
 """The states that nothing follows."""
 

@@ -29,19 +29,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = [
-    "AGGREGATES",
-    "BOUNDS",
-    "AggregateFunction",
-    "Argument",
-    "Constant",
-    "aggregate_function",
-    "aggregate_names",
-    "check_sortable",
-    "find_aggregate",
-    "whole_weights",
-]
-
 _DIGITS = 38
 Constant = PyDecimal | str
 """A constant argument: a weight, a fraction, or a separator."""

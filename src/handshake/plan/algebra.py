@@ -13,43 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Literal as OneOf
 
+from handshake.errors import InputError, suggest
 from handshake.html import card
 from handshake.kinds import INNER, JoinKind
 from handshake.plan.aggregates import Argument, Constant, aggregate_function, whole_weights
 from handshake.plan.expr import Column, Expr
 from handshake.schema import INT64, UNITS, Field, Schema, Timestamp, Type
 from handshake.windows import Window
-
-__all__ = [
-    "ARRIVAL",
-    "LONGEST",
-    "MEMBER_TIME",
-    "POSITIONS",
-    "Aggregate",
-    "Apply",
-    "Clock",
-    "Concat",
-    "Demux",
-    "Group",
-    "Node",
-    "Ordering",
-    "Output",
-    "Parameter",
-    "Plan",
-    "Project",
-    "Select",
-    "Session",
-    "Sliding",
-    "Source",
-    "Union",
-    "WindowJoin",
-    "Windowing",
-    "explain_plan",
-    "label",
-    "reads",
-    "rebuild",
-    "walk",
-]
 
 
 @dataclass(frozen=True)
@@ -246,18 +216,8 @@ class Apply(_Unary):
 
 
 @dataclass(frozen=True)
-class Union(Node):
-    """The rows of several streams with the same columns, in the order of arrival."""
-
+class _Nary(Node):
     inputs: tuple[Node, ...]
-
-    @property
-    def schema(self) -> Schema:
-        return self.inputs[0].schema
-
-    @property
-    def clock(self) -> Clock:
-        return _common([node.clock for node in self.inputs])
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -267,9 +227,22 @@ class Union(Node):
         return replace(self, inputs=children)
 
 
-def _common(clocks: list[Clock]) -> Clock:
+@dataclass(frozen=True)
+class Union(_Nary):
+    """The rows of several streams with the same columns, in the order of arrival."""
+
+    @property
+    def schema(self) -> Schema:
+        return self.inputs[0].schema
+
+    @property
+    def clock(self) -> Clock:
+        return _finest(self.inputs)
+
+
+def _finest(nodes: tuple[Node, ...]) -> Clock:
     """Return the clock with the finest unit."""
-    return min(clocks, key=lambda clock: UNITS[clock.unit])
+    return min((node.clock for node in nodes), key=lambda clock: UNITS[clock.unit])
 
 
 @dataclass(frozen=True)
@@ -382,26 +355,17 @@ class Windowing(_WithBody):
 
 
 @dataclass(frozen=True)
-class Concat(Node):
+class Concat(_Nary):
     """A row-by-row concatenation of columns: each input yields one row per window or group."""
-
-    inputs: tuple[Node, ...]
 
     @property
     def schema(self) -> Schema:
         known = [node.schema for node in self.inputs]
         return Schema(tuple(f for each in known for f in each), known[0].stream)
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return self.inputs
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, inputs=children)
-
 
 @dataclass(frozen=True)
-class WindowJoin(Node):
+class WindowJoin(_Nary):
     """Combinations of one row per stream for which `on` holds, all in their windows when the last arrives.
 
     Columns of results are named `stream.column`. In `on`, `Column(k, name)` is a column of the k-th input.
@@ -409,7 +373,6 @@ class WindowJoin(Node):
     window (docs/queries.md).
     """
 
-    inputs: tuple[Node, ...]
     names: tuple[str, ...]
     """The names of the streams in the query, all different."""
     windows: tuple[Window | None, ...]
@@ -452,14 +415,7 @@ class WindowJoin(Node):
 
     @property
     def clock(self) -> Clock:
-        return _common([node.clock for node in self.inputs])
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return self.inputs
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, inputs=children)
+        return _finest(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -479,6 +435,22 @@ class Plan:
 
     inputs: tuple[Source, ...]
     outputs: tuple[Output, ...]
+
+    @property
+    def own_inputs(self) -> dict[str, Source]:
+        """The inputs that a caller gives, by name; the others are carried by one of them."""
+        return {source.name: source for source in self.inputs if source.demux is None}
+
+    def own_input(self, name: str) -> Source:
+        """Return the input of this name; raise `InputError` if callers give none of this name."""
+        known = self.own_inputs
+        if name not in known:
+            raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
+        return known[name]
+
+    def carried_by(self, name: str) -> list[Source]:
+        """Return the streams that an input carries."""
+        return [s for s in self.inputs if s.demux is not None and s.demux.stream == name]
 
     def output(self, name: str) -> Output:
         """Return the result with this name."""
@@ -535,14 +507,14 @@ def rebuild(node: Node, rule: Callable[[Node], Node]) -> Node:
     """Rewrite a plan bottom-up; what two parents share is rewritten once and stays shared."""
     done: dict[int, Node] = {}
 
-    def rewritten(here: Node) -> Node:
+    def rewrite(here: Node) -> Node:
         if id(here) not in done:
-            children = tuple(rewritten(child) for child in here.children)
+            children = tuple(rewrite(child) for child in here.children)
             same = all(a is b for a, b in zip(children, here.children, strict=True))
             done[id(here)] = rule(here if same else here.with_children(children))
         return done[id(here)]
 
-    return rewritten(node)
+    return rewrite(node)
 
 
 def reads(operation: Expr) -> frozenset[str]:

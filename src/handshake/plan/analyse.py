@@ -29,8 +29,6 @@ from handshake.plan.expr import (
 from handshake.plan.types import is_exact
 from handshake.schema import BOOL, INT64, Date, Float, Interval, Timestamp, Type
 
-__all__ = ["Analysis", "Bound", "Equality", "analyse", "describe", "separate", "separate_floats"]
-
 _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
 
 
@@ -138,7 +136,7 @@ def _equality(part: Expr) -> Equality | None:
 
 
 def _calls_python(expr: Expr) -> bool:
-    """Python callables may not be pure; they are asked about candidates only."""
+    """Return whether Python is called. It may not be pure, so only candidates are passed to it."""
     return any(isinstance(node, Udf) for node in walk(expr))
 
 
@@ -182,7 +180,7 @@ def _float32_next_to(limit: float, *, below: bool) -> float:
 
 
 def _without_abs(part: Compare) -> Iterator[Compare]:
-    """`ABS(e) <= c` is `e <= c AND e >= -c`."""
+    """Yield the comparisons that one stands for: `ABS(e) <= c` is `e <= c AND e >= -c`."""
     for compare in (part, _mirror(part)):
         match compare:
             case Compare(op="<" | "<=", left=Call(name="abs", args=(inside,)), right=limit):
@@ -247,17 +245,15 @@ def _sum(terms: list[tuple[int, Expr]]) -> Expr:
     ordered = sorted(terms, key=lambda item: item[0] < 0)
     total: Expr | None = None
     for factor, term in ordered:
-        part = term if abs(factor) == 1 else _times(abs(factor), term)
+        part = term
+        if abs(factor) != 1:
+            part = Arithmetic("*", Literal(abs(factor), type=INT64), term, type=INT64)
         if total is None:
             total = part if factor > 0 else Negate(part, type=INT64)
         else:
             total = Arithmetic("+" if factor > 0 else "-", total, part, type=INT64)
     assert total is not None
     return total
-
-
-def _times(factor: int, term: Expr) -> Expr:
-    return Arithmetic("*", Literal(factor, type=INT64), term, type=INT64)
 
 
 # Floats: only constants are moved, and the rounding that this brings is remembered.
@@ -286,7 +282,7 @@ def _without_constant(expr: Expr) -> tuple[Expr, float]:
 
 
 def _float_bound(compare: Compare, a: Expr, b: Expr, x: float, y: float | None) -> Bound | None:
-    """`a + x op b + y`, oriented left to right."""
+    """Return the bound of `a + x op b + y`, oriented left to right."""
     if len(sides(a)) != 1 or len(sides(b)) != 1 or sides(a) == sides(b) or y is None:
         return None
     assert isinstance(compare.left.type, Float)

@@ -17,10 +17,8 @@ from handshake.plan.algebra import LONGEST, Apply, Node, Project, Select, Source
 from handshake.plan.bind import Scope, bind_value
 from handshake.plan.expr import Column, Compare, Expr, Name, show
 from handshake.plan.joined import Joined, JoinItem
-from handshake.schema import UNITS, Timestamp
+from handshake.schema import UNITS, Timestamp, finest_unit
 from handshake.windows import TimeWindow, Window
-
-__all__ = ["AsOfItem", "join_as_of"]
 
 _MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
 ErrorAt = Callable[[str, exp.Expr], ExpressionError]
@@ -51,7 +49,7 @@ def join_as_of(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> 
     """
     match = _match(joined, item, scope, error)
     side = 0 if match.startswith("<") else 1
-    window, clock = item.windows[side], _finer(joined.node, item.node)
+    window, clock = item.windows[side], finest_unit(joined.node.clock.unit, item.node.clock.unit)
     if not isinstance(window, TimeWindow):
         name = item.name if side else joined.members[0].item.name
         given = "none" if window is None else f"one of {window}"
@@ -62,7 +60,8 @@ def join_as_of(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> 
         )  # fmt: skip
     if window.size > LONGEST * UNITS[clock]:
         raise error(
-            f"the window is longer than 2^62 {clock}, in which the streams count their times", item.tree
+            f"the window is longer than 2^62 {clock}, in which the streams count their times; shorten it",
+            item.tree,
         )
     return joined.as_of(JoinItem(item.name, item.node, window, item.tree), item.kind, item.on, match)
 
@@ -120,10 +119,6 @@ def _no_time(column: Column, stream: str, known: bool, example: str) -> str:
         f"{stream} has no column with its times: declare one with TIMESTAMP BY, and select it if {stream} is "
         "a query. Results of windows, and of joins other than an as-of join that looks back, have none"
     )
-
-
-def _finer(left: Node, right: Node) -> str:
-    return min(left.clock.unit, right.clock.unit, key=UNITS.__getitem__)
 
 
 def _time_columns(node: Node) -> list[str]:

@@ -12,8 +12,6 @@ from handshake.plan.expr import Cast, Column, Expr, Literal, show, transform
 from handshake.plan.ranges import ranges
 from handshake.schema import BOOL, NULL, Decimal, Int, Type
 
-__all__ = ["Fresh", "add_filter", "append_column", "column_of", "exact_type", "substitute"]
-
 _WIDEST = 512
 
 

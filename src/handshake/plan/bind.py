@@ -64,10 +64,9 @@ from handshake.schema import (
     TimeOfDay,
     Timestamp,
     Type,
+    finest_unit,
     type_from_arrow,
 )
-
-__all__ = ["Scope", "bind", "bind_value"]
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def _operand(expr: Expr, scope: Scope) -> Expr:
 
 
 def _casts_an_offset(expr: Expr) -> bool:
-    """Tell whether a constant text with an offset is cast to a timestamp, which is in UTC then.
+    """Return whether a constant text with an offset is cast to a timestamp, which is in UTC then.
 
     It is folded last and binds like a column of texts until then. As a constant it would be read in the zone
     of the column that it meets, although it has been converted to UTC.
@@ -364,11 +363,8 @@ def _(expr: Case, scope: Scope) -> Expr:
     values = [_operand(v, scope) for _, v in expr.pairs]
     *values, default = common((*values, _operand(expr.default, scope)), expr)
     branches = tuple(e for pair in zip(conditions, values, strict=True) for e in pair)
-    return Case(branches, default, type=_result(default.type), at=expr.at)
-
-
-def _result(kind: Type) -> Type:
-    return INT64 if isinstance(kind, Int) else kind
+    kind = INT64 if isinstance(default.type, Int) else default.type
+    return Case(branches, default, type=kind, at=expr.at)
 
 
 @_bind.register
@@ -482,7 +478,7 @@ def _shift(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
     if isinstance(b, Literal):
         b = _coarsest(b, a.type.unit)
     assert isinstance(b.type, Interval)
-    unit = min(a.type.unit, b.type.unit, key=lambda u: UNITS[u])
+    unit = finest_unit(a.type.unit, b.type.unit)
     kind = Timestamp(unit, a.type.zone)
     return _make(expr, coerce(a, kind), coerce(b, Interval(unit)), kind)
 

@@ -8,21 +8,6 @@ from zoneinfo import ZoneInfo
 
 from handshake.schema import UNITS
 
-__all__ = [
-    "DAY",
-    "civil",
-    "date_text",
-    "days_of",
-    "instant",
-    "month_length",
-    "read_date",
-    "read_time",
-    "read_timestamp",
-    "timestamp_text",
-    "wall_clock",
-    "zone_of",
-]
-
 DAY = UNITS["d"]
 """Nanoseconds of a day."""
 

@@ -37,8 +37,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["cast_value", "decimal_text", "divide_half_away", "fits_type", "nearest_float", "round_float32"]
-
 
 def cast_value(value: Any, source: Type, target: Type) -> Any:
     """Return a physical value in another type, or None if it has no value there."""
@@ -68,7 +66,7 @@ def _rescale(value: int, source: Type, target: Type) -> int | None:
 
 
 def fits_type(value: int, kind: Type) -> bool:
-    """Tell whether a whole number fits an integer or a decimal with a precision."""
+    """Return whether a whole number fits an integer or a decimal with a precision."""
     if not isinstance(kind, Int) and not (isinstance(kind, Decimal) and kind.precision):
         return True
     low, high = type_range(kind, False)
@@ -197,10 +195,6 @@ def _read_time(text: str, target: TimeOfDay) -> int | None:
     return None if found is None else found * UNITS["us"] // UNITS[target.unit]
 
 
-def _unread(text: str, target: Interval) -> None:
-    return None
-
-
 _READERS: dict[type[Type], Callable[[str, Any], Any]] = {
     Int: _read_int,
     Float: _read_float,
@@ -209,5 +203,5 @@ _READERS: dict[type[Type], Callable[[str, Any], Any]] = {
     Date: lambda text, _: read_date(text),
     Timestamp: _read_timestamp,
     TimeOfDay: _read_time,
-    Interval: _unread,
+    Interval: lambda text, _: None,
 }

@@ -27,8 +27,6 @@ from handshake.schema import (
 )
 from handshake.windows import Duration
 
-__all__ = ["TYPES", "declare", "duration"]
-
 _PLAIN: dict[str, Type] = {
     **dict.fromkeys(("bool", "boolean"), BOOL),
     **dict.fromkeys(("byte", "tinyint", "int8"), Int(8)),
@@ -144,7 +142,7 @@ def _demux(node: CreateStream, schema: Schema, reader: StatementReader, known: d
             raise reader.error(
                 f"field '{field.name}' is {own.type} in {schema.stream} but {field.type} in {mux.name}", node
             )
-    return _told_apart(node.args["condition"], mux, reader)
+    return _read_demux(node.args["condition"], mux, reader)
 
 
 def _check_times(
@@ -164,12 +162,12 @@ def _check_times(
 
 
 def _may_share(a: Demux, b: Demux) -> bool:
-    """Tell whether two streams may claim the same tuple."""
+    """Return whether two streams may claim the same tuple."""
     return a.stream == b.stream and (a.field != b.field or not set(a.values).isdisjoint(b.values))
 
 
-def _told_apart(condition: exp.Expr, mux: Source, reader: StatementReader) -> Demux:
-    """`field = constant` or `field IN (constant, …)`."""
+def _read_demux(condition: exp.Expr, mux: Source, reader: StatementReader) -> Demux:
+    """Read `field = constant` or `field IN (constant, …)`."""
     constants = [condition.expression] if isinstance(condition, exp.EQ) else condition.expressions
     column = condition.this
     if isinstance(condition, (exp.EQ, exp.In)) and isinstance(column, exp.Column) and constants:

@@ -26,8 +26,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["ARGUMENTS", "Predicate", "sql_text", "type_of"]
-
 _Build = Callable[[list[exp.Expr]], exp.Expr]
 
 
@@ -41,8 +39,8 @@ def _exactly(count: int, name: str) -> _Build:
     return build_exactly
 
 
-def _by_name(name: str) -> _Build:
-    """Build a function of the registry without looking at its arguments, which binding checks."""
+def as_written(name: str) -> _Build:
+    """Build a function with its name and all its arguments, which binding checks."""
     return lambda args: exp.Anonymous(this=name, expressions=args)
 
 
@@ -74,7 +72,7 @@ class Predicate(Spark):
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
             **{name: build for name, build in SparkParser.FUNCTIONS.items() if name not in _INTERNAL},
             **{name: _exactly(n, name) for name, n in ARGUMENTS.items() if name in SparkParser.FUNCTIONS},
-            **{name.upper(): _by_name(name) for name in (*FUNCTIONS, *ALIASES) if name not in _REWRITTEN},
+            **{name.upper(): as_written(name) for name in (*FUNCTIONS, *ALIASES) if name not in _REWRITTEN},
         }
 
         def _parse_interval(self, *args: Any, **options: Any) -> Any:

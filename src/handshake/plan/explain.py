@@ -25,7 +25,7 @@ from handshake.plan.algebra import (
     explain_plan,
     label,
 )
-from handshake.plan.expr import Cast, Column, Expr, show, transform
+from handshake.plan.expr import Cast, Column, show, transform
 from handshake.schema import Decimal
 from handshake.windows import Duration
 
@@ -72,11 +72,8 @@ def _(node: Apply) -> str:
     # a cast that brings operands to one scale leaves their digits open, and the column has them
     if isinstance(operation, Cast) and isinstance(operation.type, Decimal) and not operation.type.precision:
         operation = replace(operation, type=node.type)
-    return f"⊛ {node.name}: {show(_plain(operation))}"
-
-
-def _plain(expr: Expr) -> Expr:
-    return transform(expr, lambda e: replace(e, shown=e.name) if isinstance(e, Column) else e)
+    plain = transform(operation, lambda e: replace(e, shown=e.name) if isinstance(e, Column) else e)
+    return f"⊛ {node.name}: {show(plain)}"
 
 
 @label.register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,35 +10,6 @@ from typing import Any
 from handshake.errors import ExpressionError
 from handshake.plan.literals import literal_text
 from handshake.schema import BOOL, Type
-
-__all__ = [
-    "UNBOUND",
-    "And",
-    "Arithmetic",
-    "Call",
-    "Case",
-    "Cast",
-    "Column",
-    "Compare",
-    "Expr",
-    "IsNull",
-    "Literal",
-    "Name",
-    "Negate",
-    "Not",
-    "Or",
-    "Position",
-    "Udf",
-    "Unbound",
-    "check_size",
-    "columns_of",
-    "conjunction",
-    "conjuncts",
-    "show",
-    "sides",
-    "transform",
-    "walk",
-]
 
 
 @dataclass(frozen=True)
@@ -129,7 +101,14 @@ class Arithmetic(_Binary):
 
 @dataclass(frozen=True)
 class Compare(_Binary):
-    """One of the comparisons `= <> < <= > >=`."""
+    """One of the comparisons in `COMPARISONS`."""
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
+}  # fmt: skip
+"""Comparisons by operator: of numbers, of arrays, or of signals of a circuit."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from handshake.errors import ExpressionError, HandshakeError
 from handshake.plan.casts import cast_value, round_float32
 from handshake.plan.expr import (
+    COMPARISONS,
     And,
     Arithmetic,
     Call,
@@ -26,8 +27,6 @@ from handshake.plan.expr import (
 from handshake.plan.functions import FUNCTIONS, call_values
 from handshake.plan.types import fail, is_exact
 from handshake.schema import BOOL, FLOAT32, Float, Null
-
-__all__ = ["fold", "fold_node"]
 
 _FLIP = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
@@ -164,5 +163,4 @@ def _fold_compare(expr: Compare) -> Expr:
     a, b = expr.left.value, expr.right.value
     if a is None or b is None:
         return Literal(None, type=BOOL, at=expr.at)
-    held = {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[expr.op]
-    return Literal(held, type=BOOL, at=expr.at)
+    return Literal(COMPARISONS[expr.op](a, b), type=BOOL, at=expr.at)

@@ -30,10 +30,8 @@ from handshake.plan.expr import (
     conjuncts,
     transform,
 )
-from handshake.schema import UNITS, Field, Interval, Schema, Timestamp
+from handshake.schema import UNITS, Field, Interval, Schema, Timestamp, finest_unit
 from handshake.windows import TimeWindow, Window, settle_now
-
-__all__ = ["JoinItem", "Joined", "join_kind"]
 
 _PLAIN = ("", "CROSS", "INNER")
 _AS_OF = {("", ""): "inner", ("", "INNER"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left"}
@@ -146,7 +144,7 @@ class Joined:
             on: The condition; the new stream has the number behind those of `schemas`.
             last: Whether no other stream follows, so that the times of rows are not needed any more.
         """
-        first, unit = self.members[0], min(self.node.clock.unit, item.node.clock.unit, key=UNITS.__getitem__)
+        first, unit = self.members[0], finest_unit(self.node.clock.unit, item.node.clock.unit)
         if first.prefix == "":
             name, windows, on = first.item.name, (first.item.window, item.window), self.flat(on)
         else:

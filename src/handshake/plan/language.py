@@ -17,10 +17,8 @@ from typing import Any, ClassVar
 
 from sqlglot import TokenType, exp
 
-from handshake.plan.dialect import Predicate
+from handshake.plan.dialect import Predicate, as_written
 from handshake.windows import UNIT_WORDS
-
-__all__ = ["AGGREGATE_NAMES", "Continuous", "CreateStream", "FieldDefinition", "Length", "Slide"]
 
 
 def _aggregate_classes(kind: Any) -> Iterator[Any]:
@@ -35,11 +33,6 @@ AGGREGATE_NAMES = frozenset(
     (*(name for kind in _aggregate_classes(exp.AggFunc) for name in kind.sql_names()), *_SPARK_NAMES)
 )
 """Functions of many rows that sqlglot knows, in upper case."""
-
-
-def _as_written(name: str) -> Callable[..., Any]:
-    """Return a builder that keeps the name and all arguments of a function."""
-    return lambda args: exp.Anonymous(this=name, expressions=args)
 
 
 class CreateStream(exp.Expression):  # type: ignore[misc, unused-ignore]
@@ -114,7 +107,7 @@ class Continuous(Predicate):
         ID_VAR_TOKENS: ClassVar[set[TokenType]] = Predicate.Parser.ID_VAR_TOKENS | {TokenType.MATCH_CONDITION}
         FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {
             **Predicate.Parser.FUNCTIONS,
-            **{name: _as_written(name) for name in AGGREGATE_NAMES},
+            **{name: as_written(name) for name in AGGREGATE_NAMES},
         }
         FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
             name: parse

@@ -9,8 +9,6 @@ from typing import Any
 from handshake.plan.calendar import zone_of
 from handshake.schema import UNITS, Date, Decimal, Interval, Months, TimeOfDay, Timestamp, Type
 
-__all__ = ["literal_text"]
-
 _EPOCH = datetime(1970, 1, 1)
 _LENGTHS = {
     "DAY": UNITS["d"],

@@ -12,8 +12,6 @@ from handshake.plan.rules.projections import push_down_projections
 from handshake.plan.rules.shared import share_expressions
 from handshake.plan.rules.unions import flatten_unions
 
-__all__ = ["RULE_SETS", "Rule", "optimise"]
-
 Rule = Callable[[Node], Node]
 _BATCHES: tuple[Rule, ...] = (
     fold_constants,

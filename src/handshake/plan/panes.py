@@ -7,8 +7,6 @@ from math import gcd
 
 from handshake.plan.algebra import Aggregate, Apply, Concat, Group, Node, Parameter, Project, Select, Sliding
 
-__all__ = ["PaneShape", "pane_length", "pane_shape"]
-
 
 @dataclass(frozen=True)
 class PaneShape:
@@ -36,7 +34,7 @@ def pane_shape(body: Node, parameter: str) -> PaneShape | None:
         made = _aggregates(node)
         plain = made is not None and len({a.input for a in made}) == 1
         before, keys = (made[0].input if made else node), None
-    if made is None or not plain or not _simple(before, parameter):
+    if made is None or not plain or not _is_simple(before, parameter):
         return None
     return PaneShape(before, keys, made, node)
 
@@ -47,7 +45,7 @@ def _aggregates(node: Node) -> tuple[Aggregate, ...] | None:
     return made if len(made) == len(parts) and not any(a.holistic for a in made) else None
 
 
-def _simple(node: Node, parameter: str) -> bool:
+def _is_simple(node: Node, parameter: str) -> bool:
     while isinstance(node, (Project, Select, Apply)):
         node = node.input
     return _is(node, parameter)

@@ -32,8 +32,6 @@ from handshake.plan.types import parse_date, parse_time, parse_timestamp
 from handshake.schema import DATE, FLOAT64, STRING, Date, Interval, Months, TimeOfDay, Timestamp, Type
 from handshake.windows import Duration
 
-__all__ = ["parse", "parse_type"]
-
 
 def parse(text: str, kind: str = "predicate") -> Expr:
     """Read a predicate, or an expression of another kind, which errors name.
@@ -365,7 +363,7 @@ def _years_and_months(node: exp.Interval, reader: Reader) -> Expr:
 
 
 def _is_suffixed(node: exp.Expr) -> bool:
-    """Tell whether a node is a number with a suffix, such as 1L, which sqlglot reads as a cast."""
+    """Return whether a node is a number with a suffix, such as 1L, which sqlglot reads as a cast."""
     return isinstance(node, exp.TryCast) and isinstance(node.this, exp.Literal) and not node.this.is_string
 
 

@@ -7,8 +7,6 @@ from xml.sax.saxutils import escape
 from handshake.plan.algebra import Group, Node, Plan, Windowing
 from handshake.plan.explain import label
 
-__all__ = ["svg"]
-
 _ROW, _BOX, _GAP, _LETTER = 56, 30, 24, 7.6
 
 

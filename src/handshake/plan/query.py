@@ -17,8 +17,6 @@ from handshake.plan.statements import StatementReader
 from handshake.plan.types import unify
 from handshake.schema import Decimal, Int, Type
 
-__all__ = ["parse_query"]
-
 _UNNAMED = "result"
 
 
@@ -69,7 +67,7 @@ class _Planner:
         return Plan(tuple(self.sources.values()), outputs)
 
     def _note(self, statement: exp.Expr) -> None:
-        into = _into(statement)
+        into = _into_clause(statement)
         name = _UNNAMED if into is None else into.this.name
         self._check_free(name, statement if into is None else into)
         self._queries[name] = statement
@@ -124,7 +122,7 @@ class _Planner:
             )  # fmt: skip
         kinds = []
         for a, b in zip(left.schema.names, right.schema.names, strict=True):
-            kind = _wider(left, a, right, b)
+            kind = _common_type(left, a, right, b)
             if kind is None:
                 x, y = left.schema.get(a).type, right.schema.get(b).type
                 raise self._reader.error(
@@ -140,15 +138,15 @@ class _Planner:
         )
 
 
-def _into(node: exp.Expr) -> exp.Into | None:
+def _into_clause(node: exp.Expr) -> exp.Into | None:
     """Return the INTO clause; after a UNION, it belongs to the last SELECT."""
     into = node.args.get("into")
     if into is None and isinstance(node, exp.Union):
-        return _into(node.expression)
+        return _into_clause(node.expression)
     return into
 
 
-def _wider(left: Node, a: str, right: Node, b: str) -> Type | None:
+def _common_type(left: Node, a: str, right: Node, b: str) -> Type | None:
     """Return the type of a column of a union."""
     x, y = column_of(left, a), column_of(right, b)
     if isinstance(x.type, Int) and isinstance(y.type, Int):

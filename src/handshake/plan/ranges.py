@@ -8,8 +8,6 @@ from handshake.errors import UnsupportedError
 from handshake.plan.expr import Arithmetic, Call, Case, Cast, Column, Expr, Literal, Negate, show
 from handshake.schema import UNITS, Date, Decimal, Int, Interval, TimeOfDay, Timestamp, Type
 
-__all__ = ["Range", "ranges", "scale_factor", "storage_bits", "type_range", "width_of"]
-
 Range = tuple[int, int]
 
 DAY = UNITS["d"]

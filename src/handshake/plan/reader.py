@@ -16,9 +16,6 @@ from handshake.plan.dialect import ARGUMENTS, Predicate, sql_text
 from handshake.plan.expr import Expr, Position, check_size
 from handshake.plan.functions import no_function
 
-__all__ = ["NODES", "Reader", "moving", "reads"]
-
-
 _CLAUSES = {
     "distinct": "SELECT DISTINCT has no meaning on streams without an end; use GROUP BY in a window",
     "order": "ORDER BY has no meaning on streams without an end; sort the results, or leave it out",

@@ -34,10 +34,8 @@ from handshake.plan.joined import Joined, JoinItem, join_kind
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.plan.window_syntax import WindowReader
-from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of
+from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of, finest_unit
 from handshake.windows import NowWindow, Window
-
-__all__ = ["SelectPlanner"]
 
 _CLAUSES = frozenset(("expressions", "from_", "joins", "where", "group", "having", "into"))
 
@@ -315,7 +313,7 @@ class SelectPlanner:
             except SchemaError as error:
                 raise fail(str(error), written) from None
         if len(set(keys.values())) < len(keys):
-            raise self._reader.error("a column stands twice in GROUP BY", group)
+            raise self._reader.error("a column stands twice in GROUP BY; give it once", group)
         return node, keys
 
     def _arguments(self, node: Node, scope: Scope) -> tuple[Node, dict[AggregateCall, Aggregate]]:
@@ -447,7 +445,7 @@ class SelectPlanner:
                     f"{item.name} has one of {item.window}; put the first join in parentheses: "
                     "FROM (SELECT …) [SIZE 600 TIME] LEFT JOIN …", item.tree
                 )  # fmt: skip
-        unit = min((item.node.clock.unit for item in streams), key=UNITS.__getitem__)
+        unit = finest_unit(*(item.node.clock.unit for item in streams))
         longest = max(item.window.size for item in streams)
         if longest * len(streams) > LONGEST * UNITS[unit]:
             raise self._reader.error(
@@ -492,7 +490,7 @@ class _Grouped:
     def rewrite(self, expr: Expr) -> Expr:
         """Replace keys and aggregates in an expression by columns of the groups."""
         for known, column in (*self._keys.items(), *self._columns.items()):
-            if expr == known or self._same(expr, known):
+            if expr == known or self._is_same_column(expr, known):
                 return Name((column,), at=expr.at)
         if isinstance(expr, Name):
             self._before.resolve(expr)  # an unknown name is a plainer mistake
@@ -503,8 +501,8 @@ class _Grouped:
         children = tuple(self.rewrite(child) for child in expr.children)
         return expr.with_children(children) if children else expr
 
-    def _same(self, expr: Expr, key: Expr) -> bool:
-        """Tell whether two names stand for the same column."""
+    def _is_same_column(self, expr: Expr, key: Expr) -> bool:
+        """Return whether two names stand for the same column."""
         if not isinstance(expr, Name) or not isinstance(key, Name) or expr.parts[0].startswith("\0"):
             return False
         if key.parts[0].startswith("\0"):

@@ -24,8 +24,6 @@ from handshake.plan.expr import And, Expr, IsNull, Name, Not, Position
 from handshake.plan.language import AGGREGATE_NAMES, Continuous, CreateStream
 from handshake.plan.reader import Reader
 
-__all__ = ["AggregateCall", "SortKey", "Statement", "StatementReader"]
-
 Statement = CreateStream | exp.Select | exp.Union
 
 _MOST_TEXT = 100_000

@@ -34,9 +34,8 @@ from handshake.schema import (
     TimeOfDay,
     Timestamp,
     Type,
+    finest_unit,
 )
-
-__all__ = ["EXACT", "coerce", "common", "fail", "is_exact", "literal_of", "remedy", "unify"]
 
 EXACT = (Int, Decimal, Date, Timestamp, Interval, Months, TimeOfDay)
 """Types whose values are whole numbers at heart: arithmetic on them is exact."""
@@ -46,7 +45,7 @@ _TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 
 
 def is_exact(kind: Type) -> bool:
-    """Tell whether values of this type are (scaled) whole numbers."""
+    """Return whether values of this type are (scaled) whole numbers."""
     return isinstance(kind, EXACT)
 
 
@@ -141,7 +140,7 @@ def _unify_float(a: Expr, b: Expr) -> Type | None:
 
 
 def _fits_float32(expr: Expr) -> bool:
-    """Tell whether float32 holds a constant exactly, so that it does not widen a float32 column."""
+    """Return whether float32 holds a constant exactly, so that it does not widen a float32 column."""
     if not isinstance(expr, Literal):
         return False
     return expr.value is None or round_float32(nearest_float(_number(expr))) == _number(expr)
@@ -162,24 +161,20 @@ def _unify_types(a: Expr, b: Expr) -> Type | None:
         case Timestamp() as x, Timestamp() as y:
             return _unify_timestamps(a, b, x, y)
         case Interval(unit=x), Interval(unit=y):
-            return Interval(_finer(x, y))
+            return Interval(finest_unit(x, y))
         case (Interval(unit="d") as days, Int()) | (Int(), Interval(unit="d") as days):
             return days
         case TimeOfDay(unit=x), TimeOfDay(unit=y):
-            return TimeOfDay(_finer(x, y))
+            return TimeOfDay(finest_unit(x, y))
     return a.type if a.type == b.type else None
 
 
 def _unify_timestamps(a: Expr, b: Expr, x: Timestamp, y: Timestamp) -> Type | None:
-    unit = _finer(x.unit, y.unit)
+    unit = finest_unit(x.unit, y.unit)
     if (x.zone is None) == (y.zone is None):
         return Timestamp(unit, x.zone)
     constant, zone = (a, y.zone) if x.zone is None else (b, x.zone)
     return Timestamp(unit, zone) if isinstance(constant, Literal) else None
-
-
-def _finer(x: str, y: str) -> str:
-    return x if UNITS[x] <= UNITS[y] else y
 
 
 def _scale(kind: Type) -> int:
@@ -295,5 +290,5 @@ def parse_time(text: str, expr: Expr) -> Literal:
 
 
 def is_boolean(kind: Type) -> bool:
-    """Tell whether an expression of this type can be a condition."""
+    """Return whether an expression of this type can be a condition."""
     return isinstance(kind, (Bool, Null))

@@ -13,8 +13,6 @@ from handshake.plan.statements import StatementReader
 from handshake.schema import UNITS
 from handshake.windows import NowWindow, TimeWindow, TupleWindow, Window
 
-__all__ = ["WindowReader"]
-
 
 class WindowReader:
     """A translation of windows; the reader of the statement knows where errors are."""

@@ -362,7 +362,7 @@ def _order(row: Row) -> tuple[list[Any], list[float]]:
 
 
 def _place(value: Any) -> tuple[Any, ...]:
-    """NULL, then NaN, then values."""
+    """Return a key that sorts NULL first, then NaN, then values."""
     if value is None:
         return (0,)
     return (1,) if value != value else (2, value)
@@ -387,7 +387,7 @@ def nearest(
 
 
 def _rank(value: Any) -> tuple[Any, ...]:
-    """Values, then NaN, then NULL."""
+    """Return a key that sorts values first, then NaN, then NULL."""
     if value is None:
         return (2,)
     return (1,) if value != value else (0, value)

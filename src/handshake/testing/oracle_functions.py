@@ -30,7 +30,8 @@ _EPOCH = date(1970, 1, 1).toordinal()
 # The calendar. Dates are (year, month, day); years beyond Python's are moved by whole cycles of 400 years.
 
 
-def _civil(days: int) -> tuple[int, int, int]:
+def civil(days: int) -> tuple[int, int, int]:
+    """Return year, month and day of a number of days since 1970."""
     cycles, rest = divmod(days, _CYCLE)
     day = date.fromordinal(_EPOCH + rest)
     return day.year + 400 * cycles, day.month, day.day
@@ -45,14 +46,15 @@ def _length(year: int, month: int) -> int:
     return calendar.monthrange(2000 + year % 400, month)[1]
 
 
-def _zone(name: str) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
+    """Return a zone by name, or a fixed offset such as `+02:00`."""
     fixed = re.fullmatch(r"([+-])(\d\d):(\d\d)", name)
     if fixed is None:
         return ZoneInfo(name)
     return timezone(int(fixed[1] + "1") * timedelta(hours=int(fixed[2]), minutes=int(fixed[3])))
 
 
-def _local(value: int, kind: Type) -> tuple[int, int]:
+def wall_clock(value: int, kind: Type) -> tuple[int, int]:
     """Return the day, and the nanoseconds in it, that a wall clock shows."""
     if isinstance(kind, Date):
         return value, 0
@@ -69,7 +71,7 @@ def _offset(ns: int, zone: str, read: tzinfo) -> int:
     # the last rules of a zone repeat every 400 years; before its first rule there is one offset
     near = ns % cycle + (cycle if ns % cycle < UNITS["d"] else 0) if ns // cycle > 19 else max(ns, first)
     moment = datetime(1970, 1, 1, tzinfo=read) + timedelta(microseconds=near // 1000)
-    offset = (moment if read is not UTC else moment.astimezone(_zone(zone))).utcoffset()
+    offset = (moment if read is not UTC else moment.astimezone(zone_of(zone))).utcoffset()
     assert offset is not None
     return offset // timedelta(microseconds=1) * 1000
 
@@ -80,11 +82,11 @@ def _global(days: int, ns: int, kind: Type) -> int:
         return days
     assert isinstance(kind, Timestamp)
     wall = days * UNITS["d"] + ns
-    return (wall - (_offset(wall, kind.zone, _zone(kind.zone)) if kind.zone else 0)) // UNITS[kind.unit]
+    return (wall - (_offset(wall, kind.zone, zone_of(kind.zone)) if kind.zone else 0)) // UNITS[kind.unit]
 
 
 def _field(of: Callable[[int, int], int]) -> Values:
-    return lambda call, value: of(*_local(value, call.args[0].type))
+    return lambda call, value: of(*wall_clock(value, call.args[0].type))
 
 
 def _iso(days: int) -> tuple[int, int]:
@@ -94,7 +96,7 @@ def _iso(days: int) -> tuple[int, int]:
 
 
 def _trunc(days: int, unit: str) -> int:
-    year, month, _ = _civil(days)
+    year, month, _ = civil(days)
     match unit.lower()[:2]:
         case "ye" | "yy":
             return _days(year, 1, 1)
@@ -115,7 +117,7 @@ def _date_trunc(call: Call, unit: str, value: int) -> int:
         "millisecond": 10**6,
         "microsecond": 1000,
     }
-    days, ns = _local(value, call.type)
+    days, ns = wall_clock(value, call.type)
     assert isinstance(call.type, Timestamp)
     if unit.lower() in short:
         per = UNITS[call.type.unit]
@@ -124,19 +126,19 @@ def _date_trunc(call: Call, unit: str, value: int) -> int:
 
 
 def _plus_months(days: int, months: int) -> int:
-    year, month, day = _civil(days)
+    year, month, day = civil(days)
     total = year * 12 + month - 1 + months
     return _days(total // 12, total % 12 + 1, min(day, _length(total // 12, total % 12 + 1)))
 
 
 def _plus_interval(call: Call, value: int, months: int) -> int:
-    days, ns = _local(value, call.type)
+    days, ns = wall_clock(value, call.type)
     return _global(_plus_months(days, months), ns, call.type)
 
 
 def _months_between(call: Call, a: int, b: int, rounded: bool = True) -> float:
-    (days, ns), (other, more) = _local(a, call.args[0].type), _local(b, call.args[1].type)
-    (x, y, z), (u, v, w) = _civil(days), _civil(other)
+    (days, ns), (other, more) = wall_clock(a, call.args[0].type), wall_clock(b, call.args[1].type)
+    (x, y, z), (u, v, w) = civil(days), civil(other)
     months = 12 * (x - u) + y - v
     if z == w or (z == _length(x, y) and w == _length(u, v)):
         return float(months)
@@ -149,8 +151,8 @@ _LONG = {"year": 12, "quarter": 3, "month": 1}
 
 
 def _timestampdiff(call: Call, unit: str, a: int, b: int) -> int:
-    """Whole units between two wall clocks; a month is whole if day and time of day have been reached."""
-    (days, ns), (other, more) = _local(a, call.args[1].type), _local(b, call.args[2].type)
+    """Count whole units between wall clocks; a month is whole if day and time of day have been reached."""
+    (days, ns), (other, more) = wall_clock(a, call.args[1].type), wall_clock(b, call.args[2].type)
     unit = unit.lower()
     if unit not in _LONG:
         length = {"millisecond": Fraction(1, 1000), "microsecond": Fraction(1, 10**6)}.get(unit)
@@ -160,7 +162,7 @@ def _timestampdiff(call: Call, unit: str, a: int, b: int) -> int:
         other -= 1
     if other < days and more > ns:
         other += 1
-    (x, y, z), (u, v, w) = _civil(days), _civil(other)
+    (x, y, z), (u, v, w) = civil(days), civil(other)
     months = 12 * (u - x) + v - y
     if months > 0 and w < z:
         months -= 1
@@ -170,7 +172,7 @@ def _timestampdiff(call: Call, unit: str, a: int, b: int) -> int:
 
 
 def _timestampadd(call: Call, unit: str, count: int, value: int) -> int:
-    """Months and days on the wall clock, with the same offset from UTC if that exists; others as time."""
+    """Add months and days on the wall clock, with the same offset from UTC if it exists; others as time."""
     kind, unit = call.type, unit.lower()
     assert isinstance(kind, Timestamp)
     per = UNITS[kind.unit]
@@ -178,12 +180,12 @@ def _timestampadd(call: Call, unit: str, count: int, value: int) -> int:
         return value + count * _FIXED[unit] * 10**9 // per
     if unit in ("millisecond", "microsecond"):
         return value + count * (10**6 if unit == "millisecond" else 1000) // per
-    days, ns = _local(value, kind)
+    days, ns = wall_clock(value, kind)
     moved = days + count * _FIXED.get(unit, 0) // 86_400
     if unit in _LONG:
         moved = _plus_months(days, count * _LONG[unit])
     same = value + (moved - days) * UNITS["d"] // per
-    return same if _local(same, kind) == (moved, ns) else _global(moved, ns, kind)
+    return same if wall_clock(same, kind) == (moved, ns) else _global(moved, ns, kind)
 
 
 def _next_day(call: Call, days: int, name: str) -> int | None:
@@ -361,7 +363,7 @@ def _overlay(call: Call, text: str, new: str, start: int, length: int = -1) -> s
     return cut(1, start - 1) + new + cut(start + (length if length >= 0 else len(new)), None)
 
 
-def _capital(word: str) -> str:
+def _capitalise(word: str) -> str:
     low, first = word.lower(), word[:1]
     return first.title() + low.removeprefix(first.lower()) if first else ""
 
@@ -377,10 +379,16 @@ def _plain(function: Callable[..., Any]) -> Values:
 
 
 TYPED: dict[str, Values] = {
-    "quarter": _field(lambda days, ns: (_civil(days)[1] - 1) // 3 + 1),
+    "year": _field(lambda days, ns: civil(days)[0]),
+    "month": _field(lambda days, ns: civil(days)[1]),
+    "day": _field(lambda days, ns: civil(days)[2]),
+    "hour": _field(lambda days, ns: ns // (3600 * 10**9)),
+    "minute": _field(lambda days, ns: ns // (60 * 10**9) % 60),
+    "second": _field(lambda days, ns: ns // 10**9 % 60),
+    "quarter": _field(lambda days, ns: (civil(days)[1] - 1) // 3 + 1),
     "weekofyear": _field(lambda days, ns: _iso(days)[1]),
     "yearofweek": _field(lambda days, ns: _iso(days)[0]),
-    "dayofyear": _field(lambda days, ns: days - _days(_civil(days)[0], 1, 1) + 1),
+    "dayofyear": _field(lambda days, ns: days - _days(civil(days)[0], 1, 1) + 1),
     "dayofweek": _field(lambda days, ns: (days + 4) % 7 + 1),
     "dayofweek_iso": _field(lambda days, ns: (days + 3) % 7 + 1),
     "weekday": _field(lambda days, ns: (days + 3) % 7),
@@ -389,7 +397,7 @@ TYPED: dict[str, Values] = {
     "trunc": _plain(_trunc),
     "add_months": _plain(_plus_months),
     "plus_months": _plus_interval,
-    "last_day": _plain(lambda days: _days(*_civil(days)[:2], _length(*_civil(days)[:2]))),
+    "last_day": _plain(lambda days: _days(*civil(days)[:2], _length(*civil(days)[:2]))),
     "next_day": _next_day,
     "months_between": _months_between,
     "make_date": _make_date,
@@ -439,7 +447,7 @@ TYPED: dict[str, Values] = {
     "octet_length": _plain(lambda v: len(v if isinstance(v, bytes) else v.encode())),
     "chr": _plain(lambda code: chr(code & 255) if code >= 0 else ""),
     "hex": _hex,
-    "initcap": _plain(lambda text: " ".join(map(_capital, text.split(" ")))),
+    "initcap": _plain(lambda text: " ".join(map(_capitalise, text.split(" ")))),
     "instr": _plain(lambda text, part: _locate(part, text)),
     "locate": _plain(_locate),
     "left": _plain(lambda text, n: text[:n] if n > 0 else ""),

@@ -9,12 +9,11 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal as PyDecimal
 from decimal import InvalidOperation
 from fractions import Fraction
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -33,6 +32,7 @@ from handshake.schema import (
     Type,
     type_from_arrow,
 )
+from handshake.testing.oracle_functions import civil, wall_clock, zone_of
 
 __all__ = ["FUNCTIONS", "SKIP_NULL", "TIME", "cast", "fit", "logical", "physical", "rows"]
 
@@ -52,12 +52,12 @@ def rows(table: pa.Table, time: str | None = None) -> list[dict[str, Any]]:
     columns = {name: _column(table.column(name)) for name in table.column_names}
     if time is not None:
         unit = _unit_of_times(type_from_arrow(table.schema.field(time).type))
-        columns[TIME] = [None if _timeless(value) else round(value * unit) for value in columns[time]]
+        columns[TIME] = [None if _has_no_time(value) else round(value * unit) for value in columns[time]]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _timeless(value: Any) -> bool:
-    """NULL and NaN are no times."""
+def _has_no_time(value: Any) -> bool:
+    """Return whether a value is NULL or NaN."""
     return value is None or value != value
 
 
@@ -97,7 +97,7 @@ def physical(value: Any, kind: Type) -> Any:
 
 
 def _nanoseconds(value: Any) -> int:
-    """Since 1970, since midnight, or in all."""
+    """Return the nanoseconds since 1970, since midnight, or in all."""
     if hasattr(value, "nanosecond") or hasattr(value, "nanoseconds"):
         return value.value  # pandas counts nanoseconds (of the instant, where there is a zone)
     if isinstance(value, time):
@@ -126,15 +126,8 @@ def logical(value: Any, kind: Type) -> Any:
             return (_EPOCH + timedelta(microseconds=value * UNITS[kind.unit] // 1000)).time()
         case Timestamp():
             moment = _EPOCH + timedelta(microseconds=value * UNITS[kind.unit] // 1000)
-            return moment.replace(tzinfo=UTC).astimezone(_zone(kind.zone)) if kind.zone else moment
+            return moment.replace(tzinfo=UTC).astimezone(zone_of(kind.zone)) if kind.zone else moment
     return value
-
-
-def _zone(name: str) -> tzinfo:
-    fixed = re.fullmatch(r"([+-])(\d\d):(\d\d)", name)
-    if fixed is None:
-        return ZoneInfo(name)
-    return timezone(int(fixed[1] + "1") * timedelta(hours=int(fixed[2]), minutes=int(fixed[3])))
 
 
 # Numbers.
@@ -180,7 +173,7 @@ def _nearest(number: Fraction, kind: Float) -> float:
 
 
 def cast(value: Any, source: Type, target: Type) -> Any:
-    """`CAST(value AS target)`."""
+    """Return `CAST(value AS target)`."""
     if value is None:
         return None
     if isinstance(source, String):
@@ -224,11 +217,11 @@ def _to_bool(value: Any, source: Type, target: Bool) -> bool | None:
 def _to_date(value: Any, source: Type, target: Date) -> int | None:
     if isinstance(source, String):
         return _read_day(re.split("[ T]", value)[0])
-    return _wall_clock(value, source) // _DAY
+    return wall_clock(value, source)[0]
 
 
 def _to_unit(value: Any, source: Any, target: Timestamp | Interval | TimeOfDay) -> int | None:
-    """To another unit; a coarser one rounds down."""
+    """Convert to another unit; a coarser one rounds down."""
     if isinstance(source, String):
         return _read_moment(value, target)
     unit = "d" if isinstance(source, (Date, Int)) else source.unit
@@ -272,22 +265,18 @@ def _read_moment(text: str, target: Timestamp | Interval | TimeOfDay) -> int | N
 
 
 def _moment_text(value: int, source: Date | Timestamp) -> str:
-    """Return a date or timestamp as text; the calendar repeats every 400 years."""
+    """Return a date or timestamp as text."""
+    days, ns = wall_clock(value, source)
     if isinstance(source, Date):
-        cycles, days = divmod(value, 146_097)
-        day = date(1970, 1, 1) + timedelta(days=days)
-        year = day.year + 400 * cycles
+        year, month, day = civil(days)
         sign = "-" if year < 0 else "+" if year > 9999 else ""
-        return f"{sign}{abs(year):04}{day:-%m-%d}"
-    wall = _wall_clock(value, source)
-    seconds, rest = divmod(wall % _DAY, 10**9)
-    text = (
-        f"{_moment_text(wall // _DAY, Date())} {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    )
+        return f"{sign}{abs(year):04}-{month:02}-{day:02}"
+    seconds, rest = divmod(ns, 10**9)
+    text = f"{_moment_text(days, Date())} {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     text += f".{rest:09}".rstrip("0").rstrip(".") if rest else ""
     if source.zone is None:
         return text
-    east = (wall - value * UNITS[source.unit]) // 10**9
+    east = (days * _DAY + ns - value * UNITS[source.unit]) // 10**9
     hours, minutes, odd = abs(east) // 3600, abs(east) // 60 % 60, abs(east) % 60
     return f"{text}{'-' if east < 0 else '+'}{hours:02}:{minutes:02}" + (f":{odd:02}" if odd else "")
 
@@ -328,37 +317,6 @@ _CASTS: dict[type[Type], Callable[..., Any]] = {
 
 
 # Functions.
-
-
-def _wall_clock(value: int, kind: Any) -> int:
-    """Nanoseconds since 1970 as a clock on the wall of the timestamp's zone shows them."""
-    ns = value * UNITS[kind.unit]
-    if kind.zone is None:
-        return ns
-    cycle = 146_097 * _DAY
-    far = 0  # the calendar repeats every 400 years, and so do the last rules of a zone
-    while ns - far > 253_402_000_000 * 10**9:
-        far += cycle
-    offset = logical((ns - far) // UNITS[kind.unit], kind).utcoffset()
-    assert offset is not None
-    return ns + offset // _MICRO * 1000
-
-
-def _calendar(name: str) -> Callable[..., int | None]:
-    def field(kind: Type, value: int) -> int | None:
-        ns = value * _DAY if isinstance(kind, Date) else _wall_clock(value, kind)
-        days, rest = divmod(ns, _DAY)
-        cycles, days = divmod(days, 146_097)  # the calendar repeats every 400 years
-        day = date(1970, 1, 1) + timedelta(days=days)
-        if name in ("hour", "minute", "second"):
-            seconds = rest // 10**9
-            return {"hour": seconds // 3600, "minute": seconds // 60 % 60, "second": seconds % 60}[name]
-        if name != "year":
-            return getattr(day, name)
-        year = day.year + 400 * cycles
-        return year if -(2**31) <= year < 2**31 else None
-
-    return field
 
 
 def _like(text: str, pattern: str, flags: int = 0) -> bool:
@@ -448,7 +406,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "starts_with": _plain(str.startswith),
     "ends_with": _plain(str.endswith),
     "contains": _plain(lambda text, part: part in text),
-    **{name: _calendar(name) for name in ("year", "month", "day", "hour", "minute", "second")},
 }
 
 

@@ -278,7 +278,7 @@ def scramble(
         schemas = [Schema.from_arrow(table.schema, side) for table, side in zip(tables, SIDES, strict=True)]
         common_unit((schemas[0], schemas[1]), Windows(None, None), (time, time))  # raises if it is no time
         most = _length(disorder)
-        tables = [_disorder(rng, table, time, most) for table in tables]
+        tables = [_shuffle(rng, table, time, most) for table in tables]
     script = Script(tables[0].schema, tables[1].schema)
     edges = [[0, *sorted(rng.randint(0, len(t)) for _ in range(steps - 1)), len(t)] for t in tables]
     stops = {rng.randrange(steps) for _ in range(restarts)}
@@ -299,7 +299,7 @@ def _length(disorder: str) -> int:
     return length
 
 
-def _disorder(rng: Random, table: pa.Table, time: str, most: int) -> pa.Table:
+def _shuffle(rng: Random, table: pa.Table, time: str, most: int) -> pa.Table:
     clock = _clock(table, time)
     places = [(math.inf if now is None else now + rng.randint(0, most), n) for n, now in enumerate(clock)]
     return table.take(pa.array([n for _, n in sorted(places)], pa.int64()))
@@ -345,7 +345,7 @@ def _table(running: Join, made: Sequence[list[pa.RecordBatch]]) -> pa.Table:
 
 
 def _between_restarts(steps: Sequence[_Step]) -> Iterator[list[_Step] | None]:
-    """Runs of steps; None stands for a restart that has steps before it."""
+    """Yield runs of steps; None stands for a restart that has steps before it."""
     part: list[_Step] = []
     begun = False
     for step in steps:

@@ -21,8 +21,6 @@ from handshake.engines.circuit.nets.translate import translate
 from handshake.errors import UnsupportedError
 from handshake.plan.algebra import Plan
 
-__all__ = ["Compiled", "compile_plan"]
-
 _TAKEN = ("late", "no_time", "overflow", "unknown", "evicted", "clk", "rst")
 
 

@@ -14,8 +14,6 @@ from amaranth.lib import wiring
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.yosys import run_yosys
 
-__all__ = ["to_rtlil", "to_verilog"]
-
 _TO_VERILOG = (
     "proc -nomux -norom",
     "memory_collect",

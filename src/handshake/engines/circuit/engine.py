@@ -26,9 +26,6 @@ from handshake.errors import InputError, UnsupportedError, format_count, suggest
 from handshake.joins.spec import JoinSpec, join_spec
 from handshake.options import Options
 from handshake.plan.algebra import Plan
-from handshake.schema import arrow_of
-
-__all__ = ["CircuitEngine"]
 
 CLOCK_MHZ = 100
 """The clock of the papers, for rates."""
@@ -108,7 +105,7 @@ def _bounds(options: Options, nullable: Mapping[str, frozenset[str]]) -> Bounds:
 def _by_stream(given: Sequence[str], plan: Plan) -> dict[str, frozenset[str]]:
     """Return fields written as STREAM.FIELD, by stream."""
     found: dict[str, frozenset[str]] = {}
-    fields = {source.name: source.fields.names for source in plan.inputs if source.demux is None}
+    fields = {name: source.fields.names for name, source in plan.own_inputs.items()}
     for text in given:
         stream, dot, name = text.partition(".")
         if not dot or not name:
@@ -146,10 +143,7 @@ class _QueryRun(Run):
         self._plan, self._inputs, self._options = plan, inputs, options
         self._simulator, self._seconds = options.simulator, 0.0
         self._done: QueryRun | None = None
-        self.schemas = {
-            output.name: pa.schema([(f.name, arrow_of(f.type)) for f in output.schema])
-            for output in plan.outputs
-        }
+        self.schemas = {output.name: output.schema.to_arrow() for output in plan.outputs}
 
     def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         options, tables = self._options, arrival_order(self._plan, read_inputs(self._plan, self._inputs))

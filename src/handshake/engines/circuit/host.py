@@ -11,17 +11,12 @@ import pyarrow as pa
 
 from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.components.sequence import PLACE, PLACE_BITS
-from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.nets.bounds import Bounds
-from handshake.engines.circuit.simulation.simulate import Feed, Run, feed, simulate
+from handshake.engines.circuit.simulation.simulate import Run, feed, simulate
 from handshake.engines.circuit.tables import nullable_in, rows_of, table_of_payloads
-from handshake.errors import InputError, suggest
 from handshake.io.frames import conform
 from handshake.operators.sources import arrival_places, instants_in
-from handshake.plan.algebra import Output, Plan, Source
-from handshake.schema import arrow_of
-
-__all__ = ["QueryRun", "run_plan"]
+from handshake.plan.algebra import Plan
 
 
 @dataclass(frozen=True)
@@ -57,14 +52,16 @@ def run_plan(
     nullable = {**nullable_in(tables), **given.nullable}
     compiled = compile_plan(plan, replace(given, nullable=nullable), without=without)
     tables = _add_places(plan, compiled, tables)
-    feeds = {name: _feed(row, tables.get(name), arrival) for name, row in compiled.inputs.items()}
+    feeds = {
+        name: feed(row, rows_of(tables[name], row, arrival) if name in tables else ())
+        for name, row in compiled.inputs.items()
+    }
     run = simulate(compiled.circuit(), feeds, engine=engine, vcd=vcd)
-    results = {o.name: _result(o, run, compiled) for o in plan.outputs}
+    results = {}
+    for output in plan.outputs:
+        row = compiled.outputs[output.name]
+        results[output.name] = table_of_payloads(run.tuples(output.name, row), row, output.schema)
     return QueryRun(results, compiled, run)
-
-
-def _feed(row: Row, table: pa.Table | None, arrival: int) -> Feed:
-    return feed(row, () if table is None else rows_of(table, row, arrival))
 
 
 def _add_places(plan: Plan, compiled: Compiled, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
@@ -87,22 +84,9 @@ def _arrivals(plan: Plan, tables: Mapping[str, pa.Table]) -> dict[str, Sequence[
     return {source.name: places.tolist() for source, places in zip(sources, found, strict=True)}
 
 
-def _result(output: Output, run: Run, compiled: Compiled) -> pa.Table:
-    row = compiled.outputs[output.name]
-    return table_of_payloads(run.tuples(output.name, row), row, output.schema)
-
-
 def _table(plan: Plan, name: str, given: Any) -> pa.Table:
     """Return the declared columns of an input, and those of the streams that it carries."""
-    source = next((s for s in plan.inputs if s.name == name and s.demux is None), None)
-    if source is None:
-        known = [s.name for s in plan.inputs if s.demux is None]
-        raise InputError(f"no input '{name}' ({', '.join(known)}){suggest(name, known)}")
-    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == name]
-    if not carried:
-        return pa.Table.from_batches([conform(given, _arrow(source), name)])
+    source = plan.own_input(name)
+    if not plan.carried_by(name):
+        return pa.Table.from_batches([conform(given, source.fields.to_arrow(), name)])
     return given if isinstance(given, pa.Table) else pa.table(given)
-
-
-def _arrow(source: Source) -> pa.Schema:
-    return pa.schema([(f.name, arrow_of(f.type)) for f in source.fields])

@@ -38,8 +38,6 @@ from handshake.errors import HandshakeError
 from handshake.plan.expr import show
 from handshake.schema import Int
 
-__all__ = ["draw", "draw_compiled"]
-
 _BUS_ROW = Row((Wire("word", Int(WORD, signed=False), WORD),))
 _LINE, _PAD, _GAP, _CHAR = 16, 10, 34, 7.2
 
@@ -162,7 +160,7 @@ def _lines(net: Net) -> list[str]:
         case ProjectNet(columns=columns):
             return ["project", ", ".join(new for new, _ in columns)]
         case ComputeNet(operations=operations):
-            return [f"{name} = {_short(show(operation))}" for name, operation, _ in operations]
+            return [f"{name} = {_shorten(show(operation))}" for name, operation, _ in operations]
         case DelayNet(cycles=cycles):
             return [f"delay of {cycles} cycles"]
         case _AdapterNet(lines=lines):
@@ -202,7 +200,7 @@ def _join(spec: JoinSpec) -> list[str]:
     else:
         buffers = f"buffers of {spec.buffer} and {spec.merger_buffer}"
         kind = [f"handshake join, {spec.lanes} cores", *windows, buffers]
-    return [*kind, _short(show(spec.on))]
+    return [*kind, _shorten(show(spec.on))]
 
 
 def _composite(net: Net) -> list[str]:
@@ -221,7 +219,7 @@ def _composite(net: Net) -> list[str]:
     return [net.block().title.replace("_", " ")]
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text.replace("l.", "", 1) if len(text) < 40 else text[:37] + "…"
 
 

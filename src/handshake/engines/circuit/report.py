@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from handshake.engines.circuit.adapters.attach import describe
 from handshake.engines.circuit.compiler import Compiled
 from handshake.engines.circuit.components.window_join import JoinSpec
 from handshake.engines.circuit.emit import to_rtlil
 from handshake.engines.circuit.yosys import run_yosys
-
-__all__ = ["report", "resources"]
 
 _SYNTHESIS = (
     "hierarchy -top query",
@@ -22,17 +19,14 @@ _SYNTHESIS = (
 
 def resources(compiled: Compiled) -> dict[str, int]:
     """Return registers, LUTs, block RAMs and multipliers on a Xilinx 6-series part, by Yosys."""
-    cells = _cells(json.loads(run_yosys(to_rtlil(compiled.top(), "query"), _SYNTHESIS)))
+    statistics = json.loads(run_yosys(to_rtlil(compiled.top(), "query"), _SYNTHESIS))
+    cells = statistics["design"]["num_cells_by_type"]
     return {
         "registers": _sum(cells, ("FD",)),
         "LUTs": _sum(cells, ("LUT", "SRL", "RAM32", "RAM64", "RAM128", "RAM256")),
         "block RAMs": _sum(cells, ("RAMB",)),
         "multipliers": _sum(cells, ("DSP",)),
     }
-
-
-def _cells(statistics: dict[str, Any]) -> dict[str, int]:
-    return dict(statistics["design"]["num_cells_by_type"])
 
 
 def _sum(cells: dict[str, int], starts: tuple[str, ...]) -> int:

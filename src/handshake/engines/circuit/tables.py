@@ -13,8 +13,6 @@ from handshake.engines.circuit.components.slide import TIME
 from handshake.engines.circuit.components.types import Row, Wire
 from handshake.schema import Date, Decimal, Interval, Schema, TimeOfDay, Timestamp, arrow_of, type_from_arrow
 
-__all__ = ["nullable_in", "physical", "rows_of", "table_of_payloads"]
-
 _COUNTED = (Date, Timestamp, Interval, TimeOfDay)
 _EXACT = Context(prec=80)
 

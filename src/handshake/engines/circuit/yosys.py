@@ -10,8 +10,6 @@ from pathlib import Path
 
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["run_yosys", "runtime"]
-
 _PROGRAM = """
 import sys
 from pyosys import libyosys as ys

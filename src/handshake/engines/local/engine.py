@@ -28,8 +28,6 @@ from handshake.plan.algebra import Plan
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
 
-__all__ = ["BestRun", "JoinRun", "LocalEngine", "MultiJoinRun", "QueryRun"]
-
 
 class LocalEngine:
     """Runs a plan that is one join on join cores, and any other plan by the operators of queries."""
@@ -156,10 +154,7 @@ class JoinRun(_ReplayRun):
             facts.append(
                 (self._join.kind.name, f"{format_count(metrics.matched, 'row')} with a match{alone}")
             )
-        if metrics.no_time:
-            facts.append(
-                ("no time", f"{format_count(metrics.no_time, 'row')} without a timestamp, so without a match")
-            )
+        facts += _no_time(metrics)
         if options.overload == "shed":
             left, right = metrics.shed_shares
             shed = f"left {metrics.left_shed:,} ({left:.2%}), right {metrics.right_shed:,} ({right:.2%})"
@@ -199,6 +194,11 @@ def _cores(plan: JoinPlan, metrics: Metrics) -> str:
     return f"{min(used)} to {max(used)} of {plan.cores}" if used else str(plan.cores)
 
 
+def _no_time(metrics: Metrics) -> list[tuple[str, str]]:
+    lost = f"{format_count(metrics.no_time, 'row')} without a timestamp, so without a match"
+    return [("no time", lost)] if metrics.no_time else []
+
+
 def _latency(latency: Latency) -> str:
     p50, p99, longest = (1e3 * seconds for seconds in (latency.p50, latency.p99, latency.longest))
     return f"p50 {p50:,.1f} ms, p99 {p99:,.1f} ms, longest {longest:,.1f} ms"
@@ -230,10 +230,7 @@ class MultiJoinRun(_ReplayRun):
         if metrics.shed:
             shed = (f"{s.name} {s.shed:,} ({s.shed_share:.2%})" for s in metrics.streams)
             facts.append(("shed", ", ".join(shed)))
-        if metrics.no_time:
-            facts.append(
-                ("no time", f"{format_count(metrics.no_time, 'row')} without a timestamp, so without a match")
-            )
+        facts += _no_time(metrics)
         cores = ("cores", f"{len(metrics.cores)}, {metrics.algorithm}")
         return [*facts, *_time_and_rate(metrics.rows, metrics.elapsed), cores]
 
@@ -300,15 +297,10 @@ class QueryRun(Run):
 
     def facts(self) -> list[tuple[str, str]]:
         """Return rows of each input, results, rows that were lost, and the rate."""
-        counts = self._query.metrics()
-        rows = sum(counts.rows.values())
-        facts = [(name, format_count(n, "row")) for name, n in counts.rows.items()]
-        facts += [(name, format_count(n, "result")) for name, n in counts.results.items()]
-        lost = {"late": counts.late, "without a time": counts.no_time, "of no stream": counts.unknown}
-        facts += [(what, format_count(n, "row")) for what, n in lost.items() if n]
-        facts += [(f"{name}, datagrams", _datagrams(counts)) for name, counts in self._counters.items()]
-        rate = rows / max(self._seconds, 1e-9)
-        return [*facts, ("time", f"{self._seconds:.2f} s, {rate:,.0f} rows/s")]
+        figures = self._query.metrics()
+        received = [(f"{name}, datagrams", _datagrams(counts)) for name, counts in self._counters.items()]
+        rate = sum(figures.rows.values()) / max(self._seconds, 1e-9)
+        return [*figures.facts(), *received, ("time", f"{self._seconds:.2f} s, {rate:,.0f} rows/s")]
 
 
 def _flat(results: Mapping[str, list[pa.RecordBatch]]) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -22,8 +22,6 @@ from handshake.operators.sources import times_in
 from handshake.plan.algebra import Plan, Source
 from handshake.schema import UNITS
 
-__all__ = ["Receivers", "all_over_udp", "standard_input"]
-
 _WAIT = 0.05
 """Seconds for which one receiver is polled before the next one."""
 

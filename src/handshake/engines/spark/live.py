@@ -23,8 +23,7 @@ import pyarrow as pa
 
 from handshake.engines.inputs import Address
 from handshake.engines.spark.failures import reason
-from handshake.errors import HandshakeError, InputError
-from handshake.io import one_line
+from handshake.errors import HandshakeError, InputError, one_line
 from handshake.io.declared import BadRows
 from handshake.io.udp.receive import streams_for
 from handshake.plan.algebra import Plan

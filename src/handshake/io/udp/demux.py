@@ -16,9 +16,7 @@ import pyarrow as pa
 
 from handshake.errors import InputError, SchemaError
 from handshake.io.udp.mmsg import Datagrams
-from handshake.io.udp.wire import Layout
-
-__all__ = ["HEADER", "BadFile", "Counters", "Demux", "Sequence", "Stream", "refuse"]
+from handshake.io.udp.wire import Layout, values_at
 
 HEADER = np.dtype(">i8")
 """The optional sequence number in front of the tuples of a datagram."""
@@ -229,7 +227,7 @@ class Demux:
     def _number(self, got: Datagrams, good: np.ndarray) -> None:
         if not self._header:
             return
-        numbers = _at(got.flat, got.starts[good], HEADER).astype(np.int64)
+        numbers = values_at(got.flat, got.starts[good], HEADER).astype(np.int64)
         whose = None if got.sender is None else got.sender[good]
         for at in np.unique(whose).tolist() if whose is not None else range(min(len(numbers), 1)):
             sequence = self._sequences.setdefault(got.senders[at], Sequence())
@@ -246,7 +244,7 @@ class Demux:
     def _by_type(self, got: Datagrams, good: np.ndarray, kind: _TypeField) -> dict[str, pa.RecordBatch]:
         short = got.lengths[good] < self._header + kind.offset + kind.raw.itemsize
         good = self._reject(got, good, short, f"too short for the type field '{kind.name}'")
-        codes = _at(got.flat, got.starts[good] + self._header + kind.offset, kind.raw).astype(np.int64)
+        codes = values_at(got.flat, got.starts[good] + self._header + kind.offset, kind.raw).astype(np.int64)
         parts, known = {}, np.zeros(len(good), bool)
         for stream in self.streams:
             mine = np.isin(codes, stream.types)
@@ -326,12 +324,6 @@ def _check(streams: tuple[Stream, ...], type_field: str | None) -> None:
                 raise InputError(
                     f"{type_field} = {kind} marks both {taken[kind]} and {stream.name}; keep one"
                 )
-
-
-def _at(flat: np.ndarray, offsets: np.ndarray, raw: np.dtype[Any]) -> np.ndarray:
-    """Return the values of a type at any byte positions of a buffer."""
-    anywhere = np.ndarray(max(len(flat) - raw.itemsize + 1, 0), raw, flat.data, strides=(1,))
-    return np.asarray(anywhere[offsets])
 
 
 def _offsets(starts: np.ndarray, counts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -26,8 +26,6 @@ from pyarrow import ipc
 from handshake.closing import Closing
 from handshake.errors import InputError
 
-__all__ = ["LogReader", "LogWriter"]
-
 _RECORD = np.dtype([("rows", "<u8"), ("end", "<u8"), ("data", "<u4"), ("own", "<u4")])
 """Rows up to the end of the batch, end of its bytes, their checksum, checksum of the record."""
 _DIGITS = 20

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Datagrams", "Inbox", "Messages", "Outbox", "kernel_dropped", "open_receiver"]
-
 LINUX = sys.platform == "linux"
 _UDP, _SEGMENT, _GRO = 17, 103, 104
 _RCVBUFFORCE, _MEMINFO, _DROPS = 33, 55, 8
@@ -160,7 +158,8 @@ class Inbox:
             except (BlockingIOError, InterruptedError):
                 break
             header = self._headers[slot]
-            header["length"], header["flags"], header["controllen"] = length, _cut_flag(flags), 0
+            cut = _TRUNCATED if flags & socket.MSG_TRUNC else 0
+            header["length"], header["flags"], header["controllen"] = length, cut, 0
             name = repr(sender).encode()[-_NAME:]
             self._names[slot, : len(name)] = np.frombuffer(name, np.uint8)
             taken += 1
@@ -196,10 +195,6 @@ def _distinct(names: np.ndarray) -> tuple[tuple[bytes, ...], np.ndarray | None]:
         return tuple(name.tobytes() for name in names[:1]), None
     kinds, which = np.unique(names, axis=0, return_inverse=True)
     return tuple(kind.tobytes() for kind in kinds), which.reshape(-1)
-
-
-def _cut_flag(flags: int) -> int:
-    return _TRUNCATED if flags & socket.MSG_TRUNC else 0
 
 
 def _addresses(array: np.ndarray, count: int, stride: int) -> np.ndarray:

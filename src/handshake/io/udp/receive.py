@@ -23,8 +23,6 @@ from handshake.io.udp.wire import WIDTH, Layout
 from handshake.plan.algebra import Node, Plan, Source, rebuild
 from handshake.schema import Binary, Int, String, arrow_of
 
-__all__ = ["ARRIVAL_COLUMN", "direct", "layout_of", "read_counters", "receiver_for", "record", "streams_for"]
-
 ARRIVAL_COLUMN = "__arrival"
 """The time of arrival, for streams that are declared without a time."""
 
@@ -46,8 +44,8 @@ def _field(source: Source, field: Any) -> pa.Field:
 
 def streams_for(plan: Plan, name: str) -> tuple[tuple[Stream, ...], str | None]:
     """Return the streams that an input carries, and the field that distinguishes them (None for one)."""
-    source = _input(plan, name)
-    carried = [s for s in plan.inputs if s.demux is not None and s.demux.stream == name]
+    source = find_input(plan, name)
+    carried = plan.carried_by(name)
     if not carried:
         return (Stream(name, layout_of(source)),), None
     fields = {s.demux.field for s in carried if s.demux is not None}
@@ -58,7 +56,8 @@ def streams_for(plan: Plan, name: str) -> tuple[tuple[Stream, ...], str | None]:
     return tuple(Stream(s.name, layout_of(s), _types(s)) for s in carried), fields.pop()
 
 
-def _input(plan: Plan, name: str) -> Source:
+def find_input(plan: Plan, name: str) -> Source:
+    """Return an input or a carried stream of a query by its name."""
     known = {source.name: source for source in plan.inputs}
     if name not in known:
         raise InputError(f"no input stream '{name}' in the query ({', '.join(known)}){suggest(name, known)}")
@@ -85,7 +84,7 @@ def receiver_for(
     With `arrival`, streams without a time get `ARRIVAL_COLUMN`.
     """
     streams, field = streams_for(plan, name)
-    untimed = arrival and any(_input(plan, stream.name).time is None for stream in streams)
+    untimed = arrival and any(find_input(plan, stream.name).time is None for stream in streams)
     column = ARRIVAL_COLUMN if untimed else None
     return UdpReceiver(Endpoint.parse(url), streams, type_field=field, arrival=column, bad=bad, strict=strict)
 

@@ -16,14 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.closing import Closing
-from handshake.errors import HandshakeError, InputError, suggest
-from handshake.io.formats import one_line
+from handshake.errors import HandshakeError, InputError, one_line, suggest
 from handshake.io.udp.demux import HEADER, BadFile, Counters, Demux, Stream, refuse
 from handshake.io.udp.mmsg import Inbox, Messages, Outbox, kernel_dropped, open_receiver
 from handshake.io.udp.wire import Layout
 from handshake.schema import concat_batches
-
-__all__ = ["Batches", "Endpoint", "Prepared", "UdpReceiver", "UdpSender"]
 
 Batches = dict[str, pa.RecordBatch]
 """The new rows per stream that has any, by its name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
-
-__all__ = ["WIDTH", "Layout", "WireField"]
+from handshake.io.declared import is_utf8
 
 WIDTH = b"width"
 """Metadata key of an Arrow field: the number of bytes of a string on the wire."""
@@ -92,7 +92,8 @@ class Layout:
     @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of unpacked tuples. No field is ever NULL."""
-        return pa.schema([pa.field(f.name, f.type, False, _metadata(f)) for f in self.fields])
+        texts = {f.name: {WIDTH: str(f.width).encode()} for f in self.fields if pa.types.is_string(f.type)}
+        return pa.schema([pa.field(f.name, f.type, False, texts.get(f.name)) for f in self.fields])
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -102,20 +103,18 @@ class Layout:
     @property
     def width(self) -> int:
         """Bytes per tuple."""
-        return sum(f.width for f in self.fields)
+        return self.dtype.itemsize
 
     def offset(self, name: str) -> int:
         """Return the position of a field in the tuple, in bytes."""
-        before = [f.name for f in self.fields]
-        if name not in before:
-            raise SchemaError(f"no field '{name}' in the tuple ({self}){suggest(name, before)}")
-        return sum(f.width for f in self.fields[: before.index(name)])
+        places: Mapping[str, Any] = self.dtype.fields or {}
+        if name not in places:
+            raise SchemaError(f"no field '{name}' in the tuple ({self}){suggest(name, places)}")
+        return int(places[name][1])
 
     def gather(self, flat: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Copy the packed tuples that begin at `offsets` of a buffer."""
-        # A view with a tuple at every byte: indexing it copies each tuple once, from any address.
-        anywhere = np.ndarray(max(len(flat) - self.width + 1, 0), self.dtype, flat.data, strides=(1,))
-        return np.asarray(anywhere[offsets])
+        return values_at(flat, offsets, self.dtype)
 
     def unpack(self, packed: np.ndarray) -> tuple[pa.RecordBatch, np.ndarray | None]:
         """Return the Arrow columns and a mask of the tuples without an invalid value (None: all)."""
@@ -140,6 +139,13 @@ class Layout:
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.fields))
+
+
+def values_at(flat: np.ndarray, offsets: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Copy the values of a type that begin at `offsets` of a buffer."""
+    # A view with a value at every byte: indexing it copies each value once, from any address.
+    anywhere = np.ndarray(max(len(flat) - dtype.itemsize + 1, 0), dtype, flat.data, strides=(1,))
+    return np.asarray(anywhere[offsets])
 
 
 def _parse_field(text: str) -> WireField:
@@ -177,12 +183,7 @@ def _field(name: str, kind: pa.DataType, width: bytes | None) -> WireField:
     digits = width or b"" if pa.types.is_string(kind) else str(_codec_for(kind, None).width).encode()
     if len(digits) > 9 or int(digits) > _LARGEST:
         raise SchemaError(f"field '{name}' is wider than a datagram, which has at most {_LARGEST} bytes")
-    size = int(digits)
-    return WireField(name, kind, size)
-
-
-def _metadata(field: WireField) -> dict[bytes, bytes] | None:
-    return {WIDTH: str(field.width).encode()} if pa.types.is_string(field.type) else None
+    return WireField(name, kind, int(digits))
 
 
 def _column(table: pa.Table | pa.RecordBatch, field: WireField) -> pa.Array:
@@ -301,7 +302,7 @@ class _Text:
         column = self._column(flat)
         if not len(flat) or flat.max() < 128 or _valid(column):
             return column, None
-        good = np.array([_is_utf8(row.tobytes()) for row in flat])
+        good = np.array([is_utf8(row.tobytes()) for row in flat])
         flat = np.where(good[:, None], flat, np.uint8(0))
         return self._column(flat), _unless_all(good)
 
@@ -385,14 +386,6 @@ def _valid(column: pa.Array) -> bool:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
         return False
     return True
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from handshake.plan.expr import And, Call, Case, Compare, Expr, IsNull, Literal, Not
-from handshake.plan.functions.registry import NUMBER, Function, check, check_count, wrong
+from handshake.plan.functions.registry import NUMBER, Function, check, check_count, plain, wrong
 from handshake.plan.types import common, fail
 from handshake.schema import BOOL, INT64, NULL, Binary, Bool, Int, String
-
-__all__ = ["ALIASES", "FUNCTIONS"]
 
 
 def _common(call: Call, args: tuple[Expr, ...]) -> Call:
@@ -32,16 +32,14 @@ def _nan_last(value: Any) -> tuple[bool, Any]:
     return (True, 0) if value != value else (False, value)
 
 
-def _least(*values: Any) -> Any:
-    return min((value for value in values if value is not None), key=_nan_last, default=None)
+def _pick(choose: Callable[[list[Any]], Any]) -> Callable[[Call], Callable[..., Any]]:
+    """Return the values of a choice among the arguments that are not NULL."""
 
+    def pick(*values: Any) -> Any:
+        known = [value for value in values if value is not None]
+        return choose(known) if known else None
 
-def _greatest(*values: Any) -> Any:
-    return max((value for value in values if value is not None), key=_nan_last, default=None)
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
+    return plain(pick)
 
 
 # Functions that binding replaces.
@@ -100,8 +98,8 @@ FUNCTIONS = (
     Function("isnotnull", _is_null),
     Function("isnan", _is_nan),
     Function("nanvl", _other_than_nan),
-    Function("coalesce", _common, lambda call: _first, strict=False, compiled=True),
-    Function("least", _comparable, lambda call: _least, strict=False, compiled=True),
-    Function("greatest", _comparable, lambda call: _greatest, strict=False, compiled=True),
+    Function("coalesce", _common, _pick(lambda known: known[0]), strict=False, compiled=True),
+    Function("least", _comparable, _pick(partial(min, key=_nan_last)), strict=False, compiled=True),
+    Function("greatest", _comparable, _pick(partial(max, key=_nan_last)), strict=False, compiled=True),
 )
 ALIASES = dict.fromkeys(("ifnull", "nvl"), "coalesce")

@@ -27,8 +27,6 @@ from handshake.plan.functions.registry import (
 from handshake.plan.types import coerce, common, fail
 from handshake.schema import BOOL, FLOAT32, FLOAT64, INT64, Decimal, Float, Int, Interval, Null, Type
 
-__all__ = ["ALIASES", "FUNCTIONS"]
-
 
 def _same_number(call: Call, args: tuple[Expr, ...]) -> Call:
     check_count(call, args, 1, 1)
@@ -173,14 +171,6 @@ def _float_to_digits(x: float, digits: int, divide: Callable[[int, int], int]) -
     return math.copysign(nearest_float(Fraction(whole) / Fraction(10) ** digits), x)
 
 
-def _truncate(x: int, by: int) -> int:
-    return abs(x) // by * (1 if x >= 0 else -1)
-
-
-def _half_even(x: int, by: int) -> int:
-    return round(Fraction(x, by))
-
-
 # Bits. Numbers are in two's complement of any length.
 
 
@@ -284,8 +274,8 @@ _ROUNDINGS: dict[str, Callable[[int, int], int]] = {
     "floor": lambda x, by: x // by,
     "ceil": lambda x, by: -(-x // by),
     "round": divide_half_away,
-    "bround": _half_even,
-    "truncate": _truncate,
+    "bround": lambda x, by: round(Fraction(x, by)),
+    "truncate": lambda x, by: abs(x) // by * (1 if x >= 0 else -1),
 }
 _REAL: dict[str, Callable[[float], float]] = {
     "acos": guard(math.acos),
@@ -314,9 +304,14 @@ _REAL: dict[str, Callable[[float], float]] = {
 FUNCTIONS = (
     Function("abs", _same_number, plain(abs), compiled=True),
     Function("sign", _sign, plain(sign_of), compiled=True),
-    Function("floor", _whole, _to_whole(math.floor, lambda x, by: x // by), compiled=True),
-    Function("ceil", _whole, _to_whole(math.ceil, lambda x, by: -(-x // by)), compiled=True),
-    Function("round", _whole, _to_whole(_round_float, divide_half_away), compiled=True),
+    Function("floor", _whole, _to_whole(math.floor, _ROUNDINGS["floor"]), compiled=True),
+    Function("ceil", _whole, _to_whole(math.ceil, _ROUNDINGS["ceil"]), compiled=True),
+    Function(
+        "round",
+        _whole,
+        _to_whole(_round_float, divide_half_away),
+        compiled=True,
+    ),
     Function("sqrt", _sqrt, plain(guard(math.sqrt)), compiled=True),
     Function("exp", _UNARY, plain(guard(math.exp)), compiled=True),
     Function("ln", _UNARY, plain(_ln), compiled=True),

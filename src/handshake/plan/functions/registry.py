@@ -32,31 +32,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = [
-    "ALIASES",
-    "BYTES",
-    "DAY",
-    "FUNCTIONS",
-    "INT",
-    "MOMENT",
-    "NUMBER",
-    "REAL",
-    "TEXT",
-    "TIMESTAMP",
-    "WHOLE",
-    "Argument",
-    "Function",
-    "Rule",
-    "bind_call",
-    "call_values",
-    "constant",
-    "no_function",
-    "plain",
-    "spelled_names",
-    "takes",
-    "wrong",
-]
-
 Rule = Callable[[Call, tuple[Expr, ...]], Expr]
 """Checks the bound arguments of a call; returns the typed call, or an expression that replaces it."""
 

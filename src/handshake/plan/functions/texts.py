@@ -23,8 +23,6 @@ from handshake.plan.functions.registry import (
 from handshake.plan.types import fail
 from handshake.schema import BOOL, INT64, STRING, Binary, Int, Null, String, Type
 
-__all__ = ["ALIASES", "FUNCTIONS"]
-
 HEXED = Argument("a whole number, text or bytes", (Int, String, Binary))
 
 
@@ -150,10 +148,6 @@ def _translate(text: str, old: str, new: str) -> str:
     return text.translate(table)
 
 
-def _character(code: int) -> str:
-    return "" if code < 0 else chr(code % 256)
-
-
 def _hex(value: int | str | bytes) -> str | None:
     if isinstance(value, int):
         return f"{value % 2**64:X}" if -(2**63) <= value < 2**64 else None
@@ -224,7 +218,7 @@ _COUNTED = takes(TEXT, WHOLE, gives=STRING)
 FUNCTIONS = (
     Function("ascii", takes(TEXT, gives=INT), plain(lambda text: ord(text[0]) if text else 0)),
     Function("bit_length", takes(BYTES, gives=INT), plain(lambda value: 8 * _bytes(value))),
-    Function("chr", takes(WHOLE, gives=STRING), plain(_character)),
+    Function("chr", takes(WHOLE, gives=STRING), plain(lambda code: "" if code < 0 else chr(code % 256))),
     Function("concat", _many, plain(lambda *texts: "".join(texts))),
     Function("concat_ws", _many, plain(_join_known), strict=False),
     Function("contains", _TEST, plain(lambda text, part: part in text)),
@@ -240,7 +234,7 @@ FUNCTIONS = (
     Function("lower", _UNARY, plain(str.lower)),
     Function("lpad", takes(TEXT, WHOLE, TEXT, gives=STRING, optional=1), plain(_pad(left=True))),
     Function("ltrim", _TRIM, plain(lambda text, chars=" ": text.lstrip(chars) if chars else text)),
-    Function("octet_length", takes(BYTES, gives=INT), plain(lambda value: _bytes(value))),
+    Function("octet_length", takes(BYTES, gives=INT), plain(_bytes)),
     Function("overlay", takes(TEXT, TEXT, WHOLE, WHOLE, gives=STRING, optional=1), plain(_overlay)),
     Function("regexp_extract", _with_pattern(TEXT, TEXT, WHOLE, gives=STRING, optional=1), _extract),
     Function("regexp_like", _with_pattern(TEXT, TEXT, gives=BOOL), plain(_matches)),

@@ -43,9 +43,8 @@ from handshake.schema import (
     Null,
     Timestamp,
     Type,
+    finest_unit,
 )
-
-__all__ = ["ALIASES", "FIELDS", "FUNCTIONS"]
 
 DAY_LENGTH, HOUR, MINUTE, SECOND = UNITS["d"], 3600 * UNITS["s"], 60 * UNITS["s"], UNITS["s"]
 
@@ -85,10 +84,6 @@ def _weekday(days: int) -> int:
     return (days + 3) % 7
 
 
-def _day_of_year(days: int) -> int:
-    return days - days_of(civil(days)[0], 1, 1) + 1
-
-
 _FIELDS = (
     _field("year", lambda wall: civil(wall // DAY_LENGTH)[0]),
     _field("quarter", lambda wall: (civil(wall // DAY_LENGTH)[1] + 2) // 3),
@@ -96,7 +91,7 @@ _FIELDS = (
     _field("weekofyear", lambda wall: _iso_week(wall)[1]),
     _field("yearofweek", lambda wall: _iso_week(wall)[0]),
     _field("day", lambda wall: civil(wall // DAY_LENGTH)[2]),
-    _field("dayofyear", lambda wall: _day_of_year(wall // DAY_LENGTH)),
+    _field("dayofyear", lambda wall: wall // DAY_LENGTH - days_of(civil(wall // DAY_LENGTH)[0], 1, 1) + 1),
     _field("dayofweek", lambda wall: (_weekday(wall // DAY_LENGTH) + 1) % 7 + 1),
     _field("dayofweek_iso", lambda wall: _weekday(wall // DAY_LENGTH) + 1),
     _field("weekday", lambda wall: _weekday(wall // DAY_LENGTH)),
@@ -341,7 +336,7 @@ def _bind_timestampadd(call: Call, args: tuple[Expr, ...]) -> Expr:
     count, moment = check(call, args[1], WHOLE), _as_timestamp(call, args[2])
     assert isinstance(moment.type, Timestamp)
     fine = {"millisecond": "ms", "microsecond": "us"}.get(unit or "", "s")
-    kind = Timestamp(min(moment.type.unit, fine, key=lambda name: UNITS[name]), moment.type.zone)
+    kind = Timestamp(finest_unit(moment.type.unit, fine), moment.type.zone)
     return replace(call, args=(args[0], count, coerce(moment, kind)), type=kind)
 
 

@@ -9,8 +9,6 @@ from handshake.plan.expr import Column, Expr, Literal
 from handshake.plan.fold import fold_node
 from handshake.schema import Decimal, Int, Type
 
-__all__ = ["fold_constants"]
-
 
 def fold_constants(node: Node) -> Node:
     """Compute expressions of constants."""
@@ -39,11 +37,11 @@ def _apply(node: Apply) -> Node:
 
 def _constant(operand: Expr, known: dict[str, Literal]) -> Expr:
     found = known.get(operand.name) if isinstance(operand, Column) else None
-    return found if found is not None and _alike(found.type, operand.type) else operand
+    return found if found is not None and _can_replace(found.type, operand.type) else operand
 
 
-def _alike(constant: Type, column: Type) -> bool:
-    """Tell whether a constant can replace the column that holds it."""
+def _can_replace(constant: Type, column: Type) -> bool:
+    """Return whether a constant can replace the column that holds it."""
     match constant, column:
         case Int(), Int():
             return True
@@ -53,14 +51,14 @@ def _alike(constant: Type, column: Type) -> bool:
 
 
 def _one_step(expr: Expr) -> bool:
-    """Tell whether an expression is a constant, or an operation on columns and constants."""
+    """Return whether an expression is a constant, or an operation on columns and constants."""
     return isinstance(expr, Literal) or (
         bool(expr.children) and all(isinstance(child, (Column, Literal)) for child in expr.children)
     )
 
 
 def constants(node: Node) -> dict[str, Literal]:
-    """Columns of a plan's results that always hold the same constant."""
+    """Return the columns of a plan's results that always hold the same constant."""
     match node:
         case Apply(input=below, name=name, operation=operation):
             known = constants(below)

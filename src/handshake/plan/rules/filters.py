@@ -22,10 +22,8 @@ from handshake.plan.algebra import (
     rebuild,
 )
 from handshake.plan.assemble import Fresh, add_filter, column_of, keep_columns, substitute
-from handshake.plan.expr import Column, Expr, Literal, conjunction, conjuncts, sides, transform, walk
+from handshake.plan.expr import Column, Expr, Literal, columns_of, conjunction, conjuncts, sides, transform
 from handshake.schema import BOOL
-
-__all__ = ["push_down_filters"]
 
 
 def push_down_filters(node: Node) -> Node:
@@ -44,7 +42,7 @@ def _push(node: Node) -> Node:
     return node
 
 
-def _here(node: Node, condition: Expr) -> Node:
+def _put_here(node: Node, condition: Expr) -> Node:
     """Put a condition right above a plan and keep its columns."""
     names = node.schema.names
     made = add_filter(node, condition, Fresh(names))
@@ -54,7 +52,7 @@ def _here(node: Node, condition: Expr) -> Node:
 @singledispatch
 def _sink(node: Any, condition: Expr) -> Node:
     """Push a condition into a plan as far down as it may go."""
-    return _here(node, condition)
+    return _put_here(node, condition)
 
 
 @_sink.register
@@ -67,7 +65,7 @@ def _(node: Project, condition: Expr) -> Node:
 def _(node: Apply, condition: Expr) -> Node:
     below = substitute(condition, {node.name: node.operation})
     if isinstance(below, Literal):
-        return node if below.value is True else _here(node, condition)
+        return node if below.value is True else _put_here(node, condition)
     return replace(node, input=_sink(node.input, below))
 
 
@@ -90,12 +88,14 @@ def _(node: Windowing, condition: Expr) -> Node:
 @_sink.register
 def _(node: Group, condition: Expr) -> Node:
     """Push conditions on keys below the grouping."""
-    on_keys = [part for part in conjuncts(condition) if _names(part) and _names(part) <= set(node.keys)]
-    others = tuple(part for part in conjuncts(condition) if part not in on_keys)
+    on_keys, others = list[Expr](), list[Expr]()
+    for part in conjuncts(condition):
+        read = {column.name for column in columns_of(part)}
+        (on_keys if read and read <= set(node.keys) else others).append(part)
     if not on_keys:
-        return _here(node, condition)
+        return _put_here(node, condition)
     group = replace(node, input=_sink(node.input, conjunction(tuple(on_keys))))
-    return _here(group, conjunction(others)) if others else group
+    return _put_here(group, conjunction(tuple(others))) if others else group
 
 
 @_sink.register
@@ -126,7 +126,7 @@ def _below_kind(node: WindowJoin, condition: Expr) -> Node:
         else:
             staying.append(part)
     below = replace(node, inputs=tuple(inputs)) if len(staying) < len(conjuncts(condition)) else node
-    return _here(below, conjunction(tuple(staying))) if staying else below
+    return _put_here(below, conjunction(tuple(staying))) if staying else below
 
 
 def _read_inputs(node: WindowJoin) -> Callable[[Expr], Expr]:
@@ -145,10 +145,6 @@ def _counts(node: WindowJoin, side: int) -> bool:
     return window is not None and window.counted
 
 
-def _names(expr: Expr) -> set[str]:
-    return {e.name for e in walk(expr) if isinstance(e, Column)}
-
-
 def _into_inputs(node: WindowJoin) -> Node:
     """Push conditions on one input below the join.
 
@@ -160,7 +156,11 @@ def _into_inputs(node: WindowJoin) -> Node:
     for part in conjuncts(node.on):
         read = sides(part)
         side = min(read, default=0)
-        if len(read) == 1 and not _counts(node, side) and not _preserves(node, side):
+        if (
+            len(read) == 1
+            and not _counts(node, side)
+            and not (node.kind.preserves and node.kind.preserved[side])
+        ):
             inputs[side] = _sink(inputs[side], _alone(part))
         else:
             staying.append(part)
@@ -168,10 +168,6 @@ def _into_inputs(node: WindowJoin) -> Node:
         return node
     on = conjunction(tuple(staying)) if staying else Literal(True, type=BOOL)
     return replace(node, inputs=tuple(inputs), on=on)
-
-
-def _preserves(node: WindowJoin, side: int) -> bool:
-    return node.kind != INNER and node.kind.preserved[side]
 
 
 def _alone(expr: Expr) -> Expr:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from handshake.plan.algebra import Node, Session, Windowing, rebuild
 from handshake.plan.panes import pane_length, pane_shape
 
-__all__ = ["use_panes"]
-
 
 def use_panes(node: Node) -> Node:
     """Mark windows whose aggregates are algebraic (section 4.6)."""

@@ -28,8 +28,6 @@ from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
 from handshake.schema import Schema
 
-__all__ = ["push_down_projections"]
-
 Names = frozenset[str]
 
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 from handshake.plan.algebra import Apply, Node, Project, Select, rebuild
 from handshake.plan.expr import Column, Expr
 
-__all__ = ["share_expressions"]
-
 
 def share_expressions(node: Node) -> Node:
     """Replace an operation that an earlier column holds by a second name for that column."""

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from handshake.plan.algebra import Node, Project, Union, rebuild
 
-__all__ = ["flatten_unions"]
-
 
 def flatten_unions(node: Node) -> Node:
     """Replace a union of unions by one union."""

@@ -23,15 +23,6 @@ from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 from handshake.errors import UnsupportedError
 
-__all__ = [
-    "BUS",
-    "NETWORK",
-    "AdaptedCircuit",
-    "Adapters",
-    "Register",
-    "describe",
-]
-
 NETWORK = "network"
 """The stream of Ethernet frames that all UDP adapters read."""
 BUS = ("cpu_address", "cpu_write", "cpu_write_data", "cpu_read", "cpu_read_data", "cpu_interrupt")
@@ -144,7 +135,7 @@ class AdaptedCircuit(Block):
         if self.adapters.input == "udp":
             self._receive(m)
         if self.registers():
-            self._bus(m)
+            self._connect_bus(m)
         return m
 
     def _receive(self, m: Module) -> None:
@@ -153,7 +144,7 @@ class AdaptedCircuit(Block):
         for parser in self.sources.values():
             m.d.comb += copy_beat(parser.i, self.network)
 
-    def _bus(self, m: Module) -> None:
+    def _connect_bus(self, m: Module) -> None:
         at = {each.name: each.address for each in self.registers()}
         interrupts: list[Value] = [Const(0, 1)]
         values: dict[int, Value] = {at[name]: getattr(self, name) for name in self.counters}

@@ -10,8 +10,6 @@ from handshake.engines.circuit.components.fifo import Fifo
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row
 
-__all__ = ["CpuReader", "CpuWriter", "words"]
-
 WORD = 32
 
 

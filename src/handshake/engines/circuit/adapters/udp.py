@@ -15,8 +15,6 @@ from handshake.engines.circuit.components.types import Row, Wire
 from handshake.errors import UnsupportedError
 from handshake.schema import Int
 
-__all__ = ["BYTES", "UdpParser", "tuple_bytes"]
-
 BYTES = Row((Wire("byte", Int(8, signed=False), 8),))
 """Frames as a MAC gives them: a byte per cycle, `eos` with the last one of a frame; no preamble, no FCS."""
 

@@ -21,8 +21,6 @@ from handshake.engines.circuit.components.types import Row, Wire, bits_of_range,
 from handshake.errors import UnsupportedError
 from handshake.schema import Decimal, Float, Type
 
-__all__ = ["FORMS", "Aggregate", "Avg", "Bound", "Count", "CountIf", "Extreme", "Sum", "Wsum"]
-
 
 class Aggregate(Block):
     """Folds the stream `i` into one tuple on `o` when `i` ends; with `o.eos`, a stream of one tuple.

@@ -10,8 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 
-__all__ = ["COUNTER", "Block", "Sharing"]
-
 COUNTER = 32
 """Bits of a counter."""
 

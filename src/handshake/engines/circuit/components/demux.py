@@ -20,8 +20,6 @@ from handshake.engines.circuit.components.stream import (
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, null_of
 
-__all__ = ["StreamDemux", "holds"]
-
 
 class StreamDemux(Block):
     """Tuples of `i` leave on `o0`, `o1`, … by what `field` holds; those that no stream claims are counted.
@@ -50,7 +48,7 @@ class StreamDemux(Block):
         m = Module()
         ways = [StreamSignature(self.row).create(path=(f"way{n}",)) for n in range(len(self.rows))]
         branch(m, self.i, ways)
-        claims = [self._claims(values) for values in self.values]
+        claims = [holds(self.i.payload, self.row[self.field], values) for values in self.values]
         for n, (way, row) in enumerate(zip(ways, self.rows, strict=True)):
             made = StreamSignature(row).create(path=(f"made{n}",))
             for each in row:
@@ -60,9 +58,6 @@ class StreamDemux(Block):
         with m.If(moves(self.i) & self.i.valid & ~tree_of(or_, claims)):
             m.d.sync += self.unknown.eq(self.unknown + 1)
         return m
-
-    def _claims(self, values: tuple[int | str, ...]) -> Value:
-        return holds(self.i.payload, self.row[self.field], values)
 
 
 def holds(payload: Any, each: Wire, values: tuple[int | str, ...]) -> Value:

@@ -26,17 +26,6 @@ from handshake.engines.circuit.components.stream import (
 from handshake.engines.circuit.components.types import Row, Wire, count_of, null_of
 from handshake.schema import Decimal
 
-__all__ = [
-    "Divide",
-    "PipelinedDivide",
-    "Quotient",
-    "SerialDivide",
-    "divided_row",
-    "quotient_of",
-    "quotient_wire",
-]
-
-
 _BITS = 55
 """Of the quotient of two numbers between 1 and 2: one before the point, 54 behind; 53 are kept."""
 _FRACTION, _BIAS = 52, 1023
@@ -70,7 +59,7 @@ class Quotient(ABC):
                 "rest": self._divisor_bits(),
                 "digits": self.steps,
                 "divisor": self._divisor_bits(),
-                **self._more(),
+                **self._other_fields(),
             }
         )
 
@@ -79,7 +68,7 @@ class Quotient(ABC):
         """Return the width of the divisor."""
 
     @abstractmethod
-    def _more(self) -> dict[str, Any]:
+    def _other_fields(self) -> dict[str, Any]:
         """Return the other fields of the state."""
 
     @abstractmethod
@@ -110,7 +99,7 @@ class _ToDecimal(Quotient):
     def _divisor_bits(self) -> int:
         return self.average.count_bits + 1
 
-    def _more(self) -> dict[str, Any]:
+    def _other_fields(self) -> dict[str, Any]:
         return {"negative": 1, "none": 1}
 
     def begin(self, m: Module, total: Value, count: Value, state: Any) -> None:
@@ -132,7 +121,7 @@ class _ToFloat(Quotient):
     def _divisor_bits(self) -> int:
         return self.average.count_bits
 
-    def _more(self) -> dict[str, Any]:
+    def _other_fields(self) -> dict[str, Any]:
         return {"negative": 1, "none": 1, "zero": 1, "sticky": 1, "exponent": Shape(12, signed=True)}
 
     def begin(self, m: Module, total: Value, count: Value, state: Any) -> None:
@@ -208,7 +197,7 @@ class Divide(Block):
                 names += [each.name, null_of(each.name)] if each.nullable else [each.name]
         return names
 
-    def _rest(self) -> Value:
+    def _other_wires(self) -> Value:
         """Return all fields but the averages, with `valid` and `eos`."""
         return Cat(self.i.valid, self.i.eos, *(Value.cast(self.i.payload[name]) for name in self._others))
 
@@ -275,7 +264,7 @@ class PipelinedDivide(Divide):
         m = Module()
         free = Signal()
         m.d.comb += [free.eq(~beat(self.o) | self.o.ready), self.i.ready.eq(free)]
-        rest, states = self._rest(), self._begin(m)
+        rest, states = self._other_wires(), self._begin(m)
         for at in range(self.steps + 1):
             rest, states = self._stage(m, free, rest, states, at)
         made = StreamSignature(self.after).create(path=("made",))
@@ -304,7 +293,7 @@ class SerialDivide(Divide):
 
     def build(self) -> Module:
         m = Module()
-        rest, begun = self._rest(), self._begin(m)
+        rest, begun = self._other_wires(), self._begin(m)
         kept = Signal(len(rest), name="kept")
         states = [Signal(each.layout(), name=f"state{n}") for n, each in enumerate(self.quotients)]
         at, busy, free = Signal(range(self.steps + 1)), Signal(), Signal()

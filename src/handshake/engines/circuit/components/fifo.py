@@ -12,8 +12,6 @@ from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.components.stream import moves, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row
 
-__all__ = ["Fifo", "next_place"]
-
 
 class Fifo(Block):
     """First in, first out: `depth` beats, latency 1, issue rate 1.

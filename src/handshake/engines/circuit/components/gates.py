@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
-from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub, xor
+from operator import add, and_, mul, or_, sub, xor
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Mux, Value
@@ -19,6 +19,7 @@ from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import (
+    COMPARISONS,
     And,
     Arithmetic,
     Call,
@@ -36,8 +37,6 @@ from handshake.plan.expr import (
 )
 from handshake.plan.ranges import scale_factor, type_range
 from handshake.schema import Binary, Bool, Date, Decimal, Float, Int, Null, Opaque, String, Timestamp, Type
-
-__all__ = ["Lowered", "Operands", "columns_of", "lower", "wire_of"]
 
 Operands = Callable[[Column], "Lowered"]
 """Returns the gates that carry the value of a column."""
@@ -105,7 +104,9 @@ def _constant(expr: Literal) -> Const:
         case String() | Binary():
             data = expr.value.encode() if isinstance(expr.value, str) else bytes(expr.value)
             if b"\0" in data:
-                raise UnsupportedError(f"{show(expr)} holds a zero byte, which ends text on wires")
+                raise UnsupportedError(
+                    f'{show(expr)} holds a zero byte, which ends text on wires; use engine="local"'
+                )
             return Const(int.from_bytes(data, "big"), 8 * len(data))
         case Float(bits=bits):
             return Const(int.from_bytes(struct.pack(">f" if bits == 32 else ">d", expr.value), "big"), bits)
@@ -125,7 +126,7 @@ def _null(*operands: Lowered) -> Value | None:
 # Logic.
 
 
-def _yes(each: Lowered) -> Value:
+def _is_true(each: Lowered) -> Value:
     return each.value[0] if each.null is None else each.value[0] & ~each.null
 
 
@@ -139,22 +140,18 @@ def _truth(yes: Value, no: Value, parts: list[Lowered]) -> Lowered:
     return Lowered(yes, null, Bool())
 
 
-@lower.register
-def _(expr: And, operands: Operands) -> Lowered:
+@lower.register(And)
+@lower.register(Or)
+def _(expr: And | Or, operands: Operands) -> Lowered:
+    yes, no = (and_, or_) if isinstance(expr, And) else (or_, and_)
     parts = [lower(arg, operands) for arg in expr.args]
-    return _truth(tree_of(and_, map(_yes, parts)), tree_of(or_, map(_no, parts)), parts)
-
-
-@lower.register
-def _(expr: Or, operands: Operands) -> Lowered:
-    parts = [lower(arg, operands) for arg in expr.args]
-    return _truth(tree_of(or_, map(_yes, parts)), tree_of(and_, map(_no, parts)), parts)
+    return _truth(tree_of(yes, map(_is_true, parts)), tree_of(no, map(_no, parts)), parts)
 
 
 @lower.register
 def _(expr: Not, operands: Operands) -> Lowered:
     inside = lower(expr.arg, operands)
-    return _truth(_no(inside), _yes(inside), [inside])
+    return _truth(_no(inside), _is_true(inside), [inside])
 
 
 @lower.register
@@ -164,20 +161,11 @@ def _(expr: IsNull, operands: Operands) -> Lowered:
 
 # Comparisons.
 
-_COMPARISONS: dict[str, Callable[[Value, Value], Value]] = {
-    "=": eq,
-    "<>": ne,
-    "<": lt,
-    "<=": le,
-    ">": gt,
-    ">=": ge,
-}
-
 
 @lower.register
 def _(expr: Compare, operands: Operands) -> Lowered:
     a, b = lower(expr.left, operands), lower(expr.right, operands)
-    compare = _COMPARISONS[expr.op]
+    compare = COMPARISONS[expr.op]
     if isinstance(a.type, Float) and isinstance(b.type, Float):
         return Lowered(_compare_floats(expr, a, b), _null(a, b), Bool())
     if isinstance(a.type, (String, Binary)):
@@ -196,7 +184,7 @@ def _compare_floats(expr: Compare, a: Lowered, b: Lowered) -> Value:
         raise UnsupportedError(
             f"the circuit compares floats of the same width only, not {show(expr)}; cast one of them"
         )
-    ordered = _COMPARISONS[expr.op](_float_order(a.value), _float_order(b.value))
+    ordered = COMPARISONS[expr.op](_float_order(a.value), _float_order(b.value))
     unordered = _is_nan(a.value) | _is_nan(b.value)
     return ordered | unordered if expr.op == "<>" else ordered & ~unordered
 
@@ -307,7 +295,9 @@ def _fit(value: Value, null: Value | None, kind: Type) -> Lowered:
 
 @lower.register
 def _(expr: Case, operands: Operands) -> Lowered:
-    branches = [(_yes(lower(condition, operands)), lower(value, operands)) for condition, value in expr.pairs]
+    branches = [
+        (_is_true(lower(condition, operands)), lower(value, operands)) for condition, value in expr.pairs
+    ]
     _, result = tree_of(_first, [*branches, (Const(1, 1), lower(expr.default, operands))])
     return Lowered(result.value, result.null, expr.type)
 
@@ -339,10 +329,6 @@ def _(expr: Call, operands: Operands) -> Lowered:
         raise _no_unit(f"{expr.name}(): {show(expr)}")
     _exact(expr, *args)
     return _FUNCTIONS[expr.name](expr, args)
-
-
-def _abs(expr: Call, args: list[Lowered]) -> Lowered:
-    return Lowered(abs(args[0].value), args[0].null, expr.type)
 
 
 def _sign(expr: Call, args: list[Lowered]) -> Lowered:
@@ -384,7 +370,7 @@ def _bits(expr: Call, args: list[Lowered]) -> Lowered:
 
 
 _FUNCTIONS: dict[str, Callable[[Call, list[Lowered]], Lowered]] = {
-    "abs": _abs,
+    "abs": lambda expr, args: Lowered(abs(args[0].value), args[0].null, expr.type),
     "sign": _sign,
     "floor": _whole,
     "ceil": _whole,

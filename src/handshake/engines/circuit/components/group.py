@@ -32,20 +32,6 @@ from handshake.engines.circuit.components.window import Body, Windows
 from handshake.errors import UnsupportedError
 from handshake.schema import INT64, Float
 
-__all__ = [
-    "GROUP",
-    "WRITE_CYCLES",
-    "Group",
-    "GroupedWindows",
-    "Lookup",
-    "Route",
-    "grouped_row",
-    "key_row",
-    "looked_up_row",
-    "routed_row",
-]
-
-
 WRITE_CYCLES = 16
 GROUP = "@group"
 """Hidden field: one-hot, the sub-plan copy of a tuple's group."""
@@ -61,7 +47,8 @@ def key_row(row: Row, keys: tuple[str, ...]) -> Row:
     for key in keys:
         if isinstance(row[key].type, Float) or row[key].count_bits:
             raise UnsupportedError(
-                f"the circuit cannot group by '{key}' ({row[key].type}), whose equality is not that of wires"
+                f"the circuit cannot group by '{key}' ({row[key].type}), whose equality is not that of "
+                'wires; use engine="local"'
             )
     return Row(tuple(row[key] for key in keys))
 

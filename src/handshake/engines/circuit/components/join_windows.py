@@ -19,8 +19,6 @@ from handshake.engines.circuit.join.condition import Combination, PairGates
 from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM
 from handshake.windows import Rule, is_late
 
-__all__ = ["HeldTuples", "OrderedWindows", "Store"]
-
 
 class Store:
     """The last `size` tuples of a stream in `lanes` memories, built into its owner's module.

@@ -17,11 +17,9 @@ from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value
 
 from handshake.engines.circuit.components.join_windows import HeldTuples, OrderedWindows, Store
 from handshake.engines.circuit.components.stream import StreamSignature, register
-from handshake.engines.circuit.components.union import chosen, rotating_grant
+from handshake.engines.circuit.components.union import multiplex, rotating_grant
 from handshake.engines.circuit.join.arrivals import has_of
 from handshake.engines.circuit.join.condition import Combination, Conjunct
-
-__all__ = ["NestedScan", "most_cycles"]
 
 _READY = 0
 """The state that takes a beat; state 1 + k scans the window of stream k, and one more sends the end."""
@@ -220,7 +218,7 @@ class NestedScan(OrderedWindows):
         new_before, newest = _any(self.is_new[:k]), self.has[k] & ~_any(self.leaves[:k])
         leaving = level.oldest & (self.has[k] & store.full).replicate(store.lanes)
         m.d.comb += [
-            look.scanning.eq(~level.spent & (new_before | _any(self.has[k + 1 :])) & self._able(k)),
+            look.scanning.eq(~level.spent & (new_before | _any(self.has[k + 1 :])) & self._can_join_alone(k)),
             found.eq(self._candidates(k) & ~(leaving & (~new_before).replicate(store.lanes))),
         ]
         fits_new = self._fits(k, level.new, self._decidable(k))
@@ -229,7 +227,7 @@ class NestedScan(OrderedWindows):
             look.grant.eq(grant), look.left.eq((found & ~grant).any()),
             look.leaves.eq((leaving & grant).any()),
             look.taken.eq(Mux(look.scanning, grant.any(), newest & fits_new)),
-            look.member.eq(Mux(look.scanning, chosen(grant, store.data), level.new)),
+            look.member.eq(Mux(look.scanning, multiplex(grant, store.data), level.new)),
             look.goes_on.eq(look.scanning & (look.left | ~store.last | newest)),
         ]  # fmt: skip
         return look
@@ -306,7 +304,7 @@ class NestedScan(OrderedWindows):
         members: Mapping[int, Value] = {j: level.member for j, level in enumerate(self.levels)} | {k: bits}
         return self.condition.holds(parts, members)
 
-    def _able(self, k: int) -> Value:
+    def _can_join_alone(self, k: int) -> Value:
         """Return whether a tuple that arrived alone can be a member at all; asked in the first window."""
         streams = {0: range(1, len(self.levels)), 1: range(1)}.get(k, range(0))
         unable = [

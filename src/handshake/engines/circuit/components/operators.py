@@ -30,19 +30,6 @@ from handshake.errors import SchemaError
 from handshake.plan.expr import And, Arithmetic, Compare, Expr, Not, Or
 from handshake.schema import Bool, Type
 
-__all__ = [
-    "Compute",
-    "Concat",
-    "Delay",
-    "Fork",
-    "Operation",
-    "Project",
-    "Select",
-    "Stage",
-    "computed_row",
-    "copy_field",
-]
-
 Operation = tuple[str, Expr, Type]
 """A field to compute: its name, the operation, and its type."""
 
@@ -126,19 +113,19 @@ class Project(Stage):
             copy_field(m, payload, self.i.payload, new, old)
 
 
-def _hidden(row: Row) -> tuple[str, ...]:
+def _hidden_names(row: Row) -> tuple[str, ...]:
     return tuple(w.name for w in row if w.name.startswith("@"))
 
 
 def _sources(row: Row, columns: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     listed = tuple(old for _, old in columns)
-    return (*listed, *(name for name in _hidden(row) if name not in {new for new, _ in columns}))
+    return (*listed, *(name for name in _hidden_names(row) if name not in {new for new, _ in columns}))
 
 
 def projected_row(row: Row, columns: tuple[tuple[str, str], ...]) -> Row:
     """Return the wires that a projection leaves: the columns, then the hidden fields."""
     names = [new for new, _ in columns]
-    names += [name for name in _hidden(row) if name not in names]
+    names += [name for name in _hidden_names(row) if name not in names]
     sources = _sources(row, columns)
     return Row(tuple(replace(row[old], name=new) for new, old in zip(names, sources, strict=True)))
 

@@ -18,11 +18,9 @@ from amaranth.lib.enum import Enum
 
 from handshake.engines.circuit.components.join_windows import HeldTuples, OrderedWindows, Store
 from handshake.engines.circuit.components.stream import StreamSignature, register
-from handshake.engines.circuit.components.union import chosen, rotating_grant
+from handshake.engines.circuit.components.union import multiplex, rotating_grant
 from handshake.engines.circuit.join.arrivals import HAS_LEFT, HAS_RIGHT
 from handshake.engines.circuit.join.condition import Delay, PairGates
-
-__all__ = ["OrderedJoin"]
 
 
 class _State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
@@ -129,7 +127,7 @@ class OrderedJoin(OrderedWindows):
         grant = rotating_grant(m, found, store.oldest_of)
         m.d.comb += [
             self.made.valid.eq(grant.any()),
-            self.made.payload.as_value().eq(chosen(grant, [part[1] for part in parts])),
+            self.made.payload.as_value().eq(multiplex(grant, [part[1] for part in parts])),
         ]
         for lane, each in enumerate(found):
             m.d.comb += left[lane].eq(each & ~grant[lane])

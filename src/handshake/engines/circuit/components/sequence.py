@@ -21,20 +21,8 @@ from handshake.engines.circuit.components.operators import Select, Stage, copy_f
 from handshake.engines.circuit.components.slide import HERE, SHOWN
 from handshake.engines.circuit.components.stream import beat, moves, stream_in, stream_out
 from handshake.engines.circuit.components.types import Row, Wire
-from handshake.engines.circuit.components.union import chosen
+from handshake.engines.circuit.components.union import multiplex
 from handshake.schema import BOOL, INT64
-
-__all__ = [
-    "PLACE",
-    "Claim",
-    "LockstepUnion",
-    "Mask",
-    "Sequence",
-    "in_step",
-    "least",
-    "place_wire",
-    "slot_row",
-]
 
 PLACE = "#place"
 """Field of inputs that are joined with others: a tuple's place among the arrivals of all of them, from 0."""
@@ -170,7 +158,7 @@ class LockstepUnion(Block):
         m = Module()
         inputs = [getattr(self, f"i{n}") for n in range(self.inputs)]
         both, here = in_step(m, inputs), Cat(*(each.payload[HERE] for each in inputs))
-        picked = chosen(here, [each.payload for each in inputs])
+        picked = multiplex(here, [each.payload for each in inputs])
         m.d.comb += self.o.payload.eq(picked)
         if SHOWN in self.row.names:
             m.d.comb += self.o.payload[SHOWN].eq(least([Value.cast(each.payload[SHOWN]) for each in inputs]))

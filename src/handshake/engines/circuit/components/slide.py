@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from handshake.engines.circuit.components.types import Row, Wire
 from handshake.schema import INT64
 
-__all__ = ["CLOCK", "HERE", "SHOWN", "START", "TIME", "Slide", "body_row", "window_row"]
-
 TIME, CLOCK, START = "@time", "@clock", "@start"
 """Hidden fields: a tuple's time, its source's clock, and where the window starts that a beat closes."""
 HERE = "@here"

@@ -15,8 +15,6 @@ from handshake.engines.circuit.components.types import Row, Wire, bits_of_range,
 from handshake.errors import UnsupportedError
 from handshake.schema import Binary, String
 
-__all__ = ["Stamp", "Widen", "common_row", "stamped_row"]
-
 
 def stamped_row(row: Row, time: str, lateness: int) -> Row:
     """Return a source's fields, then its tuples' time and clock; in lock step also `@shown`."""

@@ -28,8 +28,6 @@ from amaranth.lib.wiring import In, Out
 
 from handshake.engines.circuit.components.types import Row
 
-__all__ = ["StreamSignature", "beat", "copy_beat", "forward", "moves", "register", "stream_in", "stream_out"]
-
 
 class StreamSignature(wiring.Signature):
     """Payload laid out by `row`, `valid`, `eos` (outwards) and `ready` (back)."""

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["deep", "tree_of"]
-
 T = TypeVar("T")
 
 DEPTH = 20_000

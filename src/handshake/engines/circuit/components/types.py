@@ -34,8 +34,6 @@ from handshake.schema import (
     Type,
 )
 
-__all__ = ["Row", "Wire", "bits_of_range", "count_of", "null_of", "plain", "wire"]
-
 SUPPORTED = "integers, fixed-length strings, bool, dates, times, intervals and decimals"
 
 

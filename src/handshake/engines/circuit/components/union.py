@@ -13,8 +13,6 @@ from handshake.engines.circuit.components.stream import forward, stream_in, stre
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 
-__all__ = ["Union", "behind", "chosen", "lowest", "rotating_grant"]
-
 
 def lowest(bits: Value) -> Value:
     """Return the lowest bit that is set, alone."""
@@ -29,13 +27,13 @@ def rotating_grant(m: Module, requests: list[Value], after: Signal) -> Value:
     return grant
 
 
-def behind(grant: Value) -> Value:
+def ones_above(grant: Value) -> Value:
     """Return ones at all positions above the one that is set."""
     return ~((grant - 1)[: len(grant)] | grant)
 
 
-def chosen(grant: Value, payloads: list[Any]) -> Value:
-    """Return the payload that a one-hot choice names: an AND-OR multiplexer."""
+def multiplex(grant: Value, payloads: list[Any]) -> Value:
+    """Return the payload that a one-hot choice names, by AND and OR."""
     values = [Value.cast(payload) for payload in payloads]
     return tree_of(or_, [value & grant[n].replicate(len(value)) for n, value in enumerate(values)])
 
@@ -74,10 +72,10 @@ class Union(Block):
                 self.o.valid.eq(grant.any()),
                 self.o.eos.eq(everything),
                 ended.eq(Mux(everything, 0, ended | Cat(*ends))),
-                self.o.payload.eq(chosen(grant, [head.payload for head in heads])),
+                self.o.payload.eq(multiplex(grant, [head.payload for head in heads])),
             ]
             with m.If(grant.any()):
-                m.d.sync += after.eq(behind(grant))
+                m.d.sync += after.eq(ones_above(grant))
         return m
 
     def _head(self, m: Module, n: int) -> Any:

@@ -23,8 +23,6 @@ from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.window_control import TimeControl, TupleControl
 
-__all__ = ["Body", "Windows"]
-
 
 class Body(Protocol):
     """A sub-plan: what it reads, what it gives, and how to make one more copy of it."""

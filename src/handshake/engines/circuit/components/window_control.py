@@ -15,10 +15,8 @@ from handshake.engines.circuit.components.slide import CLOCK, START, TIME
 from handshake.engines.circuit.components.stream import StreamSignature, forward, moves, register
 from handshake.engines.circuit.components.trees import tree_of
 from handshake.engines.circuit.components.types import Row, Wire, bits_of_range, null_of
-from handshake.engines.circuit.components.union import chosen
+from handshake.engines.circuit.components.union import multiplex
 from handshake.schema import INT64
-
-__all__ = ["TimeControl", "TupleControl"]
 
 
 class Control:
@@ -146,7 +144,7 @@ class Control:
         head, streams = self.order.o, self._streams()
         served = Signal(self.n)
         m.d.comb += served.eq(Cat(*(head.payload["copy"] == s for s in range(self.n))))
-        source = chosen(served, [Cat(each.valid, each.eos) for each in streams])
+        source = multiplex(served, [Cat(each.valid, each.eos) for each in streams])
         valid, eos = source[0] & head.valid, source[1] & head.valid
         payloads = []
         for s, each in enumerate(streams):
@@ -156,7 +154,7 @@ class Control:
             payloads.append(result)
             m.d.comb += each.ready.eq(served[s] & head.valid & made.ready)
         m.d.comb += [
-            made.payload.eq(chosen(served, payloads)),
+            made.payload.eq(multiplex(served, payloads)),
             made.valid.eq(valid & ~self.discard),
             made.eos.eq(self.finish),
             self.finished.eq(self.finish & made.ready),
@@ -190,7 +188,7 @@ class Control:
     # The end of the input.
 
     def ending(self, first: str) -> None:
-        """After the last tuple: close or clear open windows, wait for results, pass the end on."""
+        """Close or clear open windows after the last tuple, wait for results, and pass the end on."""
         m = self.m
         with m.State("FLUSH"):
             with m.If(self.used.any()):
@@ -314,7 +312,7 @@ class TupleControl(Control):
 
     def result_time(self) -> Value:
         time = Value.cast(self.i.payload[TIME])
-        before = chosen(self.oldest, [each.as_unsigned() for each in self.latest])
+        before = multiplex(self.oldest, [each.as_unsigned() for each in self.latest])
         held = before.as_signed() if self.block.row[TIME].signed else before
         return Mux(self._has_time() & (self.null | (held > time)), held, time)
 

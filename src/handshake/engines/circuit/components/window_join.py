@@ -29,8 +29,6 @@ from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.join import HandshakeJoin
 from handshake.plan.expr import Expr
 
-__all__ = ["JoinSpec", "WindowJoin", "joined_row"]
-
 
 @dataclass(frozen=True)
 class JoinSpec:

@@ -11,8 +11,6 @@ from handshake.engines.circuit.simulation.simulate import Feed
 from handshake.engines.circuit.simulation.testbench import ALWAYS, Beat
 from handshake.schema import BOOL
 
-__all__ = ["HAS_LEFT", "HAS_RIGHT", "arrivals_row", "feed_of", "has_of", "steps"]
-
 HAS_LEFT, HAS_RIGHT = "l?", "r?"
 """Fields that say whether a beat has a tuple of R, and of S."""
 

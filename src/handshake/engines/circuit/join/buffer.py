@@ -10,8 +10,6 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Buffer", "ResultSignature", "fill", "fill_inverse", "following", "lanes", "later"]
-
 LANE = 32
 """Bits of distributed RAM that one register of read addresses drives: wider words have copies of it."""
 

@@ -17,9 +17,6 @@ from handshake.errors import UnsupportedError
 from handshake.plan.expr import And, Column, Compare, Expr, Not, Or, Udf, conjuncts, show, sides, walk
 from handshake.schema import BOOL, Float
 
-__all__ = ["Combination", "Conjunct", "Delay", "PairGates", "check_gates", "is_true"]
-
-
 CHUNK = 2
 """Bits that one gate of a pipelined test for equality looks at: a look-up table behind a window's RAM."""
 
@@ -97,11 +94,11 @@ class PairGates:
             match part:
                 case Compare(op="=", left=Column() as a, right=Column() as b) if {a.side, b.side} == {0, 1}:
                     left, right = (a, b) if a.side == 0 else (b, a)
-                    if self._alike(left.name, right.name):
+                    if self._share_wires(left.name, right.name):
                         found.setdefault(right.name, left.name)
         return found
 
-    def _alike(self, left: str, right: str) -> bool:
+    def _share_wires(self, left: str, right: str) -> bool:
         """Return whether equal values are on equal wires; floats may be equal and differ (0.0 and -0.0)."""
         a, b = self.left[left], self.right[right]
         return (a.type, a.bits, a.signed) == (b.type, b.bits, b.signed) and not isinstance(a.type, Float)
@@ -159,7 +156,9 @@ def check_gates(on: Expr) -> None:
     """Refuse a condition that calls a Python function."""
     for node in walk(on):
         if isinstance(node, Udf):
-            raise UnsupportedError(f"{show(node)} is a Python function, which no circuit can call")
+            raise UnsupportedError(
+                f'{show(node)} is a Python function, which no circuit can call; use engine="local"'
+            )
 
 
 def _field(member: str, row: Row) -> str:

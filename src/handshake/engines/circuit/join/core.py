@@ -32,8 +32,6 @@ from handshake.engines.circuit.join.condition import Delay, PairGates
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM, WindowSegment
 
-__all__ = ["STEP_BITS", "CoreShape", "JoinCore", "LocalCore", "State"]
-
 
 class State(Enum, shape=3):  # type: ignore[call-arg]  # Amaranth has no types
     """The state of a core, one bit for each, so that a test reads one register."""
@@ -132,7 +130,9 @@ class JoinCore(Block):
     def _compare(self, m: Module) -> None:
         """Build the path from the scans' commands and the segments' heads to the output buffer."""
 
-    def _obey(self, m: Module, turn_r: Value, turn_s: Value, insert_r: Value, insert_s: Value) -> None:
+    def _pass_commands(
+        self, m: Module, turn_r: Value, turn_s: Value, insert_r: Value, insert_s: Value
+    ) -> None:
         """Pass the commands to the segments."""
         m.d.comb += [
             self.r.turn.eq(turn_r), self.s.turn.eq(turn_s), self.r.insert.eq(insert_r),
@@ -141,7 +141,7 @@ class JoinCore(Block):
 
     def _compare_one(self, m: Module) -> None:
         """Build one comparator whose operands the state chooses, with registers around it."""
-        self._obey(m, self.turn_r, self.turn_s, self.insert_r, self.insert_s)
+        self._pass_commands(m, self.turn_r, self.turn_s, self.insert_r, self.insert_s)
         scans_s = self.scans_s
         left, right = Mux(scans_s, self.r.head, self.new_r), Mux(scans_s, self.new_s, self.s.head)
         probes = Mux(scans_s, self.turn_r, self.turn_s)
@@ -224,7 +224,7 @@ class LocalCore(JoinCore):
         """
         commands = (self.turn_r, self.turn_s, self.insert_r, self.insert_s)
         turn_r, turn_s, insert_r, insert_s = (later(m, v, f"then_{v.name}") for v in commands)
-        self._obey(m, turn_r, turn_s, insert_r, insert_s)
+        self._pass_commands(m, turn_r, turn_s, insert_r, insert_s)
         pairs = ((self.new_r, self.s.head), (self.r.head, self.new_s))
         probes = (self.scans_r & self.turn_s, self.scans_s & self.turn_r)
         inner = max(0, self.shape.pipeline - 2)
@@ -253,7 +253,7 @@ class LocalCore(JoinCore):
         self._foresee(m, go, done_r, done_s)
         self._move(m, go, done_r, done_s)
         self._command(m, later(m, self.crowded, "was_crowded"))
-        self._give(m, go)
+        self._begin_step(m, go)
 
     def _done_s(self, room: Value) -> Value:
         done = (
@@ -334,7 +334,7 @@ class LocalCore(JoinCore):
         with m.If(loads):
             m.d.sync += held.eq(port.payload)
 
-    def _give(self, m: Module, go: Value) -> None:
+    def _begin_step(self, m: Module, go: Value) -> None:
         """Begin a step and pass it on, in gates; Yosys would turn conditions into resets."""
         _, shift_s, end = self.step
         m.d.comb += [

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from handshake.engines.circuit.join.segment import BLOCK_RAM_FROM
 from handshake.errors import UnsupportedError
 
-__all__ = ["CORES", "MOST_TUPLES", "WINDOWS", "Design", "at_most", "check_choice"]
-
 CORES = 4
 """The number of join cores by default."""
 WINDOWS = ("registers", "memory")

@@ -17,8 +17,6 @@ from handshake.engines.circuit.join.condition import PairGates
 from handshake.engines.circuit.join.core import STEP_BITS
 from handshake.engines.circuit.join.design import Design
 
-__all__ = ["Driver", "LocalDriver", "Phase"]
-
 
 class Phase(Enum, shape=4):  # type: ignore[call-arg]  # Amaranth has no types
     """The phase of the input: open, pushed through by empty tuples, at its end, or waiting for results.

@@ -22,8 +22,6 @@ from handshake.plan.expr import Expr
 from handshake.schema import UNITS, Binary, Date, Float, Opaque, Schema, String, Timestamp
 from handshake.windows import Window, Windows
 
-__all__ = ["JoinRun", "condition_of", "design_of", "order_of", "run_join", "simulator_for"]
-
 QUICK_FROM, CAREFUL_FROM = 10_000, 2_000_000
 """Cycles times cores from which on a simulation is worth building, and building with optimisation."""
 

@@ -21,8 +21,6 @@ from handshake.engines.circuit.join.driver import LocalDriver
 from handshake.engines.circuit.join.links import Tail, Way
 from handshake.engines.circuit.join.merger import GrantingMerger, leave, merge
 
-__all__ = ["HandshakeJoin"]
-
 
 class HandshakeJoin(Block):
     """The join of two streams over tuple windows.

@@ -14,8 +14,6 @@ from amaranth.lib.wiring import In, Out
 from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, later
 
-__all__ = ["Span", "Tail", "Way"]
-
 
 class Way(Block):
     """Registers in a row; of what they carry, the first bit says whether the others count.

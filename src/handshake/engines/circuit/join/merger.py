@@ -12,8 +12,6 @@ from handshake.engines.circuit.components.block import Block
 from handshake.engines.circuit.join.buffer import Buffer, ResultSignature, lanes, later
 from handshake.engines.circuit.join.links import Span
 
-__all__ = ["GrantingMerger", "Merger", "leave", "merge"]
-
 
 class Merger(Block):
     """Ports: `a` and `b` (results in), `o` (results out)."""
@@ -54,8 +52,8 @@ class GrantingMerger(Merger):
         granted = Signal(name="granted", init=1)  # either of them
         m.d.comb += [
             self.a.ready.eq(grants[0]), self.b.ready.eq(grants[1]), buffer.push.eq(has),
-            then.eq(self._then(turn)),
-            room.eq(~_chosen(granted, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
+            then.eq(self._next_turn(turn)),
+            room.eq(~_pick_by_count(granted, has, [buffer.at_least(buffer.places - i) for i in range(3)])),
         ]  # fmt: skip
         m.d.sync += [
             grants[0].eq(room & ~then), grants[1].eq(room & then), granted.eq(room),
@@ -69,10 +67,10 @@ class GrantingMerger(Merger):
     def _turn(self, m: Module, name: str) -> Signal:
         """Return a register that says whose turn it is: 0 for a, 1 for b."""
         turn = Signal(name=name)
-        m.d.sync += turn.eq(self._then(turn))
+        m.d.sync += turn.eq(self._next_turn(turn))
         return turn
 
-    def _then(self, turn: Signal) -> Value:
+    def _next_turn(self, turn: Signal) -> Value:
         return Mux(turn, ~self.a.valid, self.b.valid)
 
     def _choose(self, m: Module, buffer: Buffer, lane: slice) -> None:
@@ -83,7 +81,7 @@ class GrantingMerger(Merger):
         m.d.comb += buffer.data[lane].eq(Mux(was_b, held[1], held[0]))
 
 
-def _chosen(a: Value, b: Value, values: Sequence[Value]) -> Value:
+def _pick_by_count(a: Value, b: Value, values: Sequence[Value]) -> Value:
     """Return the value whose number is how many of the two are high."""
     return Mux(a & b, values[2], Mux(a | b, values[1], values[0]))
 
@@ -104,7 +102,7 @@ def merge(
             number, below = len(mergers), few + more
             m.submodules[f"merger{number}"] = merger
             for side, source in (("a", left), ("b", right)):
-                near = _near(m, f"span{number}{side}", source, bits, registers(below))
+                near = _link_to(m, f"span{number}{side}", source, bits, registers(below))
                 _connect(m, near, getattr(merger, side))
             mergers.append(merger)
             above.append((merger.o, below))
@@ -112,7 +110,7 @@ def merge(
     return level[0][0], mergers
 
 
-def _near(m: Module, name: str, source: Any, bits: int, registers: int) -> Any:
+def _link_to(m: Module, name: str, source: Any, bits: int, registers: int) -> Any:
     """Return the port that a merger reads: a source, or the end of the link from it."""
     if not registers:
         return source

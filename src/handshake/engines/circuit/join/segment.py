@@ -13,8 +13,6 @@ from amaranth.lib.memory import Memory
 
 from handshake.engines.circuit.join.buffer import following, lanes
 
-__all__ = ["BLOCK_RAM_FROM", "WindowSegment"]
-
 BLOCK_RAM_FROM = 64
 """Tuples from which a segment is worth block RAM; shorter ones go into the look-up tables' RAM."""
 

@@ -14,8 +14,6 @@ from handshake.engines.circuit.components.block import COUNTER, Block
 from handshake.engines.circuit.components.operators import Fork
 from handshake.engines.circuit.components.stream import forward, stream_in, stream_out
 
-__all__ = ["Circuit"]
-
 
 class Circuit(Block):
     """All components of some nets, wired. Ports: an input for each leaf, an output for each net.

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from handshake.engines.circuit.components.group import WRITE_CYCLES
 
-__all__ = ["Bounds"]
-
 
 @dataclass(frozen=True)
 class Bounds:

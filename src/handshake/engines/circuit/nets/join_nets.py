@@ -10,8 +10,6 @@ from handshake.engines.circuit.components.sequence import Claim, LockstepUnion, 
 from handshake.engines.circuit.components.window_join import JoinSpec, WindowJoin
 from handshake.engines.circuit.nets.netlist import NaryNet, StageNet
 
-__all__ = ["ClaimNet", "JoinNet", "LockstepUnionNet", "MaskNet", "SequenceNet"]
-
 
 @dataclass(frozen=True)
 class SequenceNet(NaryNet):

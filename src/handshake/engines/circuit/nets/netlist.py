@@ -19,26 +19,6 @@ from handshake.engines.circuit.components.types import Row
 from handshake.engines.circuit.components.union import Union
 from handshake.errors import HandshakeError
 
-__all__ = [
-    "ComputeNet",
-    "ConcatNet",
-    "DelayNet",
-    "DemuxNet",
-    "DivideNet",
-    "Input",
-    "NaryNet",
-    "Net",
-    "ProjectNet",
-    "SelectNet",
-    "StageNet",
-    "StampNet",
-    "UnaryNet",
-    "UnionNet",
-    "WidenNet",
-    "rebuild",
-    "walk",
-]
-
 
 @dataclass(frozen=True)
 class Net(ABC):
@@ -266,19 +246,19 @@ def walk(net: Net) -> Iterator[Net]:
 def rebuild(net: Net, rule: Callable[[Net], Net], done: dict[int, Net]) -> Net:
     """Rewrite a net from its inputs on; shared nets stay shared, also by calls with the same `done`."""
 
-    def rewritten(here: Net) -> Net:
+    def rewrite(here: Net) -> Net:
         if id(here) not in done:
-            done[id(here)] = rule(_with_parts(here, rewritten))
+            done[id(here)] = rule(_with_parts(here, rewrite))
         return done[id(here)]
 
-    return rewritten(net)
+    return rewrite(net)
 
 
-def _with_parts(here: Net, rewritten: Callable[[Net], Net]) -> Net:
-    inputs = tuple(rewritten(net) for net in here.inputs)
+def _with_parts(here: Net, rewrite: Callable[[Net], Net]) -> Net:
+    inputs = tuple(rewrite(net) for net in here.inputs)
     if any(a is not b for a, b in zip(inputs, here.inputs, strict=True)):
         here = here.with_inputs(inputs)
     body = getattr(here, "body", None)
-    if isinstance(body, Net) and (made := rewritten(body)) is not body:
+    if isinstance(body, Net) and (made := rewrite(body)) is not body:
         here = replace(here, body=made)  # type: ignore[call-arg]
     return here

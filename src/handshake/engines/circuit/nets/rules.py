@@ -23,8 +23,6 @@ from handshake.plan.expr import Column
 from handshake.plan.expr import walk as walk_expr
 from handshake.plan.rules.projections import push_down_projections
 
-__all__ = ["PLAN_RULES", "RULES", "optimise", "prepare"]
-
 Nets = dict[str, Net]
 
 
@@ -62,7 +60,7 @@ def narrow_joins(plan: Plan) -> Plan:
     return plan.map(push_down_projections) if joins else plan
 
 
-def _everywhere(rule: Callable[[Net], Net], nets: Nets) -> Nets:
+def _rewrite_all(rule: Callable[[Net], Net], nets: Nets) -> Nets:
     """Rewrite the nets of all results, keeping what they share."""
     done: dict[int, Net] = {}
     return {name: rebuild(net, rule, done) for name, net in nets.items()}
@@ -133,7 +131,7 @@ def _multiplex_windows(net: Net) -> Net:
 
 def eliminate_registers(nets: Nets) -> Nets:
     """Run consecutive gates in one cycle: only the last stage before an output has a register."""
-    bare = _everywhere(_asynchronous, nets)
+    bare = _rewrite_all(_asynchronous, nets)
     return {name: _add_register(net) for name, net in bare.items()}
 
 
@@ -150,8 +148,8 @@ def _add_register(net: Net) -> Net:
 
 PLAN_RULES: dict[str, Callable[[Plan], Plan]] = {"narrow_joins": narrow_joins}
 RULES: dict[str, Callable[[Nets], Nets]] = {
-    "unnest_group_in_window": partial(_everywhere, _unnest_group_in_window),
-    "evaluate_in_parallel": partial(_everywhere, _evaluate_in_parallel),
-    "multiplex_windows": partial(_everywhere, _multiplex_windows),
+    "unnest_group_in_window": partial(_rewrite_all, _unnest_group_in_window),
+    "evaluate_in_parallel": partial(_rewrite_all, _evaluate_in_parallel),
+    "multiplex_windows": partial(_rewrite_all, _multiplex_windows),
     "eliminate_registers": eliminate_registers,
 }

@@ -56,8 +56,6 @@ from handshake.plan.algebra import (
 from handshake.plan.algebra import walk as walk_plan
 from handshake.schema import UNITS, Binary, Field, String
 
-__all__ = ["translate"]
-
 CLOCK_HZ = 100_000_000
 """The papers' clock: what bounds the number of tuples of a time window."""
 MOST_COPIES, MOST_GROUPS = 1024, 4096
@@ -100,7 +98,7 @@ class _Translator:
 
     @singledispatchmethod
     def _net(self, node: Node, timed: bool) -> Net:
-        raise UnsupportedError(f"the circuit has no component for {type(node).__name__}")
+        raise UnsupportedError(f'the circuit has no component for {type(node).__name__}; use engine="local"')
 
     @_net.register
     def _(self, node: Output, timed: bool) -> Net:
@@ -190,7 +188,7 @@ class _Translator:
     def _row(self, node: Source) -> Row:
         """Return declared fields, the time of arrival if a window needs it, and fields of carried streams."""
         wires = [self._wire(node.name, each) for each in node.fields]
-        for other in self._streams_in(node):
+        for other in self._plan.carried_by(node.name):
             known = [w.name for w in wires]
             wires += [self._wire(node.name, each, True) for each in other.fields if each.name not in known]
         if node.time is None and self._needs_arrival_time(node):
@@ -206,12 +204,9 @@ class _Translator:
         marked = each.name in self._bounds.nullable.get(stream, frozenset())
         return wire(each, length=length, nullable=nullable or marked)
 
-    def _streams_in(self, node: Source) -> list[Source]:
-        return [s for s in self._plan.inputs if s.demux is not None and s.demux.stream == node.name]
-
     def _needs_arrival_time(self, node: Source) -> bool:
         """Return whether some window slides by the time at which this source's tuples arrive."""
-        names = {node.name, *(s.name for s in self._streams_in(node))}
+        names = {node.name, *(s.name for s in self._plan.carried_by(node.name))}
         windows = [
             w
             for output in self._plan.outputs
@@ -224,7 +219,7 @@ class _Translator:
     def _demultiplex(self, node: Source) -> Net:
         assert node.demux is not None
         carrier = next(s for s in self._plan.inputs if s.name == node.demux.stream)
-        streams = self._streams_in(carrier)
+        streams = self._plan.carried_by(carrier.name)
         leaf = self._leaf(carrier)
         values = tuple(s.demux.values for s in streams if s.demux is not None)
         hidden = tuple(w.name for w in leaf.row if w.name == TIME)
@@ -239,7 +234,7 @@ class _Translator:
         self._check_order(node)
         source = self._divide(_without_register(self.net(node.input, timed or slide.kind == "time")))
         self._parameters[node.parameter] = Input(node.parameter, body_row(source.row, slide))
-        before, self._window = self._window, _Window(self._most(slide, node), slide.size)
+        before, self._window = self._window, _Window(self._most_tuples(slide, node), slide.size)
         body = self.net(node.body, timed)
         self._window = before
         if not any(isinstance(net, (AggregateNet, GroupNet)) for net in walk(body)):
@@ -261,7 +256,7 @@ class _Translator:
             reader = f"{ordered}()" if ordered else f"a window of tuples ({node.window})"
             raise UnsupportedError(
                 f"{reader} over the results of a {kind} depends on the order in which {what} come, "
-                "which a circuit does not promise"
+                'which a circuit does not promise; use engine="local"'
             )
 
     def _slide(self, node: Windowing, timed: bool) -> Slide:
@@ -288,7 +283,7 @@ class _Translator:
         _check_copies(slide, node)
         return slide
 
-    def _most(self, slide: Slide, node: Windowing) -> int:
+    def _most_tuples(self, slide: Slide, node: Windowing) -> int:
         """Return the most tuples that a window can have: its size, or one per cycle of its duration."""
         if slide.kind == "tuples":
             return slide.size
@@ -322,7 +317,9 @@ class _Translator:
             what = "(DISTINCT)" if node.distinct else "()"
             raise UnsupportedError(f"{node.function}{what} {reason}; it has {', '.join(FORMS)}")
         if len(node.fields) > 1:
-            raise UnsupportedError(f"{node.function}() of several columns has no component in the circuit")
+            raise UnsupportedError(
+                f'{node.function}() of several columns has no component in the circuit; use engine="local"'
+            )
         assert self._window is not None, "the language has aggregates on windows only"
         (kind,) = (f.type for f in node.schema)
         return AggregateNet(

@@ -24,8 +24,6 @@ from handshake.plan.expr import And, Arithmetic, Column, Compare, Expr, Literal
 from handshake.schema import BOOL, INT64, UNITS
 from handshake.windows import Window, Windows
 
-__all__ = ["Joins", "is_timed"]
-
 
 def is_timed(node: WindowJoin) -> bool:
     """Return whether a join reads times."""
@@ -44,7 +42,7 @@ class Joins:
             id(join) for w in windows for join in walk_plan(w.input) if isinstance(join, WindowJoin)
         }
         below = {_input_of(s) for join in self._joins for s in walk_plan(join) if isinstance(s, Source)}
-        self.inputs = tuple(s for s in plan.inputs if s.demux is None and s.name in below)
+        self.inputs = tuple(s for name, s in plan.own_inputs.items() if name in below)
         """The inputs whose arrivals have one order."""
         self._done: dict[tuple[int, bool], Net] = {}
         self._counted: set[str] = set()
@@ -160,7 +158,9 @@ class Joins:
                 "two tuples; the circuit takes one at a time"
             )
         if timed and len({child.clock.unit for child in node.inputs}) > 1:
-            raise UnsupportedError(f"{_name(join)} reads a union of streams whose times have different units")
+            raise UnsupportedError(
+                f"{_name(join)} reads a union of streams whose times have different units; declare one unit"
+            )
         nets = [self.slots(each, timed, join) for each in node.inputs]
         common = common_row([net.row for net in nets], "union")
         return LockstepUnionNet(tuple(net if net.row == common else WidenNet(net, common) for net in nets))

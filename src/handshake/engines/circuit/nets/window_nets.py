@@ -21,8 +21,6 @@ from handshake.engines.circuit.nets.assemble import Circuit
 from handshake.engines.circuit.nets.netlist import Net, UnaryNet
 from handshake.schema import Type
 
-__all__ = ["AggregateNet", "GroupNet", "GroupedWindowNet", "RouteBody", "SubCircuit", "WindowNet"]
-
 
 @dataclass(frozen=True)
 class AggregateNet(UnaryNet):

@@ -11,10 +11,8 @@ from amaranth.sim import Simulator
 
 from handshake.engines.circuit.simulation.testbench import Arrival, Beat, Feed, Ports, Prepared, Run, Task
 
-__all__ = ["AmaranthEngine"]
 
-
-class AmaranthEngine:
+class AmaranthSimulator:
     """Drives the circuit from a test bench in Python."""
 
     def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:
@@ -91,7 +89,7 @@ class _Bench:
         for name, value in self.task.levels.items():
             ctx.set(getattr(self.circuit, name), value)
         last = 0
-        while self.run.cycles < self.task.limit and not self._over(last):
+        while self.run.cycles < self.task.limit and not self._is_over(last):
             if self._cycle(ctx, self.run.cycles):
                 last = self.run.cycles
             self.run.cycles += 1
@@ -118,7 +116,7 @@ class _Bench:
         self.run.outputs[name].append(Arrival(cycle, payload, eos))
         return True
 
-    def _over(self, last: int) -> bool:
+    def _is_over(self, last: int) -> bool:
         if not all(source.done for source in self.sources.values()):
             return self.run.cycles - last > self.task.quiet
         ended = all(beats and beats[-1].eos for beats in self.run.outputs.values())

@@ -3,7 +3,7 @@
     run = simulate(circuit, {"trades": feed(row, tuples)}, engine="cxxrtl")
     run.tuples("o", row)
 
-Both engines do the same in each cycle: sources offer, sinks say whether they are ready, the
+All simulators do the same in each cycle: sources offer, sinks say whether they are ready, the
 combinational logic settles, what moves is noted, and the clock ticks. They agree cycle for cycle.
 """
 
@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from handshake.engines.circuit.components.trees import deep
-from handshake.engines.circuit.simulation.amaranth_engine import AmaranthEngine
-from handshake.engines.circuit.simulation.cxxrtl.engine import CxxrtlEngine
+from handshake.engines.circuit.simulation.amaranth_engine import AmaranthSimulator
+from handshake.engines.circuit.simulation.cxxrtl.engine import CxxrtlSimulator
 from handshake.engines.circuit.simulation.testbench import (
     ALWAYS,
     Arrival,
     Beat,
-    Engine,
     Feed,
     Ports,
     Run,
+    Simulator,
     Task,
     feed,
 )
 from handshake.errors import HandshakeError, InputError, UnsupportedError
 
-__all__ = ["ALWAYS", "ENGINES", "Arrival", "Beat", "Feed", "Run", "Simulation", "feed", "simulate"]
+__all__ = ["ALWAYS", "SIMULATORS", "Arrival", "Beat", "Feed", "Run", "Simulation", "feed", "simulate"]
 
-ENGINES: dict[str, Engine] = {
-    "amaranth": AmaranthEngine(),
-    "cxxrtl": CxxrtlEngine(),
-    "cxxrtl-quick": CxxrtlEngine("-O0"),
-    "cxxrtl-plain": CxxrtlEngine("-O0", plain=True),
+SIMULATORS: dict[str, Simulator] = {
+    "amaranth": AmaranthSimulator(),
+    "cxxrtl": CxxrtlSimulator(),
+    "cxxrtl-quick": CxxrtlSimulator("-O0"),
+    "cxxrtl-plain": CxxrtlSimulator("-O0", plain=True),
 }
 """Amaranth's simulator starts at once; CXXRTL takes seconds to build and is 100 times faster. The quick
 one is built without optimisation, in half the time: for many short runs. The plain one takes the C++ as Yosys
@@ -76,12 +76,12 @@ def simulate(
 
 
 class Simulation:
-    """A circuit made ready by an engine: for more than one run of the same circuit."""
+    """A circuit made ready by a simulator, for more than one run of the same circuit."""
 
     @deep()
     def __init__(self, circuit: Any, engine: str = "amaranth", *, waveform: bool = False) -> None:
         self.ports = Ports.of(circuit)
-        self._prepared = _engine(engine).prepare(circuit, self.ports, waveform=waveform)
+        self._prepared = _simulator(engine).prepare(circuit, self.ports, waveform=waveform)
 
     @deep()
     def run(
@@ -96,7 +96,7 @@ class Simulation:
         vcd: Path | None = None,
     ) -> Run:
         """Run from reset; see `simulate`."""
-        ends = stop_at_eos and all(n in feeds and _ends(feeds[n]) for n in self.ports.sources)
+        ends = stop_at_eos and all(n in feeds and _has_ended(feeds[n].beats) for n in self.ports.sources)
         most = limit or (_ENDLESS if ends else LIMIT)
         patience = quiet or (PATIENCE if ends else QUIET)
         task = _task(self.ports, feeds, ready or {}, levels or {}, most, patience, stop_at_eos)
@@ -125,11 +125,7 @@ def _check_waveform(vcd: Path | None) -> None:
         raise InputError(f"waveform '{vcd}' cannot be written: {error.strerror}") from None
 
 
-def _ends(given: Feed) -> bool:
-    return bool(given.beats) and given.beats[-1].eos
-
-
-def _has_ended(beats: Sequence[Arrival]) -> bool:
+def _has_ended(beats: Sequence[Beat | Arrival]) -> bool:
     return bool(beats) and beats[-1].eos
 
 
@@ -165,7 +161,7 @@ def _check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
         )
 
 
-def _engine(name: str) -> Engine:
-    if name not in ENGINES:
-        raise UnsupportedError(f"no simulator '{name}'; choose one of {', '.join(ENGINES)}")
-    return ENGINES[name]
+def _simulator(name: str) -> Simulator:
+    if name not in SIMULATORS:
+        raise UnsupportedError(f"no simulator '{name}'; choose one of {', '.join(SIMULATORS)}")
+    return SIMULATORS[name]

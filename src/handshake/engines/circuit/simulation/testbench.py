@@ -13,8 +13,6 @@ from handshake.engines.circuit.components.stream import StreamSignature
 from handshake.engines.circuit.components.types import Row
 from handshake.errors import UnsupportedError
 
-__all__ = ["ALWAYS", "Arrival", "Beat", "Engine", "Feed", "Ports", "Prepared", "Run", "Task", "feed"]
-
 ALWAYS: tuple[bool, ...] = (True,)
 
 
@@ -96,7 +94,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Task:
-    """All that an engine needs for one run."""
+    """All that a simulator needs for one run."""
 
     feeds: Mapping[str, Feed]
     ready: Mapping[str, Sequence[bool]]
@@ -111,7 +109,7 @@ Prepared = Callable[[Task, Path | None], Run]
 """A circuit made ready: runs a task, keeping the waveform in a file if one is given."""
 
 
-class Engine(Protocol):
+class Simulator(Protocol):
     """A simulator of circuits."""
 
     def prepare(self, circuit: Any, ports: Ports, *, waveform: bool) -> Prepared:

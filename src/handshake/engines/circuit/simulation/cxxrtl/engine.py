@@ -22,8 +22,6 @@ from handshake.engines.circuit.simulation.testbench import Arrival, Feed, Ports,
 from handshake.engines.circuit.yosys import run_yosys, runtime
 from handshake.errors import HandshakeError, UnsupportedError
 
-__all__ = ["CxxrtlEngine"]
-
 _COMMON = ("hierarchy -top top", "proc")
 _FLAT = (
     *_COMMON,
@@ -49,7 +47,7 @@ _HARNESS = Path(__file__).with_name("harness.h")
 _POINTER = ctypes.c_void_p
 
 
-class CxxrtlEngine:
+class CxxrtlSimulator:
     """Builds a shared library of the circuit and its test bench, once per circuit and process."""
 
     def __init__(self, level: str = "-O2", *, plain: bool = False) -> None:
@@ -143,7 +141,7 @@ def run_built(library: ctypes.CDLL, ports: Ports, task: Task, vcd: Path | None =
     library.bench_create.restype = _POINTER
     handle = _POINTER(library.bench_create())
     try:
-        keep = _give(library, handle, ports, task)
+        keep = _give_task(library, handle, ports, task)
         library.bench_begin(handle, str(vcd).encode() if vcd else None)
         numbers = (ctypes.c_longlong(n) for n in (task.limit, task.quiet))
         options = (*numbers, int(task.stop_at_eos), ctypes.c_longlong(SLICE))
@@ -158,7 +156,7 @@ def run_built(library: ctypes.CDLL, ports: Ports, task: Task, vcd: Path | None =
         library.bench_destroy(handle)
 
 
-def _give(library: ctypes.CDLL, handle: Any, ports: Ports, task: Task) -> list[Any]:
+def _give_task(library: ctypes.CDLL, handle: Any, ports: Ports, task: Task) -> list[Any]:
     keep: list[Any] = []
     for index, (name, row) in enumerate(ports.sources.items()):
         arrays = _source_arrays(task.feeds[name], _words(row))

@@ -15,8 +15,6 @@ from dataclasses import replace
 
 from handshake.engines.circuit.simulation.cxxrtl.parse import ParsedModule, targets
 
-__all__ = ["merge_registers"]
-
 _NAME = re.compile(r"\b(?:memory_p|p|i)_\w+")
 _SCRATCH = re.compile(r"\btmp_\d+")
 _COMMENT = re.compile(r"^\t+//.*\n", re.MULTILINE)

@@ -27,8 +27,6 @@ from handshake.engines.circuit.simulation.cxxrtl.parse import (
     targets,
 )
 
-__all__ = ["has_many_instances", "one_pass"]
-
 MANY = 8
 _GUARDED = re.compile(
     r"^(\s*)(memory_\w+\.update\(.*, ([\w.]+)\.repeat<\d+>\(\)\.val\(\), \d+\);)$", re.MULTILINE

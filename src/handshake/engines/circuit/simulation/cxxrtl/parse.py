@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Net", "ParsedModule", "evaluations", "is_clocked", "kind_of", "modules_of", "targets"]
-
 _STRUCT = re.compile(
     r"^struct (?P<name>p_\w+) : public module \{\n(?P<members>.*?)"
     r"(?P<methods>^\t(?P=name)\(interior\).*?)^\}; // struct (?P=name)\n\n"
