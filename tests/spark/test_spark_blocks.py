@@ -64,6 +64,29 @@ def test_segments_read_little_more_than_they_visit(segments, on, tmp_path):
         assert new <= 1.1 * sum(table.slice(half, 10_000).nbytes for table in tables)
 
 
+@pytest.mark.parametrize("segments", [4, 16, 64])
+@pytest.mark.parametrize("rows", [40, 150, 600])
+def test_segments_read_little_more_than_they_visit_of_small_chunks(segments, rows, tmp_path):
+    """Micro-batches with few rows per segment, in files."""
+    tables = streams(4 * rows, np.random.default_rng(segments))
+    case = Case(*tables, "x BETWEEN a - 10 AND a + 10", windows_of("20 seconds"), "t", "u")
+    tuning = replace(FILES, inline_bytes=0)
+    cluster = Cluster(
+        definition_of(*tables, case, segments, str(tmp_path), tuning=tuning), Store(str(tmp_path))
+    )
+    for half in (0, 2 * rows):
+        parts = tuple([table.slice(half + k * rows, rows) for k in (0, 1)] for table in tables)
+        cluster.run(parts)
+        chunks = list(tmp_path.glob(f"query/join-test/batch/{cluster.batch - 1}/*.chunk"))
+        new, visits = (
+            sum(p.stat().st_size for p in chunks),
+            sum(tally.visits for tally in cluster.tallies[-1]),
+        )
+        assert visits >= 4 * rows
+        assert sum(tally.read_bytes for tally in cluster.tallies[-1]) <= 1.3 * new * visits / (4 * rows)
+        assert new <= 1.2 * sum(table.slice(half, 2 * rows).nbytes for table in tables)
+
+
 @given(
     st.lists(st.integers(0, 2), max_size=60), st.integers(1, 70), st.integers(1, 9), st.booleans(),
     st.sampled_from([COLUMNS, {**COLUMNS, **NESTED}, {"n": COLUMNS["n"]}]), st.randoms(use_true_random=False),
@@ -73,7 +96,7 @@ def test_ranges_of_all_types_come_back(picked, cells, segments, valid, columns, 
     batch = whole.take(pa.array([0 if valid else k for k in picked], pa.int64()))
     cell = sorted(rng.randrange(cells) for _ in picked)
     offsets = np.searchsorted(cell, np.arange(cells + 1))
-    data, layout, _ = encode_blocks("a", batch, block_edges(offsets, len(picked), segments))
+    data, layout, _ = encode_blocks("a", batch, block_edges(offsets, len(picked), segments, batch.schema))
     edges = sorted(rng.randint(0, len(picked)) for _ in range(4))
     wanted = [(edges[0], edges[1]), (edges[2], edges[3])]
     blocks = layout.cover(wanted)

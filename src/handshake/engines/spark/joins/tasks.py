@@ -152,8 +152,8 @@ def packed_chunk(row: Any, definition: Definition) -> PackedChunk:
     counts = np.frombuffer(zlib.decompress(row["cells"]), "<i4")
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     ref = ChunkRef(row["name"], row["rows"], row["bytes"], row["check"], 0)
-    edges = block_edges(offsets, ref.rows, definition.segments)
     given = (definition.left, definition.right)[row["side"]]
+    edges = block_edges(offsets, ref.rows, definition.segments, given)
     return PackedChunk(
         row["side"], row["partition"], row["part"], ref, offsets,
         row["oldest"], row["newest"], row["no_time"], row["unmatchable"],
