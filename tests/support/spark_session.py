@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,9 @@ def connect_session(address: str, settings: dict[str, str]) -> Iterator[Any]:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     yield session
-    session.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's thread of listeners ends with the connection, and warns
+        session.stop()
 
 
 def spark_columns(query: Any, stream: str) -> str:
@@ -105,11 +108,12 @@ class Sink:
     query: Any = None
     """The last query."""
 
-    def run(self, frame: Any) -> None:
+    def run(self, frame: Any, mode: str = "append") -> None:
         """Start the query from its checkpoint, let it take all that there is, and stop it."""
         kept = KeptBatches(self.folder)
         self.query = query = (
             kept.write(frame)
+            .outputMode(mode)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
